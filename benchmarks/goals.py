@@ -1,0 +1,97 @@
+"""The goals of the design, section 8, each judged by the numbers of the same run and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from questions import Answers, Size
+
+# Two medians of the same thing differ by this much on a shared machine; less is not a difference.
+SAME = 1.10
+
+
+@dataclass(frozen=True)
+class Goal:
+    text: str
+    measured: str
+    verdict: str
+
+
+def judge(answers: Answers, size: Size) -> list[Goal]:
+    def ours(question: str) -> float | None:
+        return answers.value(question, "portico")
+
+    def official(question: str) -> float | None:
+        return answers.value(question, "mcp")
+
+    # The official SDK has no inline bodies; its async def is the cheapest it offers.
+    inline = share(
+        "CPU per call, inline: 1/20 of the official async def", ours("call_inline"), official("call_async"), 20
+    )
+    alone = f"a call among {size.many:,} tools costs what it costs alone (within 10 %)"
+    return [
+        share("CPU per call, async def: 1/20 of the official SDK's", ours("call_async"), official("call_async"), 20),
+        inline,
+        share("CPU per call, def: 1/8 of the official SDK's", ours("call_sync"), official("call_sync"), 8),
+        below_go([ours(f"call_{body}") for body in ("async", "inline", "sync")], answers.value("ping", "go")),
+        share("start to first answer: 1/8 of the official SDK's", ours("start"), official("start"), 8),
+        imported(ours("import_package"), ours("import_server")),
+        limit("resident memory with one tool: below 35 MB", ours("memory"), 35, "MB"),
+        same(alone, ours("call_one"), ours("call_many")),
+        from_bytes(ours("list_cpu"), official("list_cpu")),
+        Goal("HTTP; ten thousand idle sessions; a week of calls", "not asked by this script", "not measured"),
+    ]
+
+
+def missing(text: str) -> Goal:
+    return Goal(text, "a number is missing", "not measured")
+
+
+def share(text: str, ours: float | None, theirs: float | None, times: int) -> Goal:
+    if ours is None or theirs is None:
+        return missing(text)
+    return Goal(text, f"1/{theirs / ours:.1f}", verdict(ours * times <= theirs))
+
+
+def limit(text: str, ours: float | None, most: float, unit: str) -> Goal:
+    if ours is None:
+        return missing(text)
+    return Goal(text, f"{ours:.1f} {unit}", verdict(ours < most))
+
+
+def imported(package: float | None, server: float | None) -> Goal:
+    """The goal names the package. Its names are loaded when first used, so what a server pays is shown beside it."""
+    goal = limit("import portico: below 60 ms", package, 60, "ms")
+    beside = f" ({server:.1f} ms with Server)" if server is not None else ""
+    return Goal(goal.text, goal.measured + beside, goal.verdict)
+
+
+def same(text: str, one: float | None, many: float | None) -> Goal:
+    if one is None or many is None:
+        return missing(text)
+    return Goal(text, f"{many / one:.2f} times", verdict(many <= one * SAME))
+
+
+def below_go(ours: list[float | None], ping: float | None) -> Goal:
+    """The Go program has no tool to add numbers, so our dearest body is held against its ping, which does less.
+
+    Below the ping is below the call; above it proves nothing, and is not called a miss.
+    """
+    text = "CPU per call, every body: below the Go SDK's (held against its ping, which does less)"
+    known = [value for value in ours if value is not None]
+    if len(known) < len(ours) or ping is None:
+        return missing(text)
+    dearest = max(known)
+    return Goal(text, f"{dearest:.1f} µs against {ping:.1f} µs", "met" if dearest < ping else "undecided")
+
+
+def from_bytes(ours: float | None, theirs: float | None) -> Goal:
+    text = "tools/list of 1,000 tools: from bytes (the design names no number)"
+    if ours is None:
+        return missing(text)
+    beside = f", 1/{theirs / ours:.0f} of the official SDK's" if theirs else ""
+    return Goal(text, f"{ours:.2f} ms of CPU{beside}", "shown only")
+
+
+def verdict(met: bool) -> str:
+    return "met" if met else "missed"

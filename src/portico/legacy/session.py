@@ -1,0 +1,254 @@
+"""The handshake revisions, 2024-11-05 to 2025-11-25: a session that fills in what each Call stands on.
+
+```
+CREATED ──initialize──▶ INITIALIZING ──notifications/initialized──▶ OPERATING ──end of stream──▶ SHUTDOWN
+```
+
+A Session is a Handler around a Handler. Calls that carry their own revision (2026-07-28) pass through untouched, so
+both eras work on one stream. The inner handler only ever speaks the newest revision's methods: the handshake is made
+of `server/discover`, and subscriptions of `subscriptions/listen`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import partial
+from typing import Any, Literal, Protocol
+
+import msgspec
+from msgspec import Raw, Struct
+
+from portico.legacy import translate
+from portico.legacy.push import push
+from portico.rpc.call import Ask, Call, Emit, Handler, hand_over
+from portico.wire import jsonrpc, notices
+from portico.wire.content import EmptyResult
+from portico.wire.discover import DiscoverResult, InitializeParams, InitializeResult
+from portico.wire.errors import InternalError, InvalidRequest, MethodNotFound, ProtocolError
+from portico.wire.inputs import InputRequiredResult
+from portico.wire.meta import NO_CAPABILITIES, SERVER_INFO, ClientCapabilities, Implementation, ServerCapabilities
+from portico.wire.methods import METHODS
+from portico.wire.revisions import MODERN, NEWEST_HANDSHAKE, V2024_11_05, V2025_03_26, Revision, negotiate
+from portico.wire.subscriptions import Filter, ListenParams
+
+log = logging.getLogger("portico")
+
+State = Literal["CREATED", "INITIALIZING", "OPERATING", "SHUTDOWN"]
+Lifecycle = Literal["auto", "strict", "lenient"]
+
+MOST_SUBSCRIPTIONS = 1000
+
+
+class Stream(Protocol):
+    """What a session needs of the Channel it lives on."""
+
+    revision: Revision | None
+    batches: bool
+
+    def emit(self, method: str, params: Any) -> None: ...
+
+
+class _Greeting(Struct):
+    """The parts of the initialize result that the inner handler decides."""
+
+    capabilities: ServerCapabilities
+    server: Implementation
+    instructions: str | None
+
+
+class Session:
+    """One client's conversation, from its handshake to the end of its stream."""
+
+    # A Session waits for nothing before the inner handler does.
+    instant = True
+
+    def __init__(self, handler: Handler, *, lifecycle: Lifecycle = "auto") -> None:
+        self.handler = handler
+        self.lifecycle = lifecycle
+        self.state: State = "CREATED"
+        self.revision: Revision | None = None
+        self.capabilities: ClientCapabilities = NO_CAPABILITIES
+        self.client: Implementation | None = None
+        self.log_level = "info"
+        self.stream: Stream | None = None
+        self._subscribed: dict[str, asyncio.Task[Any]] = {}
+        self._listening: asyncio.Task[Any] | None = None
+
+    async def __call__(self, call: Call) -> Any:
+        if call.revision is not None:
+            if not getattr(self.handler, "instant", False):
+                await hand_over(call)
+            return await self.handler(call)
+        call.revision = self.revision
+        own = _OWN.get(call.method)
+        if own is not None:
+            return await own(self, call)
+        self._admit(call)
+        return await self._serve(call)
+
+    async def _serve(self, call: Call) -> Any:
+        assert self.revision is not None
+        call.capabilities = self.capabilities
+        call.client = self.client
+        call.log_level = self.log_level
+        if self.revision < NEWEST_HANDSHAKE:
+            call.emit = partial(_emit, call.emit, self.revision)
+            call.ask = partial(_ask, call.ask, self.revision) if call.ask is not None else None
+        if not getattr(self.handler, "instant", False):
+            await hand_over(call)
+        result = await self.handler(call)
+        if isinstance(result, InputRequiredResult):
+            result = await push(call, result, self.handler)
+        return translate.result(result, self.revision)
+
+    # The state machine
+
+    def _admit(self, call: Call) -> None:
+        """Whether this may be said now, and at this revision."""
+        if self.state == "CREATED":
+            raise InvalidRequest("Not initialized: the first request must be initialize, or carry a modern _meta")
+        if self.state == "INITIALIZING":
+            if not self._may_skip_initialized():
+                raise InvalidRequest(f"Not initialized: {call.method} came before notifications/initialized")
+            self._operate()
+        assert self.revision is not None
+        row = METHODS.get(call.method)
+        if row is not None and not row.known_to(self.revision):
+            raise MethodNotFound(f"Method not found: {call.method} (not in {self.revision})")
+
+    def _may_skip_initialized(self) -> bool:
+        """Early clients never sent it; a server is free to wait for it or not, and from 2025-03-26 on ours does."""
+        if self.lifecycle == "auto":
+            return self.revision == V2024_11_05
+        return self.lifecycle == "lenient"
+
+    async def _initialize(self, call: Call) -> InitializeResult:
+        if call.id is None:
+            raise InvalidRequest("initialize is a request")
+        if self.state != "CREATED":
+            raise InvalidRequest("Already initialized")
+        params: InitializeParams = METHODS["initialize"].decode(call.params)
+        revision = negotiate(params.protocol_version)
+        self.state = "INITIALIZING"
+        try:
+            greeting = await self._greet(call)
+        except BaseException:
+            self.state = "CREATED"
+            raise
+        call.revision = self.revision = revision
+        self.capabilities = params.capabilities
+        self.client = params.client_info
+        if self.stream is not None:
+            self.stream.revision = revision
+            # 2025-03-26 is the only revision whose text has batches; the one before was silent about them.
+            self.stream.batches = revision <= V2025_03_26
+        said = InitializeResult(
+            protocol_version=revision,
+            capabilities=greeting.capabilities,
+            server_info=greeting.server,
+            instructions=greeting.instructions,
+        )
+        return translate.result(said, revision)  # type: ignore[no-any-return]
+
+    async def _greet(self, call: Call) -> _Greeting:
+        """What the inner handler says of itself."""
+        if not getattr(self.handler, "instant", False):
+            await hand_over(call)
+        question = Call(method="server/discover", id=0, revision=MODERN, principal=call.principal)
+        found = msgspec.json.decode(jsonrpc.encode(await self.handler(question)), type=DiscoverResult)
+        meta = found.meta if isinstance(found.meta, dict) else {}
+        server = msgspec.convert(meta.get(SERVER_INFO, {"name": "server", "version": "0"}), Implementation)
+        return _Greeting(found.capabilities, server, found.instructions)
+
+    async def _initialized(self, call: Call) -> None:
+        if self.state == "INITIALIZING" and self.revision is not None:
+            self._operate()
+
+    async def _ping(self, call: Call) -> EmptyResult:
+        return EmptyResult()
+
+    async def _set_level(self, call: Call) -> EmptyResult:
+        self._admit(call)
+        self.log_level = METHODS["logging/setLevel"].decode(call.params).level
+        return EmptyResult()
+
+    def _operate(self) -> None:
+        self.state = "OPERATING"
+        if self.stream is not None:
+            everything = Filter(tools_list_changed=True, prompts_list_changed=True, resources_list_changed=True)
+            self._listening = asyncio.get_running_loop().create_task(self._listen(everything, asyncio.Event()))
+
+    def close(self) -> None:
+        self.state = "SHUTDOWN"
+        for task in (self._listening, *self._subscribed.values()):
+            if task is not None:
+                task.cancel()
+        self._subscribed.clear()
+
+    # Changes: what 2026-07-28 says to a listener, said to the whole session
+
+    async def _listen(self, wanted: Filter, heard: asyncio.Event) -> None:
+        def relay(method: str, params: Any) -> None:
+            if method == notices.ACKNOWLEDGED:
+                heard.set()
+            elif self.stream is not None:
+                said = notices.ResourceUpdatedParams(uri=params.uri) if method == notices.RESOURCE_UPDATED else None
+                self.stream.emit(method, said)
+
+        listen = Call(
+            method="subscriptions/listen",
+            params=Raw(jsonrpc.encode(ListenParams(wanted))),
+            id=0,
+            revision=MODERN,
+            emit=relay,
+        )
+        try:
+            await self.handler(listen)
+        except ProtocolError as refusal:
+            log.debug("no notifications of changes: %s", refusal.message)
+        except Exception:
+            log.exception("error while listening for changes")
+        finally:
+            heard.set()
+
+    async def _subscribe(self, call: Call) -> EmptyResult:
+        self._admit(call)
+        uri = METHODS[call.method].decode(call.params).uri
+        if uri in self._subscribed:
+            return EmptyResult()
+        if len(self._subscribed) >= MOST_SUBSCRIPTIONS:
+            raise InternalError(f"Refused: {MOST_SUBSCRIPTIONS} subscriptions are the most a session may have")
+        heard = asyncio.Event()
+        await hand_over(call)
+        task = asyncio.get_running_loop().create_task(self._listen(Filter(resource_subscriptions=[uri]), heard))
+        self._subscribed[uri] = task
+        await heard.wait()
+        return EmptyResult()
+
+    async def _unsubscribe(self, call: Call) -> EmptyResult:
+        self._admit(call)
+        task = self._subscribed.pop(METHODS[call.method].decode(call.params).uri, None)
+        if task is not None:
+            task.cancel()
+        return EmptyResult()
+
+
+def _emit(emit: Emit, revision: Revision, method: str, params: Any) -> None:
+    emit(method, translate.notice(params, revision))
+
+
+async def _ask(ask: Ask, revision: Revision, method: str, params: Any) -> Raw:
+    return await ask(method, translate.notice(params, revision))
+
+
+# What the session answers itself. Early servers knew the notification by its short name too.
+_OWN = {
+    "initialize": Session._initialize,
+    "ping": Session._ping,
+    "logging/setLevel": Session._set_level,
+    "resources/subscribe": Session._subscribe,
+    "resources/unsubscribe": Session._unsubscribe,
+    notices.INITIALIZED: Session._initialized,
+    "initialized": Session._initialized,
+}

@@ -1,0 +1,178 @@
+"""The one door: bytes in, bytes out, and the only place where an exception becomes an error response."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from typing import Any
+
+from msgspec import UNSET, Raw
+
+from portico.rpc.call import Ask, Call, Emit, Handler, _silence
+from portico.wire import jsonrpc
+from portico.wire import meta as metas
+from portico.wire.content import TextContent
+from portico.wire.errors import (
+    InternalError,
+    InvalidParams,
+    InvalidRequest,
+    ProtocolError,
+    ToolError,
+    UnsupportedVersion,
+)
+from portico.wire.jsonrpc import Frame, Malformed
+from portico.wire.methods import METHODS
+from portico.wire.revisions import MODERN, MODERN_REVISIONS, Revision
+from portico.wire.tools import CallToolResult
+
+log = logging.getLogger("portico")
+
+_STAMP = b'{"resultType":"complete"'
+
+
+def open_call(frame: Frame, emit: Emit = _silence, ask: Ask | None = None, principal: Any = None) -> Call:
+    """The Call a request or notification makes. Era is decided here, before the method means anything."""
+    assert isinstance(frame.method, str)
+    call = Call(
+        method=frame.method,
+        params=frame.params,
+        id=None if frame.id is UNSET else frame.id,
+        principal=principal,
+        emit=emit,
+        ask=ask,
+    )
+    meta = metas.read(frame.params)
+    if meta is metas.NO_META:
+        _refuse_bare(call)
+        return call
+    if meta.progress_token is not UNSET:
+        call.progress_token = meta.progress_token
+    if meta.protocol_version is UNSET:
+        if meta.capabilities is not UNSET:
+            raise InvalidParams(f"Missing required _meta key: {metas.PROTOCOL_VERSION}")
+        _refuse_bare(call)
+        return call
+    return _modern(call, meta, meta.protocol_version)
+
+
+def _modern(call: Call, meta: metas.Meta, version: str) -> Call:
+    """2026-07-28: everything about the client is in this one request, and nothing is remembered from the last."""
+    call.capabilities = metas.require(meta)
+    if version not in MODERN_REVISIONS:
+        raise UnsupportedVersion(version, list(MODERN_REVISIONS))
+    call.revision = version
+    call.ask = None
+    if meta.client is not UNSET:
+        call.client = meta.client
+    if meta.log_level is not UNSET:
+        call.log_level = meta.log_level
+    return call
+
+
+def _refuse_bare(call: Call) -> None:
+    """A method that only 2026-07-28 has must come with that revision's `_meta`."""
+    row = METHODS.get(call.method)
+    if row is not None and row.since >= MODERN and row.result is not None:
+        raise InvalidParams(f"Missing required _meta key: {metas.PROTOCOL_VERSION}")
+
+
+async def respond(call: Call, handler: Handler) -> bytes:
+    """The response to one request, whatever happens."""
+    try:
+        return conclude(call, await handler(call))
+    except ProtocolError as failure:
+        return jsonrpc.error(call.id, failure, call.revision)
+    except ToolError as refusal:
+        return conclude(call, failed(str(refusal)))
+    except Exception as failure:
+        error = unexpected(failure, call.method)
+        if call.method == "tools/call":
+            return conclude(call, failed(error.message))
+        return jsonrpc.error(call.id, error, call.revision)
+
+
+def failed(text: str) -> CallToolResult:
+    """A tool that ran and failed is a result, so that the model sees it and can do something else."""
+    return CallToolResult(content=[TextContent(text=text)], is_error=True)
+
+
+def conclude(call: Call, result: Any) -> bytes:
+    """A result as this Call's revision says it, in its envelope."""
+    assert call.id is not None
+    if type(result) is Raw:
+        return jsonrpc.result(call.id, bytes(result))
+    body = jsonrpc.encode(result)
+    if (call.revision is None or call.revision < MODERN) and body.startswith(_STAMP):
+        body = b"{" + body[len(_STAMP) :].removeprefix(b",")
+    return jsonrpc.result(call.id, body)
+
+
+def unexpected(failure: BaseException, where: str) -> InternalError:
+    """What the client may know of an exception nobody expected: an id that finds it in the log, and no more."""
+    error_id = secrets.token_hex(4)
+    log.error("error %s in %s", error_id, where, exc_info=failure)
+    return InternalError(f"Internal error (error id {error_id})", {"errorId": error_id})
+
+
+async def answer(
+    data: bytes,
+    handler: Handler,
+    *,
+    emit: Emit = _silence,
+    ask: Ask | None = None,
+    principal: Any = None,
+    revision: Revision | None = None,
+    batches: bool = False,
+) -> bytes | None:
+    """The answer to one message, or to a batch where batches exist; None when there is nothing to say."""
+    found = jsonrpc.decode(data)
+    if not isinstance(found, list):
+        return await _answer_one(found, handler, emit, ask, principal, revision)
+    refusal = refuse_batch(found, batches)
+    if refusal is not None:
+        return jsonrpc.error(None, refusal, revision)
+    replies = await asyncio.gather(
+        *(_answer_one(in_batch(frame), handler, emit, ask, principal, revision) for frame in found)
+    )
+    return join([reply for reply in replies if reply is not None])
+
+
+def refuse_batch(found: list[Frame | Malformed], batches: bool) -> InvalidRequest | None:
+    """Only 2025-03-26 has batches, and an empty one is no message anywhere."""
+    if not batches:
+        return InvalidRequest("Invalid request: this protocol revision has no batches")
+    return None if found else InvalidRequest("Invalid request: an empty batch")
+
+
+def in_batch(frame: Frame | Malformed) -> Frame | Malformed:
+    """2025-03-26, basic/lifecycle: initialize must not be part of a batch."""
+    if isinstance(frame, Frame) and frame.method == "initialize":
+        return Malformed(
+            InvalidRequest("Invalid request: initialize inside a batch"), None if frame.id is UNSET else frame.id
+        )
+    return frame
+
+
+def join(replies: list[bytes]) -> bytes | None:
+    return b"[" + b",".join(replies) + b"]" if replies else None
+
+
+async def _answer_one(
+    frame: Frame | Malformed,
+    handler: Handler,
+    emit: Emit,
+    ask: Ask | None,
+    principal: Any,
+    revision: Revision | None,
+) -> bytes | None:
+    if isinstance(frame, Malformed):
+        return jsonrpc.error(frame.id, frame.error, revision)
+    if frame.method is UNSET:
+        return None
+    try:
+        call = open_call(frame, emit, ask, principal)
+    except ProtocolError as failure:
+        return None if frame.id is UNSET else jsonrpc.error(frame.id, failure, revision or MODERN)
+    reply = await respond(call, handler)
+    return None if call.id is None else reply

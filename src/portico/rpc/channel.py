@@ -1,0 +1,282 @@
+"""A duplex stream of messages: ids, what is in flight in both directions, and cancellation.
+
+Both ends of a stream are a Channel. It does no I/O: a transport gives it what was read, line by line, and a function
+that writes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from contextvars import copy_context
+from functools import partial
+from typing import Any
+
+from msgspec import UNSET, Raw, Struct
+
+from portico.rpc.answer import in_batch, join, open_call, refuse_batch, respond
+from portico.rpc.call import Call, Handler
+from portico.wire import jsonrpc, notices
+from portico.wire.errors import Closed, InternalError, ProtocolError, TimedOut
+from portico.wire.jsonrpc import ErrorBody, Frame, Malformed, RequestId
+from portico.wire.methods import LASTING, METHODS
+from portico.wire.revisions import MODERN, Revision
+
+log = logging.getLogger("portico")
+
+MOST_IN_FLIGHT = 1024
+_MISSABLE = frozenset({notices.MESSAGE, notices.PROGRESS})
+
+
+class _Running(Struct, weakref=True):
+    task: asyncio.Task[Any]
+    call: Call
+
+
+class Channel:
+    """One conversation over one stream.
+
+    `send` takes a whole message and must not block. `drain`, when there is one, waits until the other side has read
+    enough; what a body emits and awaits is slowed down by it.
+    """
+
+    def __init__(
+        self,
+        handler: Handler,
+        send: Callable[[bytes], None],
+        *,
+        drain: Callable[[], Awaitable[None]] | None = None,
+        principal: Any = None,
+        most_in_flight: int = MOST_IN_FLIGHT,
+    ) -> None:
+        self.handler = handler
+        self.send = send
+        self.principal = principal
+        self.most_in_flight = most_in_flight
+        # What the stream has settled on; a session sets both. Until then batches are let in, because a client of
+        # the one revision that has them may begin with one.
+        self.revision: Revision | None = None
+        self.batches = True
+        # Tells, where the transport knows, that the other side has not read for long.
+        self.congested: Callable[[], bool] | None = None
+        self._drain = drain
+        self._running: dict[RequestId, _Running] = {}
+        self._asked: dict[RequestId, asyncio.Future[Raw]] = {}
+        self._last_id = 0
+        self._errands: set[asyncio.Task[Any]] = set()
+        self._closed = False
+
+    # Reading
+
+    def receive(self, data: bytes) -> bytes | None:
+        """Take one message. What can be said at once is returned; the rest follows through `send`."""
+        frame = jsonrpc.decode(data)
+        if type(frame) is Frame:
+            return self._take(frame, self.send)
+        if isinstance(frame, Malformed):
+            return self._complain(frame)
+        assert isinstance(frame, list)
+        return self._take_batch(frame)
+
+    def _take(self, frame: Frame, send: Callable[[bytes], None]) -> bytes | None:
+        if frame.method is UNSET:
+            self._settle(frame)
+            return None
+        try:
+            call = open_call(frame, self.emit, self.ask, self.principal)
+        except ProtocolError as failure:
+            # The envelope of 2026-07-28 was at fault, so it is answered in that revision's words.
+            return None if frame.id is UNSET else jsonrpc.error(frame.id, failure, MODERN)
+        call.drain = self._drain
+        if call.id is None:
+            self._take_notice(call)
+            return None
+        if len(self._running) >= self.most_in_flight or call.id in self._running:
+            return self._refuse(call)
+        return self._step(call, self._serve(call, send))
+
+    def _step(self, call: Call, coro: Coroutine[Any, Any, bytes | None]) -> bytes | None:
+        """Run as far as it goes without waiting; most calls are answered by then and never need a task."""
+        context = copy_context()
+        call.instant = True
+        try:
+            context.run(coro.send, None)
+        except StopIteration as done:
+            return done.value  # type: ignore[no-any-return]
+        task = asyncio.get_running_loop().create_task(coro, context=context)
+        if call.id is None:
+            self._keep(task)
+        else:
+            self._running[call.id] = _Running(task, call)
+        return None
+
+    async def _serve(self, call: Call, send: Callable[[bytes], None]) -> bytes | None:
+        try:
+            reply = await respond(call, self.handler)
+        finally:
+            if not call.instant:
+                self._forget(call)
+        if call.instant:
+            return reply
+        # A body may swallow its cancellation; the answer is dropped all the same.
+        if not call.cancelled:
+            send(reply)
+        return None
+
+    def _forget(self, call: Call) -> None:
+        running = self._running.get(call.id) if call.id is not None else None
+        if running is not None and running.call is call:
+            del self._running[call.id]  # type: ignore[arg-type]
+
+    def _refuse(self, call: Call) -> bytes:
+        reason = "this id is already in flight" if call.id in self._running else "too many calls in flight"
+        return jsonrpc.error(call.id, InternalError(f"Refused: {reason}"), call.revision or self.revision)
+
+    def _complain(self, found: Malformed) -> bytes:
+        log.debug("malformed message: %s", found.error.message)
+        return jsonrpc.error(found.id, found.error, self.revision)
+
+    # Batches
+
+    def _take_batch(self, frames: list[Frame | Malformed]) -> bytes | None:
+        refusal = refuse_batch(frames, self.batches)
+        if refusal is not None:
+            return jsonrpc.error(None, refusal, self.revision)
+        replies: list[bytes] = []
+        waiting: list[asyncio.Task[Any]] = []
+        for frame in map(in_batch, frames):
+            reply = self._complain(frame) if isinstance(frame, Malformed) else self._take(frame, replies.append)
+            if reply is not None:
+                replies.append(reply)
+            elif isinstance(frame, Frame) and isinstance(frame.id, int | str) and frame.id in self._running:
+                waiting.append(self._running[frame.id].task)
+        if not waiting:
+            return join(replies)
+        self._keep(asyncio.get_running_loop().create_task(self._reply_together(waiting, replies)))
+        return None
+
+    async def _reply_together(self, waiting: list[asyncio.Task[Any]], replies: list[bytes]) -> None:
+        """A batch is answered by one array when its last member is done; cancelled members are not in it."""
+        await asyncio.wait(waiting)
+        together = join(replies)
+        if together is not None:
+            self.send(together)
+
+    def _keep(self, task: asyncio.Task[Any]) -> None:
+        self._errands.add(task)
+        task.add_done_callback(self._errands.discard)
+
+    # Notices
+
+    def _take_notice(self, call: Call) -> None:
+        if call.method == notices.CANCELLED:
+            self._cancel(call)
+        else:
+            self._step(call, self._heed(call))
+
+    async def _heed(self, call: Call) -> None:
+        try:
+            await self.handler(call)
+        except ProtocolError as failure:
+            # Nobody waits for an answer to a notification, not even to a wrong one.
+            log.debug("%s: %s", call.method, failure.message)
+        except Exception:
+            log.exception("error in %s", call.method)
+
+    def _cancel(self, notice: Call) -> None:
+        try:
+            params = METHODS[notices.CANCELLED].decode(notice.params)
+        except ProtocolError as failure:
+            log.debug("%s", failure.message)
+            return
+        running = self._running.get(params.request_id)
+        if running is None or running.call.method == "initialize":
+            return
+        log.debug("call %r is cancelled: %s", params.request_id, params.reason)
+        running.call.cancelled = True
+        running.task.cancel()
+
+    # Asking the other side
+
+    def emit(self, method: str, params: Any) -> None:
+        """Send a notification; one that can be missed is dropped while the other side does not read."""
+        if self.congested is not None and method in _MISSABLE and self.congested():
+            return
+        self.send(jsonrpc.notification(method, params))
+
+    async def ask(self, method: str, params: Any) -> Raw:
+        return await self.request(method, params)
+
+    async def request(
+        self, method: str, params: Any, *, timeout: float | None = None, id: RequestId | None = None
+    ) -> Raw:
+        """Ask the other side, wait for its answer, and give up properly: it is told when we stop waiting."""
+        if self._closed:
+            raise Closed("the connection is closed")
+        if id is None:
+            self._last_id += 1
+            id = self._last_id
+        future: asyncio.Future[Raw] = asyncio.get_running_loop().create_future()
+        self._asked[id] = future
+        try:
+            self.send(jsonrpc.request(id, method, params))
+            async with asyncio.timeout(timeout):
+                return await future
+        except (TimeoutError, asyncio.CancelledError) as reason:
+            if not self._closed and method != "initialize":
+                self.emit(notices.CANCELLED, notices.CancelledParams(request_id=id, reason="no longer waiting"))
+            if isinstance(reason, TimeoutError):
+                raise TimedOut(f"{method} was not answered within {timeout} s") from None
+            raise
+        finally:
+            self._asked.pop(id, None)
+
+    def _settle(self, frame: Frame) -> None:
+        future = self._asked.get(frame.id) if isinstance(frame.id, int | str) else None
+        if future is None or future.done():
+            log.debug("a response to nothing we asked (id %r)", frame.id)
+        elif isinstance(frame.error, ErrorBody):
+            future.set_exception(ProtocolError(frame.error.message, frame.error.data, code=frame.error.code))
+        else:
+            future.set_result(frame.result)
+
+    # The end
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._running)
+
+    async def finish(self, grace: float) -> None:
+        """Let what is running come to its end for a moment, then stop it."""
+        self._end_listening()
+        tasks = [*(running.task for running in self._running.values()), *self._errands]
+        if tasks and grace > 0:
+            await asyncio.wait(tasks, timeout=grace)
+        self.close()
+        stopped = [task for task in tasks if not task.done()]
+        if stopped:
+            await asyncio.wait(stopped, timeout=1.0)
+
+    def _end_listening(self) -> None:
+        """What would never end by itself is asked to: stopped, but not as cancelled by the client, it says goodbye."""
+        for running in self._running.values():
+            if running.call.method in LASTING:
+                running.task.cancel()
+                running.task.add_done_callback(partial(self._ended, running.call))
+
+    def _ended(self, call: Call, task: asyncio.Task[Any]) -> None:
+        # 2026-07-28, basic/utilities/cancellation: a server that ends a subscription on stdio also says so this way.
+        self.emit(notices.CANCELLED, notices.CancelledParams(request_id=call.id, reason="the server is going away"))
+
+    def close(self) -> None:
+        """Stop everything; whoever waits for an answer learns that there will be none."""
+        self._closed = True
+        for running in list(self._running.values()):
+            running.call.cancelled = True
+            running.task.cancel()
+        for task in list(self._errands):
+            task.cancel()
+        for future in self._asked.values():
+            if not future.done():
+                future.set_exception(Closed("the connection is closed"))

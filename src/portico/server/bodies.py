@@ -1,0 +1,106 @@
+"""A registered function, and how it is run: the part that tools, resources and prompts have in common."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from inspect import iscoroutinefunction
+from typing import TYPE_CHECKING, Any, Literal
+
+from msgspec import UNSET, Raw
+
+from portico.rpc.call import Call, Emit, hand_over
+from portico.server.context import Context
+from portico.server.inputs import Rounds
+from portico.server.signature import signature_of
+from portico.wire.errors import ToolError, UsageError
+from portico.wire.jsonrpc import NOTHING
+
+if TYPE_CHECKING:
+    from portico.server.server import Server
+
+Running = Literal["async", "thread", "inline"]
+Args = Sequence[Any]
+Kwargs = Mapping[str, Any]
+
+
+class Body:
+    """`async def` runs on the loop, `def` in a thread, and a `def` that its author calls quick right where we are."""
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        name: str,
+        *,
+        inline: bool = False,
+        timeout: float | None = None,
+        without_output: tuple[type, ...] = (),
+    ) -> None:
+        self.name = name
+        self.timeout = timeout
+        self.signature = signature_of(fn, context_type=Context, without_output=without_output)
+        self.running: Running = _running(fn, inline, name)
+        self._fn = fn
+        self._wants_context = self.signature.context is not None
+
+    async def run(self, call: Call, server: Server, params: Any, target: str, arguments: bytes | Raw) -> Any:
+        """What the function returns, or the result that asks for more. Wrong arguments raise ArgumentError."""
+        context = None
+        retried = params.request_state is not UNSET or params.input_responses is not NOTHING
+        if retried or self._wants_context:
+            start = partial(Rounds, call, server.seal, target, arguments, params.input_responses, params.request_state)
+            context = Context(call, server, start)
+            if retried:
+                # Whatever claims to be our state is verified, also when the body would not have looked at it.
+                await hand_over(call)
+                context.begin()
+        args, kwargs = self.signature.bind(arguments, context)
+        if self.running == "inline" and self.timeout is None:
+            return self._fn(*args, **kwargs)
+        await hand_over(call)
+        try:
+            if self.timeout is None:
+                return await self._start(call, server, args, kwargs)
+            return await self._in_time(call, server, args, kwargs, self.timeout)
+        except asyncio.CancelledError:
+            required = context.required() if context is not None else None
+            if required is None:
+                raise
+            return required
+
+    async def _in_time(self, call: Call, server: Server, args: Args, kwargs: Kwargs, seconds: float) -> Any:
+        deadline = asyncio.timeout(seconds)
+        try:
+            async with deadline:
+                return await self._start(call, server, args, kwargs)
+        except TimeoutError:
+            if not deadline.expired():
+                raise
+            # A thread cannot be stopped, but its body can see that nobody waits any more.
+            call.cancelled = True
+            raise ToolError(f"{self.name!r} did not finish within {seconds:g} s.") from None
+
+    async def _start(self, call: Call, server: Server, args: Args, kwargs: Kwargs) -> Any:
+        if self.running == "async":
+            return await self._fn(*args, **kwargs)
+        if self.running == "inline":
+            return self._fn(*args, **kwargs)
+        if self._wants_context:
+            # The body is in another thread, so what it says on the way is sent by the loop's.
+            call.emit = partial(_emit_from_thread, asyncio.get_running_loop(), call.emit)
+        return await server.threads.run(partial(self._fn, **kwargs) if kwargs else self._fn, args)
+
+
+def _emit_from_thread(loop: asyncio.AbstractEventLoop, emit: Emit, method: str, params: Any) -> None:
+    loop.call_soon_threadsafe(emit, method, params)
+
+
+def _running(fn: Callable[..., Any], inline: bool, name: str) -> Running:
+    while isinstance(fn, partial):
+        fn = fn.func
+    if iscoroutinefunction(fn) or iscoroutinefunction(getattr(type(fn), "__call__", None)):
+        if inline:
+            raise UsageError(f"{name!r} is async: inline=True is for plain functions")
+        return "async"
+    return "inline" if inline else "thread"

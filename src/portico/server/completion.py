@@ -1,0 +1,52 @@
+"""Completion: what could stand here, while somebody types."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from inspect import isawaitable, iscoroutinefunction, signature
+from typing import TYPE_CHECKING, Any
+
+from portico.rpc.call import Call, hand_over
+from portico.wire.completion import MOST_VALUES, CompleteParams, CompleteResult, Completion
+
+if TYPE_CHECKING:
+    from portico.server.server import Server
+
+Complete = Callable[..., Any]
+"""Takes what has been typed and, if it wants a second parameter, the other arguments given so far."""
+
+
+class Completer:
+    def __init__(self, fn: Complete) -> None:
+        self.fn = fn
+        self._wants_context = len(signature(fn).parameters) > 1
+
+    async def complete(self, call: Call, params: CompleteParams, server: Server) -> CompleteResult:
+        await hand_over(call)
+        args: list[Any] = [params.argument.value]
+        if self._wants_context:
+            args.append((params.context.arguments if params.context is not None else None) or {})
+        if iscoroutinefunction(self.fn):
+            found = await self.fn(*args)
+        else:
+            found = await server.threads.run(self.fn, args)
+            if isawaitable(found):
+                found = await found
+        return result(found)
+
+
+def result(found: Any) -> CompleteResult:
+    if isinstance(found, Completion):
+        return CompleteResult(completion=found)
+    values = [str(value) for value in found or ()]
+    shown = values[:MOST_VALUES]
+    return CompleteResult(completion=Completion(shown, len(values), len(values) > len(shown)))
+
+
+def from_schema(schema: Mapping[str, Any], argument: str, typed: str) -> CompleteResult:
+    """A Literal or an Enum completes itself; booleans too."""
+    field = schema.get("properties", {}).get(argument, {})
+    values = field.get("enum") or (["true", "false"] if field.get("type") == "boolean" else [])
+    begun = typed.casefold()
+    matching = [value for value in map(str, values) if value.casefold().startswith(begun)]
+    return result(matching)

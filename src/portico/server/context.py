@@ -1,0 +1,250 @@
+"""What a body can do besides returning: log, report progress, ask, look around."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
+
+import msgspec
+from msgspec import Raw, Struct
+from msgspec.structs import replace
+
+from portico.rpc.call import Call
+from portico.server import elicitation
+from portico.server.inputs import Rounds
+from portico.wire import meta as metas
+from portico.wire import notices
+from portico.wire.content import SamplingBlock, TextContent
+from portico.wire.errors import ToolError
+from portico.wire.inputs import (
+    CreateMessageParams,
+    CreateMessageResult,
+    ElicitFormParams,
+    ElicitResult,
+    ElicitUrlParams,
+    InputRequiredResult,
+    ListRootsResult,
+    ModelHint,
+    ModelPreferences,
+    Root,
+    SamplingMessage,
+)
+from portico.wire.meta import LOG_LEVELS, Implementation, LogLevel
+from portico.wire.revisions import LATEST, V2025_11_25, Revision
+from portico.wire.tools import Tool, ToolChoice
+
+if TYPE_CHECKING:
+    from portico.server.server import Server
+
+T = TypeVar("T")
+
+MAX_TOKENS = 512
+
+
+class Elicitation(Struct, Generic[T]):
+    """What came of a question: `data` is there when `action` is "accept"."""
+
+    action: Literal["accept", "decline", "cancel"]
+    data: T | None = None
+
+
+class Sample(Struct):
+    """What the client's model said."""
+
+    content: SamplingBlock | list[SamplingBlock]
+    model: str
+    role: str = "assistant"
+    stop_reason: str | None = None
+
+    @property
+    def text(self) -> str:
+        blocks = self.content if isinstance(self.content, list) else [self.content]
+        return "".join(block.text for block in blocks if isinstance(block, TextContent))
+
+
+class _Said:
+    """Something that has been sent already. Awaiting it is optional, and waits for a slow reader."""
+
+    __slots__ = ("_drain",)
+
+    def __init__(self, drain: Callable[[], Awaitable[None]] | None) -> None:
+        self._drain = drain
+
+    def __await__(self) -> Generator[Any, None, None]:
+        if self._drain is not None:
+            yield from self._drain().__await__()
+
+
+class Context:
+    """One call, as its body sees it. Ask for it with a parameter: `ctx: Context`."""
+
+    __slots__ = ("_call", "_progress", "_rounds", "_server", "_start")
+
+    def __init__(self, call: Call, server: Server, start: Callable[[], Rounds]) -> None:
+        self._call = call
+        self._server = server
+        self._start = start
+        self._rounds: Rounds | None = None
+        self._progress = float("-inf")
+
+    def begin(self) -> Rounds:
+        """The questions of this call: nothing is prepared for them until there is one."""
+        if self._rounds is None:
+            self._rounds = self._start()
+        return self._rounds
+
+    def required(self) -> InputRequiredResult | None:
+        return self._rounds.required() if self._rounds is not None else None
+
+    # Who is asking
+
+    @property
+    def request_id(self) -> int | str | None:
+        return self._call.id
+
+    @property
+    def revision(self) -> Revision:
+        return self._call.revision or LATEST
+
+    @property
+    def client(self) -> Implementation | None:
+        """The client's own word about itself, for display; nothing should be decided by it."""
+        return self._call.client
+
+    @property
+    def capabilities(self) -> metas.ClientCapabilities:
+        return self._call.capabilities
+
+    @property
+    def principal(self) -> Any:
+        return self._call.principal
+
+    @property
+    def server(self) -> Server:
+        return self._server
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """All of the request's `_meta`."""
+        return metas.members(self._call.params)
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the client has lost interest. A body in a thread should look now and then."""
+        return self._call.cancelled
+
+    # Saying something on the way. These may be called from a `def` body too, without `await`.
+
+    def log(self, level: LogLevel, message: Any, logger: str | None = None) -> Awaitable[None]:
+        threshold = self._call.log_level
+        if threshold is not None and LOG_LEVELS[level] >= LOG_LEVELS[threshold]:
+            said = notices.MessageParams(level=level, logger=logger or self._server.name, data=message)
+            self._call.emit(notices.MESSAGE, said)
+        return _Said(self._call.drain)
+
+    def debug(self, message: Any, logger: str | None = None) -> Awaitable[None]:
+        return self.log("debug", message, logger)
+
+    def info(self, message: Any, logger: str | None = None) -> Awaitable[None]:
+        return self.log("info", message, logger)
+
+    def warning(self, message: Any, logger: str | None = None) -> Awaitable[None]:
+        return self.log("warning", message, logger)
+
+    def error(self, message: Any, logger: str | None = None) -> Awaitable[None]:
+        return self.log("error", message, logger)
+
+    def report_progress(
+        self, progress: float, total: float | None = None, message: str | None = None
+    ) -> Awaitable[None]:
+        """Tell the client how far it is, if it asked to be told. Progress only ever grows; a step back is not sent."""
+        token = self._call.progress_token
+        if token is not None and progress > self._progress:
+            self._progress = progress
+            said = notices.ProgressParams(progress_token=token, progress=progress, total=total, message=message)
+            self._call.emit(notices.PROGRESS, said)
+        return _Said(self._call.drain)
+
+    # Asking
+
+    async def elicit(self, message: str, response_type: Any = None, *, key: str | None = None) -> Elicitation[Any]:
+        """Ask the user. `response_type` is a type of flat fields, a single value's type, or a list of choices."""
+        form = elicitation.form(response_type)
+        params = ElicitFormParams(message=message, requested_schema=form.schema)
+        said: ElicitResult = await self.begin().ask("elicitation/create", params, key)
+        if said.action != "accept":
+            return Elicitation(said.action)
+        return Elicitation("accept", form.read(said.content or {}))
+
+    async def elicit_url(self, message: str, url: str, *, key: str | None = None) -> Elicitation[None]:
+        """Ask the user to open a page, for what must not pass through the client. Accepting is consent, not the end."""
+        params = ElicitUrlParams(message=message, url=url, elicitation_id=self._elicitation_id())
+        said: ElicitResult = await self.begin().ask("elicitation/create", params, key)
+        return Elicitation(said.action)
+
+    def _elicitation_id(self) -> str | None:
+        """2025-11-25 alone gives such a request an id of its own."""
+        return secrets.token_hex(16) if self._call.revision == V2025_11_25 else None
+
+    async def sample(
+        self,
+        messages: str | Sequence[str | SamplingMessage],
+        *,
+        system_prompt: str | None = None,
+        max_tokens: int = MAX_TOKENS,
+        temperature: float | None = None,
+        model_preferences: str | Sequence[str] | ModelPreferences | None = None,
+        stop_sequences: list[str] | None = None,
+        tools: list[Tool] | None = None,
+        tool_choice: Literal["auto", "required", "none"] | None = None,
+        key: str | None = None,
+    ) -> Sample:
+        """Ask the client's model."""
+        params = CreateMessageParams(
+            messages=_conversation(messages),
+            max_tokens=max_tokens,
+            system_prompt=system_prompt,
+            temperature=temperature,
+            model_preferences=_preferences(model_preferences),
+            stop_sequences=stop_sequences,
+            tools=tools,
+            tool_choice=ToolChoice(mode=tool_choice) if tool_choice is not None else None,
+        )
+        said: CreateMessageResult = await self.begin().ask("sampling/createMessage", params, key)
+        return Sample(said.content, said.model, said.role, said.stop_reason)
+
+    async def roots(self, *, key: str | None = None) -> list[Root]:
+        """The folders the user works in. They are advice about where to look, not permission."""
+        said: ListRootsResult = await self.begin().ask("roots/list", None, key)
+        return said.roots
+
+    async def step(self, name: str, fn: Callable[[], Any]) -> Any:
+        """Do something once, however often the body is run again: `await ctx.step("charge", lambda: charge(card))`."""
+        return await self.begin().step(name, fn)
+
+    # Looking around in the same server
+
+    async def read_resource(self, uri: str) -> list[Any]:
+        result = await self._server(self._inner("resources/read", {"uri": uri}))
+        return cast("list[Any]", result.contents)
+
+    async def call_tool(self, name: str, arguments: dict[str, Any] | None = None) -> Any:
+        result = await self._server(self._inner("tools/call", {"name": name, "arguments": arguments or {}}))
+        if getattr(result, "is_error", False):
+            raise ToolError("".join(part.text for part in result.content if isinstance(part, TextContent)))
+        return result
+
+    def _inner(self, method: str, params: dict[str, Any]) -> Call:
+        return replace(self._call, method=method, params=Raw(msgspec.json.encode(params)), instant=False)
+
+
+def _conversation(messages: str | Sequence[str | SamplingMessage]) -> list[SamplingMessage]:
+    parts: Sequence[str | SamplingMessage] = [messages] if isinstance(messages, str) else messages
+    return [SamplingMessage("user", TextContent(text=part)) if isinstance(part, str) else part for part in parts]
+
+
+def _preferences(given: str | Sequence[str] | ModelPreferences | None) -> ModelPreferences | None:
+    if given is None or isinstance(given, ModelPreferences):
+        return given
+    return ModelPreferences(hints=[ModelHint(name) for name in ([given] if isinstance(given, str) else given)])

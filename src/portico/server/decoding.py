@@ -1,0 +1,312 @@
+"""Types that msgspec can decode, from the types that authors write.
+
+msgspec decodes in C and knows most types, but it does not read annotated_types, refuses some unions, ignores unknown
+keys in dataclasses, and has never heard of pydantic. Such a type is replaced by a marker: a class that msgspec hands
+to `hook` together with the plain JSON value. A type that msgspec knows whole stays as it is, and costs nothing.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import enum
+import operator
+import re
+import threading
+import typing
+from collections import abc
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import UNSET, Meta, Struct
+
+from portico.wire.errors import UsageError
+from portico.wire.hints import (
+    BOUNDS,
+    NO_NOTES,
+    SIZES,
+    Notes,
+    Shape,
+    adapter,
+    alias_value,
+    identity,
+    is_literal,
+    is_pydantic,
+    is_union,
+    literal_values,
+    members,
+    peel,
+    shape_of,
+    union_of,
+)
+from portico.wire.schema import ARRAYS, OBJECTS, SIMPLE, string_class
+
+# msgspec can compare only numbers; the others that have an order are compared here.
+ORDERED = (decimal.Decimal, datetime.date, datetime.datetime, datetime.time, datetime.timedelta)
+# Known to the schema under a name that msgspec does not know.
+SAME_AS = {object: Any, typing.LiteralString: str}
+COMPARE: dict[str, Callable[[Any, Any], bool]] = {
+    "ge": operator.ge,
+    "gt": operator.gt,
+    "le": operator.le,
+    "lt": operator.lt,
+    "multiple_of": lambda value, step: value % step == 0,
+    "min_length": lambda value, size: len(value) >= size,
+    "max_length": lambda value, size: len(value) <= size,
+    "pattern": lambda value, pattern: re.search(pattern, value) is not None,
+}
+
+
+class Marker(type):
+    """The class of markers. msgspec asks whether the decoded value is an instance: whatever came out is right."""
+
+    decode: Callable[[Any], Any]
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return True
+
+
+def marker(name: str, decode: Callable[[Any], Any]) -> Marker:
+    return Marker(name, (), {"decode": staticmethod(decode)})
+
+
+def hook(tp: Any, value: Any) -> Any:
+    """msgspec's `dec_hook`: only markers come here."""
+    return tp.decode(value)
+
+
+def convert(value: Any, tp: Any) -> Any:
+    try:
+        return msgspec.convert(value, tp, str_keys=True, dec_hook=hook)
+    except msgspec.ValidationError as error:
+        # msgspec adds the path to any ValueError of a hook except to its own.
+        raise ValueError(str(error)) from error
+
+
+def accepts(tp: Any) -> bool:
+    """Whether msgspec takes this type. Its rules for unions and limits are its own; asking is better than copying."""
+    try:
+        msgspec.json.Decoder(tp)
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return True
+
+
+def is_native(tp: Any, met: set[Any] | None = None) -> bool:
+    """Whether msgspec alone accepts exactly what the schema of this type accepts."""
+    met = set() if met is None else met
+    bare, notes = peel(tp)
+    key = identity(bare)
+    if notes.foreign or notes.validated or (notes.limits and not accepts(tp)):
+        return False
+    if key in met or (key in SIMPLE and key not in SAME_AS):
+        return True
+    met.add(key)
+    if is_union(bare):
+        return all(is_native(member, met) for member in members(bare)) and accepts(bare)
+    if is_literal(bare):
+        return all(value is None or type(value) in (str, int) for value in typing.get_args(bare))
+    if isinstance(bare, type) and issubclass(bare, enum.Enum):
+        return accepts(bare)
+    if (value := alias_value(bare)) is not UNSET:
+        return accepts(bare) and is_native(value, met)
+    if shape := shape_of(bare):
+        return _is_closed(shape) and all(is_native(field.type, met) for field in shape.fields)
+    origin = typing.get_origin(bare) or bare
+    return (origin in ARRAYS or origin in OBJECTS or origin is tuple) and all(
+        arg is ... or is_native(arg, met) for arg in typing.get_args(bare)
+    )
+
+
+def _is_closed(shape: Shape) -> bool:
+    if issubclass(shape.cls, Struct):
+        return bool(shape.cls.__struct_config__.forbid_unknown_fields)
+    return shape.array
+
+
+class Translator:
+    """Makes the types of one signature decodable."""
+
+    def __init__(self) -> None:
+        self.markers: dict[Any, Marker] = {}
+
+    def translate(self, tp: Any) -> Any:
+        return tp if is_native(tp) else self._limited(tp, NO_NOTES)
+
+    def _limited(self, tp: Any, outer: Notes) -> Any:
+        bare, notes = peel(tp)
+        if notes.validated:
+            return _by_pydantic(tp)
+        if is_union(bare):
+            # msgspec refuses limits on a union; they mean the members that can have them.
+            within = notes if notes.limits else outer
+            return self._union([self._limited(member, within) for member in members(bare)])
+        inner = self._bare(bare)
+        if notes.limits:
+            inner = _limit(inner, notes) or _checked(inner, notes)
+        if outer.limits:
+            inner = _limit(inner, outer) or (_checked(inner, outer) if bare in ORDERED else inner)
+        return inner
+
+    def _bare(self, tp: Any) -> Any:
+        key = identity(tp)
+        if key in SAME_AS:
+            return SAME_AS[key]
+        if is_native(tp):
+            return tp
+        if key not in self.markers and (make := self._maker(tp)):
+            # The marker exists before what it decodes to is looked at, because a class may contain itself.
+            self.markers[key] = marker(getattr(tp, "__name__", str(tp)), _unfinished)
+            self.markers[key].decode = make()
+        return self.markers.get(key) or self._container(tp)
+
+    def _maker(self, tp: Any) -> Callable[[], Callable[[Any], Any]] | None:
+        if is_pydantic(tp):
+            return lambda: _by_pydantic(tp).decode
+        if shape := shape_of(tp):
+            return lambda: self._shaped(shape)
+        if string_class(tp):
+            return lambda: _from_string(tp)
+        if is_literal(tp):
+            return lambda: _choice(literal_values(tp))
+        if isinstance(tp, type) and issubclass(tp, enum.Enum):
+            return lambda: _choice([(member.value, member) for member in tp])
+        if (value := alias_value(tp)) is not UNSET:
+            return lambda: _through(self.translate(value))
+        return None
+
+    def _container(self, tp: Any) -> Any:
+        origin, args = typing.get_origin(tp), typing.get_args(tp)
+        if origin is None or not (origin in ARRAYS or origin in OBJECTS or origin is tuple):
+            raise UsageError(f"{tp} cannot be decoded from JSON.")
+        if origin is abc.Iterable:
+            origin = list
+        return origin[tuple(arg if arg is ... else self.translate(arg) for arg in args)]
+
+    def _union(self, options: list[Any]) -> Any:
+        union = union_of(options)
+        return union if accepts(union) else marker("union", _first_of(options))
+
+    def _shaped(self, shape: Shape) -> Callable[[Any], Any]:
+        """Decode into a closed Struct with the same fields, then call the class."""
+        fields: list[Any] = []
+        for at, field in enumerate(shape.fields):
+            default = {} if field.required else {"default": UNSET}
+            fields.append((f"f{at}", self.translate(field.type), msgspec.field(name=field.name, **default)))
+        tag = {"tag_field": shape.tag[0], "tag": shape.tag[1]} if shape.tag else {}
+        twin = msgspec.defstruct(
+            shape.cls.__name__,
+            fields,
+            forbid_unknown_fields=True,
+            kw_only=not shape.array,
+            array_like=shape.array,
+            **tag,  # type: ignore[arg-type]  # a str and a str or int, as defstruct wants them
+        )
+        make, names = shape.cls, [field.attribute for field in shape.fields]
+        optional = [field.attribute for field in shape.fields if not field.required]
+
+        def decode(value: Any) -> Any:
+            given = dict(zip(names, msgspec.structs.astuple(convert(value, twin)), strict=True))
+            for name in optional:
+                if given[name] is UNSET:
+                    del given[name]
+            return make(**given)
+
+        return decode
+
+
+def _unfinished(value: Any) -> Any:
+    raise TypeError("a type was used before it was complete")
+
+
+def _limit(tp: Any, notes: Notes) -> Any:
+    """The type with its limits, if msgspec can check them."""
+    try:
+        limited = Annotated[tp, Meta(**notes.limits)]
+    except (TypeError, ValueError):
+        return None
+    return limited if accepts(limited) else None
+
+
+def _checked(tp: Any, notes: Notes) -> Marker:
+    limits = [(name, getattr(notes, name)) for name in (*BOUNDS, *SIZES, "pattern")]
+    checks = [(COMPARE[name], limit) for name, limit in limits if limit is not None]
+
+    def decode(value: Any) -> Any:
+        found = convert(value, tp)
+        if not all(holds(found, limit) for holds, limit in checks):
+            words = ", ".join(f"{name.replace('_', ' ')} {limit}" for name, limit in limits if limit is not None)
+            raise ValueError(f"it must meet: {words}")
+        return found
+
+    return marker("limited", decode)
+
+
+def _through(tp: Any) -> Callable[[Any], Any]:
+    return lambda value: convert(value, tp)
+
+
+def _from_string(cls: Any) -> Callable[[Any], Any]:
+    return lambda value: cls(convert(value, str))
+
+
+def _choice(values: list[tuple[Any, Any]]) -> Callable[[Any], Any]:
+    def decode(value: Any) -> Any:
+        for json, meaning in values:
+            # In Python True == 1 == 1.0; in JSON they differ.
+            if type(json) is type(value) and json == value:
+                return meaning
+        raise ValueError("not one of the choices")
+
+    return decode
+
+
+def _by_pydantic(tp: Any) -> Marker:
+    # In JSON mode a strict model still takes a date from a string, which is how JSON has it.
+    validate = getattr(tp, "model_validate_json", None) or adapter(tp).validate_json
+    return marker("pydantic", lambda value: validate(msgspec.json.encode(value)))
+
+
+class _Tried(threading.local):
+    """What the unions of the decoding in progress made of each value.
+
+    Two members of a union may both hold a union, so trying members in order would double the work with each level of
+    a hostile value. Remembering the outcome for each value keeps it linear.
+    """
+
+    outcomes: dict[tuple[int, int], Any] | None = None
+
+
+_tried = _Tried()
+_NOTHING_FITS = object()
+
+
+def _first_of(options: list[Any]) -> Callable[[Any], Any]:
+    def attempt(value: Any) -> Any:
+        for option in options:
+            try:
+                return convert(value, option)
+            except ValueError:
+                continue
+        return _NOTHING_FITS
+
+    def remembered(value: Any, outcomes: dict[tuple[int, int], Any]) -> Any:
+        # Values are known by their address: all of them are alive while the outermost one is being decoded.
+        key = (id(attempt), id(value))
+        if key not in outcomes:
+            outcomes[key] = attempt(value)
+        if outcomes[key] is _NOTHING_FITS:
+            raise ValueError("it fits no member of the union")
+        return outcomes[key]
+
+    def decode(value: Any) -> Any:
+        if _tried.outcomes is not None:
+            return remembered(value, _tried.outcomes)
+        _tried.outcomes = {}
+        try:
+            return remembered(value, _tried.outcomes)
+        finally:
+            _tried.outcomes = None
+
+    return decode

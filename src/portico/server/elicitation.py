@@ -1,0 +1,119 @@
+"""The form that a question needs: flat fields of simple types, and back from the answers to a value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from types import NoneType
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
+
+from portico.wire.errors import ToolError, UsageError
+from portico.wire.schema import schema
+
+# client/elicitation, Requested Schema: what a form's field may be.
+_SIMPLE = ("string", "number", "integer", "boolean")
+_KEPT = (
+    "type",
+    "title",
+    "description",
+    "default",
+    "enum",
+    "enumNames",
+    "oneOf",
+    "format",
+    "minLength",
+    "maxLength",
+    "minimum",
+    "maximum",
+    "items",
+    "minItems",
+    "maxItems",
+)
+
+
+class Form(Struct):
+    schema: dict[str, Any]
+    read: Callable[[dict[str, Any]], Any]
+
+
+def form(response_type: Any) -> Form:
+    """The form for a type. A single value becomes a form with one field, called `value`."""
+    if response_type is None or response_type is NoneType:
+        return Form({"type": "object", "properties": {}}, lambda content: None)
+    if isinstance(response_type, dict):
+        return Form(response_type, lambda content: content)
+    if isinstance(response_type, list | tuple):
+        response_type = Literal[tuple(response_type)]
+    described = schema(response_type)
+    if described.get("type") == "object":
+        return Form(_flat(described, response_type), partial(_read, response_type))
+    wrapped = {"type": "object", "properties": {"value": described}, "required": ["value"]}
+    if "$defs" in described:
+        wrapped["$defs"] = described["$defs"]
+    return Form(_flat(wrapped, response_type), partial(_read_value, response_type))
+
+
+def _flat(described: dict[str, Any], response_type: Any) -> dict[str, Any]:
+    definitions = described.get("$defs", {})
+    fields = {
+        name: _field(name, _resolved(one, definitions), response_type)
+        for name, one in described.get("properties", {}).items()
+    }
+    flat: dict[str, Any] = {"type": "object", "properties": fields}
+    if described.get("required"):
+        flat["required"] = described["required"]
+    return flat
+
+
+def _resolved(field: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
+    reference = field.get("$ref", "")
+    if not reference.startswith("#/$defs/"):
+        return field
+    found: dict[str, Any] = definitions[reference.removeprefix("#/$defs/")]
+    return found | {keyword: value for keyword, value in field.items() if keyword != "$ref"}
+
+
+def _field(name: str, field: dict[str, Any], response_type: Any) -> dict[str, Any]:
+    """One field, with the keywords a form knows and no others."""
+    if "const" in field:
+        field = {**field, "enum": [field["const"]]}
+    if "anyOf" in field:
+        # An optional field is one that is not required; a form has no null.
+        kinds = [one for one in field["anyOf"] if one.get("type") != "null"]
+        field = {**field, **kinds[0]} if len(kinds) == 1 else field
+    kind = field.get("type")
+    if isinstance(kind, list):
+        kinds = [one for one in kind if one != "null"]
+        field = {**field, "type": kinds[0]}
+        kind = kinds[0] if len(kinds) == 1 else None
+    if kind is None and all(isinstance(value, str) for value in field.get("enum", [None])):
+        field = {**field, "type": "string"}
+        kind = "string"
+    if kind not in _SIMPLE and not _is_choice(field):
+        raise UsageError(
+            f"a form has flat fields of text, numbers, yes/no and choices; {name!r} of {response_type!r} is none of them"
+        )
+    return {keyword: field[keyword] for keyword in _KEPT if keyword in field and field[keyword] is not None}
+
+
+def _is_choice(field: dict[str, Any]) -> bool:
+    items = field.get("items")
+    return field.get("type") == "array" and isinstance(items, dict) and ("enum" in items or "anyOf" in items)
+
+
+def _read(response_type: Any, content: dict[str, Any]) -> Any:
+    validate = getattr(response_type, "model_validate", None)
+    try:
+        return validate(content) if validate is not None else msgspec.convert(content, response_type, strict=False)
+    except ValueError:
+        raise ToolError("The answer to the question did not have the fields that were asked for.") from None
+
+
+def _read_value(response_type: Any, content: dict[str, Any]) -> Any:
+    try:
+        return msgspec.convert(content.get("value"), response_type, strict=False)
+    except ValueError:
+        raise ToolError("The answer to the question was not of the kind that was asked for.") from None

@@ -1,0 +1,121 @@
+"""Other handlers as part of a server: their names get a prefix, their answers come back through ours."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Raw, Struct
+from msgspec.structs import replace
+
+from portico.rpc.call import Call, Handler
+from portico.wire import jsonrpc, notices
+from portico.wire.errors import MethodNotFound, ProtocolError
+from portico.wire.methods import METHODS
+from portico.wire.revisions import MODERN
+from portico.wire.subscriptions import Filter, ListenParams
+
+log = logging.getLogger("portico")
+
+MOST_PAGES = 1000
+
+_members = msgspec.json.Decoder(dict[str, Raw])
+
+
+class Mount(Struct, eq=False):
+    handler: Handler
+    prefix: str | None = None
+
+    def outward(self, name: str) -> str:
+        return name if self.prefix is None else f"{self.prefix}_{name}"
+
+    def inward(self, name: str) -> str | None:
+        """The name on the inside, if it can be one of ours."""
+        if self.prefix is None:
+            return name
+        start = f"{self.prefix}_"
+        return name.removeprefix(start) if name.startswith(start) else None
+
+    def outward_uri(self, uri: str) -> str:
+        scheme, mark, rest = uri.partition("://")
+        return uri if self.prefix is None or not mark else f"{scheme}://{self.prefix}/{rest}"
+
+    def inward_uri(self, uri: str) -> str | None:
+        if self.prefix is None:
+            return uri
+        scheme, mark, rest = uri.partition("://")
+        start = f"{self.prefix}/"
+        return f"{scheme}://{rest.removeprefix(start)}" if mark and rest.startswith(start) else None
+
+
+# Each list: the member that holds its entries, and the member of an entry that is rewritten.
+_LISTS = {
+    "tools/list": ("tools", "name", Mount.outward),
+    "prompts/list": ("prompts", "name", Mount.outward),
+    "resources/list": ("resources", "uri", Mount.outward_uri),
+    "resources/templates/list": ("resource_templates", "uri_template", Mount.outward_uri),
+}
+
+
+async def entries(mount: Mount, method: str, call: Call) -> list[Any]:
+    """All entries of a mounted handler's list, under their outward names."""
+    member, field, outward = _LISTS[method]
+    found: list[Any] = []
+    cursor: Any = UNSET
+    for _ in range(MOST_PAGES):
+        params = Raw(jsonrpc.encode({} if cursor is UNSET else {"cursor": cursor}))
+        try:
+            said = await mount.handler(replace(call, method=method, params=params, revision=MODERN, instant=False))
+        except MethodNotFound:
+            return found
+        page = msgspec.json.decode(jsonrpc.encode(said), type=METHODS[method].result)
+        found.extend(replace(one, **{field: outward(mount, getattr(one, field))}) for one in getattr(page, member))
+        cursor = page.next_cursor
+        if cursor is UNSET:
+            break
+    return found
+
+
+async def delegate(mount: Mount, call: Call, member: str, inward: Any) -> Any:
+    """The same call with the inward name, answered by the mounted handler."""
+    members: dict[str, Any] = dict(_members.decode(call.params))
+    members[member] = inward
+    return await mount.handler(replace(call, params=Raw(jsonrpc.encode(members)), instant=False))
+
+
+async def read(mount: Mount, call: Call, uri: str) -> Any:
+    """A mounted resource. Its contents name themselves by their inward URI, which nobody outside knows."""
+    said = await delegate(mount, call, "uri", uri)
+    for part in getattr(said, "contents", ()):
+        part.uri = mount.outward_uri(part.uri)
+    return said
+
+
+def relay(mount: Mount, wanted: Filter, publish: Callable[[str, str | None], None]) -> asyncio.Task[None]:
+    """Listen to a mounted handler for as long as the task lives."""
+    uris = [inward for uri in wanted.resource_subscriptions or () if (inward := mount.inward_uri(uri)) is not None]
+    inner = replace(wanted, resource_subscriptions=uris or None)
+
+    def emit(method: str, params: Any) -> None:
+        if method != notices.ACKNOWLEDGED:
+            uri = getattr(params, "uri", None)
+            publish(method, None if uri is None else mount.outward_uri(uri))
+
+    call = Call(
+        method="subscriptions/listen",
+        params=Raw(jsonrpc.encode(ListenParams(inner))),
+        id=0,
+        revision=MODERN,
+        emit=emit,
+    )
+    return asyncio.get_running_loop().create_task(_listen(mount, call))
+
+
+async def _listen(mount: Mount, call: Call) -> None:
+    try:
+        await mount.handler(call)
+    except ProtocolError as refusal:
+        log.debug("a mounted handler does not tell of changes: %s", refusal.message)

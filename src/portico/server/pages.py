@@ -1,0 +1,120 @@
+"""What a server offers, in order, and its lists as bytes."""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Generic, Protocol, TypeVar
+
+from msgspec import UNSET, Raw
+
+from portico.legacy import translate
+from portico.wire import jsonrpc
+from portico.wire.content import CacheableResult
+from portico.wire.errors import InvalidParams, UsageError
+from portico.wire.revisions import MODERN, Revision
+
+PAGE_SIZE = 1000
+_STAMP = b'{"resultType":"complete",'
+
+
+class Offer(Protocol):
+    """Something that stands in a list: a tool, a resource, a template, a prompt."""
+
+    @property
+    def definition(self) -> Any: ...
+
+
+O = TypeVar("O", bound=Offer)
+
+
+class Catalog(Generic[O]):
+    """Offers by key, in the order they were added. Each page is encoded once for a revision and kept until a change."""
+
+    def __init__(
+        self,
+        kind: str,
+        result: Callable[..., CacheableResult],
+        member: str,
+        *,
+        page_size: int = PAGE_SIZE,
+        hints: dict[str, Any],
+        on_change: Callable[[], None],
+    ) -> None:
+        self.kind = kind
+        self.page_size = page_size
+        self._result = result
+        self._member = member
+        self._hints = hints
+        self._on_change = on_change
+        self._offers: dict[str, O] = {}
+        self._pages: dict[tuple[Revision, int], Raw] = {}
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._offers
+
+    def __iter__(self) -> Iterator[O]:
+        return iter(self._offers.values())
+
+    def __len__(self) -> int:
+        return len(self._offers)
+
+    def get(self, key: str) -> O | None:
+        return self._offers.get(key)
+
+    def add(self, key: str, offer: O) -> None:
+        if key in self._offers:
+            raise UsageError(f"there is already a {self.kind} {key!r}; remove it first")
+        self._offers[key] = offer
+        self.changed()
+
+    def remove(self, key: str) -> O | None:
+        offer = self._offers.pop(key, None)
+        if offer is not None:
+            self.changed()
+        return offer
+
+    def changed(self) -> None:
+        self._pages.clear()
+        self._on_change()
+
+    def page(self, revision: Revision, cursor: str | None) -> Raw:
+        """One page of the list, already encoded."""
+        start = position(cursor, len(self._offers))
+        page = self._pages.get((revision, start))
+        if page is None:
+            definitions = [offer.definition for offer in self._offers.values()]
+            page = self._pages[revision, start] = self.encode(definitions, revision, start)
+        return page
+
+    def encode(self, definitions: Sequence[Any], revision: Revision, start: int) -> Raw:
+        end = start + self.page_size
+        result = self._result(
+            **{self._member: list(definitions[start:end])},
+            next_cursor=cursor_at(end) if end < len(definitions) else UNSET,
+            **self._hints,
+        )
+        if revision >= MODERN:
+            return Raw(jsonrpc.encode(result))
+        result = translate.result(result, revision)
+        result.meta = UNSET
+        return Raw(b"{" + jsonrpc.encode(result).removeprefix(_STAMP))
+
+
+def cursor_at(position: int) -> str:
+    return urlsafe_b64encode(b"after %d" % position).decode()
+
+
+def position(cursor: str | None, total: int) -> int:
+    """Where a cursor points. Only what we issued is one."""
+    if not cursor:
+        return 0
+    try:
+        word, _, number = urlsafe_b64decode(cursor.encode("ascii")).partition(b" ")
+        start = int(number) if word == b"after" and number.isdigit() and len(number) < 10 else -1
+    except ValueError:
+        start = -1
+    # The list may have become shorter since; then there is nothing after the cursor, which is no mistake.
+    if start < 0:
+        raise InvalidParams(f"Invalid cursor: {cursor[:100]!r}")
+    return min(start, total)

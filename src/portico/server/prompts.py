@@ -1,0 +1,80 @@
+"""Prompts: a function that writes messages for a person to send."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from portico.rpc.call import Call
+from portico.server.bodies import Body
+from portico.server.results import to_block
+from portico.server.signature import ArgumentError
+from portico.wire.errors import InvalidParams
+from portico.wire.inputs import InputRequiredResult
+from portico.wire.meta import Icon
+from portico.wire.prompts import GetPromptParams, GetPromptResult, PromptArgument, PromptMessage
+from portico.wire.prompts import Prompt as Definition
+
+if TYPE_CHECKING:
+    from portico.server.server import Server
+
+
+class Prompt:
+    """One prompt of a server. Its arguments arrive as text and are read as the types the function asks for."""
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        *,
+        name: str | None = None,
+        title: str | None = None,
+        description: str | None = None,
+        icons: Sequence[Icon] | None = None,
+        meta: Mapping[str, Any] | None = None,
+        inline: bool = False,
+    ) -> None:
+        self.fn = fn
+        self.name = name or str(getattr(fn, "__name__", ""))
+        self.body = Body(fn, self.name, inline=inline)
+        self.definition = Definition(
+            name=self.name,
+            title=title,
+            description=description if description is not None else self.body.signature.summary or None,
+            arguments=self._arguments() or None,
+            icons=list(icons) if icons else None,
+            meta=dict(meta) if meta else None,
+        )
+
+    def _arguments(self) -> list[PromptArgument]:
+        schema = self.body.signature.input_schema
+        required = schema.get("required", ())
+        return [
+            PromptArgument(name=name, description=one.get("description"), required=name in required)
+            for name, one in schema.get("properties", {}).items()
+        ]
+
+    async def get(self, call: Call, params: GetPromptParams, server: Server) -> Any:
+        arguments = msgspec.json.encode(params.arguments or {})
+        try:
+            value = await self.body.run(call, server, params, params.name, arguments)
+        except ArgumentError as mistake:
+            raise InvalidParams(str(mistake), {"problems": mistake.problems}) from None
+        if isinstance(value, InputRequiredResult | GetPromptResult):
+            return value
+        return GetPromptResult(description=self.definition.description, messages=to_messages(value, self.name))
+
+
+def to_messages(value: Any, name: str) -> list[PromptMessage]:
+    """Messages of anything: a text is said by the user, and so is each member of a list."""
+    parts = value if isinstance(value, list | tuple) else [value]
+    return [_message(part, name) for part in parts]
+
+
+def _message(value: Any, name: str) -> PromptMessage:
+    if isinstance(value, PromptMessage):
+        return value
+    if isinstance(value, Mapping) and value.keys() >= {"role", "content"}:
+        return PromptMessage(value["role"], to_block(value["content"], f"prompt://{name}"))
+    return PromptMessage("user", to_block(value, f"prompt://{name}"))

@@ -1,0 +1,108 @@
+"""Resources: a function behind a URI or a URI template."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from portico.rpc.call import Call
+from portico.server.bodies import Body
+from portico.server.results import MEDIA, contents_of, to_json
+from portico.server.signature import ArgumentError
+from portico.wire.content import Annotations, BlobContents, Contents, TextContents
+from portico.wire.errors import InvalidParams, ResourceNotFound, UsageError
+from portico.wire.inputs import InputRequiredResult
+from portico.wire.meta import Icon
+from portico.wire.resources import ReadResourceParams, ReadResourceResult
+from portico.wire.resources import Resource as Definition
+from portico.wire.resources import ResourceTemplate as TemplateDefinition
+from portico.wire.uris import Template
+
+if TYPE_CHECKING:
+    from portico.server.server import Server
+
+_CONTENTS = (TextContents, BlobContents, Contents)
+
+
+class Resource:
+    """One resource, or with variables in its URI a family of them."""
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        uri: str,
+        *,
+        name: str | None = None,
+        title: str | None = None,
+        description: str | None = None,
+        mime_type: str | None = None,
+        size: int | None = None,
+        annotations: Annotations | None = None,
+        icons: Sequence[Icon] | None = None,
+        meta: Mapping[str, Any] | None = None,
+        inline: bool = False,
+    ) -> None:
+        self.fn = fn
+        self.uri = uri
+        self.mime_type = mime_type
+        self.name = name or str(getattr(fn, "__name__", uri))
+        self.template = Template(uri) if "{" in uri else None
+        self.body = Body(fn, self.name, inline=inline)
+        self._check()
+        described: dict[str, Any] = {
+            "name": self.name,
+            "title": title,
+            "description": description if description is not None else self.body.signature.summary or None,
+            "mime_type": mime_type,
+            "annotations": annotations,
+            "icons": list(icons) if icons else None,
+            "meta": dict(meta) if meta else None,
+        }
+        self.definition = (
+            Definition(uri=uri, size=size, **described)
+            if self.template is None
+            else TemplateDefinition(uri_template=uri, **described)
+        )
+
+    def _check(self) -> None:
+        """The variables of the URI and the parameters of the function must be the same words."""
+        parameters = set(self.body.signature.input_schema.get("properties", {}))
+        variables = set(self.template.names) if self.template is not None else set()
+        missing = set(self.body.signature.input_schema.get("required", ())) - variables
+        if missing:
+            raise UsageError(f"resource {self.uri!r} has no variable for the parameter {sorted(missing)[0]!r}")
+        if variables - parameters:
+            raise UsageError(f"{self.name}() has no parameter for the variable {sorted(variables - parameters)[0]!r}")
+
+    async def read(self, call: Call, params: ReadResourceParams, server: Server, values: Mapping[str, Any]) -> Any:
+        try:
+            value = await self.body.run(call, server, params, params.uri, msgspec.json.encode(values))
+        except ArgumentError as mistake:
+            raise InvalidParams(str(mistake), {"uri": params.uri}) from None
+        except FileNotFoundError:
+            raise ResourceNotFound(params.uri) from None
+        if isinstance(value, InputRequiredResult | ReadResourceResult):
+            return value
+        return ReadResourceResult(contents=to_contents(value, params.uri, self.mime_type))
+
+
+def to_contents(value: Any, uri: str, mime_type: str | None) -> list[Any]:
+    """What a resource's function returned, as contents. 2026-07-28 forbids an empty answer for a missing resource."""
+    if value is None:
+        raise ResourceNotFound(uri)
+    parts = value if isinstance(value, list) and value and all(isinstance(p, _CONTENTS) for p in value) else [value]
+    return [_one(part, uri, mime_type) for part in parts]
+
+
+def _one(value: Any, uri: str, mime_type: str | None) -> Any:
+    if isinstance(value, _CONTENTS):
+        return value
+    if isinstance(value, str):
+        return TextContents(uri=uri, mime_type=mime_type or "text/plain", text=value)
+    if isinstance(value, bytes | bytearray):
+        return contents_of(bytes(value), uri, mime_type or "application/octet-stream")
+    if isinstance(value, MEDIA):
+        return contents_of(value.data, uri, mime_type or value.mime_type)
+    return TextContents(uri=uri, mime_type=mime_type or "application/json", text=to_json(value).decode())

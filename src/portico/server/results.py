@@ -1,0 +1,209 @@
+"""From what a body returns to what the wire says."""
+
+from __future__ import annotations
+
+import json
+import mimetypes
+from base64 import b64encode
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Raw, Struct
+
+from portico.wire.content import (
+    BLOCKS,
+    Annotations,
+    AudioContent,
+    BlobContents,
+    EmbeddedResource,
+    ImageContent,
+    ResourceLink,
+    TextContent,
+    TextContents,
+)
+from portico.wire.errors import UsageError
+from portico.wire.inputs import InputRequiredResult
+from portico.wire.tools import CallToolResult
+
+
+class _Media:
+    """Bytes, or a file that has them, with a type."""
+
+    default_type = "application/octet-stream"
+
+    def __init__(
+        self,
+        path: str | Path | None = None,
+        *,
+        data: bytes | None = None,
+        format: str | None = None,
+        mime_type: str | None = None,
+        annotations: Annotations | None = None,
+    ) -> None:
+        if (path is None) == (data is None):
+            raise UsageError(f"{type(self).__name__} takes a path or data, one of the two")
+        self.path = None if path is None else Path(path)
+        self._data = data
+        self.annotations = annotations
+        self.mime_type = mime_type or self._guess(format)
+
+    def _guess(self, format: str | None) -> str:
+        family = self.default_type.partition("/")[0]
+        if format is not None:
+            return f"{family}/{format.lower()}"
+        guessed = mimetypes.guess_type(self.path.name)[0] if self.path is not None else None
+        return guessed or self.default_type
+
+    @property
+    def data(self) -> bytes:
+        if self._data is not None:
+            return self._data
+        assert self.path is not None
+        return self.path.read_bytes()
+
+    def base64(self) -> str:
+        return b64encode(self.data).decode()
+
+
+class Image(_Media):
+    """An image to show: `Image("chart.png")` or `Image(data=png, format="png")`."""
+
+    default_type = "image/png"
+
+    def to_block(self) -> ImageContent:
+        return ImageContent(data=self.base64(), mime_type=self.mime_type, annotations=self.annotations)
+
+
+class Audio(_Media):
+    """Something to hear."""
+
+    default_type = "audio/wav"
+
+    def to_block(self) -> AudioContent:
+        return AudioContent(data=self.base64(), mime_type=self.mime_type, annotations=self.annotations)
+
+
+class File(_Media):
+    """Anything else: embedded in the result, as text when it is text."""
+
+    def __init__(self, *args: Any, name: str | None = None, uri: str | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.name = name or (self.path.name if self.path is not None else "file")
+        # The name alone, never the path: where a file lies is nobody's business but the server's.
+        self.uri = uri or f"file:///{self.name}"
+
+    def to_block(self) -> EmbeddedResource:
+        return EmbeddedResource(resource=contents_of(self.data, self.uri, self.mime_type), annotations=self.annotations)
+
+
+class ToolResult(Struct, kw_only=True):
+    """A result said in full: content for the model, `structured` for programs, `meta` for the host."""
+
+    content: Any = None
+    structured: Any = UNSET
+    is_error: bool = False
+    meta: dict[str, Any] | None = None
+
+
+MEDIA = (Image, Audio, File)
+
+
+def contents_of(data: bytes, uri: str, mime_type: str | None) -> TextContents | BlobContents:
+    """Bytes as resource contents: text when the type says so and the bytes agree."""
+    if mime_type is not None and _is_text(mime_type):
+        try:
+            return TextContents(uri=uri, mime_type=mime_type, text=data.decode())
+        except UnicodeDecodeError:
+            pass
+    return BlobContents(uri=uri, mime_type=mime_type, blob=b64encode(data).decode())
+
+
+def _is_text(mime_type: str) -> bool:
+    return mime_type.startswith("text/") or mime_type.endswith(("json", "xml", "yaml", "javascript"))
+
+
+def _foreign(value: Any) -> Any:
+    """What msgspec cannot encode by itself. pydantic models are known by their method, not by importing pydantic."""
+    dump = getattr(value, "model_dump", None)
+    if dump is not None:
+        return dump(mode="json", by_alias=True)
+    if isinstance(value, Path | complex | range):
+        return str(value)
+    if isinstance(value, _Media):
+        return {"mimeType": value.mime_type, "data": value.base64()}
+    if hasattr(value, "__iter__"):
+        return list(value)
+    return str(value)
+
+
+_encoder = msgspec.json.Encoder(enc_hook=_foreign)
+
+
+def to_json(value: Any) -> bytes:
+    try:
+        return _encoder.encode(value)
+    except OverflowError:
+        # Integers beyond 64 bits, which JSON has and msgspec has not.
+        return json.dumps(msgspec.to_builtins(value, enc_hook=_foreign), separators=(",", ":")).encode()
+
+
+def to_result(value: Any, *, declared: bool, uri: str) -> CallToolResult | InputRequiredResult:
+    """The result of a tool. `declared`: the tool has an output schema, so structured content is owed."""
+    if type(value) is str and not declared:
+        return CallToolResult(content=[TextContent(text=value)], is_error=False)
+    if isinstance(value, CallToolResult | InputRequiredResult):
+        return value
+    if isinstance(value, ToolResult):
+        return _in_full(value, uri)
+    if value is None and not declared:
+        return CallToolResult(content=[], is_error=False)
+    if _is_content(value):
+        return CallToolResult(content=to_blocks(value, uri), is_error=False)
+    return _structured(value, declared)
+
+
+def _structured(value: Any, declared: bool) -> CallToolResult:
+    raw = to_json(value)
+    text = value if type(value) is str else raw.decode()
+    structured = Raw(raw) if declared or raw.startswith(b"{") else UNSET
+    return CallToolResult(content=[TextContent(text=text)], structured_content=structured, is_error=False)
+
+
+def _in_full(value: ToolResult, uri: str) -> CallToolResult:
+    structured = value.structured if value.structured is UNSET else Raw(to_json(value.structured))
+    if value.content is None and structured is not UNSET:
+        blocks: list[Any] = [TextContent(text=bytes(structured).decode())]
+    else:
+        blocks = [] if value.content is None else to_blocks(value.content, uri)
+    return CallToolResult(
+        content=blocks,
+        structured_content=UNSET if value.is_error else structured,
+        is_error=value.is_error,
+        meta=value.meta or UNSET,
+    )
+
+
+def _is_content(value: Any) -> bool:
+    if isinstance(value, BLOCKS) or isinstance(value, MEDIA) or isinstance(value, bytes | bytearray):
+        return True
+    return isinstance(value, list | tuple) and any(isinstance(part, BLOCKS + MEDIA) for part in value)
+
+
+def to_blocks(value: Any, uri: str) -> list[Any]:
+    """Content blocks of anything, a list item by item."""
+    parts: Sequence[Any] = value if isinstance(value, list | tuple) else [value]
+    return [to_block(part, uri) for part in parts]
+
+
+def to_block(value: Any, uri: str) -> TextContent | ImageContent | AudioContent | EmbeddedResource | ResourceLink:
+    if isinstance(value, BLOCKS):
+        return value
+    if isinstance(value, MEDIA):
+        return value.to_block()
+    if isinstance(value, str):
+        return TextContent(text=value)
+    if isinstance(value, bytes | bytearray):
+        return EmbeddedResource(resource=contents_of(bytes(value), uri, "application/octet-stream"))
+    return TextContent(text=to_json(value).decode())

@@ -1,0 +1,449 @@
+"""The Server: a Handler made of what has been registered with it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from difflib import get_close_matches
+from functools import partial, reduce
+from typing import Any, Literal
+
+from msgspec import UNSET, Raw
+
+from portico.rpc.call import Call, Handler, Middleware, hand_over
+from portico.rpc.rounds import Seal
+from portico.server import completion, mounts
+from portico.server.completion import Completer
+from portico.server.mounts import Mount
+from portico.server.pages import PAGE_SIZE, Catalog, position
+from portico.server.prompts import Prompt
+from portico.server.resources import Resource
+from portico.server.service import Completes, Offered, Registrar, Service, marked
+from portico.server.subscriptions import Subscriptions
+from portico.server.threads import MOST_THREADS, Threads
+from portico.server.tools import ArgumentErrors, Tool
+from portico.transport import stdio
+from portico.wire import jsonrpc, notices
+from portico.wire.completion import CompleteParams, PromptReference
+from portico.wire.discover import DiscoverResult
+from portico.wire.errors import InvalidParams, MethodNotFound, ResourceNotFound, UsageError
+from portico.wire.meta import SERVER_INFO, Icon, Implementation, ServerCapabilities
+from portico.wire.methods import METHODS
+from portico.wire.prompts import GetPromptParams, ListPromptsResult
+from portico.wire.resources import (
+    ListResourcesResult,
+    ListResourceTemplatesResult,
+    ReadResourceParams,
+    ReadResourceResult,
+)
+from portico.wire.revisions import LATEST, MODERN, MODERN_REVISIONS
+from portico.wire.subscriptions import Filter, ListenParams
+from portico.wire.tools import CallToolParams, ListToolsResult
+from portico.wire.uris import Templates
+
+Lifespan = Callable[["Server"], AbstractAsyncContextManager[Any]]
+
+CAPABILITIES: dict[str, Any] = {
+    "tools": {"listChanged": True},
+    "resources": {"subscribe": True, "listChanged": True},
+    "prompts": {"listChanged": True},
+    "completions": {},
+    "logging": {},
+}
+
+
+class Server(Registrar):
+    """A server that people write: register with the decorators, then `run()`.
+
+    It is a Handler. It speaks 2026-07-28; the handshake revisions reach it through a session that the transport
+    puts in front of it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        version: str = "0.0.0",
+        title: str | None = None,
+        description: str | None = None,
+        website_url: str | None = None,
+        icons: Sequence[Icon] | None = None,
+        instructions: str | None = None,
+        capabilities: dict[str, Any] | None = None,
+        middleware: Iterable[Middleware] = (),
+        lifespan: Lifespan | None = None,
+        argument_errors: ArgumentErrors = "auto",
+        page_size: int = PAGE_SIZE,
+        most_threads: int = MOST_THREADS,
+        ttl_ms: int = 0,
+        cache_scope: Literal["public", "private"] = "private",
+        state_key: bytes | None = None,
+    ) -> None:
+        self.info = Implementation(name, version, title, description, website_url, list(icons) if icons else None)
+        self.instructions = instructions
+        self.argument_errors: ArgumentErrors = argument_errors
+        self.threads = Threads(most_threads)
+        self.seal = Seal(state_key)
+        self.capabilities = ServerCapabilities(**(CAPABILITIES if capabilities is None else capabilities))
+        self.subscriptions = Subscriptions(self._honoured)
+        self._stamp = Raw(jsonrpc.encode({SERVER_INFO: self.info}))
+        self._hints: dict[str, Any] = {"ttl_ms": ttl_ms, "cache_scope": cache_scope}
+        self._lifespan = lifespan
+        self._middleware = list(middleware)
+        self._chain: Handler | None = None
+        self._services: dict[str, list[Offered]] = {}
+        self._running: list[Service] = []
+        self._mounts: list[Mount] = []
+        self._aliases: dict[str, Tool] = {}
+        self._completers: dict[tuple[str, str], Completer] = {}
+        self._catalogs(page_size)
+        self._answers = self._answerers()
+        self._link()
+
+    def _catalogs(self, page_size: int) -> None:
+        def catalog(kind: str, result: Any, member: str, notice: str) -> Catalog[Any]:
+            return Catalog(
+                kind,
+                partial(result, meta=self._stamp),
+                member,
+                page_size=page_size,
+                hints=self._hints,
+                on_change=partial(self.subscriptions.publish, notice),
+            )
+
+        changed = notices.RESOURCES_CHANGED
+        self.tools: Catalog[Tool] = catalog("tool", ListToolsResult, "tools", notices.TOOLS_CHANGED)
+        self.prompts: Catalog[Prompt] = catalog("prompt", ListPromptsResult, "prompts", notices.PROMPTS_CHANGED)
+        self.resources: Catalog[Resource] = catalog("resource", ListResourcesResult, "resources", changed)
+        self.templates: Catalog[Resource] = catalog(
+            "resource template", ListResourceTemplatesResult, "resource_templates", changed
+        )
+        self._matcher = Templates()
+
+    def _answerers(self) -> dict[str, Callable[[Call], Awaitable[Any]]]:
+        """Who answers what. A capability that is not advertised is a method that is not there."""
+        features: dict[str, dict[str, Callable[[Call], Awaitable[Any]]]] = {
+            "tools": {"tools/list": partial(self._list, self.tools), "tools/call": self._call_tool},
+            "prompts": {"prompts/list": partial(self._list, self.prompts), "prompts/get": self._get_prompt},
+            "resources": {
+                "resources/list": partial(self._list, self.resources),
+                "resources/templates/list": partial(self._list, self.templates),
+                "resources/read": self._read_resource,
+            },
+            "completions": {"completion/complete": self._complete},
+        }
+        answers: dict[str, Callable[[Call], Awaitable[Any]]] = {
+            "server/discover": self._discover,
+            "subscriptions/listen": self._listen,
+        }
+        for feature, methods in features.items():
+            if getattr(self.capabilities, feature) is not None:
+                answers |= methods
+        return answers
+
+    @property
+    def name(self) -> str:
+        return self.info.name
+
+    @property
+    def version(self) -> str:
+        return self.info.version
+
+    # Answering
+
+    async def __call__(self, call: Call) -> Any:
+        if self._chain is not None:
+            await hand_over(call)
+            return await self._chain(call)
+        return await self._answer(call)
+
+    # Its own methods hand a call over before they wait for anything.
+    instant = True
+
+    async def _answer(self, call: Call) -> Any:
+        answer = self._answers.get(call.method)
+        if answer is None:
+            if call.id is None:
+                return None
+            raise MethodNotFound(f"Method not found: {call.method}")
+        result = await answer(call)
+        if type(result) is not Raw and call.revision is not None and call.revision >= MODERN:
+            self._sign(result)
+        return result
+
+    def _sign(self, result: Any) -> None:
+        """2026-07-28: every result should say whose it is."""
+        if result.meta is UNSET:
+            result.meta = self._stamp
+        elif isinstance(result.meta, dict):
+            result.meta = {SERVER_INFO: self.info, **result.meta}
+
+    async def _discover(self, call: Call) -> DiscoverResult:
+        return DiscoverResult(
+            supported_versions=list(MODERN_REVISIONS),
+            capabilities=self.capabilities,
+            instructions=self.instructions,
+            **self._hints,
+        )
+
+    async def _list(self, catalog: Catalog[Any], call: Call) -> Raw:
+        params = METHODS[call.method].decode(call.params)
+        revision = call.revision or LATEST
+        if not self._mounts:
+            return catalog.page(revision, params.cursor)
+        await hand_over(call)
+        definitions = [offer.definition for offer in catalog]
+        for mount in self._mounts:
+            definitions += await mounts.entries(mount, call.method, call)
+        return catalog.encode(definitions, revision, position(params.cursor, len(definitions)))
+
+    async def _call_tool(self, call: Call) -> Any:
+        params: CallToolParams = METHODS["tools/call"].decode(call.params)
+        tool = self.tools.get(params.name) or self._aliases.get(params.name)
+        if tool is not None:
+            return await tool.call(call, params, self)
+        for mount in self._mounts:
+            inward = mount.inward(params.name)
+            if inward is not None:
+                await hand_over(call)
+                return await mounts.delegate(mount, call, "name", inward)
+        raise InvalidParams(f"Unknown tool: {params.name}", self._unknown(params.name, [t.name for t in self.tools]))
+
+    async def _get_prompt(self, call: Call) -> Any:
+        params: GetPromptParams = METHODS["prompts/get"].decode(call.params)
+        prompt = self.prompts.get(params.name)
+        if prompt is not None:
+            return await prompt.get(call, params, self)
+        for mount in self._mounts:
+            inward = mount.inward(params.name)
+            if inward is not None:
+                await hand_over(call)
+                return await mounts.delegate(mount, call, "name", inward)
+        names = [p.name for p in self.prompts]
+        raise InvalidParams(f"Unknown prompt: {params.name}", self._unknown(params.name, names))
+
+    @staticmethod
+    def _unknown(name: str, names: list[str]) -> dict[str, Any]:
+        data: dict[str, Any] = {"name": name[:128]}
+        # Comparing costs time for each name, so it has a bound.
+        suggestions = get_close_matches(name[:128], names[:1000], n=3)
+        if suggestions:
+            data["suggestions"] = suggestions
+        return data
+
+    async def _read_resource(self, call: Call) -> Any:
+        params: ReadResourceParams = METHODS["resources/read"].decode(call.params)
+        resource, values = self._find(params.uri)
+        if resource is not None:
+            result = await resource.read(call, params, self, values)
+        else:
+            result = await self._read_mounted(call, params.uri)
+        if isinstance(result, ReadResourceResult) and result.ttl_ms is UNSET:
+            result.ttl_ms, result.cache_scope = self._hints["ttl_ms"], self._hints["cache_scope"]
+        return result
+
+    def _find(self, uri: str) -> tuple[Resource | None, dict[str, Any]]:
+        """The exact URI first, then the template that says most about it."""
+        resource = self.resources.get(uri)
+        if resource is not None:
+            return resource, {}
+        matched = self._matcher.best(uri)
+        if matched is None:
+            return None, {}
+        template, values = matched
+        return self.templates.get(template.text), values
+
+    async def _read_mounted(self, call: Call, uri: str) -> Any:
+        await hand_over(call)
+        for mount in self._mounts:
+            inward = mount.inward_uri(uri)
+            if inward is not None:
+                try:
+                    return await mounts.read(mount, call, inward)
+                except ResourceNotFound:
+                    continue
+        raise ResourceNotFound(uri)
+
+    async def _complete(self, call: Call) -> Any:
+        params: CompleteParams = METHODS["completion/complete"].decode(call.params)
+        argument = params.argument.name
+        offer: Prompt | Resource | None
+        if isinstance(params.ref, PromptReference):
+            offer = self.prompts.get(params.ref.name)
+        else:
+            offer = self.templates.get(params.ref.uri) or self.resources.get(params.ref.uri)
+        if offer is None:
+            return await self._complete_mounted(call, params)
+        keys = (offer.name, offer.uri) if isinstance(offer, Resource) else (offer.name,)
+        for key in keys:
+            completer = self._completers.get((key, argument))
+            if completer is not None:
+                return await completer.complete(call, params, self)
+        return completion.from_schema(offer.body.signature.input_schema, argument, params.argument.value)
+
+    async def _complete_mounted(self, call: Call, params: CompleteParams) -> Any:
+        await hand_over(call)
+        for mount in self._mounts:
+            if isinstance(params.ref, PromptReference):
+                inward, ref = mount.inward(params.ref.name), "ref/prompt"
+                inner: dict[str, Any] = {"type": ref, "name": inward}
+            else:
+                inward = mount.inward_uri(params.ref.uri)
+                inner = {"type": "ref/resource", "uri": inward}
+            if inward is not None:
+                return await mounts.delegate(mount, call, "ref", inner)
+        name = params.ref.name if isinstance(params.ref, PromptReference) else params.ref.uri
+        raise InvalidParams(f"Nothing to complete: {name}")
+
+    # Telling of changes
+
+    async def _listen(self, call: Call) -> Any:
+        params: ListenParams = METHODS["subscriptions/listen"].decode(call.params)
+        if not self._mounts:
+            return await self.subscriptions.listen(call, params)
+        await hand_over(call)
+        relays = [mounts.relay(mount, params.notifications, self.subscriptions.publish) for mount in self._mounts]
+        try:
+            return await self.subscriptions.listen(call, params)
+        finally:
+            for task in relays:
+                task.cancel()
+
+    def _honoured(self, wanted: Filter) -> Filter:
+        """The part of what is wanted that this server tells of."""
+
+        def tells(feature: str, flag: str = "listChanged") -> bool:
+            return bool((getattr(self.capabilities, feature) or {}).get(flag))
+
+        uris = wanted.resource_subscriptions if tells("resources", "subscribe") else None
+        return Filter(
+            tools_list_changed=wanted.tools_list_changed and tells("tools"),
+            prompts_list_changed=wanted.prompts_list_changed and tells("prompts"),
+            resources_list_changed=wanted.resources_list_changed and tells("resources"),
+            resource_subscriptions=uris,
+        )
+
+    def resource_updated(self, uri: str) -> None:
+        """Tell those who subscribed to it that a resource has changed."""
+        self.subscriptions.publish(notices.RESOURCE_UPDATED, uri)
+
+    # Registering
+
+    def _register(self, offered: Offered) -> None:
+        if isinstance(offered, Tool):
+            self._register_tool(offered)
+        elif isinstance(offered, Prompt):
+            self.prompts.add(offered.name, offered)
+        elif isinstance(offered, Completes):
+            self._completers[offered.of, offered.argument] = offered.completer
+        elif offered.template is None:
+            self.resources.add(offered.uri, offered)
+        else:
+            self.templates.add(offered.uri, offered)
+            self._matcher.add(offered.template)
+
+    def _register_tool(self, tool: Tool) -> None:
+        for name in (tool.name, *tool.aliases):
+            if name in self.tools or name in self._aliases:
+                raise UsageError(f"there is already a tool {name!r}; remove it first")
+        self.tools.add(tool.name, tool)
+        self._aliases |= dict.fromkeys(tool.aliases, tool)
+
+    def add(self, offered: Any) -> None:
+        """Add a service, a single tool, resource or prompt, or a function as a tool. At any time."""
+        if isinstance(offered, Tool | Resource | Prompt):
+            self._register(offered)
+        elif isinstance(offered, Service):
+            self._add_service(offered.name, list(offered.offers()))
+            self._running.append(offered)
+        elif marks := list(marked(offered)):
+            self._add_service(type(offered).__name__.lower(), marks)
+        elif callable(offered):
+            self._register(Tool(offered))
+        else:
+            raise UsageError(f"cannot add {offered!r}: not a service, a tool, a resource, a prompt or a function")
+
+    def _add_service(self, name: str, offers: list[Offered]) -> None:
+        if name in self._services:
+            raise UsageError(f"there is already a service {name!r}; remove it first")
+        added: list[Offered] = []
+        try:
+            for offer in offers:
+                self._register(offer)
+                added.append(offer)
+        except UsageError:
+            # All of it or nothing.
+            for offer in added:
+                self._unregister(offer)
+            raise
+        self._services[name] = offers
+
+    def remove(self, name: str) -> None:
+        """Remove a service, a tool, a prompt or a resource by its name or URI. At any time."""
+        if name in self._services:
+            for offer in self._services.pop(name):
+                self._unregister(offer)
+            self._running = [service for service in self._running if service.name != name]
+            return
+        catalogs: tuple[Catalog[Any], ...] = (self.tools, self.prompts, self.resources, self.templates)
+        found = [one for one in (catalog.get(name) for catalog in catalogs) if one is not None]
+        if not found:
+            raise UsageError(f"there is nothing called {name!r} to remove")
+        self._unregister(found[0])
+
+    def _unregister(self, offered: Offered) -> None:
+        if isinstance(offered, Tool):
+            self.tools.remove(offered.name)
+            for alias in offered.aliases:
+                self._aliases.pop(alias, None)
+        elif isinstance(offered, Prompt):
+            self.prompts.remove(offered.name)
+        elif isinstance(offered, Completes):
+            self._completers.pop((offered.of, offered.argument), None)
+        elif offered.template is None:
+            self.resources.remove(offered.uri)
+        elif self.templates.remove(offered.uri) is not None:
+            self._matcher.remove(offered.template)
+
+    def mount(self, handler: Handler, prefix: str | None = None) -> None:
+        """Make another server (or any Handler) part of this one: `add` becomes `prefix_add`."""
+        if handler is self:
+            raise UsageError("a server cannot be mounted in itself")
+        self._mounts.append(Mount(handler, prefix))
+        for catalog in (self.tools, self.prompts, self.resources):
+            catalog.changed()
+
+    def unmount(self, handler: Handler) -> None:
+        self._mounts = [mount for mount in self._mounts if mount.handler is not handler]
+        for catalog in (self.tools, self.prompts, self.resources):
+            catalog.changed()
+
+    def use(self, middleware: Middleware) -> None:
+        """Put a middleware around everything this server answers; the last one is the outermost."""
+        self._middleware.append(middleware)
+        self._link()
+
+    def _link(self) -> None:
+        inner: Handler = self._answer
+        self._chain = reduce(lambda handler, wrap: wrap(handler), self._middleware, inner) if self._middleware else None
+
+    # Running
+
+    @asynccontextmanager
+    async def lifespan(self) -> AsyncIterator[Server]:
+        """The time in which this server answers: its own lifespan and those of its services."""
+        async with AsyncExitStack() as stack:
+            if self._lifespan is not None:
+                await stack.enter_async_context(self._lifespan(self))
+            for service in self._running:
+                await stack.enter_async_context(service.lifespan())
+            for mount in self._mounts:
+                if isinstance(mount.handler, Server):
+                    await stack.enter_async_context(mount.handler.lifespan())
+            yield self
+
+    def run(self, transport: Literal["stdio"] = "stdio", **options: Any) -> None:
+        """Serve until the client goes away."""
+        if transport != "stdio":
+            raise UsageError(f"unknown transport {transport!r}; there is 'stdio'")
+        stdio.run(self, self.lifespan, **options)

@@ -1,0 +1,146 @@
+"""Registering: the decorators, and services as bundles of what they register."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import Any, TypeVar, cast, overload
+
+from msgspec import Struct
+
+from portico.server.completion import Completer
+from portico.server.prompts import Prompt
+from portico.server.resources import Resource
+from portico.server.tools import Tool
+from portico.wire.errors import UsageError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_MARKS = "__portico__"
+
+
+class Completes(Struct):
+    """A completion, and which argument of what it is for."""
+
+    of: str
+    argument: str
+    completer: Completer
+
+
+Offered = Tool | Resource | Prompt | Completes
+
+
+class Registrar:
+    """Whatever things are registered with: a Server, or a Service that is added to one."""
+
+    def _register(self, offered: Offered) -> None:
+        raise NotImplementedError
+
+    def _decorate(self, make: Callable[[Callable[..., Any]], Offered]) -> Callable[[F], F]:
+        def register(fn: F) -> F:
+            self._register(make(fn))
+            return fn
+
+        return register
+
+    @overload
+    def tool(self, fn: F, /) -> F: ...
+    @overload
+    def tool(self, name: str | None = None, /, **options: Any) -> Callable[[F], F]: ...
+    def tool(self, fn: Any = None, /, **options: Any) -> Any:
+        """Offer a function as a tool: `@server.tool`, or `@server.tool(title=…, timeout=…, inline=…)`.
+
+        Options: name, title, description, version, annotations, icons, meta, timeout, inline, aliases, scopes,
+        input_schema, output_schema.
+        """
+        return _applied(fn, options, lambda name: self._decorate(lambda f: Tool(f, **name, **options)))
+
+    @overload
+    def prompt(self, fn: F, /) -> F: ...
+    @overload
+    def prompt(self, name: str | None = None, /, **options: Any) -> Callable[[F], F]: ...
+    def prompt(self, fn: Any = None, /, **options: Any) -> Any:
+        """Offer a function as a prompt. Options: name, title, description, icons, meta, inline."""
+        return _applied(fn, options, lambda name: self._decorate(lambda f: Prompt(f, **name, **options)))
+
+    def resource(self, uri: str, **options: Any) -> Callable[[F], F]:
+        """Offer a function as a resource, or with variables in the URI as a template.
+
+        Options: name, title, description, mime_type, size, annotations, icons, meta, inline.
+        """
+        if not isinstance(uri, str):
+            raise UsageError('a resource needs its URI: @server.resource("scheme://path")')
+        return self._decorate(lambda fn: Resource(fn, uri, **options))
+
+    def completion(self, of: str, argument: str) -> Callable[[F], F]:
+        """Complete an argument of a prompt (by its name) or of a template (by its URI or name)."""
+        return self._decorate(lambda fn: Completes(of, argument, Completer(fn)))
+
+
+def _applied(fn: Any, options: dict[str, Any], decorator: Callable[[dict[str, Any]], Any]) -> Any:
+    """With and without parentheses, and with the name as the only positional argument."""
+    if fn is None or isinstance(fn, str):
+        return decorator({} if fn is None else {"name": fn})
+    if options:
+        raise UsageError("name the function or the options, not both: @server.tool(title=…) above the function")
+    return decorator({})(fn)
+
+
+class _Marks(Registrar):
+    """The decorators for methods: they leave a mark that is read when the service is added."""
+
+    def _decorate(self, make: Callable[[Callable[..., Any]], Offered]) -> Callable[[F], F]:
+        def mark(fn: F) -> F:
+            marks: list[Callable[[Callable[..., Any]], Offered]] = getattr(fn, _MARKS, [])
+            marks.append(make)
+            setattr(fn, _MARKS, marks)
+            return fn
+
+        return mark
+
+
+_marks = _Marks()
+tool = _marks.tool
+resource = _marks.resource
+prompt = _marks.prompt
+completion = _marks.completion
+
+
+class Service(Registrar):
+    """A bundle that is added to a server, and removed from it, as one.
+
+    Either a subclass whose methods carry the decorators of this module, or an instance that functions are
+    registered with: `notes = Service("notes")`, then `@notes.tool`.
+    """
+
+    name: str = ""
+
+    def __init__(self, name: str | None = None) -> None:
+        self.name = name or self.name or type(self).__name__.lower()
+        self._offered: list[Offered] = []
+
+    def _register(self, offered: Offered) -> None:
+        self._offered.append(offered)
+
+    def lifespan(self) -> AbstractAsyncContextManager[Any]:
+        """Entered when the server starts, left when it stops. For connections and the like."""
+        return nullcontext()
+
+    def offers(self) -> Iterator[Offered]:
+        """Everything this service offers: its marked methods in the order they were written, then the rest."""
+        yield from marked(self)
+        # A subclass may never have called our __init__.
+        yield from cast("list[Offered]", self.__dict__.get("_offered", ()))
+
+
+def marked(instance: Any) -> Iterator[Offered]:
+    """What the marked methods of any object offer."""
+    seen: set[str] = set()
+    for cls in reversed(type(instance).__mro__):
+        for name in vars(cls):
+            method = getattr(type(instance), name, None)
+            marks = getattr(method, _MARKS, ())
+            if marks and name not in seen:
+                seen.add(name)
+                bound = getattr(instance, name)
+                yield from (make(bound) for make in marks)

@@ -1,0 +1,317 @@
+"""From a function to what a tool needs: the schemas, and a way from bytes to arguments.
+
+Decoding the arguments is the validation. The parameters become the fields of one msgspec Struct, so a call costs one
+decode in C, and the values come out in the order of the parameters. Only when that fails is Python's time spent: to
+repair what models often get wrong, and else to say everything that is wrong.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+import typing
+from collections.abc import Callable, Collection, Iterator
+from inspect import Parameter
+from itertools import islice
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import UNSET, Raw, Struct
+from msgspec.structs import astuple
+
+from portico.server.decoding import Translator, hook
+from portico.server.problems import (
+    MOST_PROBLEMS,
+    ArgumentError,
+    Inspector,
+    Problem,
+    is_pydantic_error,
+    refused,
+    unknown,
+    whole,
+)
+from portico.wire.docstrings import Docstring, parse_docstring
+from portico.wire.errors import UsageError
+from portico.wire.hints import is_field_info, is_literal, is_union, peel, resolve, union_of
+from portico.wire.schema import Field, object_schema, schema
+
+__all__ = ["ArgumentError", "Problem", "Signature", "signature_of"]
+
+Function = Callable[..., Any]
+
+NO_KEYWORDS: dict[str, Any] = {}
+# A tool that returns these says it in content blocks; a schema would only repeat it.
+PLAIN_RESULTS = (None, type(None), str, bytes, Any, object, Parameter.empty)
+
+
+class Signature(Struct, frozen=True, kw_only=True):
+    """A function's parameters, read once when it is registered.
+
+    `bind` gives a pair for `fn(*args, **kwargs)`. Nearly always everything is in `args`, in the order of the
+    parameters, and `kwargs` is one empty dict that all calls share: it is for reading.
+    """
+
+    input_schema: dict[str, Any]
+    output_schema: dict[str, Any] | None
+    summary: str
+    context: str | None
+    decode: Callable[[bytes | Raw], Struct]
+    types: dict[str, Any]
+    # Where the context stands among the values; -1 for nowhere.
+    place: int
+    # The last values can only be passed by name if the function has a `*`, or a parameter before them is skipped.
+    by_name: tuple[str, ...]
+
+    def bind(self, arguments: bytes | Raw, context: object) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments for the function. Raises ArgumentError for whatever else a client may have sent."""
+        try:
+            # MCP lets a client leave out the arguments of a tool that needs none.
+            values = astuple(self.decode(arguments or b"{}"))
+        except (ValueError, RecursionError):
+            values = self._second_look(arguments)
+        place = self.place
+        if place == len(values):
+            values += (context,)
+        elif place >= 0:
+            values = (*values[:place], context, *values[place:])
+        if not self.by_name:
+            return values, NO_KEYWORDS
+        names = self.by_name
+        return values[: -len(names)], dict(zip(names, values[-len(names) :], strict=True))
+
+    def _second_look(self, arguments: bytes | Raw) -> tuple[Any, ...]:
+        try:
+            return self._repaired(arguments)
+        except RecursionError:
+            problem = whole("Invalid arguments: nested too deeply.", expected="less nesting", received="deep nesting")
+            raise ArgumentError([problem]) from None
+
+    def _repaired(self, arguments: bytes | Raw) -> tuple[Any, ...]:
+        value = _parsed(arguments)
+        value = Inspector(self.input_schema).repaired(value, self.input_schema)
+        try:
+            return astuple(self.decode(msgspec.json.encode(value)))
+        except ValueError:
+            problems = list(islice(self._problems(value), MOST_PROBLEMS))
+            raise ArgumentError(problems) from None
+
+    def _problems(self, value: Any) -> Iterator[Problem]:
+        inspector = Inspector(self.input_schema)
+        if not isinstance(value, dict):
+            yield inspector.invalid(value, self.input_schema, "arguments")
+            return
+        known = list(self.types)
+        for name in value:
+            if name not in self.types:
+                yield unknown(name, value[name], known, "arguments")
+        required = self.input_schema.get("required", ())
+        for name in known:
+            if name in value:
+                yield from self._about(name, value[name], inspector)
+            elif name in required:
+                yield inspector.missing(name, self.input_schema["properties"][name], "arguments")
+
+    def _about(self, name: str, value: Any, inspector: Inspector) -> Iterator[Problem]:
+        described, path = self.input_schema["properties"][name], f"arguments.{name}"
+        try:
+            msgspec.json.decode(msgspec.json.encode(value), type=self.types[name], dec_hook=hook)
+        except ValueError as error:
+            # pydantic knows better than its schema what it would have taken.
+            found = (
+                []
+                if is_pydantic_error(error)
+                else list(islice(inspector.problems(value, described, path), MOST_PROBLEMS))
+            )
+            yield from found or refused(error, described, value, inspector, path)
+
+
+def _parsed(arguments: bytes | Raw) -> Any:
+    try:
+        value = msgspec.json.decode(arguments or b"{}")
+    except msgspec.ValidationError:
+        raise _malformed("a number has too many digits") from None
+    except UnicodeDecodeError:
+        raise _malformed("the text is not valid UTF-8") from None
+    except msgspec.DecodeError as error:
+        _, found, byte = str(error).rpartition("(byte ")
+        raise _malformed(f"malformed JSON at byte {byte[:-1]}" if found else "the JSON ends too early") from None
+    return {} if value is None else value
+
+
+def _malformed(what: str) -> ArgumentError:
+    return ArgumentError([whole(f"Invalid arguments: {what}.", expected="a JSON object", received=what)])
+
+
+class _Argument(Struct):
+    """One parameter: what the client is told about it, or None for the one that takes the Context."""
+
+    parameter: Parameter
+    field: Field | None = None
+    # How the Struct fills in what the client left out.
+    initial: dict[str, Any] = {}
+
+
+def signature_of(
+    fn: Function, *, context_type: type, skip: Collection[str] = (), without_output: tuple[type, ...] = ()
+) -> Signature:
+    """Read a function. Raises UsageError if a client could not be told how to call it.
+
+    Parameters in `skip` keep their defaults and are not shown. A result that contains one of the classes in
+    `without_output` has no output schema.
+    """
+    source = _source(fn)
+    where = getattr(source, "__qualname__", repr(fn)).rpartition("<locals>.")[2]
+    hints, doc = resolve(source), _doc(fn, source)
+    parameters = _parameters(fn, where)
+    hidden = {*skip, *_given(fn)}
+    arguments = [_argument(each, hints, doc, context_type) for each in parameters if each.name not in hidden]
+    contexts = [at for at, argument in enumerate(arguments) if argument.field is None]
+    if len(contexts) > 1:
+        raise UsageError(f"{where}: only one parameter can take the {context_type.__name__}.")
+    fields = [argument.field for argument in arguments if argument.field]
+    # The schema comes first: it says best which type is wrong, and where.
+    described = object_schema(fields, where=where)
+    types, decode = _decoder(arguments, where)
+    return Signature(
+        input_schema=described,
+        output_schema=_output(hints.get("return", Parameter.empty), without_output),
+        summary=doc.summary,
+        context=arguments[contexts[0]].parameter.name if contexts else None,
+        decode=decode,
+        types=types,
+        place=contexts[0] if contexts else -1,
+        by_name=_by_name(parameters, [argument.parameter for argument in arguments], where),
+    )
+
+
+def _source(fn: Function) -> Function:
+    """The function whose annotations and docstring count."""
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    fn = inspect.unwrap(fn)
+    return fn if inspect.isroutine(fn) else type(fn).__call__
+
+
+def _doc(fn: Function, source: Function) -> Docstring:
+    text = inspect.getdoc(source)
+    if text is None and not isinstance(fn, functools.partial) and not inspect.isroutine(fn):
+        text = inspect.getdoc(type(fn))
+    return parse_docstring(text)
+
+
+def _given(fn: Function) -> set[str]:
+    """What a partial has been given by name. It stays out of the schema: it may be a secret, and it is decided."""
+    given: set[str] = set()
+    while isinstance(fn, functools.partial):
+        given.update(fn.keywords)
+        fn = fn.func
+    return given
+
+
+def _parameters(fn: Function, where: str) -> list[Parameter]:
+    try:
+        parameters = list(inspect.signature(fn).parameters.values())
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"{where}: its parameters cannot be read ({error}).") from error
+    for parameter in parameters:
+        if parameter.kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD):
+            raise UsageError(
+                f"{where}: {parameter} cannot be described to a client. Give every parameter a name, or take one"
+                " parameter of type dict."
+            )
+    return parameters
+
+
+def _argument(parameter: Parameter, hints: dict[str, Any], doc: Docstring, context_type: type) -> _Argument:
+    hint = hints.get(parameter.name, parameter.annotation)
+    if hint is Parameter.empty:
+        if parameter.name == "ctx":
+            return _Argument(parameter)
+        hint = Any
+    elif _mentions(hint, (context_type,)):
+        return _Argument(parameter)
+    default = UNSET if parameter.default is Parameter.empty else parameter.default
+    if is_field_info(default):
+        hint, default = Annotated[hint, default], UNSET
+    notes = peel(hint)[1]
+    if default is UNSET:
+        default = notes.default
+    factory = notes.factory if default is UNSET else None
+    if default is None:
+        hint = _or_none(hint)
+    words = doc.params.get(parameter.name, "")
+    field = Field(parameter.name, hint, default, words, optional=factory is not None)
+    return _Argument(parameter, field, {"default_factory": factory} if factory else _initial(default))
+
+
+def _or_none(hint: Any) -> Any:
+    """`limit: int = None` is shown with the default null, so null must be accepted."""
+    if peel(hint)[0] in (Any, object, None, type(None)):
+        return hint
+    if typing.get_origin(hint) is Annotated:
+        return Annotated[(union_of([hint.__origin__, None]), *hint.__metadata__)]
+    return union_of([hint, None])
+
+
+def _initial(default: Any) -> dict[str, Any]:
+    """A default for the Struct that no two calls share."""
+    if default is UNSET:
+        return {}
+    if type(default) in (list, dict, set) and not default:
+        return {"default_factory": type(default)}
+    try:
+        shared = copy.deepcopy(default) is default
+    except Exception:  # noqa: BLE001  a lock, a connection: not a value, and meant to be shared
+        shared = True
+    return {"default": default} if shared else {"default_factory": lambda: copy.deepcopy(default)}
+
+
+def _decoder(arguments: list[_Argument], where: str) -> tuple[dict[str, Any], Callable[[bytes | Raw], Struct]]:
+    translator = Translator()
+    types: dict[str, Any] = {}
+    fields: list[Any] = []
+    for argument in arguments:
+        if argument.field is None:
+            continue
+        name = argument.field.name
+        types[name] = translator.translate(argument.field.type)
+        # Not every name of a parameter can be an attribute of a Struct, so the fields are numbered.
+        fields.append((f"f{len(fields)}", types[name], msgspec.field(name=name, **argument.initial)))
+    try:
+        struct = msgspec.defstruct("Arguments", fields, forbid_unknown_fields=True, kw_only=True, gc=False)
+        return types, msgspec.json.Decoder(struct, dec_hook=hook).decode
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"{where}: {error}.") from error
+
+
+def _output(hint: Any, without: tuple[type, ...]) -> dict[str, Any] | None:
+    bare = peel(hint)[0]
+    options = typing.get_args(bare) if is_union(bare) else (bare,)
+    if all(option in PLAIN_RESULTS for option in options) or _mentions(hint, without):
+        return None
+    try:
+        return schema(hint, output=True)
+    except UsageError:
+        return None
+
+
+def _mentions(hint: Any, classes: tuple[type, ...]) -> bool:
+    """Whether one of the classes stands anywhere in a type, as in `list[Image]` or `Context | None`."""
+    bare = peel(hint)[0]
+    cls = typing.get_origin(bare) or bare
+    if isinstance(cls, type) and issubclass(cls, classes):
+        return True
+    return not is_literal(bare) and any(_mentions(arg, classes) for arg in typing.get_args(bare))
+
+
+def _by_name(parameters: list[Parameter], passed: list[Parameter], where: str) -> tuple[str, ...]:
+    """The names of those that stand behind a gap, or behind a `*`."""
+    count = 0
+    for parameter in parameters:
+        if parameter not in passed or parameter.kind is Parameter.KEYWORD_ONLY:
+            break
+        count += 1
+    if any(parameter.kind is Parameter.POSITIONAL_ONLY for parameter in passed[count:]):
+        raise UsageError(f"{where}: a parameter before a positional-only one cannot be left out.")
+    return tuple(parameter.name for parameter in passed[count:])

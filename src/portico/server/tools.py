@@ -1,0 +1,130 @@
+"""Tools: a function, its signature, and how it is run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from portico.rpc.call import Call
+from portico.server.bodies import Body
+from portico.server.results import MEDIA, ToolResult, to_result
+from portico.server.signature import ArgumentError
+from portico.wire.content import BLOCKS
+from portico.wire.errors import InvalidParams, MissingCapability, ToolError, UsageError
+from portico.wire.meta import Icon
+from portico.wire.revisions import MODERN, V2025_11_25
+from portico.wire.tools import CallToolParams, CallToolResult, ToolAnnotations
+from portico.wire.tools import Tool as Definition
+
+if TYPE_CHECKING:
+    from portico.server.server import Server
+
+ArgumentErrors = Literal["auto", "result", "protocol"]
+
+VERSION = "portico/version"
+
+# tools, Tool Names (2025-11-25): what a name may be made of.
+_NAME = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-")
+
+_WITHOUT_OUTPUT = (*BLOCKS, *MEDIA, ToolResult, CallToolResult)
+
+
+class Tool:
+    """One tool of a server."""
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        *,
+        name: str | None = None,
+        title: str | None = None,
+        description: str | None = None,
+        version: str | None = None,
+        annotations: ToolAnnotations | Mapping[str, Any] | None = None,
+        icons: Sequence[Icon] | None = None,
+        meta: Mapping[str, Any] | None = None,
+        timeout: float | None = None,
+        inline: bool = False,
+        aliases: Collection[str] = (),
+        scopes: Collection[str] = (),
+        input_schema: dict[str, Any] | None = None,
+        output_schema: dict[str, Any] | None = None,
+    ) -> None:
+        self.fn = fn
+        self.name = checked_name(name or str(getattr(fn, "__name__", "")))
+        self.aliases = tuple(checked_name(alias) for alias in aliases)
+        self.scopes = frozenset(scopes)
+        self.body = Body(fn, self.name, inline=inline, timeout=timeout, without_output=_WITHOUT_OUTPUT)
+        signature = self.body.signature
+        self.definition = Definition(
+            name=self.name,
+            title=title,
+            description=description if description is not None else signature.summary or None,
+            input_schema=input_schema or signature.input_schema,
+            output_schema=output_schema or signature.output_schema,
+            annotations=_annotations(annotations),
+            icons=list(icons) if icons else None,
+            meta=_meta(meta, version),
+        )
+        self._declared = self.definition.output_schema is not None
+        self._uri = f"tool://{self.name}/result"
+
+    async def call(self, call: Call, params: CallToolParams, server: Server) -> Any:
+        """Run the body with these arguments."""
+        if self.scopes:
+            self._authorize(call)
+        try:
+            value = await self.body.run(call, server, params, params.name, params.arguments)
+        except ArgumentError as mistake:
+            raise _mistaken(mistake, call, server) from None
+        except MissingCapability as missing:
+            raise _incapable(missing, call) from None
+        return to_result(value, declared=self._declared, uri=self._uri)
+
+    def _authorize(self, call: Call) -> None:
+        """Whoever is on stdio is the user of this machine; a principal is somebody else, with scopes of their own."""
+        if call.principal is not None:
+            missing = self.scopes - frozenset(getattr(call.principal, "scopes", ()))
+            if missing:
+                raise ToolError(f"The tool {self.name!r} needs the scope {', '.join(sorted(missing))}.")
+
+
+def checked_name(name: str) -> str:
+    if not 1 <= len(name) <= 128 or not _NAME.issuperset(name):
+        raise UsageError(f"{name!r} is no name: 1 to 128 of the letters A-Z a-z, digits, and _ . -")
+    return name
+
+
+def _annotations(given: ToolAnnotations | Mapping[str, Any] | None) -> ToolAnnotations | None:
+    if given is None or isinstance(given, ToolAnnotations):
+        return given
+    known = {field: field for field in ToolAnnotations.__struct_fields__}
+    known |= dict(zip(ToolAnnotations.__struct_encode_fields__, ToolAnnotations.__struct_fields__, strict=True))
+    unknown = set(given) - set(known)
+    if unknown:
+        raise UsageError(f"unknown annotation {sorted(unknown)[0]!r}; there are {', '.join(sorted(known))}")
+    return ToolAnnotations(**{known[name]: value for name, value in given.items()})
+
+
+def _meta(meta: Mapping[str, Any] | None, version: str | None) -> dict[str, Any] | None:
+    members = dict(meta or {})
+    if version is not None:
+        members[VERSION] = version
+    return members or None
+
+
+def _mistaken(mistake: ArgumentError, call: Call, server: Server) -> Exception:
+    """Wrong arguments: for the model to read from 2025-11-25 on, an error of the protocol before (SEP-1303)."""
+    habit = server.argument_errors
+    as_result = habit == "result" or (habit == "auto" and (call.revision or MODERN) >= V2025_11_25)
+    if as_result:
+        return ToolError(str(mistake))
+    return InvalidParams(str(mistake), {"problems": mistake.problems})
+
+
+def _incapable(missing: MissingCapability, call: Call) -> Exception:
+    """Before 2026-07-28 there is no code for it, and the model can at least be told."""
+    if call.revision is None or call.revision >= MODERN:
+        return missing
+    needed = ", ".join(sorted(missing.data["requiredCapabilities"]))
+    return ToolError(f"This tool has to ask something, and the client does not support it: {needed}.")

@@ -1,0 +1,43 @@
+"""completion/complete."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from portico.wire.content import Result
+
+# server/utilities/completion: "Maximum 100 items per response".
+MOST_VALUES = 100
+
+
+class PromptReference(Struct, tag_field="type", tag="ref/prompt"):
+    name: str
+
+
+class ResourceReference(Struct, tag_field="type", tag="ref/resource"):
+    uri: str
+
+
+class CompletionArgument(Struct):
+    name: str
+    value: str
+
+
+class CompletionContext(Struct, omit_defaults=True):
+    arguments: dict[str, str] | None = None
+
+
+class CompleteParams(Struct, omit_defaults=True):
+    ref: PromptReference | ResourceReference
+    argument: CompletionArgument
+    context: CompletionContext | None = None
+
+
+class Completion(Struct, omit_defaults=True, rename="camel"):
+    values: list[str]
+    total: int | None = None
+    has_more: bool | None = None
+
+
+class CompleteResult(Result, kw_only=True):
+    completion: Completion

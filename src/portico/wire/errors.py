@@ -1,0 +1,135 @@
+"""What can go wrong, drawn before it is written.
+
+```
+Error                        everything we raise on purpose
+├── ProtocolError            has a place on the wire: code, message, data; one class per code
+│   ├── ParseError                 -32700  the bytes are not JSON
+│   ├── InvalidRequest             -32600  JSON, but not a message, or not at this moment
+│   ├── MethodNotFound             -32601
+│   ├── InvalidParams              -32602  also: unknown tool, unknown prompt, bad cursor
+│   │   └── ResourceNotFound       -32602, and -32002 before 2026-07-28
+│   ├── InternalError              -32603
+│   ├── HeaderMismatch             -32020  2026-07-28
+│   ├── MissingCapability          -32021  2026-07-28
+│   └── UnsupportedVersion         -32022  2026-07-28
+├── TransportError           the bytes did not make it: ConnectFailed, Closed, TimedOut
+├── ToolError                a tool said no: an isError result, never a JSON-RPC error
+└── UsageError               our API was misused; raised while building, never while answering
+```
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from portico.wire.revisions import MODERN, Revision
+
+
+class Error(Exception):
+    """Everything Portico raises on purpose."""
+
+
+class ProtocolError(Error):
+    """An error with a place on the wire. The class is the code."""
+
+    code: int = -32603
+    title: ClassVar[str] = "Internal error"
+
+    def __init__(self, message: str = "", data: Any = None, *, code: int | None = None) -> None:
+        super().__init__(message or self.title)
+        self.message = message or self.title
+        self.data = data
+        if code is not None:
+            self.code = code
+
+    def code_at(self, revision: Revision | None) -> int:
+        """The code this error has on one revision's wire."""
+        return self.code
+
+
+class ParseError(ProtocolError):
+    code = -32700
+    title = "Parse error"
+
+
+class InvalidRequest(ProtocolError):
+    code = -32600
+    title = "Invalid request"
+
+
+class MethodNotFound(ProtocolError):
+    code = -32601
+    title = "Method not found"
+
+
+class InvalidParams(ProtocolError):
+    code = -32602
+    title = "Invalid params"
+
+
+class ResourceNotFound(InvalidParams):
+    """2026-07-28 gave up the code of its own that earlier revisions have (server/resources, Error Handling)."""
+
+    title = "Resource not found"
+
+    def __init__(self, uri: str) -> None:
+        super().__init__(f"Resource not found: {uri}", {"uri": uri})
+
+    def code_at(self, revision: Revision | None) -> int:
+        return self.code if revision is None or revision >= MODERN else -32002
+
+
+class InternalError(ProtocolError):
+    code = -32603
+    title = "Internal error"
+
+
+class HeaderMismatch(ProtocolError):
+    code = -32020
+    title = "Header mismatch"
+
+
+class MissingCapability(ProtocolError):
+    """The answer needs something the client did not declare. Before 2026-07-28 there is no code for it."""
+
+    code = -32021
+    title = "Missing required client capability"
+
+    def __init__(self, required: dict[str, Any]) -> None:
+        names = ", ".join(sorted(required))
+        super().__init__(f"{self.title}: {names}", {"requiredCapabilities": required})
+
+    def code_at(self, revision: Revision | None) -> int:
+        return self.code if revision is None or revision >= MODERN else InvalidRequest.code
+
+
+class UnsupportedVersion(ProtocolError):
+    code = -32022
+    title = "Unsupported protocol version"
+
+    def __init__(self, requested: str, supported: list[str]) -> None:
+        super().__init__(f"{self.title}: {requested}", {"supported": supported, "requested": requested})
+
+
+class TransportError(Error):
+    """The bytes did not make it."""
+
+
+class ConnectFailed(TransportError):
+    """Nothing answered where the server should be."""
+
+
+class Closed(TransportError):
+    """The other side is gone."""
+
+
+class TimedOut(TransportError):
+    """The other side did not answer in time."""
+
+
+class ToolError(Error):
+    """A tool says no. The text goes to the model as it is, so write it for the model."""
+
+
+class UsageError(Error):
+    """Portico's own API was misused. Raised while a server is built, never while it answers."""

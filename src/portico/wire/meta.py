@@ -1,0 +1,128 @@
+"""Who is speaking and how: `_meta`, capabilities, implementations, icons."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType, field
+
+from portico.wire.errors import InvalidParams
+from portico.wire.jsonrpc import NOTHING
+from portico.wire.revisions import MODERN, Revision
+
+PROTOCOL_VERSION = "io.modelcontextprotocol/protocolVersion"
+CLIENT_CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
+CLIENT_INFO = "io.modelcontextprotocol/clientInfo"
+LOG_LEVEL = "io.modelcontextprotocol/logLevel"
+SERVER_INFO = "io.modelcontextprotocol/serverInfo"
+SUBSCRIPTION_ID = "io.modelcontextprotocol/subscriptionId"
+
+ProgressToken = int | str
+LogLevel = Literal["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
+LOG_LEVELS: dict[str, int] = {
+    level: rank
+    for rank, level in enumerate(("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"))
+}
+
+
+class Icon(Struct, omit_defaults=True, rename="camel", frozen=True):
+    src: str
+    mime_type: str | None = None
+    sizes: list[str] | None = None
+    theme: Literal["light", "dark"] | None = None
+
+
+class Implementation(Struct, omit_defaults=True, rename="camel", frozen=True):
+    """A program's name and version, for people to read; nothing is decided by it."""
+
+    name: str
+    version: str
+    title: str | None = None
+    description: str | None = None
+    website_url: str | None = None
+    icons: list[Icon] | None = None
+
+
+class ClientCapabilities(Struct, omit_defaults=True, rename="camel", frozen=True):
+    """What a client can be asked for. An empty object means yes, absence means no."""
+
+    roots: dict[str, Any] | None = None
+    sampling: dict[str, Any] | None = None
+    elicitation: dict[str, Any] | None = None
+    experimental: dict[str, Any] | None = None
+    extensions: dict[str, Any] | None = None
+    tasks: dict[str, Any] | None = None
+
+    def can_elicit(self, mode: str) -> bool:
+        """`elicitation: {}` means form alone (2025-11-25, client/elicitation, Capabilities)."""
+        if self.elicitation is None:
+            return False
+        return mode in self.elicitation or (mode == "form" and "url" not in self.elicitation)
+
+
+class ServerCapabilities(Struct, omit_defaults=True, rename="camel", frozen=True):
+    tools: dict[str, Any] | None = None
+    resources: dict[str, Any] | None = None
+    prompts: dict[str, Any] | None = None
+    completions: dict[str, Any] | None = None
+    logging: dict[str, Any] | None = None
+    experimental: dict[str, Any] | None = None
+    extensions: dict[str, Any] | None = None
+    tasks: dict[str, Any] | None = None
+
+
+NO_CAPABILITIES = ClientCapabilities()
+
+
+class Meta(Struct, frozen=True, gc=False):
+    """The members of a request's `_meta` that mean something to us. Others are left where they are."""
+
+    protocol_version: str | UnsetType = field(default=UNSET, name=PROTOCOL_VERSION)
+    capabilities: ClientCapabilities | UnsetType = field(default=UNSET, name=CLIENT_CAPABILITIES)
+    client: Implementation | UnsetType = field(default=UNSET, name=CLIENT_INFO)
+    log_level: LogLevel | UnsetType = field(default=UNSET, name=LOG_LEVEL)
+    progress_token: int | str | UnsetType = field(default=UNSET, name="progressToken")
+
+
+class _Enveloped(Struct, gc=False):
+    meta: Meta | UnsetType = field(default=UNSET, name="_meta")
+
+
+class _Open(Struct, gc=False):
+    meta: dict[str, Any] | UnsetType = field(default=UNSET, name="_meta")
+
+
+NO_META = Meta()
+_enveloped = msgspec.json.Decoder(_Enveloped)
+_open = msgspec.json.Decoder(_Open)
+
+
+def read(params: Raw) -> Meta:
+    """The `_meta` of a request. A malformed one is the sender's mistake."""
+    if params is NOTHING or b'_meta"' not in bytes(params) and b"\\u" not in bytes(params):
+        return NO_META
+    try:
+        meta = _enveloped.decode(params).meta
+    except (msgspec.DecodeError, RecursionError) as failure:
+        raise InvalidParams(f"Invalid _meta: {failure}".replace("`$._meta.", "`").replace("`", "'")) from None
+    return NO_META if meta is UNSET else meta
+
+
+def members(params: Raw) -> dict[str, Any]:
+    """All of `_meta`, also what is not ours."""
+    if params is NOTHING:
+        return {}
+    meta = _open.decode(params).meta
+    return {} if meta is UNSET else meta
+
+
+def require(meta: Meta) -> ClientCapabilities:
+    """The capabilities of a 2026-07-28 request: required, `{}` for none (basic, General fields)."""
+    if meta.capabilities is UNSET:
+        raise InvalidParams(f"Missing required _meta key: {CLIENT_CAPABILITIES}")
+    return meta.capabilities
+
+
+def is_modern(revision: Revision | None) -> bool:
+    return revision is not None and revision >= MODERN

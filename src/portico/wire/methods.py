@@ -1,0 +1,116 @@
+"""The protocol as a table. Adding a method is adding a row."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Raw, Struct
+
+from portico.wire import completion, discover, inputs, notices, prompts, resources, subscriptions, tools
+from portico.wire.content import EmptyResult
+from portico.wire.errors import InvalidParams
+from portico.wire.jsonrpc import NOTHING
+from portico.wire.revisions import (
+    V2024_11_05,
+    V2025_06_18,
+    V2025_11_25,
+    V2026_07_28,
+    Revision,
+)
+
+Direction = Literal["to server", "to client", "both"]
+_EMPTY = Raw(b"{}")
+
+
+class Method(Struct, dict=True):
+    """One row: who says it, in which revisions it stands as a message of its own, and what it carries.
+
+    On 2026-07-28 the three questions to the client stand inside a result instead, so their rows end before it.
+    """
+
+    name: str
+    direction: Direction
+    since: Revision
+    until: Revision
+    params: type
+    result: Any = None  # None for notifications
+
+    @cached_property
+    def _decoder(self) -> msgspec.json.Decoder[Any]:
+        return msgspec.json.Decoder(self.params)
+
+    def decode(self, params: Raw) -> Any:
+        """The typed parameters; what does not fit is the sender's mistake."""
+        try:
+            return self._decoder.decode(_EMPTY if params is NOTHING else params)
+        except (msgspec.DecodeError, RecursionError) as failure:
+            raise InvalidParams(f"Invalid params for {self.name}: {plainly(failure)}") from None
+
+    def known_to(self, revision: Revision) -> bool:
+        return self.since <= revision <= self.until
+
+
+def plainly(failure: Exception) -> str:
+    """A decoder's complaint in words that do not need its manual."""
+    return str(failure).replace("`$.", "`").replace("`", "'")
+
+
+_FIRST, _LAST, _LAST_HANDSHAKE = V2024_11_05, V2026_07_28, V2025_11_25
+
+_ROWS = (
+    # opening
+    Method("initialize", "to server", _FIRST, _LAST_HANDSHAKE, discover.InitializeParams, discover.InitializeResult),
+    Method("ping", "both", _FIRST, _LAST_HANDSHAKE, discover.EmptyParams, EmptyResult),
+    Method("server/discover", "to server", V2026_07_28, _LAST, discover.EmptyParams, discover.DiscoverResult),
+    # tools
+    Method("tools/list", "to server", _FIRST, _LAST, tools.ListParams, tools.ListToolsResult),
+    Method("tools/call", "to server", _FIRST, _LAST, tools.CallToolParams, tools.ReceivedToolResult),
+    # resources
+    Method("resources/list", "to server", _FIRST, _LAST, tools.ListParams, resources.ListResourcesResult),
+    Method(
+        "resources/templates/list", "to server", _FIRST, _LAST, tools.ListParams, resources.ListResourceTemplatesResult
+    ),
+    Method("resources/read", "to server", _FIRST, _LAST, resources.ReadResourceParams, resources.ReceivedContents),
+    Method("resources/subscribe", "to server", _FIRST, _LAST_HANDSHAKE, resources.SubscribeParams, EmptyResult),
+    Method("resources/unsubscribe", "to server", _FIRST, _LAST_HANDSHAKE, resources.SubscribeParams, EmptyResult),
+    # prompts
+    Method("prompts/list", "to server", _FIRST, _LAST, tools.ListParams, prompts.ListPromptsResult),
+    Method("prompts/get", "to server", _FIRST, _LAST, prompts.GetPromptParams, prompts.GetPromptResult),
+    # the rest of what a server answers
+    Method("completion/complete", "to server", _FIRST, _LAST, completion.CompleteParams, completion.CompleteResult),
+    Method("logging/setLevel", "to server", _FIRST, _LAST_HANDSHAKE, discover.SetLevelParams, EmptyResult),
+    Method("subscriptions/listen", "to server", V2026_07_28, _LAST, subscriptions.ListenParams, EmptyResult),
+    # what a client answers
+    Method(
+        "sampling/createMessage",
+        "to client",
+        _FIRST,
+        _LAST_HANDSHAKE,
+        inputs.CreateMessageParams,
+        inputs.CreateMessageResult,
+    ),
+    Method("roots/list", "to client", _FIRST, _LAST_HANDSHAKE, discover.EmptyParams, inputs.ListRootsResult),
+    Method("elicitation/create", "to client", V2025_06_18, _LAST_HANDSHAKE, inputs.ElicitParams, inputs.ElicitResult),
+    # notifications
+    Method(notices.INITIALIZED, "to server", _FIRST, _LAST_HANDSHAKE, notices.NoticeParams),
+    Method(notices.ROOTS_CHANGED, "to server", _FIRST, _LAST_HANDSHAKE, notices.NoticeParams),
+    Method(notices.CANCELLED, "both", _FIRST, _LAST, notices.CancelledParams),
+    Method(notices.PROGRESS, "both", _FIRST, _LAST, notices.ProgressParams),
+    Method(notices.MESSAGE, "to client", _FIRST, _LAST, notices.MessageParams),
+    Method(notices.TOOLS_CHANGED, "to client", _FIRST, _LAST, notices.NoticeParams),
+    Method(notices.PROMPTS_CHANGED, "to client", _FIRST, _LAST, notices.NoticeParams),
+    Method(notices.RESOURCES_CHANGED, "to client", _FIRST, _LAST, notices.NoticeParams),
+    Method(notices.RESOURCE_UPDATED, "to client", _FIRST, _LAST, notices.ResourceUpdatedParams),
+    Method(notices.ELICITATION_COMPLETE, "to client", V2025_11_25, _LAST_HANDSHAKE, notices.ElicitationCompleteParams),
+    Method(notices.ACKNOWLEDGED, "to client", V2026_07_28, _LAST, subscriptions.AcknowledgedParams),
+)
+
+METHODS: dict[str, Method] = {row.name: row for row in _ROWS}
+
+# The requests that 2026-07-28 allows to be answered with questions.
+ASKABLE = frozenset({"tools/call", "prompts/get", "resources/read"})
+
+# The requests that go on until somebody ends them.
+LASTING = frozenset({"subscriptions/listen"})

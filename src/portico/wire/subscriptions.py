@@ -1,0 +1,24 @@
+"""subscriptions/listen: the one way to hear of changes on 2026-07-28."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from portico.wire.notices import NoticeParams
+
+
+class Filter(Struct, omit_defaults=True, rename="camel"):
+    """What a listener wants to hear of. Nothing else may be sent to it."""
+
+    tools_list_changed: bool = False
+    prompts_list_changed: bool = False
+    resources_list_changed: bool = False
+    resource_subscriptions: list[str] | None = None
+
+
+class ListenParams(Struct):
+    notifications: Filter
+
+
+class AcknowledgedParams(NoticeParams, kw_only=True):
+    notifications: Filter
