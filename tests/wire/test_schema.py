@@ -180,7 +180,7 @@ Many = TypeAliasType("Many", list[T], type_params=(T,))
         ),
         (Literal["a"], {"type": "string", "const": "a"}),
         (Literal["a", "b"], {"type": "string", "enum": ["a", "b"]}),
-        (Literal["a", 1, None], {"enum": ["a", 1, None]}),  # noqa: PYI061
+        (Literal["a", 1, None], {"enum": ["a", 1, None]}),
         (Literal[Color.RED], {"type": "string", "const": "red"}),
         (Color, {"type": "string", "enum": ["red", "blue"]}),
         (Level, {"type": "integer", "enum": [1, 2], "description": "How loud."}),
@@ -275,8 +275,11 @@ def test_typed_dicts_know_required_and_not_required() -> None:
 
 
 def test_not_required_is_seen_in_string_annotations() -> None:
-    late = TypedDict("late", {"a": "NotRequired[int]", "b": "int"})
-    assert schema(late)["required"] == ["b"]
+    class Late(TypedDict):
+        a: "NotRequired[int]"
+        b: "int"
+
+    assert schema(Late)["required"] == ["b"]
 
 
 def test_named_tuples_are_arrays_as_msgspec_writes_them() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import sys
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -16,7 +16,7 @@ from portico.wire.errors import UsageError
 def load(target: str) -> Server:
     """The Server a target names. Without an object it is `server`, or the only Server in the module."""
     place, name = _split(target)
-    module = _from_file(Path(place)) if _is_file(place) else _from_name(place)
+    module = _from_file(place) if _is_file(place) else _from_name(place)
     return _object(module, name, target) if name else _only(module, target)
 
 
@@ -30,16 +30,17 @@ def _is_file(place: str) -> bool:
     return place.endswith(".py") or "/" in place or "\\" in place
 
 
-def _from_file(path: Path) -> ModuleType:
-    if not path.is_file():
+def _from_file(path: str) -> ModuleType:
+    if not os.path.isfile(path):
         raise UsageError(f"there is no file {path}")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    name = os.path.splitext(os.path.basename(path))[0]
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     # As when the file is run by itself: what lies beside it can be imported.
-    sys.path.insert(0, str(path.parent.resolve()))
-    sys.modules.setdefault(path.stem, module)
+    sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
+    sys.modules.setdefault(name, module)
     spec.loader.exec_module(module)
     return module
 

@@ -298,7 +298,7 @@ class Client:
     async def complete(
         self, ref: dict[str, str], argument: str, value: str, context: dict[str, str] | None = None
     ) -> Completion:
-        """Values for an argument: `ref` is `{"type": "ref/prompt", "name": …}` or `{"type": "ref/resource", "uri": …}`."""
+        """Values for an argument of `{"type": "ref/prompt", "name": …}` or `{"type": "ref/resource", "uri": …}`."""
         params: dict[str, Any] = {"ref": ref, "argument": {"name": argument, "value": value}}
         if context is not None:
             params["context"] = {"arguments": context}

@@ -24,7 +24,7 @@ from portico.wire.methods import METHODS
 
 SamplingHandler = Callable[[CreateMessageParams], CreateMessageResult | str | Awaitable[CreateMessageResult | str]]
 ElicitationHandler = Callable[
-    [ElicitParams], ElicitResult | dict[str, Any] | None | Awaitable[ElicitResult | dict[str, Any] | None]
+    [ElicitParams], ElicitResult | dict[str, Any] | Awaitable[ElicitResult | dict[str, Any] | None] | None
 ]
 Roots = Sequence[str | Root]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
+import os
 from typing import Any
 
 from msgspec import UNSET, Raw
@@ -110,7 +110,7 @@ def conclude(call: Call, result: Any) -> bytes:
 
 def unexpected(failure: BaseException, where: str) -> InternalError:
     """What the client may know of an exception nobody expected: an id that finds it in the log, and no more."""
-    error_id = secrets.token_hex(4)
+    error_id = os.urandom(4).hex()
     log.error("error %s in %s", error_id, where, exc_info=failure)
     return InternalError(f"Internal error (error id {error_id})", {"errorId": error_id})
 

@@ -224,13 +224,17 @@ class Channel:
             async with asyncio.timeout(timeout):
                 return await future
         except (TimeoutError, asyncio.CancelledError) as reason:
-            if not self._closed and method != "initialize":
-                self.emit(notices.CANCELLED, notices.CancelledParams(request_id=id, reason="no longer waiting"))
+            if method != "initialize":
+                self._withdraw(id)
             if isinstance(reason, TimeoutError):
                 raise TimedOut(f"{method} was not answered within {timeout} s") from None
             raise
         finally:
             self._asked.pop(id, None)
+
+    def _withdraw(self, id: RequestId) -> None:
+        if not self._closed:
+            self.emit(notices.CANCELLED, notices.CancelledParams(request_id=id, reason="no longer waiting"))
 
     def _settle(self, frame: Frame) -> None:
         future = self._asked.get(frame.id) if isinstance(frame.id, int | str) else None

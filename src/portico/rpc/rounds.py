@@ -9,12 +9,9 @@ It is signed, not encrypted: the client can read its own answers and the values 
 
 from __future__ import annotations
 
-import binascii
-import hmac
-import secrets
+import os
 import time
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from hashlib import sha256
 from typing import Any
 
 import msgspec
@@ -24,7 +21,7 @@ from portico.wire.errors import InternalError, InvalidParams
 
 LIFETIME = 600.0
 LARGEST_STATE = 256 * 1024
-_MAC = sha256().digest_size
+_MAC = 32
 
 
 class State(Struct, array_like=True):
@@ -43,7 +40,7 @@ class Seal:
     """Closes and opens states. Processes that serve the same clients must share the key."""
 
     def __init__(self, key: bytes | None = None, lifetime: float = LIFETIME) -> None:
-        self._key = key or secrets.token_bytes(32)
+        self._key = key or os.urandom(32)
         self.lifetime = lifetime
 
     def close(self, binding: bytes, answers: dict[str, Raw], steps: dict[str, Raw]) -> str:
@@ -55,7 +52,7 @@ class Seal:
     def open(self, sealed: str, binding: bytes) -> State:
         """The state, or -32602: one answer for every way in which it can be wrong."""
         state = self._verified(sealed)
-        if state is None or not hmac.compare_digest(state.binding, binding):
+        if state is None or state.binding != binding:
             raise InvalidParams("Invalid requestState: it was not issued for this request")
         if state.expires < time.time():
             raise InvalidParams("Invalid requestState: it has expired; send the request again without it")
@@ -69,17 +66,28 @@ class Seal:
             # Python's decoder skips what is not of the alphabet; only the exact text we issued will do.
             if urlsafe_b64encode(data).decode() != sealed:
                 return None
-            if not hmac.compare_digest(self._mac(data[_MAC:]), data[:_MAC]):
+            if not self._is_ours(data[:_MAC], data[_MAC:]):
                 return None
             return _decoder.decode(data[_MAC:])
-        except (binascii.Error, UnicodeEncodeError, msgspec.DecodeError):
+        except ValueError:
             return None
 
+    # Cryptography is loaded with the first question, not with every server.
+
     def _mac(self, body: bytes) -> bytes:
+        import hmac
+
         return hmac.digest(self._key, body, "sha256")
+
+    def _is_ours(self, mac: bytes, body: bytes) -> bool:
+        import hmac
+
+        return hmac.compare_digest(self._mac(body), mac)
 
 
 def binding(method: str, target: str, arguments: Any, principal: Any) -> bytes:
     """A digest of what must stay the same between the rounds of one call, however the client writes it down."""
+    from hashlib import sha256
+
     said = msgspec.json.encode([method, target, arguments, repr(principal)], order="deterministic")
     return sha256(said).digest()

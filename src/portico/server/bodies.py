@@ -12,8 +12,9 @@ from msgspec import UNSET, Raw
 
 from portico.rpc.call import Call, Emit, hand_over
 from portico.server.context import Context
+from portico.server.foreign import ForeignSignature, foreign_signature
 from portico.server.inputs import Rounds
-from portico.server.signature import signature_of
+from portico.server.signature import Signature, signature_of
 from portico.wire.errors import ToolError, UsageError
 from portico.wire.jsonrpc import NOTHING
 
@@ -36,10 +37,15 @@ class Body:
         inline: bool = False,
         timeout: float | None = None,
         without_output: tuple[type, ...] = (),
+        input_schema: dict[str, Any] | None = None,
     ) -> None:
         self.name = name
         self.timeout = timeout
-        self.signature = signature_of(fn, context_type=Context, without_output=without_output)
+        self.signature: Signature | ForeignSignature = (
+            signature_of(fn, context_type=Context, without_output=without_output)
+            if input_schema is None
+            else foreign_signature(fn, input_schema, context_type=Context)
+        )
         self.running: Running = _running(fn, inline, name)
         self._fn = fn
         self._wants_context = self.signature.context is not None
@@ -99,7 +105,7 @@ def _emit_from_thread(loop: asyncio.AbstractEventLoop, emit: Emit, method: str, 
 def _running(fn: Callable[..., Any], inline: bool, name: str) -> Running:
     while isinstance(fn, partial):
         fn = fn.func
-    if iscoroutinefunction(fn) or iscoroutinefunction(getattr(type(fn), "__call__", None)):
+    if iscoroutinefunction(fn) or iscoroutinefunction(type(fn).__call__):
         if inline:
             raise UsageError(f"{name!r} is async: inline=True is for plain functions")
         return "async"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
 
@@ -185,7 +185,7 @@ class Context:
 
     def _elicitation_id(self) -> str | None:
         """2025-11-25 alone gives such a request an id of its own."""
-        return secrets.token_hex(16) if self._call.revision == V2025_11_25 else None
+        return os.urandom(16).hex() if self._call.revision == V2025_11_25 else None
 
     async def sample(
         self,

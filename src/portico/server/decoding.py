@@ -16,7 +16,7 @@ import threading
 import typing
 from collections import abc
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, Struct
@@ -76,12 +76,15 @@ def hook(tp: Any, value: Any) -> Any:
     return tp.decode(value)
 
 
+class Refusal(ValueError):
+    """Stands between msgspec and the reason. msgspec adds its path to any ValueError of a hook except to its own."""
+
+
 def convert(value: Any, tp: Any) -> Any:
     try:
         return msgspec.convert(value, tp, str_keys=True, dec_hook=hook)
     except msgspec.ValidationError as error:
-        # msgspec adds the path to any ValueError of a hook except to its own.
-        raise ValueError(str(error)) from error
+        raise Refusal from error
 
 
 def accepts(tp: Any) -> bool:
@@ -93,18 +96,22 @@ def accepts(tp: Any) -> bool:
     return True
 
 
-def is_native(tp: Any, met: set[Any] | None = None) -> bool:
-    """Whether msgspec alone accepts exactly what the schema of this type accepts."""
+def is_native(tp: Any, met: set[Any] | None = None, *, tagged: bool = False) -> bool:
+    """Whether msgspec alone accepts exactly what the schema of this type accepts.
+
+    `tagged` says that other Structs may stand here too: only then does msgspec insist on the tag.
+    """
     met = set() if met is None else met
     bare, notes = peel(tp)
     key = identity(bare)
     if notes.foreign or notes.validated or (notes.limits and not accepts(tp)):
         return False
-    if key in met or (key in SIMPLE and key not in SAME_AS):
+    if (key, tagged) in met or (key in SIMPLE and key not in SAME_AS):
         return True
-    met.add(key)
+    met.add((key, tagged))
     if is_union(bare):
-        return all(is_native(member, met) for member in members(bare)) and accepts(bare)
+        tagged = sum(_is_struct(member) for member in members(bare)) > 1
+        return all(is_native(member, met, tagged=tagged) for member in members(bare)) and accepts(bare)
     if is_literal(bare):
         return all(value is None or type(value) in (str, int) for value in typing.get_args(bare))
     if isinstance(bare, type) and issubclass(bare, enum.Enum):
@@ -112,11 +119,22 @@ def is_native(tp: Any, met: set[Any] | None = None) -> bool:
     if (value := alias_value(bare)) is not UNSET:
         return accepts(bare) and is_native(value, met)
     if shape := shape_of(bare):
-        return _is_closed(shape) and all(is_native(field.type, met) for field in shape.fields)
-    origin = typing.get_origin(bare) or bare
-    return (origin in ARRAYS or origin in OBJECTS or origin is tuple) and all(
+        closed = _is_closed(shape) and (tagged or not shape.tag)
+        return closed and all(is_native(field.type, met) for field in shape.fields)
+    return _is_container(typing.get_origin(bare) or bare) and all(
         arg is ... or is_native(arg, met) for arg in typing.get_args(bare)
     )
+
+
+def _is_container(origin: Any) -> bool:
+    # abc.Iterable is no collection for msgspec.
+    return (origin in ARRAYS and origin is not abc.Iterable) or origin in OBJECTS or origin is tuple
+
+
+def _is_struct(tp: Any) -> bool:
+    bare = peel(tp)[0]
+    cls = typing.get_origin(bare) or bare
+    return isinstance(cls, type) and issubclass(cls, Struct)
 
 
 def _is_closed(shape: Shape) -> bool:
@@ -177,12 +195,12 @@ class Translator:
         return None
 
     def _container(self, tp: Any) -> Any:
-        origin, args = typing.get_origin(tp), typing.get_args(tp)
-        if origin is None or not (origin in ARRAYS or origin in OBJECTS or origin is tuple):
-            raise UsageError(f"{tp} cannot be decoded from JSON.")
+        origin, args = typing.get_origin(tp) or tp, typing.get_args(tp)
         if origin is abc.Iterable:
             origin = list
-        return origin[tuple(arg if arg is ... else self.translate(arg) for arg in args)]
+        if not _is_container(origin):
+            raise UsageError(f"{tp} cannot be decoded from JSON.")
+        return origin if not args else origin[tuple(arg if arg is ... else self.translate(arg) for arg in args)]
 
     def _union(self, options: list[Any]) -> Any:
         union = union_of(options)
@@ -194,20 +212,22 @@ class Translator:
         for at, field in enumerate(shape.fields):
             default = {} if field.required else {"default": UNSET}
             fields.append((f"f{at}", self.translate(field.type), msgspec.field(name=field.name, **default)))
-        tag = {"tag_field": shape.tag[0], "tag": shape.tag[1]} if shape.tag else {}
+        if shape.tag:
+            # As a field of its own the tag is required. msgspec would let a Struct that stands alone do without.
+            fields.insert(0, ("tag", Literal[shape.tag[1]], msgspec.field(name=shape.tag[0])))
         twin = msgspec.defstruct(
             shape.cls.__name__,
             fields,
             forbid_unknown_fields=True,
             kw_only=not shape.array,
             array_like=shape.array,
-            **tag,  # type: ignore[arg-type]  # a str and a str or int, as defstruct wants them
         )
         make, names = shape.cls, [field.attribute for field in shape.fields]
         optional = [field.attribute for field in shape.fields if not field.required]
+        first = 1 if shape.tag else 0
 
         def decode(value: Any) -> Any:
-            given = dict(zip(names, msgspec.structs.astuple(convert(value, twin)), strict=True))
+            given = dict(zip(names, msgspec.structs.astuple(convert(value, twin))[first:], strict=True))
             for name in optional:
                 if given[name] is UNSET:
                     del given[name]
@@ -224,6 +244,8 @@ def _limit(tp: Any, notes: Notes) -> Any:
     """The type with its limits, if msgspec can check them."""
     try:
         limited = Annotated[tp, Meta(**notes.limits)]
+    except re.error as error:
+        raise UsageError(f"the pattern {notes.pattern!r} is not a regular expression: {error}") from error
     except (TypeError, ValueError):
         return None
     return limited if accepts(limited) else None
@@ -235,12 +257,19 @@ def _checked(tp: Any, notes: Notes) -> Marker:
 
     def decode(value: Any) -> Any:
         found = convert(value, tp)
-        if not all(holds(found, limit) for holds, limit in checks):
+        if not _hold(checks, found):
             words = ", ".join(f"{name.replace('_', ' ')} {limit}" for name, limit in limits if limit is not None)
             raise ValueError(f"it must meet: {words}")
         return found
 
     return marker("limited", decode)
+
+
+def _hold(checks: list[tuple[Callable[[Any, Any], bool], Any]], value: Any) -> bool:
+    try:
+        return all(holds(value, limit) for holds, limit in checks)
+    except ArithmeticError:
+        return False  # Decimal("NaN") is larger than nothing, and says so loudly.
 
 
 def _through(tp: Any) -> Callable[[Any], Any]:
@@ -265,7 +294,15 @@ def _choice(values: list[tuple[Any, Any]]) -> Callable[[Any], Any]:
 def _by_pydantic(tp: Any) -> Marker:
     # In JSON mode a strict model still takes a date from a string, which is how JSON has it.
     validate = getattr(tp, "model_validate_json", None) or adapter(tp).validate_json
-    return marker("pydantic", lambda value: validate(msgspec.json.encode(value)))
+
+    def decode(value: Any) -> Any:
+        try:
+            return validate(msgspec.json.encode(value))
+        except ValueError as error:
+            # msgspec asks an error for its text, and pydantic's may be hundreds of megabytes.
+            raise Refusal from error
+
+    return marker("pydantic", decode)
 
 
 class _Tried(threading.local):

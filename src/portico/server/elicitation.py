@@ -94,7 +94,7 @@ def _field(name: str, field: dict[str, Any], response_type: Any) -> dict[str, An
         kind = "string"
     if kind not in _SIMPLE and not _is_choice(field):
         raise UsageError(
-            f"a form has flat fields of text, numbers, yes/no and choices; {name!r} of {response_type!r} is none of them"
+            f"a form has flat fields of text, numbers, yes/no and choices; {name!r} of {response_type!r} is neither"
         )
     return {keyword: field[keyword] for keyword in _KEPT if keyword in field and field[keyword] is not None}
 

@@ -25,10 +25,10 @@ class Offer(Protocol):
     def definition(self) -> Any: ...
 
 
-O = TypeVar("O", bound=Offer)
+Offered = TypeVar("Offered", bound=Offer)
 
 
-class Catalog(Generic[O]):
+class Catalog(Generic[Offered]):
     """Offers by key, in the order they were added. Each page is encoded once for a revision and kept until a change."""
 
     def __init__(
@@ -47,28 +47,28 @@ class Catalog(Generic[O]):
         self._member = member
         self._hints = hints
         self._on_change = on_change
-        self._offers: dict[str, O] = {}
+        self._offers: dict[str, Offered] = {}
         self._pages: dict[tuple[Revision, int], Raw] = {}
 
     def __contains__(self, key: str) -> bool:
         return key in self._offers
 
-    def __iter__(self) -> Iterator[O]:
+    def __iter__(self) -> Iterator[Offered]:
         return iter(self._offers.values())
 
     def __len__(self) -> int:
         return len(self._offers)
 
-    def get(self, key: str) -> O | None:
+    def get(self, key: str) -> Offered | None:
         return self._offers.get(key)
 
-    def add(self, key: str, offer: O) -> None:
+    def add(self, key: str, offer: Offered) -> None:
         if key in self._offers:
             raise UsageError(f"there is already a {self.kind} {key!r}; remove it first")
         self._offers[key] = offer
         self.changed()
 
-    def remove(self, key: str) -> O | None:
+    def remove(self, key: str) -> Offered | None:
         offer = self._offers.pop(key, None)
         if offer is not None:
             self.changed()

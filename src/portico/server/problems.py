@@ -6,7 +6,6 @@ through the value, a number of problems, a length for everything that is quoted.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -15,6 +14,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from portico.server.decoding import Refusal
 from portico.server.words import described, listed, quoted, received
 from portico.wire.schema import SIMPLE
 
@@ -169,7 +169,7 @@ class Inspector:
 
     def invalid(self, value: Any, schema: Schema, path: str) -> Problem:
         choices = [choice for option in self.options(schema) for choice in _values(option) if isinstance(choice, str)]
-        near = nearest(value, choices) if isinstance(value, str) else ""
+        near = did_you_mean(value, choices) if isinstance(value, str) else ""
         return _problem(path, self.words(schema), received(value), near)
 
     def missing(self, name: str, schema: Schema, path: str) -> Problem:
@@ -185,7 +185,7 @@ class Inspector:
 
 
 def unknown(name: str, value: Any, known: list[str], path: str) -> Problem:
-    near = nearest(name, known)
+    near = did_you_mean(name, known)
     inside = "" if path == "arguments" else f" in '{_argument(path)}'"
     message = f"Unknown argument {quoted(name, chr(39))}{inside}."
     if near:
@@ -198,16 +198,19 @@ def unknown(name: str, value: Any, known: list[str], path: str) -> Problem:
 def refused(error: BaseException, schema: Schema, value: Any, inspector: Inspector, path: str) -> list[Problem]:
     """Problems that the schema does not show: a class of the author, or pydantic, said no while being made."""
     where, cause = _origin(error, path)
-    if type(cause).__module__.startswith("pydantic"):
+    if speaks_for_itself(error):
         return _from_pydantic(cause, where)
-    if isinstance(cause, ValueError) and not isinstance(cause, msgspec.MsgspecError) and str(cause):
+    authored = isinstance(cause, ValueError) and not isinstance(cause, msgspec.MsgspecError)
+    if authored and not type(cause).__module__.startswith("pydantic"):
         words = _first_line(str(cause))
         return [Problem(where, words, received(value), f"Invalid argument '{_argument(where)}': {words}.")]
     return [_problem(where, inspector.words(schema), received(value))]
 
 
-def is_pydantic_error(error: BaseException) -> bool:
-    return type(_origin(error, "")[1]).__module__.startswith("pydantic")
+def speaks_for_itself(error: BaseException) -> bool:
+    """Whether pydantic has said what is wrong. A hostile value makes it say more than anyone wants to unpack."""
+    cause: Any = _origin(error, "")[1]
+    return type(cause).__module__.startswith("pydantic") and cause.error_count() <= MOST_NAMES
 
 
 def _origin(error: BaseException, path: str) -> tuple[str, BaseException]:
@@ -216,7 +219,7 @@ def _origin(error: BaseException, path: str) -> tuple[str, BaseException]:
         text = str(error)
         if isinstance(error, msgspec.ValidationError) and text.endswith("`") and "`$" in text:
             path += text.rpartition("`$")[2][:-1]
-        if error.__cause__ is None:
+        if error.__cause__ is None or not isinstance(error, msgspec.ValidationError | Refusal):
             return path, error
         error = error.__cause__
 
@@ -228,7 +231,8 @@ def _from_pydantic(error: Any, path: str) -> list[Problem]:
         for step in detail["loc"]:
             where = child(where, step)
         # "Input should be a valid integer, unable to parse …" → "a valid integer"
-        words = _first_line(detail["msg"]).removeprefix("Value error, ").removeprefix("Assertion failed, ")
+        words = _first_line(detail["msg"]).partition(", unable to")[0]
+        words = words.removeprefix("Value error, ").removeprefix("Assertion failed, ")
         if detail["type"] == "missing":
             message = f"Missing argument '{_argument(where)}'."
             problems.append(Problem(where, "a value", "nothing", message))
@@ -240,11 +244,19 @@ def _from_pydantic(error: Any, path: str) -> list[Problem]:
     return problems
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def nearest(name: str, known: Iterable[str], most: int = 1) -> list[str]:
+    """Names that somebody who wrote this one may have meant. Comparing takes time, so both sides have a bound."""
+    # Only ever needed to explain a mistake, so it is not imported before there is one.
+    from difflib import get_close_matches
+
     if len(name) > LONGEST_NAME:
-        return ""
+        return []
     candidates = [other for other in islice(known, MOST_NAMES) if len(other) <= LONGEST_NAME]
-    close = difflib.get_close_matches(name, candidates, n=1)
+    return get_close_matches(name, candidates, n=most)
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    close = nearest(name, known)
     return f"did you mean '{close[0]}'?" if close else ""
 
 
@@ -308,11 +320,11 @@ def _fits_bounds(schema: Schema, value: float) -> bool:
 
 
 def _fits_size(schema: Schema, word: str, size: int) -> bool:
-    return schema.get(f"min{word}", 0) <= size <= schema.get(f"max{word}", size)
+    return bool(schema.get(f"min{word}", 0) <= size <= schema.get(f"max{word}", size))
 
 
 def _fits_text(schema: Schema, value: str) -> bool:
-    if "pattern" in schema and re.search(schema["pattern"], value) is None:
+    if "pattern" in schema and not _matches(schema["pattern"], value):
         return False
     wanted = bytes if schema.get("contentEncoding") == "base64" else FORMATS.get(schema.get("format", ""))
     if wanted is None:
@@ -322,6 +334,13 @@ def _fits_text(schema: Schema, value: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _matches(pattern: str, value: str) -> bool:
+    try:
+        return re.search(pattern, value) is not None
+    except re.error:
+        return True  # pydantic's patterns are Rust's; it will have checked them itself.
 
 
 def _fits_key(schema: Schema, name: str) -> bool:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import mimetypes
+import os
 from base64 import b64encode
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
+from portico.server.verifying import Verify
 from portico.wire.content import (
     BLOCKS,
     Annotations,
@@ -35,7 +34,7 @@ class _Media:
 
     def __init__(
         self,
-        path: str | Path | None = None,
+        path: str | os.PathLike[str] | None = None,
         *,
         data: bytes | None = None,
         format: str | None = None,
@@ -44,7 +43,7 @@ class _Media:
     ) -> None:
         if (path is None) == (data is None):
             raise UsageError(f"{type(self).__name__} takes a path or data, one of the two")
-        self.path = None if path is None else Path(path)
+        self.path = None if path is None else os.fspath(path)
         self._data = data
         self.annotations = annotations
         self.mime_type = mime_type or self._guess(format)
@@ -53,15 +52,19 @@ class _Media:
         family = self.default_type.partition("/")[0]
         if format is not None:
             return f"{family}/{format.lower()}"
-        guessed = mimetypes.guess_type(self.path.name)[0] if self.path is not None else None
-        return guessed or self.default_type
+        if self.path is None:
+            return self.default_type
+        import mimetypes  # reads the system's tables, so not before they are needed
+
+        return mimetypes.guess_type(self.path)[0] or self.default_type
 
     @property
     def data(self) -> bytes:
         if self._data is not None:
             return self._data
         assert self.path is not None
-        return self.path.read_bytes()
+        with open(self.path, "rb") as file:
+            return file.read()
 
     def base64(self) -> str:
         return b64encode(self.data).decode()
@@ -90,7 +93,7 @@ class File(_Media):
 
     def __init__(self, *args: Any, name: str | None = None, uri: str | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.name = name or (self.path.name if self.path is not None else "file")
+        self.name = name or (os.path.basename(self.path) if self.path is not None else "file")
         # The name alone, never the path: where a file lies is nobody's business but the server's.
         self.uri = uri or f"file:///{self.name}"
 
@@ -129,7 +132,7 @@ def _foreign(value: Any) -> Any:
     dump = getattr(value, "model_dump", None)
     if dump is not None:
         return dump(mode="json", by_alias=True)
-    if isinstance(value, Path | complex | range):
+    if isinstance(value, os.PathLike | complex | range):
         return str(value)
     if isinstance(value, _Media):
         return {"mimeType": value.mime_type, "data": value.base64()}
@@ -145,11 +148,14 @@ def to_json(value: Any) -> bytes:
     try:
         return _encoder.encode(value)
     except OverflowError:
-        # Integers beyond 64 bits, which JSON has and msgspec has not.
+        import json  # for integers beyond 64 bits, which JSON has and msgspec has not
+
         return json.dumps(msgspec.to_builtins(value, enc_hook=_foreign), separators=(",", ":")).encode()
 
 
-def to_result(value: Any, *, declared: bool, uri: str) -> CallToolResult | InputRequiredResult:
+def to_result(
+    value: Any, *, declared: bool, uri: str, verify: Verify | None = None
+) -> CallToolResult | InputRequiredResult:
     """The result of a tool. `declared`: the tool has an output schema, so structured content is owed."""
     if type(value) is str and not declared:
         return CallToolResult(content=[TextContent(text=value)], is_error=False)
@@ -161,11 +167,13 @@ def to_result(value: Any, *, declared: bool, uri: str) -> CallToolResult | Input
         return CallToolResult(content=[], is_error=False)
     if _is_content(value):
         return CallToolResult(content=to_blocks(value, uri), is_error=False)
-    return _structured(value, declared)
+    return _structured(value, declared, verify)
 
 
-def _structured(value: Any, declared: bool) -> CallToolResult:
+def _structured(value: Any, declared: bool, verify: Verify | None) -> CallToolResult:
     raw = to_json(value)
+    if verify is not None:
+        verify(value, raw)
     text = value if type(value) is str else raw.decode()
     structured = Raw(raw) if declared or raw.startswith(b"{") else UNSET
     return CallToolResult(content=[TextContent(text=text)], structured_content=structured, is_error=False)
@@ -186,7 +194,7 @@ def _in_full(value: ToolResult, uri: str) -> CallToolResult:
 
 
 def _is_content(value: Any) -> bool:
-    if isinstance(value, BLOCKS) or isinstance(value, MEDIA) or isinstance(value, bytes | bytearray):
+    if isinstance(value, (*BLOCKS, *MEDIA, bytes, bytearray)):
         return True
     return isinstance(value, list | tuple) and any(isinstance(part, BLOCKS + MEDIA) for part in value)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from difflib import get_close_matches
 from functools import partial, reduce
 from typing import Any, Literal
 
@@ -16,6 +15,7 @@ from portico.server import completion, mounts
 from portico.server.completion import Completer
 from portico.server.mounts import Mount
 from portico.server.pages import PAGE_SIZE, Catalog, position
+from portico.server.problems import nearest
 from portico.server.prompts import Prompt
 from portico.server.resources import Resource
 from portico.server.service import Completes, Offered, Registrar, Service, marked
@@ -225,9 +225,7 @@ class Server(Registrar):
     @staticmethod
     def _unknown(name: str, names: list[str]) -> dict[str, Any]:
         data: dict[str, Any] = {"name": name[:128]}
-        # Comparing costs time for each name, so it has a bound.
-        suggestions = get_close_matches(name[:128], names[:1000], n=3)
-        if suggestions:
+        if suggestions := nearest(name, names, most=3):
             data["suggestions"] = suggestions
         return data
 

@@ -26,8 +26,8 @@ from portico.server.problems import (
     ArgumentError,
     Inspector,
     Problem,
-    is_pydantic_error,
     refused,
+    speaks_for_itself,
     unknown,
     whole,
 )
@@ -54,6 +54,7 @@ class Signature(Struct, frozen=True, kw_only=True):
 
     input_schema: dict[str, Any]
     output_schema: dict[str, Any] | None
+    returns: Any
     summary: str
     context: str | None
     decode: Callable[[bytes | Raw], Struct]
@@ -88,13 +89,15 @@ class Signature(Struct, frozen=True, kw_only=True):
             raise ArgumentError([problem]) from None
 
     def _repaired(self, arguments: bytes | Raw) -> tuple[Any, ...]:
-        value = _parsed(arguments)
-        value = Inspector(self.input_schema).repaired(value, self.input_schema)
-        try:
-            return astuple(self.decode(msgspec.json.encode(value)))
-        except ValueError:
-            problems = list(islice(self._problems(value), MOST_PROBLEMS))
-            raise ArgumentError(problems) from None
+        value = Inspector(self.input_schema).repaired(_parsed(arguments), self.input_schema)
+        text = msgspec.json.encode(value)
+        if text != bytes(arguments):
+            try:
+                return astuple(self.decode(text))
+            except ValueError:
+                pass
+        found = list(islice(self._problems(value), MOST_PROBLEMS))
+        raise ArgumentError(found or [whole("Invalid arguments.", expected="other values", received="these")])
 
     def _problems(self, value: Any) -> Iterator[Problem]:
         inspector = Inspector(self.input_schema)
@@ -117,12 +120,10 @@ class Signature(Struct, frozen=True, kw_only=True):
         try:
             msgspec.json.decode(msgspec.json.encode(value), type=self.types[name], dec_hook=hook)
         except ValueError as error:
+            found: list[Problem] = []
             # pydantic knows better than its schema what it would have taken.
-            found = (
-                []
-                if is_pydantic_error(error)
-                else list(islice(inspector.problems(value, described, path), MOST_PROBLEMS))
-            )
+            if not speaks_for_itself(error):
+                found = list(islice(inspector.problems(value, described, path), MOST_PROBLEMS))
             yield from found or refused(error, described, value, inspector, path)
 
 
@@ -173,9 +174,11 @@ def signature_of(
     # The schema comes first: it says best which type is wrong, and where.
     described = object_schema(fields, where=where)
     types, decode = _decoder(arguments, where)
+    returns = hints.get("return", Parameter.empty)
     return Signature(
         input_schema=described,
-        output_schema=_output(hints.get("return", Parameter.empty), without_output),
+        output_schema=_output(returns, without_output),
+        returns=returns,
         summary=doc.summary,
         context=arguments[contexts[0]].parameter.name if contexts else None,
         decode=decode,
@@ -262,7 +265,7 @@ def _initial(default: Any) -> dict[str, Any]:
         return {"default_factory": type(default)}
     try:
         shared = copy.deepcopy(default) is default
-    except Exception:  # noqa: BLE001  a lock, a connection: not a value, and meant to be shared
+    except Exception:  # A lock, a connection: not a value, and meant to be shared.
         shared = True
     return {"default": default} if shared else {"default_factory": lambda: copy.deepcopy(default)}
 

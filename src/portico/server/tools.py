@@ -9,6 +9,7 @@ from portico.rpc.call import Call
 from portico.server.bodies import Body
 from portico.server.results import MEDIA, ToolResult, to_result
 from portico.server.signature import ArgumentError
+from portico.server.verifying import verifier
 from portico.wire.content import BLOCKS
 from portico.wire.errors import InvalidParams, MissingCapability, ToolError, UsageError
 from portico.wire.meta import Icon
@@ -54,19 +55,28 @@ class Tool:
         self.name = checked_name(name or str(getattr(fn, "__name__", "")))
         self.aliases = tuple(checked_name(alias) for alias in aliases)
         self.scopes = frozenset(scopes)
-        self.body = Body(fn, self.name, inline=inline, timeout=timeout, without_output=_WITHOUT_OUTPUT)
+        self.body = Body(
+            fn,
+            self.name,
+            inline=inline,
+            timeout=timeout,
+            without_output=_WITHOUT_OUTPUT,
+            input_schema=input_schema,
+        )
         signature = self.body.signature
         self.definition = Definition(
             name=self.name,
             title=title,
             description=description if description is not None else signature.summary or None,
-            input_schema=input_schema or signature.input_schema,
+            input_schema=signature.input_schema,
             output_schema=output_schema or signature.output_schema,
             annotations=_annotations(annotations),
             icons=list(icons) if icons else None,
             meta=_meta(meta, version),
         )
         self._declared = self.definition.output_schema is not None
+        promised = output_schema is None and signature.output_schema is not None
+        self._verify = verifier(signature.returns, self.name) if promised else None
         self._uri = f"tool://{self.name}/result"
 
     async def call(self, call: Call, params: CallToolParams, server: Server) -> Any:
@@ -79,7 +89,7 @@ class Tool:
             raise _mistaken(mistake, call, server) from None
         except MissingCapability as missing:
             raise _incapable(missing, call) from None
-        return to_result(value, declared=self._declared, uri=self._uri)
+        return to_result(value, declared=self._declared, uri=self._uri, verify=self._verify)
 
     def _authorize(self, call: Call) -> None:
         """Whoever is on stdio is the user of this machine; a principal is somebody else, with scopes of their own."""

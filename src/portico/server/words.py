@@ -102,7 +102,8 @@ def _text(schema: Schema) -> str:
 
 
 def _array(schema: Schema, resolve: Callable[[Schema], Schema]) -> str:
-    item = resolve(schema.get("items") or {})
+    items = schema.get("items")
+    item = resolve(items) if isinstance(items, dict) else {}
     size = _size(schema.get("minItems"), schema.get("maxItems"), "item")
     plural = PLURALS.get(item["type"]) if isinstance(item.get("type"), str) else None
     if plural:

@@ -7,6 +7,7 @@ output, lands on standard error and can never break the stream.
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -92,6 +93,7 @@ class Stdio(asyncio.Protocol):
         self.broken = False
         self._lines = Lines(longest)
         self._backlog: deque[bytes | None] = deque()
+        self._at_end = False
         self._reader: Any = None
         self._writer: Any = None
         self._writable = asyncio.Event()
@@ -107,13 +109,15 @@ class Stdio(asyncio.Protocol):
         self._pump()
 
     def eof_received(self) -> None:
-        self._backlog.extend(self._lines.rest())
-        self._pump()
-        self.ended.set()
+        if not self._at_end:
+            self._at_end = True
+            self._backlog.extend(self._lines.rest())
+            self._pump()
+            # A client that has said its last word and does not read the answers is not waited for without end.
+            asyncio.get_running_loop().call_later(GRACE, self.ended.set)
 
     def connection_lost(self, failure: Exception | None) -> None:
-        if not self.ended.is_set():
-            self.eof_received()
+        self.eof_received()
 
     def _pump(self) -> None:
         """Serve the lines that are there, but never faster than the answers are read."""
@@ -129,6 +133,8 @@ class Stdio(asyncio.Protocol):
                     replies, size = [], 0
         if replies:
             self._write(replies)
+        if self._at_end and not self._backlog:
+            self.ended.set()
         self._balance()
 
     def _take(self, line: bytes | None) -> bytes | None:
@@ -140,9 +146,9 @@ class Stdio(asyncio.Protocol):
     def _balance(self) -> None:
         if self._reader is None:
             return
-        if self._backlog:
+        if self._backlog and not self._at_end:
             self._reader.pause_reading()
-        elif not self._reader.is_reading() and not self.ended.is_set():
+        elif not self._at_end and not self._reader.is_reading():
             self._reader.resume_reading()
 
     # Writing
@@ -288,12 +294,13 @@ async def serve(
     else:
         writer = _PlainWriter(stdout, output)
     stdio.connect(None, writer)
-    if _can_wait(stdin):
-        reader: Any = (await loop.connect_read_pipe(lambda: stdio, os.fdopen(stdin, "rb", 0)))[0]
-    else:
-        reader = _ThreadReader(stdin, stdio, loop)
-    stdio.connect(reader, writer)
+    # Before the first message can be answered, so that whoever has an answer may send a signal.
     with _signals(stdio, loop), _parent(stdio, loop):
+        if _can_wait(stdin):
+            reader: Any = (await loop.connect_read_pipe(lambda: stdio, os.fdopen(stdin, "rb", 0)))[0]
+        else:
+            reader = _ThreadReader(stdin, stdio, loop)
+        stdio.connect(reader, writer)
         await stdio.ended.wait()
         await _finish(stdio, 0 if stdio.broken else grace)
     reader.close()
@@ -371,6 +378,8 @@ def run(
 ) -> None:
     """Serve the process's own standard input and output."""
     stdin, stdout = claim()
+    # What is there now stays for as long as the process does; the collector need not look at it again.
+    gc.freeze()
 
     async def main() -> None:
         async with lifespan():

@@ -6,7 +6,6 @@ of other libraries are known by their module and their attributes: importing pyd
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import re
 import sys
@@ -207,7 +206,7 @@ def shape_of(tp: Any, *, output: bool = False) -> Shape | None:
         return None
     if issubclass(cls, Struct):
         return _of_struct(tp, cls)
-    if dataclasses.is_dataclass(cls):
+    if hasattr(cls, "__dataclass_fields__"):
         return _of_dataclass(tp, cls, output)
     if typing.is_typeddict(cls):
         return _of_typed_dict(tp, cls)
@@ -240,6 +239,8 @@ def _of_struct(tp: Any, cls: type[Struct]) -> Shape:
 
 
 def _of_dataclass(tp: Any, cls: type, output: bool) -> Shape:
+    # Whoever made such a class has imported the module, so it is only looked up.
+    dataclasses = sys.modules["dataclasses"]
     doc, hints = doc_of(cls), _hints(tp)
     fields = []
     for info in cls.__dataclass_fields__.values():  # type: ignore[attr-defined]  # it was found to be a dataclass

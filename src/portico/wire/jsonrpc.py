@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import msgspec
@@ -18,6 +17,9 @@ NOTHING = Raw(b"")
 # A reply must be able to say the id again, and msgspec (like JavaScript) is exact on 64-bit integers only.
 _LARGEST_ID = 2**63
 
+# The members that decide what a message does.
+_STEERING = (b'"method"', b'"id"', b'"params"', b'"name"', b'"arguments"', b'"_meta"', b'"uri"')
+
 
 class ErrorBody(Struct, omit_defaults=True, gc=False):
     code: int
@@ -29,7 +31,7 @@ class Frame(Struct, gc=False):
     """One message as it came: a request, a notification, a result or an error. `params` is not yet decoded."""
 
     jsonrpc: str = ""
-    id: int | str | None | UnsetType = UNSET
+    id: int | str | UnsetType | None = UNSET
     method: str | UnsetType = UNSET
     params: Raw = NOTHING
     result: Raw = NOTHING
@@ -56,10 +58,9 @@ def decode(data: bytes) -> Frame | Malformed | list[Frame | Malformed]:
         # msgspec skips over what it is not asked to look at, and bad UTF-8 could hide there.
         if not data.isascii():
             data.decode()
-        frame = _frame.decode(data)
+        return _checked(_frame.decode(data), data)
     except Exception as failure:
         return _unreadable(data, failure)
-    return _checked(frame, data)
 
 
 def _checked(frame: Frame, data: bytes | Raw) -> Frame | Malformed:
@@ -85,15 +86,20 @@ def _repeats_itself(data: bytes | Raw) -> bool:
     """Whether a member that steers the message stands twice in it.
 
     Parsers disagree about which of the two counts, and what an auditor reads must be what runs. Looking is cheap
-    because the words are searched for first; only a message that has one of them twice is read again.
+    because the words are searched for first; only a message that has one of them twice, or that could spell one with
+    an escape, is read again.
     """
     text = bytes(data)
-    for word in (b'"method"', b'"id"', b'"params"', b'"name"', b'"arguments"', b'"_meta"', b'"uri"'):
+    for word in _STEERING:
         if text.count(word) > 1:
             break
     else:
-        return False
-    pairs = json.loads(text, object_pairs_hook=_Pairs)
+        if b"\\u" not in text:
+            return False
+    import json  # only a message that looks suspicious pays for it
+
+    # The numbers do not matter here, and Python refuses to read very long ones.
+    pairs = json.loads(text, object_pairs_hook=_Pairs, parse_int=str, parse_float=str)
     return any(level.repeated for level in [pairs, *(value for name, value in pairs if name == "params")])
 
 

@@ -12,7 +12,6 @@ import datetime
 import decimal
 import enum
 import math
-import pathlib
 import types
 import typing
 import uuid
@@ -108,11 +107,16 @@ def object_schema(fields: Iterable[Field], *, closed: bool = True, where: str = 
     return writer.finish(writer.object(list(fields), where, description=description))
 
 
+def _is_path(tp: type) -> bool:
+    """By name: whoever has such a class has imported pathlib, and nobody else should pay for it."""
+    return any(cls.__name__ == "PurePath" and cls.__module__.startswith("pathlib") for cls in tp.__mro__)
+
+
 def string_class(tp: Any) -> Schema | None:
     """Classes that are made from one string and that msgspec does not know."""
     if not isinstance(tp, type):
         return None
-    if issubclass(tp, pathlib.PurePath):
+    if _is_path(tp):
         return {"type": "string", "format": "path"}
     if tp.__module__ == "ipaddress":
         kind = tp.__name__.lower()

@@ -119,7 +119,7 @@ def _run(group: tuple[Variable, ...], operator: Operator, stops: set[str], alone
 
 # From tokens to captures. In a set of places, bit k is the place k characters before the end of the text.
 
-_NOT_ASCII = re.compile(r"[^\x00-\x7f]")
+_NOT_ASCII = r"[^\x00-\x7f]"
 
 
 def _solve(tokens: tuple[Token, ...], text: str) -> Captures | None:
@@ -149,7 +149,7 @@ def _solve(tokens: tuple[Token, ...], text: str) -> Captures | None:
 
 def _prospects(tokens: tuple[Token, ...], text: str) -> tuple[list[int], list[int]]:
     """For each token, the places from which it and all behind it reach the end; and the characters it may take."""
-    outline = (text if text.isascii() else _NOT_ASCII.sub("x", text)).encode()
+    outline = (text if text.isascii() else re.sub(_NOT_ASCII, "x", text)).encode()
     starts = [1] * (len(tokens) + 1)
     fits = [0] * len(tokens)
     for place in range(len(tokens) - 1, -1, -1):

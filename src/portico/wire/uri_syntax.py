@@ -58,26 +58,26 @@ Part: TypeAlias = Literal | Expression
 # Characters. A URI is decoded into units, one per character. A reserved character that was percent-encoded is data
 # and its raw twin a delimiter, so the encoded one moves to U+DC00 and above: surrogates occur in no valid text.
 
-_ENCODED = re.compile(r"[^A-Za-z0-9\-._~]+")
-_ENCODED_IN_RESERVED = re.compile(r"%(?![0-9A-Fa-f]{2})|[^A-Za-z0-9\-._~:/?#\[\]@!$&'()*+,;=%]+")
-_ESCAPES = re.compile(r"(?:%[0-9A-Fa-f]{2})+")
-_UNREADABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]|%(?![0-9A-Fa-f]{2})")
-_ESCAPED_CONTROL = re.compile(r"[\x80-\x9f\udc00-\udc1f\udc7f]")
-_SET_APART = {code: 0xDC00 + code for code in range(128) if _ENCODED.fullmatch(chr(code))}
+_ENCODED = r"[^A-Za-z0-9\-._~]+"
+_ENCODED_IN_RESERVED = r"%(?![0-9A-Fa-f]{2})|[^A-Za-z0-9\-._~:/?#\[\]@!$&'()*+,;=%]+"
+_ESCAPES = r"(?:%[0-9A-Fa-f]{2})+"
+_UNREADABLE = r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]|%(?![0-9A-Fa-f]{2})"
+_ESCAPED_CONTROL = r"[\x80-\x9f\udc00-\udc1f\udc7f]"
+_SET_APART = {code: 0xDC00 + code for code in range(128) if not (chr(code).isalnum() or chr(code) in "-._~")}
 _BROUGHT_BACK = {apart: code for code, apart in _SET_APART.items()}
 
 
 def decode(uri: str) -> str | None:
     """The units of a URI; None for a broken escape, escaped bytes that are not UTF-8, or a control character."""
-    if _UNREADABLE.search(uri):
+    if re.search(_UNREADABLE, uri):
         return None
     if "%" not in uri:
         return uri
     try:
-        units = _ESCAPES.sub(_unescape, uri)
+        units = re.sub(_ESCAPES, _unescape, uri)
     except UnicodeDecodeError:
         return None
-    return None if _ESCAPED_CONTROL.search(units) else units
+    return None if re.search(_ESCAPED_CONTROL, units) else units
 
 
 def _unescape(found: re.Match[str]) -> str:
@@ -90,7 +90,7 @@ def plain(units: str) -> str:
 
 
 def encode(text: str, *, reserved: bool) -> str:
-    return (_ENCODED_IN_RESERVED if reserved else _ENCODED).sub(_escape, text)
+    return re.sub(_ENCODED_IN_RESERVED if reserved else _ENCODED, _escape, text)
 
 
 def _escape(found: re.Match[str]) -> str:
@@ -103,9 +103,9 @@ def _escape(found: re.Match[str]) -> str:
 # Parsing: RFC 6570, section 2.
 
 # The grammar forbids "'" as well, although it is a reserved character that expansion lets pass; we let it pass too.
-_NOT_LITERAL = re.compile(r"[\x00-\x20\"<>\\^`{|}\x7f-\x9f\ud800-\udfff]|%(?![0-9A-Fa-f]{2})")
+_NOT_LITERAL = r"[\x00-\x20\"<>\\^`{|}\x7f-\x9f\ud800-\udfff]|%(?![0-9A-Fa-f]{2})"
 _NAME = r"(?:[A-Za-z0-9_]|%[0-9A-Fa-f]{2})+"
-_VARIABLE = re.compile(rf"({_NAME}(?:\.{_NAME})*)(?:(\*)|:([1-9][0-9]{{0,3}}))?")
+_VARIABLE = rf"({_NAME}(?:\.{_NAME})*)(?:(\*)|:([1-9][0-9]{{0,3}}))?"
 
 
 def parse(text: str) -> tuple[Part, ...]:
@@ -126,7 +126,7 @@ def parse(text: str) -> tuple[Part, ...]:
 
 
 def _parse_literal(text: str, start: int, end: int) -> Literal:
-    if bad := _NOT_LITERAL.search(text, start, end):
+    if bad := re.compile(_NOT_LITERAL).search(text, start, end):
         reason = "this '}' closes nothing" if bad[0] == "}" else f"{bad[0]!r} must be percent-encoded"
         raise _malformed(text, bad.start(), reason)
     units = decode(text[start:end])
@@ -144,7 +144,7 @@ def _parse_expression(text: str, start: int, end: int) -> Expression:
     at = start + len(operator)
     variables = []
     for spec in text[at:end].split(","):
-        found = _VARIABLE.fullmatch(spec)
+        found = re.fullmatch(_VARIABLE, spec)
         units = decode(found[1]) if found else None
         if found is None or units is None:
             raise _malformed(text, at, f"{spec!r} is not a variable: a name, then nothing, '*' or ':1' to ':9999'")
@@ -188,10 +188,10 @@ def _expand_composite(variable: Variable, operator: Operator, value: Sequence[st
 
     # RFC 6570, section 2.3: undefined members are left out, and without members the whole is undefined.
     if isinstance(value, Mapping):
-        pairs = [(encoded(key), encoded(item)) for key, item in value.items() if item is not None]
+        pairs = [(encoded(key), encoded(item)) for key, item in value.items() if item is not None]  # type: ignore[redundant-expr]
         pieces = [piece for pair in pairs for piece in pair]
     else:
-        pieces = [encoded(item) for item in value if item is not None]
+        pieces = [encoded(item) for item in value if item is not None]  # type: ignore[redundant-expr]
         pairs = [(variable.name, piece) for piece in pieces]
     if not pieces:
         return None

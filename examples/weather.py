@@ -1,0 +1,19 @@
+"""A tool that asks its user something in the middle, on every revision that has a way to ask.
+
+portico serve examples/weather.py
+"""
+
+from portico import Context, Server
+
+server = Server("weather", version="1.0.0")
+
+
+@server.tool
+async def forecast(city: str, days: int = 3, ctx: Context = None) -> dict[str, str]:
+    """The weather of the coming days."""
+    unit = await ctx.elicit("Which unit?", ["celsius", "fahrenheit"])
+    return {"city": city, "summary": f"{days} days of sun", "unit": unit.data or "celsius"}
+
+
+if __name__ == "__main__":
+    server.run()

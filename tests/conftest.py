@@ -1,0 +1,261 @@
+"""What many tests need: a raw connection to a handler in this process, and one to a server in a child process.
+
+Every wait is bounded, and nothing sleeps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from portico.legacy.session import Lifecycle, Session
+from portico.rpc.call import Handler
+from portico.rpc.channel import Channel
+from portico.wire.meta import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, PROTOCOL_VERSION
+
+PATIENCE = 20.0
+MODERN = "2026-07-28"
+
+
+class _Conversation:
+    """A client by hand: what is said and what comes back, as JSON."""
+
+    def __init__(self) -> None:
+        self.aside: list[Any] = []
+        self._last_id = 0
+
+    def send(self, message: Any) -> None:
+        raise NotImplementedError
+
+    async def receive(self) -> Any:
+        raise NotImplementedError
+
+    async def request(self, method: str, params: Any = None, *, id: int | str | None = None) -> Any:
+        """The response to one request. Whatever else arrives before it is put aside."""
+        if id is None:
+            self._last_id += 1
+            id = self._last_id
+        message = {"jsonrpc": "2.0", "id": id, "method": method}
+        self.send(message if params is None else message | {"params": params})
+        return await self.response(id)
+
+    async def response(self, id: int | str) -> Any:
+        for one in self.aside:
+            if _answers(one, id):
+                self.aside.remove(one)
+                return one
+        while True:
+            message = await self.receive()
+            if _answers(message, id):
+                return message
+            self.aside.append(message)
+
+    def notify(self, method: str, params: Any = None) -> None:
+        message = {"jsonrpc": "2.0", "method": method}
+        self.send(message if params is None else message | {"params": params})
+
+    async def initialize(self, revision: str, capabilities: Any = None, *, initialized: bool = True) -> Any:
+        """The handshake. Gives the result of `initialize`."""
+        params = {
+            "protocolVersion": revision,
+            "capabilities": capabilities or {},
+            "clientInfo": {"name": "a test", "version": "1"},
+        }
+        said = await self.request("initialize", params)
+        if initialized:
+            self.notify("notifications/initialized")
+        return said["result"]
+
+    async def modern(self, method: str, params: Any = None, *, id: int | str | None = None, **envelope: Any) -> Any:
+        """A request that stands alone, as 2026-07-28 has it."""
+        return await self.request(method, {**(params or {}), "_meta": self.envelope(**envelope)}, id=id)
+
+    async def ask(self, revision: str, method: str, params: Any = None, **envelope: Any) -> Any:
+        """A request as this revision writes it, on a connection that has been opened for it."""
+        if revision == MODERN:
+            return await self.modern(method, params, **envelope)
+        return await self.request(method, params)
+
+    @staticmethod
+    def envelope(
+        capabilities: Any = None,
+        *,
+        version: str = MODERN,
+        log_level: str | None = None,
+        client: Any = None,
+        **more: Any,
+    ) -> dict[str, Any]:
+        meta: dict[str, Any] = {PROTOCOL_VERSION: version, CLIENT_CAPABILITIES: capabilities or {}, **more}
+        if log_level is not None:
+            meta[LOG_LEVEL] = log_level
+        if client is not None:
+            meta[CLIENT_INFO] = client
+        return meta
+
+
+def _answers(message: Any, id: int | str) -> bool:
+    return isinstance(message, dict) and "method" not in message and _same(message.get("id"), id)
+
+
+def _same(one: object, other: object) -> bool:
+    return type(one) is type(other) and one == other
+
+
+class Wire(_Conversation):
+    """The same Channel and Session that a transport puts in front of a handler, without the transport."""
+
+    def __init__(self, handler: Handler, *, principal: Any = None, lifecycle: Lifecycle = "auto") -> None:
+        super().__init__()
+        self.session = Session(handler, lifecycle=lifecycle)
+        self.channel = Channel(self.session, self._hear, principal=principal)
+        self.session.stream = self.channel
+        self._inbox: asyncio.Queue[bytes] = asyncio.Queue()
+
+    def _hear(self, message: bytes) -> None:
+        self._inbox.put_nowait(message)
+
+    def send(self, message: Any) -> None:
+        self.send_bytes(msgspec.json.encode(message))
+
+    def send_bytes(self, data: bytes) -> None:
+        reply = self.channel.receive(data)
+        if reply is not None:
+            self._hear(reply)
+
+    async def receive_bytes(self) -> bytes:
+        async with asyncio.timeout(PATIENCE):
+            return await self._inbox.get()
+
+    async def receive(self) -> Any:
+        return msgspec.json.decode(await self.receive_bytes())
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether everything that was said has been read."""
+        return self._inbox.empty()
+
+    async def close(self) -> None:
+        await self.channel.finish(0)
+        self.session.close()
+
+
+@pytest.fixture
+async def connect() -> AsyncIterator[Callable[..., Wire]]:
+    """`connect(server)` gives a Wire to it."""
+    wires: list[Wire] = []
+
+    def make(handler: Handler, **options: Any) -> Wire:
+        wires.append(Wire(handler, **options))
+        return wires[-1]
+
+    yield make
+    for wire in wires:
+        await wire.close()
+
+
+class Child(_Conversation):
+    """`python -m portico …` in a process of its own, spoken to line by line."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        super().__init__()
+        self.process = process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        self._stdin, self._stdout = process.stdin, process.stdout
+        self._stderr = asyncio.ensure_future(process.stderr.read())
+
+    def send(self, message: Any) -> None:
+        self.send_bytes(msgspec.json.encode(message))
+
+    def send_bytes(self, line: bytes) -> None:
+        self._stdin.write(line + b"\n")
+
+    async def receive(self) -> Any:
+        async with asyncio.timeout(PATIENCE):
+            line = await self._stdout.readline()
+        if not line:
+            raise EOFError(f"the child has ended: {await self.errors()}")
+        return msgspec.json.decode(line)
+
+    async def errors(self) -> str:
+        """Everything on standard error, once there will be no more."""
+        async with asyncio.timeout(PATIENCE):
+            return (await self._stderr).decode()
+
+    async def end(self) -> tuple[int, str, str]:
+        """Close its input: its exit code, what was left on standard output, and all of standard error."""
+        self._stdin.close()
+        async with asyncio.timeout(PATIENCE):
+            rest = await self._stdout.read()
+            code = await self.process.wait()
+        return code, rest.decode(), await self.errors()
+
+    async def close(self) -> None:
+        if self.process.returncode is None:
+            self.process.kill()
+        self._stdin.close()
+        async with asyncio.timeout(PATIENCE):
+            await self._stdout.read()
+            await self._stderr
+            await self.process.wait()
+
+
+@pytest.fixture
+async def spawn() -> AsyncIterator[Callable[..., Any]]:
+    """`await spawn("serve", "file.py")` starts a child. `cwd` and `env` as usual, `env` being added to ours."""
+    children: list[Child] = []
+
+    async def start(*arguments: str | Path, cwd: Path | None = None, env: dict[str, str] | None = None) -> Child:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "portico",
+            *map(str, arguments),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            cwd=cwd,
+            env={**os.environ, **(env or {})},
+        )
+        children.append(Child(process))
+        return children[-1]
+
+    yield start
+    for child in children:
+        await child.close()
+
+
+class Heard:
+    """A Client's `message_handler` that remembers."""
+
+    def __init__(self) -> None:
+        self.messages: list[tuple[str, Any]] = []
+        self._news = asyncio.Event()
+
+    def __call__(self, method: str, params: msgspec.Raw) -> None:
+        self.messages.append((method, msgspec.json.decode(params) if bytes(params) else None))
+        self._news.set()
+
+    @property
+    def methods(self) -> list[str]:
+        return [method for method, _ in self.messages]
+
+    async def until(self, method: str, times: int = 1) -> None:
+        """Wait until a notification has been heard so many times."""
+        async with asyncio.timeout(PATIENCE):
+            while self.methods.count(method) < times:
+                self._news.clear()
+                await self._news.wait()
+
+
+@pytest.fixture
+def heard() -> Heard:
+    return Heard()

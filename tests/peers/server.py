@@ -1,0 +1,123 @@
+"""What examples/everything.py has no reason to have: bodies that wait, block, crash and print, and short pages."""
+
+import asyncio
+import os
+import threading
+import time
+from dataclasses import dataclass
+
+from portico import Context, Server
+
+server = Server("small", version="2.1.0", instructions="For tests.")
+# By itself, because the official client looks for the schema of a tool that it calls on the first page only.
+paged = Server("paged", version="1.0.0", page_size=3)
+
+stopped = threading.Event()
+
+
+@dataclass
+class Weather:
+    city: str
+    degrees: float
+
+
+@server.tool
+def add(a: int, b: int) -> int:
+    """Add two numbers, in a thread."""
+    return a + b
+
+
+@server.tool
+async def multiply(a: int, b: int) -> int:
+    """Multiply two numbers, on the loop."""
+    return a * b
+
+
+@server.tool(title="The weather", annotations={"readOnlyHint": True})
+def weather(city: str) -> Weather:
+    """Say how warm it is."""
+    return Weather(city, 21.5)
+
+
+@server.tool
+def crash() -> str:
+    """Raise what nobody expected."""
+    raise RuntimeError("the password is swordfish")
+
+
+@server.tool
+def chatter() -> str:
+    """Write to standard output, from Python and from below it."""
+    print("this is not a message")
+    os.write(1, b"nor is this\n")
+    return "done"
+
+
+@server.tool
+async def wait_forever(ctx: Context) -> str:
+    """Never return."""
+    await ctx.report_progress(1)
+    try:
+        await asyncio.Event().wait()
+    finally:
+        stopped.set()
+    return "never"
+
+
+@server.tool
+def block(ctx: Context) -> str:
+    """Keep a thread until the client has lost interest."""
+    ctx.report_progress(1)
+    end = time.monotonic() + 10
+    nothing = threading.Event()
+    while not ctx.cancelled and time.monotonic() < end:
+        nothing.wait(0.01)
+    if ctx.cancelled:
+        stopped.set()
+    return "late"
+
+
+@server.tool
+def was_stopped() -> bool:
+    """Whether a body that was cancelled has noticed, or does so in a moment."""
+    return stopped.wait(5)
+
+
+@server.tool
+def touch(uri: str) -> str:
+    """Say that a resource has changed."""
+    server.resource_updated(uri)
+    return "touched"
+
+
+@server.tool(inline=True)
+def grow() -> str:
+    """Offer one tool, one prompt and one resource more."""
+    number = len(server.tools)
+    server.tool(name=f"more_{number}")(was_stopped)
+    server.prompt(name=f"more_{number}")(greeting)
+    server.resource(f"notes://more-{number}")(note)
+    return "grown"
+
+
+@server.tool
+async def visit(ctx: Context) -> str:
+    """Ask the user to open a page."""
+    answer = await ctx.elicit_url("Please sign in", "https://example.com/sign-in")
+    return answer.action
+
+
+@server.prompt
+def greeting() -> str:
+    """Say hello."""
+    return "Say hello."
+
+
+@server.resource("notes://today")
+def note() -> str:
+    """A note."""
+    return "Buy milk."
+
+
+for number in range(10):
+    paged.tool(name=f"tool_{number}")(was_stopped)

@@ -1,0 +1,145 @@
+"""tools/call, and what happens while it runs. conformance.md 2.1; protocol.md 2.11 and 2.12."""
+
+import asyncio
+import json
+from base64 import b64decode
+
+import pytest
+
+
+async def test_fifty_calls_in_threads_and_on_the_loop_each_get_their_own_answer(connect):
+    async with connect("small") as peer:
+        names = ["add", "multiply"] * 25
+        results = await asyncio.gather(*(peer.call(name, {"a": at, "b": 2}) for at, name in enumerate(names)))
+        expected = [str(at + 2 if name == "add" else at * 2) for at, name in enumerate(names)]
+        assert [result.content[0].text for result in results] == expected
+
+
+async def test_a_value_is_structured_from_2025_06_18_on_and_text_always(connect):
+    async with connect("small") as peer:
+        result = await peer.call("weather", {"city": "Paris"})
+        assert json.loads(result.content[0].text) == {"city": "Paris", "degrees": 21.5}
+        number = await peer.call("add", {"a": 1, "b": 2})
+        assert number.content[0].text == "3"
+        if peer.revision < "2025-06-18":
+            assert result.structured_content is None
+            assert number.structured_content is None
+        else:
+            assert result.structured_content == {"city": "Paris", "degrees": 21.5}
+            # Until 2026-07-28 it is always an object.
+            assert number.structured_content == (3 if peer.modern else {"result": 3})
+
+
+@pytest.mark.revisions(client="fastmcp")
+async def test_fastmcp_makes_an_object_of_a_structured_value(connect):
+    async with connect("small") as peer:
+        assert (await peer.call("weather", {"city": "Paris"})).data.degrees == 21.5
+
+
+async def test_images_sounds_and_resources_come_as_content(connect):
+    async with connect() as peer:
+        (image,) = (await peer.call("test_image_content")).content
+        assert (image.type, image.mime_type, b64decode(image.data)[:4]) == ("image", "image/png", b"\x89PNG")
+        (sound,) = (await peer.call("test_audio_content")).content
+        # 2025-03-26 brought sound; before, it is mentioned.
+        assert sound.type == ("audio" if peer.revision >= "2025-03-26" else "text")
+        text, image, resource = (await peer.call("test_multiple_content_types")).content
+        assert (text.type, image.type, resource.type) == ("text", "image", "resource")
+        assert json.loads(resource.resource.text) == {"test": "data", "value": 123}
+
+
+async def test_a_tool_that_says_no_gives_a_result(connect):
+    async with connect() as peer:
+        result = await peer.call("test_error_handling")
+        assert result.is_error
+        assert result.content[0].text == "This tool intentionally returns an error for testing."
+
+
+async def test_an_exception_gives_an_id_and_keeps_its_text_to_itself(connect):
+    async with connect("small") as peer:
+        result = await peer.call("crash")
+        assert result.is_error
+        assert "error id" in result.content[0].text
+        assert "swordfish" not in result.content[0].text
+
+
+async def test_an_unknown_tool_is_invalid_params(connect):
+    async with connect("small") as peer:
+        with pytest.raises(Exception, match="Unknown tool: addd") as raised:
+            await peer.call("addd")
+        assert raised.value.error.code == -32602
+        assert raised.value.error.data["suggestions"] == ["add"]
+
+
+async def test_a_wrong_argument_is_for_the_model_from_2025_11_25_on_and_an_error_before(connect):
+    async with connect("small") as peer:
+        if peer.revision >= "2025-11-25":
+            result = await peer.call("add", {"a": 1, "b": "many"})
+            assert result.is_error
+            assert "'b'" in result.content[0].text
+        else:
+            with pytest.raises(Exception, match="'b'") as raised:
+                await peer.call("add", {"a": 1, "b": "many"})
+            assert raised.value.error.code == -32602
+
+
+async def test_what_a_tool_prints_does_not_reach_the_client(connect):
+    async with connect("small") as peer:
+        assert (await peer.call("chatter")).content[0].text == "done"
+
+
+# On the way
+
+
+async def test_progress_is_reported(connect):
+    steps = []
+
+    async def on_progress(progress, total, message):
+        steps.append((progress, total, message))
+
+    async with connect() as peer:
+        await peer.call("test_tool_with_progress", on_progress=on_progress)
+        await peer.heard.until(lambda: len(steps) == 3)
+        # 2025-03-26 brought the message.
+        words = peer.revision >= "2025-03-26"
+        assert steps == [(at, 100, f"Completed step {at} of 100" if words else None) for at in (0, 50, 100)]
+
+
+async def test_a_tool_s_log_messages_are_heard(connect):
+    async with connect() as peer:
+        await peer.call("test_tool_with_logging")
+        await peer.heard.until(lambda: len(peer.heard.logs) == 3)
+        assert peer.heard.logs[0] == ("info", "Tool execution started")
+
+
+@pytest.mark.revisions(until="2025-11-25")
+async def test_the_level_is_set_for_the_session(connect):
+    async with connect() as peer:
+        await peer.set_level("warning")
+        await peer.call("test_logging_tool")
+        await peer.set_level("debug")
+        await peer.call("test_logging_tool")
+        await peer.heard.until(lambda: len(peer.heard.logs) == 6)
+        levels = [level for level, _ in peer.heard.logs]
+        assert levels == ["warning", "error", "debug", "info", "warning", "error"]
+
+
+# Giving up
+
+
+@pytest.mark.parametrize("body", ["wait_forever", "block"])
+async def test_a_cancelled_call_stops_its_body_and_the_next_one_is_answered(connect, body):
+    started = asyncio.Event()
+
+    async def on_progress(progress, total, message):
+        started.set()
+
+    async with connect("small") as peer:
+        call = asyncio.create_task(peer.call(body, on_progress=on_progress))
+        async with asyncio.timeout(10):
+            await started.wait()
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert (await peer.call("multiply", {"a": 2, "b": 3})).content[0].text == "6"
+        assert (await peer.call("was_stopped")).content[0].text == "true"

@@ -1,0 +1,68 @@
+"""Who hears of changes: the whole session before 2026-07-28, a listener since. protocol.md 1.2 and 2.9."""
+
+import asyncio
+
+import pytest
+
+
+@pytest.mark.revisions(until="2025-11-25")
+async def test_a_session_hears_that_lists_have_changed(connect):
+    async with connect("small") as peer:
+        before = len(await peer.tools())
+        await peer.call("grow")
+        for kind in ("tools", "prompts", "resources"):
+            await peer.heard.until(lambda kind=kind: peer.heard.of(f"{kind}/list_changed"))
+        assert len(await peer.tools()) == before + 1
+
+
+@pytest.mark.revisions(since="2026-07-28")
+async def test_a_listener_hears_of_the_lists_it_asked_for_and_no_other(connect):
+    async with connect("small") as peer, peer.listen(tools_list_changed=True) as events:
+        assert events.honored.tools_list_changed
+        assert not events.honored.prompts_list_changed
+        await peer.call("grow")
+        async with asyncio.timeout(10):
+            assert type(await anext(events)).__name__ == "ToolsListChanged"
+        await peer.heard.until(lambda: peer.heard.of("tools/list_changed"))
+        assert peer.heard.of("prompts/list_changed") == []
+        assert len(await peer.tools()) == 12
+
+
+@pytest.mark.revisions(until="2025-11-25")
+async def test_a_subscriber_hears_of_its_resource_until_it_unsubscribes(connect):
+    async with connect("small") as peer:
+        await peer.subscribe("notes://today")
+        await peer.call("touch", {"uri": "notes://other"})
+        await peer.call("touch", {"uri": "notes://today"})
+        await peer.heard.until(lambda: peer.heard.of("resources/updated"))
+        await peer.unsubscribe("notes://today")
+        await peer.call("touch", {"uri": "notes://today"})
+        # Notices come in the order in which things happened, so this one would be the later.
+        await peer.call("grow")
+        await peer.heard.until(lambda: peer.heard.of("tools/list_changed"))
+        assert [str(one.params.uri) for one in peer.heard.of("resources/updated")] == ["notes://today"]
+
+
+@pytest.mark.revisions(since="2026-07-28")
+async def test_a_listener_hears_of_its_resources_until_it_leaves(connect):
+    async with connect("small") as peer:
+        async with peer.listen(resource_subscriptions=["notes://today"]) as events:
+            assert events.honored.resource_subscriptions == ["notes://today"]
+            await peer.call("touch", {"uri": "notes://other"})
+            await peer.call("touch", {"uri": "notes://today"})
+            async with asyncio.timeout(10):
+                assert (await anext(events)).uri == "notes://today"
+        async with peer.listen(tools_list_changed=True) as events:
+            await peer.call("touch", {"uri": "notes://today"})
+            await peer.call("grow")
+            async with asyncio.timeout(10):
+                assert type(await anext(events)).__name__ == "ToolsListChanged"
+        assert [str(one.params.uri) for one in peer.heard.of("resources/updated")] == ["notes://today"]
+
+
+@pytest.mark.revisions(since="2026-07-28")
+async def test_nobody_hears_of_changes_without_listening(connect):
+    async with connect("small") as peer:
+        await peer.call("grow")
+        assert len(await peer.tools()) == 12
+        assert peer.heard.notices == []

@@ -1,0 +1,56 @@
+"""If a doc can be wrong, a test reads it."""
+
+from __future__ import annotations
+
+import ast
+import re
+import textwrap
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+EXAMPLES = "\n".join(path.read_text() for path in sorted((ROOT / "examples").glob("*.py")))
+# As in the text: indentation and comments may differ where a fragment is shown outside its function.
+FLAT = {re.sub(r"\s*#.*", "", line).strip() for line in EXAMPLES.splitlines()}
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
+        if "://" not in target:
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_python_in_the_documentation_comes_from_the_examples(page: Path) -> None:
+    for block in blocks(page, "python"):
+        code = textwrap.dedent(block)
+        ast.parse(
+            code
+            if not re.search(r"^async with|^await ", code, re.M)
+            else f"async def f():\n{textwrap.indent(code, '    ')}"
+        )
+        lines = [re.sub(r"\s*#.*", "", line).strip() for line in code.splitlines()]
+        missing = [line for line in lines if line and line not in FLAT]
+        assert not missing, f"{page.name}: not in any example: {missing}"
+
+
+def test_the_architecture_page_names_the_folders_there_are() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    for folder in (ROOT / "src" / "portico").iterdir():
+        if folder.is_dir() and folder.name != "__pycache__" and folder.name != "profiles":
+            assert f"{folder.name}/" in text
+    for name in re.findall(r"(?:─▶|◀─) +([a-z]+/[a-z]+\.py)", text):
+        assert (ROOT / "src" / "portico" / name).exists(), name
+
+
+def test_every_decision_is_on_the_list() -> None:
+    listed = (ROOT / "docs" / "decisions" / "README.md").read_text()
+    for page in (ROOT / "docs" / "decisions").glob("[!R]*.md"):
+        assert page.name in listed

@@ -1,0 +1,515 @@
+"""JSON-RPC 2.0 to the letter, as the five revisions of MCP narrow it (basic, Messages)."""
+
+import bisect
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import UNSET
+
+from portico.wire import jsonrpc
+from portico.wire.errors import InvalidParams, InvalidRequest, MissingCapability, ParseError, ResourceNotFound
+from portico.wire.jsonrpc import NOTHING, ErrorBody, Frame, Malformed
+from portico.wire.revisions import HANDSHAKE, REVISIONS, V2025_06_18, V2025_11_25, V2026_07_28
+
+CASES = Path(__file__).parents[2].parent / "shared" / "data" / "json"
+
+PARSE_ERROR, INVALID_REQUEST = -32700, -32600
+
+
+def message(*members: str) -> bytes:
+    """A message with these members after its version."""
+    return "{{{}}}".format(",".join(['"jsonrpc":"2.0"', *members])).encode()
+
+
+def frame(data: bytes) -> Frame:
+    found = jsonrpc.decode(data)
+    assert isinstance(found, Frame), found
+    return found
+
+
+def malformed(data: bytes) -> Malformed:
+    found = jsonrpc.decode(data)
+    assert isinstance(found, Malformed), found
+    return found
+
+
+# Requests and notifications
+
+
+def test_a_request_has_an_id_a_method_and_undecoded_params() -> None:
+    found = frame(message('"id":1', '"method":"tools/list"', '"params":{"cursor": "a"}'))
+    assert (found.id, found.method, bytes(found.params)) == (1, "tools/list", b'{"cursor": "a"}')
+
+
+def test_a_message_without_an_id_is_a_notification() -> None:
+    """JSON-RPC 2.0, 4.1: "A Notification is a Request object without an "id" member"."""
+    found = frame(message('"method":"notifications/initialized"'))
+    assert found.id is UNSET
+    assert found.params is NOTHING
+
+
+def test_whitespace_between_tokens_means_nothing() -> None:
+    found = frame(b' {\t"jsonrpc" : "2.0" ,\r "id" : 1 , "method":"x", "params" :   { } } ')
+    assert bytes(found.params) == b"{ }"
+
+
+def test_members_nobody_knows_are_let_pass() -> None:
+    assert frame(message('"id":1', '"method":"x"', '"extra":{"deep":[1]}')).method == "x"
+
+
+def test_escapes_in_names_and_methods_are_read() -> None:
+    found = frame(b'{"jsonrpc":"2.0","\\u0069d":1,"m\\u0065thod":"tools\\/list"}')
+    assert (found.id, found.method) == (1, "tools/list")
+
+
+# Ids
+
+
+@pytest.mark.parametrize(
+    "written,id",
+    [
+        ("1", 1),
+        ("0", 0),
+        ("-1", -1),
+        ("-0", 0),
+        (str(2**53 + 1), 2**53 + 1),
+        (str(2**63 - 1), 2**63 - 1),
+        (str(-(2**63)), -(2**63)),
+        ('"1"', "1"),
+        ('""', ""),
+        ('"null"', "null"),
+        ('"id-\\u00e9\\n"', "id-é\n"),
+        ('"' + "x" * 10_000 + '"', "x" * 10_000),
+    ],
+    ids=lambda value: repr(value)[:30],
+)
+def test_an_id_is_kept_in_its_exact_type_and_said_again_so(written: str, id: int | str) -> None:
+    """All revisions, basic, Requests: "Requests MUST include a string or integer ID"; responses repeat it."""
+    found = frame(message(f'"id":{written}', '"method":"x"')).id
+    assert (type(found), found) == (type(id), id)
+    assert isinstance(found, int | str)
+    said = json.loads(jsonrpc.result(found, b"{}"))["id"]
+    assert (type(said), said) == (type(id), id)
+    said = json.loads(jsonrpc.error(found, InvalidRequest("no")))["id"]
+    assert (type(said), said) == (type(id), id)
+
+
+@pytest.mark.parametrize(
+    "written",
+    ["null", "true", "false", "1.0", "1.5", "1e2", "-0.0", "{}", "[]", '{"id":1}', "[1]", str(2**63), "1" * 400],
+    ids=lambda written: written[:30],
+)
+def test_any_other_id_is_an_invalid_request_and_is_not_repeated(written: str) -> None:
+    """basic, Requests: "Unlike base JSON-RPC, the ID MUST NOT be null"."""
+    found = malformed(message(f'"id":{written}', '"method":"x"'))
+    assert (found.error.code, found.id) == (INVALID_REQUEST, None)
+
+
+def test_an_id_of_thousands_of_digits_is_refused() -> None:
+    found = malformed(message('"id":' + "9" * 5000, '"method":"x"'))
+    assert found.error.code in (INVALID_REQUEST, PARSE_ERROR)
+    assert found.id is None
+
+
+# What is wrong with a message
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b" ",
+        b"\n",
+        b"{",
+        b"}",
+        b'{"jsonrpc":"2.0"',
+        b'{"jsonrpc":"2.0",}',
+        b"{'jsonrpc':'2.0'}",
+        b"nonsense",
+        b"\x00",
+        b"\xff\xfe{\x00}\x00",
+        b'\xef\xbb\xbf{"jsonrpc":"2.0","id":1,"method":"x"}',
+        message('"id":1', '"method":"x"') + b"x",
+        message('"id":1', '"method":"x"') * 2,
+        message('"id":1', '"method":"x"') + b"\x00",
+        b'{"jsonrpc":"2.0","id":01,"method":"x"}',
+        b'{"jsonrpc":"2.0","id":1,"method":"a\tb"}',
+    ],
+)
+def test_what_is_not_json_is_a_parse_error_without_an_id(data: bytes) -> None:
+    """JSON-RPC 2.0, 5.1: -32700, "Invalid JSON was received by the server"."""
+    found = malformed(data)
+    assert (found.error.code, found.id) == (PARSE_ERROR, None)
+
+
+@pytest.mark.parametrize("data", [b"null", b"true", b"1", b"1.5", b'"ping"', b"-1e3"])
+def test_json_that_is_no_object_is_an_invalid_request(data: bytes) -> None:
+    assert (malformed(data).error.code, malformed(data).id) == (INVALID_REQUEST, None)
+
+
+@pytest.mark.parametrize("version", ['"1.0"', '"2.00"', '"2"', '""', "2.0", "2", "null", "true", '["2.0"]'])
+def test_the_version_must_be_exactly_the_text_2_0(version: str) -> None:
+    """JSON-RPC 2.0, 4: jsonrpc "MUST be exactly "2.0""."""
+    found = malformed(f'{{"jsonrpc":{version},"id":7,"method":"x"}}'.encode())
+    assert (found.error.code, found.id) == (INVALID_REQUEST, 7)
+
+
+def test_a_missing_version_is_an_invalid_request_that_keeps_its_id() -> None:
+    found = malformed(b'{"id":"a","method":"x"}')
+    assert (found.error.code, found.id) == (INVALID_REQUEST, "a")
+    assert malformed(b"{}").error.code == INVALID_REQUEST
+
+
+@pytest.mark.parametrize("method", ["1", "null", "true", "{}", "[]", "1.5"])
+def test_a_method_is_text(method: str) -> None:
+    found = malformed(message('"id":7', f'"method":{method}'))
+    assert (found.error.code, found.id) == (INVALID_REQUEST, 7)
+
+
+@pytest.mark.parametrize("params", ["null", "[]", "[1]", "1", "true", '"{}"', "1.5"])
+def test_params_are_an_object(params: str) -> None:
+    """The schemas of all revisions: `params` is an object; positional parameters, which JSON-RPC has, are not in MCP."""
+    found = malformed(message('"id":7', '"method":"x"', f'"params":{params}'))
+    assert (found.error.code, found.id) == (INVALID_REQUEST, 7)
+
+
+@pytest.mark.parametrize("members", [[], ['"id":7'], ['"id":7', '"params":{}']])
+def test_a_message_that_neither_asks_nor_answers_is_an_invalid_request(members: list[str]) -> None:
+    assert malformed(message(*members)).error.code == INVALID_REQUEST
+
+
+# Responses
+
+
+def test_a_response_has_a_result_left_undecoded() -> None:
+    found = frame(message('"id":"a"', '"result":{"x": 1}'))
+    assert (found.id, found.method, bytes(found.result), found.error) == ("a", UNSET, b'{"x": 1}', UNSET)
+
+
+def test_an_error_response_has_a_code_a_message_and_maybe_data() -> None:
+    found = frame(message('"id":1', '"error":{"code":-1,"message":"rejected","data":[1]}'))
+    assert found.error == ErrorBody(-1, "rejected", [1])
+    assert found.result is NOTHING
+
+
+@pytest.mark.parametrize("id", ['"id":null', '"extra":1'])
+def test_an_error_response_may_have_no_id_in_either_spelling(id: str) -> None:
+    """2025-11-25 lets the id be left out, JSON-RPC 2.0 wants null; both are met and neither is an error."""
+    assert isinstance(frame(message(id, '"error":{"code":-32700,"message":"no"}')).error, ErrorBody)
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        ['"result":{}', '"error":{"code":1,"message":"x"}'],
+        ['"error":{"code":"1","message":"x"}'],
+        ['"error":{"code":1.5,"message":"x"}'],
+        ['"error":{"message":"x"}'],
+        ['"error":{"code":1}'],
+        ['"error":null'],
+        ['"error":"no"'],
+    ],
+)
+def test_a_response_has_one_result_or_one_whole_error(members: list[str]) -> None:
+    """JSON-RPC 2.0, 5: "Either the result member or error member MUST be included, but both members MUST NOT"."""
+    assert malformed(message('"id":1', *members)).error.code == INVALID_REQUEST
+
+
+# Members given twice
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        message('"id":1', '"id":2', '"method":"x"'),
+        message('"id":1', '"method":"x"', '"method":"y"'),
+        message('"id":1', '"method":"x"', '"params":{}', '"params":{"name":"a"}'),
+        message('"id":1', '"method":"x"', '"params":{"name":"a","name":"b"}'),
+        message('"id":1', '"method":"x"', '"params":{"name":"a","arguments":{},"arguments":{"b":1}}'),
+        message('"id":1', '"method":"x"', '"params":{"uri":"a://b","uri":"c://d"}'),
+        message('"id":1', '"method":"x"', '"params":{"_meta":{},"_meta":{"progressToken":1}}'),
+        message('"method":"x"', '"method":"x"'),
+    ],
+)
+def test_a_member_that_steers_the_message_and_stands_twice_is_refused(data: bytes) -> None:
+    """RFC 8259, 4: "names within an object SHOULD be unique"; which one counts is not said, so neither does."""
+    assert malformed(data).error.code == INVALID_REQUEST
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        message('"id":1', '"method":"ping"', '"m\\u0065thod":"tools/call"'),
+        message('"id":1', '"\\u0069d":2', '"method":"x"'),
+        message('"id":1', '"method":"x"', '"params":{"name":"harmless","n\\u0061me":"dangerous"}'),
+    ],
+)
+def test_an_escape_does_not_hide_that_a_member_stands_twice(data: bytes) -> None:
+    assert malformed(data).error.code == INVALID_REQUEST
+
+
+def test_the_same_word_on_different_floors_is_not_twice() -> None:
+    data = message('"id":1', '"method":"x"', '"params":{"name":"a","arguments":{"name":"b","id":2,"method":"c"}}')
+    assert frame(data).method == "x"
+
+
+@pytest.mark.parametrize("digits", [400, 5000, 100_000])
+def test_looking_for_repetitions_survives_a_number_of_any_length(digits: int) -> None:
+    """`name` stands twice, so the message is read a second time; that reading must not raise either."""
+    data = message('"id":1', '"method":"x"', '"params":{"name":"a","arguments":{"name":1,"n":%s}}' % ("7" * digits))
+    assert isinstance(jsonrpc.decode(data), Frame | Malformed)
+
+
+def test_looking_for_repetitions_survives_any_depth() -> None:
+    """Two parsers have two limits; between them lies a depth that one can read and the other cannot."""
+
+    def nested(depth: int, name: str) -> bytes:
+        arguments = f'{{"{name}":{"[" * depth}{"]" * depth}}}'
+        return message('"id":1', '"method":"x"', f'"params":{{"name":"a","arguments":{arguments}}}')
+
+    deepest = bisect.bisect(
+        range(100_000), False, key=lambda depth: isinstance(jsonrpc.decode(nested(depth, "n")), Malformed)
+    )
+    for depth in range(max(0, deepest - 100), deepest + 10):
+        assert isinstance(jsonrpc.decode(nested(depth, "name")), Frame | Malformed)
+
+
+# Numbers, text and depth
+
+
+@pytest.mark.parametrize("constant", ["NaN", "Infinity", "-Infinity", "nan", "inf", "-NaN"])
+def test_numbers_that_json_does_not_have_are_parse_errors(constant: str) -> None:
+    """RFC 8259, 6: "Numeric values that cannot be represented in the grammar below (such as Infinity and NaN)
+    are not permitted"."""
+    for data in (
+        message(f'"id":{constant}', '"method":"x"'),
+        message('"id":1', '"method":"x"', f'"params":{{"x":{constant}}}'),
+        message('"id":1', '"method":"x"', f'"extra":[{constant}]'),
+    ):
+        assert malformed(data).error.code == PARSE_ERROR
+
+
+@pytest.mark.parametrize("number", ["7" * 400, "-" + "7" * 400, "1e400", "-1e-400", "0." + "7" * 400], ids=range(5))
+def test_a_number_of_any_size_may_stand_in_params(number: str) -> None:
+    assert bytes(frame(message('"id":1', '"method":"x"', f'"params":{{"x":{number}}}')).params).endswith(b"}")
+
+
+@pytest.mark.parametrize("escape", ["\\ud800", "\\udc00", "\\ud800\\ud800", "\\udc00\\ud800", "\\ud800x"])
+def test_half_a_surrogate_pair_is_no_text(escape: str) -> None:
+    """basic, Messages: "JSON-RPC messages MUST be UTF-8 encoded", which half a pair cannot be."""
+    for data in (
+        message(f'"id":"{escape}"', '"method":"x"'),
+        message('"id":1', f'"method":"{escape}"'),
+        message('"id":1', '"method":"x"', f'"params":{{"x":"{escape}"}}'),
+    ):
+        assert malformed(data).error.code == PARSE_ERROR
+
+
+def test_a_whole_surrogate_pair_is_one_character() -> None:
+    assert frame(message('"id":"\\ud83d\\ude00"', '"method":"x"')).id == "😀"
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        b"\xff",
+        b"\x80",
+        b"\xc3",
+        b"\xc0\xaf",
+        b"\xe0\x80\x80",
+        b"\xed\xa0\x80",
+        b"\xf4\x90\x80\x80",
+        b"\xf8\x88\x80\x80\x80",
+    ],
+    ids=lambda bad: bad.hex(),
+)
+@pytest.mark.parametrize(
+    "around",
+    [
+        b'{"jsonrpc":"2.0","id":"%s","method":"x"}',
+        b'{"jsonrpc":"2.0","id":1,"method":"%s"}',
+        b'{"jsonrpc":"2.0","id":1,"method":"x","params":{"a":"%s"}}',
+        b'{"jsonrpc":"2.0","id":1,"method":"x","params":{"%s":1}}',
+        b'{"jsonrpc":"2.0","id":1,"method":"x","unknown":"%s"}',
+        b'{"jsonrpc":"2.0","id":1,"method":"x","%s":1}',
+        b'{"jsonrpc":"2.0","id":1,"result":{"deep":[{"a":"%s"}]}}',
+        b'[{"jsonrpc":"2.0","id":1,"method":"x","params":{"a":"%s"}}]',
+        b"%s",
+    ],
+)
+def test_bytes_that_are_not_utf_8_are_a_parse_error_wherever_they_hide(bad: bytes, around: bytes) -> None:
+    """basic, Messages: "MUST be UTF-8 encoded". A decoder that skips what it is not asked for would not look."""
+    found = malformed(around % bad)
+    assert (found.error.code, found.id) == (PARSE_ERROR, None)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"[" * 100_000,
+        b"[" * 100_000 + b"]" * 100_000,
+        b'{"a":' * 100_000,
+        b'{"a":' * 100_000 + b"1" + b"}" * 100_000,
+        message('"id":1', '"method":"x"', '"params":{"a":' + "[" * 100_000 + "]" * 100_000 + "}"),
+        message('"id":1', '"method":"x"', '"extra":' + "[" * 100_000 + "]" * 100_000),
+        message('"id":' + "[" * 100_000 + "]" * 100_000, '"method":"x"'),
+        b"[" + message('"id":1', '"method":"x"', '"params":{"a":' + "[" * 100_000 + "]" * 100_000 + "}") + b"]",
+    ],
+    ids=range(8),
+)
+def test_a_hundred_thousand_brackets_are_a_parse_error(data: bytes) -> None:
+    assert (malformed(data).error.code, malformed(data).id) == (PARSE_ERROR, None)
+
+
+# Batches
+
+
+def test_an_array_is_its_members_each_read_alone() -> None:
+    """2025-03-26, basic, Batching."""
+    found = jsonrpc.decode(
+        b"[" + b",".join([message('"id":1', '"method":"ping"'), b"1", b"{}", message('"method":"n"')]) + b"]"
+    )
+    assert isinstance(found, list)
+    assert [type(one) for one in found] == [Frame, Malformed, Malformed, Frame]
+    assert [one.error.code for one in found if isinstance(one, Malformed)] == [INVALID_REQUEST] * 2
+
+
+def test_a_batch_inside_a_batch_is_one_invalid_member() -> None:
+    found = jsonrpc.decode(b"[[" + message('"id":1', '"method":"ping"') + b"]]")
+    assert isinstance(found, list)
+    (member,) = found
+    assert isinstance(member, Malformed)
+    assert (member.error.code, member.id) == (INVALID_REQUEST, None)
+
+
+def test_an_empty_array_is_a_batch_without_members() -> None:
+    assert jsonrpc.decode(b"[]") == []
+
+
+def test_a_batch_that_is_not_json_is_one_parse_error() -> None:
+    """JSON-RPC 2.0, 7: the example "rpc call Batch, invalid JSON" is answered by one error."""
+    assert malformed(b"[" + message('"id":1', '"method":"ping"') + b',{"jsonrpc"').error.code == PARSE_ERROR
+
+
+# What we say
+
+
+@pytest.mark.parametrize("revision", [None, *REVISIONS])
+def test_an_id_that_could_not_be_read_is_null_up_to_2025_06_18_and_left_out_after(revision: str | None) -> None:
+    """JSON-RPC 2.0, 5: "it MUST be Null"; from 2025-11-25 on JSONRPCErrorResponse forbids null and does not require
+    the id."""
+    said = json.loads(jsonrpc.error(None, ParseError("no"), revision))
+    if revision is None or revision <= V2025_06_18:
+        assert said == {"jsonrpc": "2.0", "id": None, "error": {"code": PARSE_ERROR, "message": "no"}}
+    else:
+        assert said == {"jsonrpc": "2.0", "error": {"code": PARSE_ERROR, "message": "no"}}
+
+
+def test_an_error_without_data_says_nothing_about_data() -> None:
+    assert "data" not in json.loads(jsonrpc.error(1, InvalidParams("no")))["error"]
+    assert json.loads(jsonrpc.error(1, InvalidParams("no", {"a": 1})))["error"]["data"] == {"a": 1}
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+def test_a_missing_resource_has_its_own_code_until_2025_11_25(revision: str) -> None:
+    """server/resources, Error Handling: -32002; 2026-07-28: -32602, and -32002 MUST NOT be emitted."""
+    code = json.loads(jsonrpc.error(1, ResourceNotFound("a://b"), revision))["error"]["code"]
+    assert code == (-32602 if revision == V2026_07_28 else -32002)
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+def test_the_codes_of_2026_07_28_are_not_said_before_it(revision: str) -> None:
+    code = json.loads(jsonrpc.error(1, MissingCapability({"roots": {}}), revision))["error"]["code"]
+    assert (code == -32021) == (revision not in HANDSHAKE)
+
+
+def test_a_notification_has_no_id_and_a_message_without_params_no_params() -> None:
+    assert json.loads(jsonrpc.notification("n", None)) == {"jsonrpc": "2.0", "method": "n"}
+    assert json.loads(jsonrpc.notification("n", {"a": 1})) == {"jsonrpc": "2.0", "method": "n", "params": {"a": 1}}
+    assert json.loads(jsonrpc.request(1, "m", None)) == {"jsonrpc": "2.0", "id": 1, "method": "m"}
+    assert json.loads(jsonrpc.request("1", "m", {})) == {"jsonrpc": "2.0", "id": "1", "method": "m", "params": {}}
+
+
+@given(st.one_of(st.integers(-(2**63), 2**63 - 1), st.text(st.characters(exclude_categories=["Cs"]))))
+def test_what_we_write_has_no_raw_newline_and_is_read_back_the_same(id: int | str) -> None:
+    """basic/transports, stdio: "Messages are delimited by newlines, and MUST NOT contain embedded newlines"."""
+    said = [
+        jsonrpc.result(id, b"{}"),
+        jsonrpc.error(id, InvalidRequest(f"about {id}"), V2025_11_25),
+        jsonrpc.request(id, "m", {"x": id}),
+    ]
+    for data in said:
+        assert b"\n" not in data
+        assert frame(data).id == id
+
+
+@given(st.binary() | st.text().map(lambda text: text.encode(errors="surrogatepass")))
+def test_decoding_never_raises(data: bytes) -> None:
+    found = jsonrpc.decode(data)
+    for one in found if isinstance(found, list) else [found]:
+        assert isinstance(one, Frame | Malformed)
+
+
+# The 318 files of the JSON Parsing Test Suite: y_ must be accepted, n_ rejected, i_ is up to the parser
+
+absent = pytest.mark.skipif(not CASES.is_dir(), reason="the JSON parsing cases are not here: ../shared/data/json")
+
+
+def _files(prefix: str) -> list[Any]:
+    return [pytest.param(path, id=path.stem) for path in sorted(CASES.glob(f"{prefix}_*.json"))]
+
+
+def _inside(data: bytes) -> bytes:
+    return b'{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"x":' + data + b"}}"
+
+
+@absent
+def test_all_the_cases_are_there() -> None:
+    assert [len(_files(prefix)) for prefix in "yni"] == [95, 188, 35]
+
+
+@absent
+@pytest.mark.parametrize("path", _files("y"))
+def test_json_that_must_be_accepted_is_accepted_in_params(path: Path) -> None:
+    data = path.read_bytes()
+    found = frame(_inside(data))
+    assert json.loads(bytes(found.params)) == {"x": json.loads(data)}
+
+
+@absent
+@pytest.mark.parametrize("path", _files("y"))
+def test_json_that_must_be_accepted_is_no_parse_error_as_a_whole_message(path: Path) -> None:
+    """None of them is a message, so each is an invalid request, or a batch of such."""
+    found = jsonrpc.decode(path.read_bytes())
+    for one in found if isinstance(found, list) else [found]:
+        assert isinstance(one, Malformed)
+        assert one.error.code == INVALID_REQUEST
+
+
+@absent
+@pytest.mark.parametrize("path", _files("n"))
+def test_what_must_be_rejected_is_a_parse_error_whole_and_inside(path: Path) -> None:
+    data = path.read_bytes()
+    for written in (data, _inside(data), b"[" + _inside(data) + b"]"):
+        found = malformed(written)
+        assert (found.error.code, found.id) == (PARSE_ERROR, None)
+
+
+@absent
+@pytest.mark.parametrize("path", _files("i"))
+def test_what_may_be_either_is_one_of_the_two(path: Path) -> None:
+    data = path.read_bytes()
+    whole = jsonrpc.decode(data)
+    assert isinstance(whole, list | Malformed)
+    inside = jsonrpc.decode(_inside(data))
+    if isinstance(inside, Malformed):
+        assert inside.error.code == PARSE_ERROR
+    else:
+        # What is let in can be passed on: a gateway writes it back as it came.
+        assert isinstance(inside, Frame)
+        assert bytes(inside.params) in msgspec.json.encode({"params": inside.params})
