@@ -20,7 +20,7 @@ from portico.rpc.call import Handler
 from portico.rpc.channel import Channel
 from portico.wire.meta import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, PROTOCOL_VERSION
 
-PATIENCE = 20.0
+PATIENCE = 10.0
 MODERN = "2026-07-28"
 
 

@@ -43,7 +43,7 @@ class Closed(msgspec.Struct):
 
 async def text_of(server: Server, name: str, arguments: dict[str, Any], **options: Any) -> str:
     """What the model reads, error or not."""
-    async with Client(server, **options) as client:
+    async with Client(server, **{"timeout": 10.0} | options) as client:
         return (await client.call_tool(name, arguments, raise_on_error=False)).text
 
 
@@ -599,5 +599,5 @@ async def test_calls_run_side_by_side() -> None:
 async def test_a_thousand_tools_are_found_by_name() -> None:
     server = Server("s")
     for number in range(1000):
-        server.add(Tool(partial(str, number), name=f"t{number}"))
+        server.add(Tool(lambda number=number: str(number), name=f"t{number}"))
     assert await text_of(server, "t777", {}) == "777"

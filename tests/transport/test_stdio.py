@@ -10,6 +10,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -240,7 +241,9 @@ def test_a_closed_stdout_ends_the_process_quietly(start: Start, flags: tuple[str
     child = start(*flags)
     assert child.stdout is not None
     child.stdout.close()
-    send(child, PING)
+    with suppress(BrokenPipeError):
+        # On some loops the server notices before we say anything.
+        send(child, PING)
     assert child.wait(timeout=10) == 0
     assert child.stderr is not None
     assert child.stderr.read() == b""

@@ -173,7 +173,7 @@ def test_a_method_is_text(method: str) -> None:
 
 @pytest.mark.parametrize("params", ["null", "[]", "[1]", "1", "true", '"{}"', "1.5"])
 def test_params_are_an_object(params: str) -> None:
-    """The schemas of all revisions: `params` is an object; positional parameters, which JSON-RPC has, are not in MCP."""
+    """The schemas of all revisions: `params` is an object. Positional parameters, which JSON-RPC has, MCP has not."""
     found = malformed(message('"id":7', '"method":"x"', f'"params":{params}'))
     assert (found.error.code, found.id) == (INVALID_REQUEST, 7)
 

@@ -16,10 +16,11 @@ from msgspec import UNSET, Raw
 
 from portico.rpc.call import Call
 from portico.rpc.rounds import Seal, binding
-from portico.wire.errors import InvalidParams, MissingCapability
+from portico.wire.errors import InvalidParams, MissingCapability, ProtocolError, Refused
 from portico.wire.inputs import ElicitUrlParams, InputRequest, InputRequiredResult
 from portico.wire.jsonrpc import NOTHING, encode
 from portico.wire.methods import METHODS
+from portico.wire.revisions import MODERN, V2025_06_18, V2025_11_25
 
 _responses = msgspec.json.Decoder(dict[str, Raw] | None)
 
@@ -64,7 +65,11 @@ class Rounds:
         _require(call, method, params)
         result = METHODS[method].result
         if call.ask is not None:
-            return _typed(await call.ask(method, params), result, method)
+            try:
+                return _typed(await call.ask(method, params), result, method)
+            except ProtocolError as refusal:
+                # It is the client's answer to us, not ours to the client's request.
+                raise Refused(f"The client refused {method}: {refusal.message}") from None
         key = self._key(method.partition("/")[0], key)
         answer = self._answers.get(key)
         if answer is not None:
@@ -116,19 +121,17 @@ def _typed(answer: Raw, kind: Any, key: str) -> Any:
 
 
 def _require(call: Call, method: str, params: Any) -> None:
-    """Only what the client has declared may be asked of it."""
-    capabilities = call.capabilities
-    if call.ask is not None and call.revision is not None and not METHODS[method].known_to(call.revision):
-        # Elicitation came with 2025-06-18; whatever an older client declares, its revision has no such request.
-        raise MissingCapability({method.partition("/")[0]: {}})
+    """Only what the client has declared, and what its revision has, may be asked of it."""
+    capabilities, revision = call.capabilities, call.revision or MODERN
     if method == "elicitation/create":
         mode = "url" if isinstance(params, ElicitUrlParams) else "form"
-        if not capabilities.can_elicit(mode):
+        since = V2025_11_25 if mode == "url" else V2025_06_18
+        if revision < since or not capabilities.can_elicit(mode):
             raise MissingCapability({"elicitation": {mode: {}} if mode == "url" else {}})
     elif method == "sampling/createMessage":
         if capabilities.sampling is None:
             raise MissingCapability({"sampling": {}})
-        if params.tools is not None and "tools" not in capabilities.sampling:
+        if params.tools is not None and (revision < V2025_11_25 or "tools" not in capabilities.sampling):
             raise MissingCapability({"sampling": {"tools": {}}})
     elif capabilities.roots is None:
         raise MissingCapability({"roots": {}})

@@ -155,11 +155,15 @@ class Stdio(asyncio.Protocol):
 
     def _write(self, messages: list[bytes]) -> None:
         messages.append(b"")
-        self._writer.write(b"\n".join(messages))
+        self._put(b"\n".join(messages))
 
     def send(self, message: bytes) -> None:
-        if not self.broken and self._writer is not None:
-            self._writer.write(message + b"\n")
+        self._put(message + b"\n")
+
+    def _put(self, data: bytes) -> None:
+        # The pipe may be closing before anybody has told us.
+        if not self.broken and not self._writer.is_closing():
+            self._writer.write(data)
 
     def pause_writing(self) -> None:
         self._writable.clear()
@@ -250,6 +254,9 @@ class _PlainWriter:
 
     def get_write_buffer_size(self) -> int:
         return 0
+
+    def is_closing(self) -> bool:
+        return False
 
     def close(self) -> None:
         self._output.connection_lost(None)

@@ -14,6 +14,7 @@ Error                        everything we raise on purpose
 │   └── UnsupportedVersion         -32022  2026-07-28
 ├── TransportError           the bytes did not make it: ConnectFailed, Closed, TimedOut
 ├── ToolError                a tool said no: an isError result, never a JSON-RPC error
+│   └── Refused                    because the client would not answer what the tool asked of it
 └── UsageError               our API was misused; raised while building, never while answering
 ```
 """
@@ -129,6 +130,10 @@ class TimedOut(TransportError):
 
 class ToolError(Error):
     """A tool says no. The text goes to the model as it is, so write it for the model."""
+
+
+class Refused(ToolError):
+    """The client would not answer what a body asked of it. A body may catch this and do without."""
 
 
 class UsageError(Error):
