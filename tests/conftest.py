@@ -142,7 +142,7 @@ class Wire(_Conversation):
         return self._inbox.empty()
 
     async def close(self) -> None:
-        await self.channel.finish(0)
+        await self.channel.end(0)
         self.session.close()
 
 

@@ -351,7 +351,7 @@ class Stream:
                 for _ in range(12):
                     await asyncio.sleep(0)
             frames = [frame for message in list(self.said) for frame in check(message)]
-            await self.channel.finish(0)
+            await self.channel.end(0)
             self.session.close()
         for message in self.said:
             check(message)

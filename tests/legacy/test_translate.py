@@ -345,7 +345,7 @@ def test_a_question_to_the_model_is_stripped_to_its_last_message(revision: str) 
         tools=[tools.Tool(name="t", input_schema={"type": "object"})],
         tool_choice=tools.ToolChoice("auto"),
     )
-    found = written(translate.notice(asked, revision))
+    found = written(translate.question(asked, revision))
     assert ("tools" in found) == ("toolChoice" in found) == (revision >= V2025_11_25)
     (message,) = found["messages"]
     assert ("_meta" in message) == (revision >= V2025_11_25)
@@ -359,5 +359,5 @@ def test_before_2025_11_25_a_message_has_one_block(revision: str) -> None:
     one = inputs.CreateMessageParams(
         messages=[inputs.SamplingMessage("user", [content.TextContent(text="t")])], max_tokens=5
     )
-    (message,) = written(translate.notice(one, revision))["messages"]
+    (message,) = written(translate.question(one, revision))["messages"]
     assert message["content"] == {"type": "text", "text": "t"}

@@ -118,6 +118,10 @@ async def server(gate: Gate) -> AsyncIterator[Server]:
         await ctx.report_progress(1)
         return "done"
 
+    @server.tool
+    async def asks(ctx: Context) -> str:
+        return (await ctx.elicit("Sure?", bool)).action
+
     @server.resource("door://open")
     async def opened() -> str:
         return "open"
@@ -515,6 +519,26 @@ async def test_a_response_to_nothing_is_not_answered(data: bytes, server: Server
     assert wire.is_silent
 
 
+@pytest.mark.parametrize("error", [{"code": "x", "message": "no"}, {"message": "no"}, "no", None])
+async def test_an_unreadable_answer_to_our_question_ends_the_question_and_is_not_answered_under_its_id(
+    error: Any, server: Server, connect: Connect
+) -> None:
+    """The id in a response is one of ours; said back, it would answer some request of the client's. And whoever waits
+    for that response must not wait for ever (JSON-RPC 2.0, 5: the caller of the tool is owed an answer)."""
+    wire = connect(server)
+    await wire.initialize(V2025_11_25, {"elicitation": {}})
+    wire.send({"jsonrpc": "2.0", "id": 5, "method": "tools/call", "params": {"name": "asks"}})
+    question = await wire.receive()
+    assert question["method"] == "elicitation/create"
+    wire.send({"jsonrpc": "2.0", "id": question["id"], "error": error})
+    await turns()
+    said = []
+    while not wire.is_silent:
+        said.append(await wire.receive())
+    assert question["id"] not in [frame.get("id") for frame in said]
+    assert [frame["id"] for frame in said if frame.get("id") is not None] == [5]
+
+
 # What cannot be read
 
 
@@ -555,6 +579,26 @@ async def test_an_id_in_flight_cannot_be_used_again_until_it_is_answered(
     gate.opened.set()
     assert (await wire.response(5))["result"]["content"][0]["text"] == "done"
     assert "result" in await wire.modern("tools/list", id=5)
+
+
+async def test_calls_without_an_id_count_against_the_bound_as_well(connect: Connect) -> None:
+    """A tools/call that is written as a notification must not be a way around the number of calls in flight."""
+    server = Server("bounded")
+    running = []
+
+    @server.tool
+    async def work(n: int) -> str:
+        running.append(n)
+        await asyncio.Event().wait()
+        return "never"
+
+    wire = connect(server)
+    await wire.initialize(V2025_11_25)
+    wire.channel.most_in_flight = 3
+    for n in range(20):
+        wire.notify("tools/call", {"name": "work", "arguments": {"n": n}})
+    await turns()
+    assert len(running) <= 3
 
 
 async def test_a_cancelled_call_is_not_answered(server: Server, gate: Gate, connect: Connect) -> None:
@@ -725,6 +769,14 @@ async def test_a_batch_does_not_wait_for_a_call_that_is_not_in_it(server: Server
     wire.send([{"jsonrpc": "2.0", "id": 2, "result": {}}, PING])
     assert not wire.is_silent, "the batch waits for call 2, which is no member of it"
     assert [reply["id"] for reply in await wire.receive()] == [1]
+
+
+async def test_the_answer_to_a_batch_of_nonsense_is_not_many_times_its_size(server: Server, connect: Connect) -> None:
+    """Each member of two bytes would get an error of a hundred; a line of 4 MB would be answered by 200."""
+    wire = connect(server)
+    data = b"[" + b"1," * 99_999 + b"1]"
+    wire.send_bytes(data)
+    assert len(await wire.receive_bytes()) <= 5 * len(data)
 
 
 async def test_the_door_itself_knows_batches_where_it_is_told_to(server: Server) -> None:

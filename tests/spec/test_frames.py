@@ -487,7 +487,7 @@ class Peer:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.channel.finish(0)
+        await self.channel.end(0)
         self.session.close()
 
     def _hear(self, message: bytes) -> None:
@@ -678,7 +678,7 @@ async def changes_to_a_listener(peer: Peer) -> None:
         await peer.notice(method)
     # 2026-07-28, basic/utilities/subscriptions: each event carries the id of its listen request, in the same type.
     assert all(frame["params"]["_meta"][SUBSCRIPTION_ID] == id for frame in peer.frames)
-    await peer.channel.finish(PATIENCE)
+    await peer.channel.end(PATIENCE)
     assert [frame.get("method", frame.get("id")) for frame in peer.frames[-2:]] == [id, "notifications/cancelled"]
 
 

@@ -42,6 +42,8 @@ class CallToolResult(Struct):
     structured: Any = None
     is_error: bool = False
     meta: dict[str, Any] | None = None
+    # None may be what the tool gave.
+    has_structured: bool = False
 
     @property
     def text(self) -> str:
@@ -50,7 +52,7 @@ class CallToolResult(Struct):
     @property
     def data(self) -> Any:
         """The value itself: the structured one, taken out of the object older revisions put around it, or the text."""
-        if self.structured is None:
+        if not self.has_structured:
             return self.text or None
         if isinstance(self.structured, dict) and self.structured.keys() == {"result"}:
             return self.structured["result"]
@@ -244,8 +246,14 @@ class Client:
         params: dict[str, Any] = {"name": name, "arguments": arguments or {}}
         async with self._progressing(params, on_progress or self._progress):
             said: ReceivedToolResult = await self._result("tools/call", params, timeout)
-        structured = None if said.structured_content is UNSET else said.structured_content
-        result = CallToolResult(said.content, structured, said.is_error, None if said.meta is UNSET else said.meta)
+        given = said.structured_content is not UNSET
+        result = CallToolResult(
+            said.content,
+            said.structured_content if given else None,
+            said.is_error,
+            None if said.meta is UNSET else said.meta,
+            given,
+        )
         if result.is_error and raise_on_error:
             raise ToolError(result.text)
         return result
@@ -271,7 +279,7 @@ class Client:
         while True:
             page = await self._result(method, params)
             found.extend(getattr(page, member))
-            if page.next_cursor is UNSET:
+            if page.next_cursor is UNSET or page.next_cursor is None:
                 return found
             params = {"cursor": page.next_cursor}
 

@@ -9,15 +9,31 @@ import msgspec
 from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
-from portico.rpc.call import Call, Handler
+from portico.rpc.call import Call, Emit, Handler
 from portico.wire.errors import InternalError, MissingCapability
 from portico.wire.inputs import InputRequest, InputRequiredResult
 from portico.wire.jsonrpc import NOTHING
+from portico.wire.notices import ProgressParams
 
 # A server that never stops asking is broken; clients give up at about the same number.
 MOST_ROUNDS = 10
 
 _members = msgspec.json.Decoder(dict[str, Raw])
+
+
+class Growing:
+    """Progress that never goes back: a call that is entered again keeps its token, and must not seem to start over."""
+
+    def __init__(self, emit: Emit) -> None:
+        self._emit = emit
+        self._reached = float("-inf")
+
+    def emit(self, method: str, params: Any) -> None:
+        if isinstance(params, ProgressParams):
+            if params.progress <= self._reached:
+                return
+            self._reached = params.progress
+        self._emit(method, params)
 
 
 async def push(call: Call, asked: InputRequiredResult, handler: Handler) -> Any:

@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from portico.legacy import translate
-from portico.legacy.push import push
+from portico.legacy.push import Growing, push
 from portico.rpc.call import Ask, Call, Emit, Handler, hand_over
 from portico.wire import jsonrpc, notices
 from portico.wire.content import EmptyResult
@@ -72,6 +72,7 @@ class Session:
         self.client: Implementation | None = None
         self.log_level = "info"
         self.stream: Stream | None = None
+        self._offered = ServerCapabilities()
         self._subscribed: dict[str, asyncio.Task[Any]] = {}
         self._listening: asyncio.Task[Any] | None = None
 
@@ -95,6 +96,8 @@ class Session:
         if self.revision < NEWEST_HANDSHAKE:
             call.emit = partial(_emit, call.emit, self.revision)
             call.ask = partial(_ask, call.ask, self.revision) if call.ask is not None else None
+        if call.progress_token is not None:
+            call.emit = Growing(call.emit).emit
         if not getattr(self.handler, "instant", False):
             await hand_over(call)
         result = await self.handler(call)
@@ -106,6 +109,8 @@ class Session:
 
     def _admit(self, call: Call) -> None:
         """Whether this may be said now, and at this revision."""
+        if self.state == "SHUTDOWN":
+            raise InvalidRequest("The session is over")
         if self.state == "CREATED":
             raise InvalidRequest("Not initialized: the first request must be initialize, or carry a modern _meta")
         if self.state == "INITIALIZING":
@@ -137,6 +142,7 @@ class Session:
             self.state = "CREATED"
             raise
         call.revision = self.revision = revision
+        self._offered = greeting.capabilities
         self.capabilities = params.capabilities
         self.client = params.client_info
         if self.stream is not None:
@@ -162,14 +168,22 @@ class Session:
         return _Greeting(found.capabilities, server, found.instructions)
 
     async def _initialized(self, call: Call) -> None:
+        if call.id is not None:
+            raise MethodNotFound(f"Method not found: {call.method} is a notification")
         if self.state == "INITIALIZING" and self.revision is not None:
             self._operate()
 
     async def _ping(self, call: Call) -> EmptyResult:
         return EmptyResult()
 
-    async def _set_level(self, call: Call) -> EmptyResult:
+    def _admit_feature(self, call: Call, offered: Any) -> None:
+        """The same for what only exists when the server has said so."""
         self._admit(call)
+        if not offered:
+            raise MethodNotFound(f"Method not found: {call.method} (not among the server's capabilities)")
+
+    async def _set_level(self, call: Call) -> EmptyResult:
+        self._admit_feature(call, self._offered.logging is not None)
         self.log_level = METHODS["logging/setLevel"].decode(call.params).level
         return EmptyResult()
 
@@ -213,7 +227,7 @@ class Session:
             heard.set()
 
     async def _subscribe(self, call: Call) -> EmptyResult:
-        self._admit(call)
+        self._admit_feature(call, (self._offered.resources or {}).get("subscribe"))
         uri = METHODS[call.method].decode(call.params).uri
         if uri in self._subscribed:
             return EmptyResult()
@@ -227,7 +241,7 @@ class Session:
         return EmptyResult()
 
     async def _unsubscribe(self, call: Call) -> EmptyResult:
-        self._admit(call)
+        self._admit_feature(call, (self._offered.resources or {}).get("subscribe"))
         task = self._subscribed.pop(METHODS[call.method].decode(call.params).uri, None)
         if task is not None:
             task.cancel()
@@ -239,7 +253,7 @@ def _emit(emit: Emit, revision: Revision, method: str, params: Any) -> None:
 
 
 async def _ask(ask: Ask, revision: Revision, method: str, params: Any) -> Raw:
-    return await ask(method, translate.notice(params, revision))
+    return await ask(method, translate.question(params, revision))
 
 
 # What the session answers itself. Early servers knew the notification by its short name too.

@@ -40,6 +40,7 @@ SINCE: dict[type[Struct], dict[str, Revision]] = {
     content.ResourceLink: {"icons": V2025_11_25},
     content.TextContents: {"meta": V2025_06_18},
     content.BlobContents: {"meta": V2025_06_18},
+    content.Contents: {"meta": V2025_06_18},
     notices.ProgressParams: {"message": V2025_03_26},
     inputs.SamplingMessage: {"meta": V2025_11_25},
     inputs.CreateMessageParams: {"tools": V2025_11_25, "tool_choice": V2025_11_25},
@@ -70,8 +71,36 @@ def result(said: Any, revision: Revision) -> Any:
 
 
 def notice(params: Any, revision: Revision) -> Any:
-    """A notification's params as this revision has them."""
+    """The params of a notification as this revision has them."""
     return strip(params, revision) if isinstance(params, Struct) else params
+
+
+def question(params: Any, revision: Revision) -> Any:
+    """The params of a request to the client as this revision has them."""
+    if isinstance(params, inputs.CreateMessageParams):
+        messages = [one for message in params.messages for one in _spoken(message, revision)]
+        return strip(replace(params, messages=messages), revision)
+    if isinstance(params, inputs.ElicitFormParams) and revision < V2025_11_25:
+        return replace(params, requested_schema=_plain_form(params.requested_schema))
+    return notice(params, revision)
+
+
+def _spoken(message: inputs.SamplingMessage, revision: Revision) -> list[inputs.SamplingMessage]:
+    """Before 2025-11-25 a message has one block, so several become several messages."""
+    blocks = message.content if isinstance(message.content, list) else [message.content]
+    said = [block(part, revision) for part in blocks]
+    if revision >= V2025_11_25:
+        return [replace(message, content=said if isinstance(message.content, list) else said[0])]
+    return [strip(replace(message, content=part), revision) for part in said]
+
+
+def _plain_form(schema: dict[str, Any]) -> dict[str, Any]:
+    """2025-06-18 has defaults for yes/no fields only."""
+    fields = {
+        name: field if field.get("type") == "boolean" else {k: v for k, v in field.items() if k != "default"}
+        for name, field in schema.get("properties", {}).items()
+    }
+    return {**schema, "properties": fields}
 
 
 def block(said: Any, revision: Revision) -> Any:
@@ -127,9 +156,14 @@ def _call_tool(said: tools.CallToolResult, revision: Revision) -> tools.CallTool
         said = replace(said, structured_content=UNSET)
     elif structured is not UNSET and not _is_object(structured):
         said = replace(said, structured_content={"result": structured})
-    if revision < V2025_06_18:
+    if revision < V2025_11_25:
         said = replace(said, content=[block(part, revision) for part in said.content])
     return said
+
+
+def wrapped(structured: Raw) -> Raw:
+    """What `wrapped_schema` describes."""
+    return Raw(b'{"result":' + bytes(structured) + b"}")
 
 
 def _is_object(structured: Any) -> bool:

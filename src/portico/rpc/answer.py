@@ -21,20 +21,23 @@ from portico.wire.errors import (
     ToolError,
     UnsupportedVersion,
 )
+from portico.wire.inputs import InputRequiredResult
 from portico.wire.jsonrpc import Frame, Malformed
-from portico.wire.methods import METHODS
+from portico.wire.methods import ASKABLE, METHODS
 from portico.wire.revisions import MODERN, MODERN_REVISIONS, Revision
 from portico.wire.tools import CallToolResult
 
 log = logging.getLogger("portico")
 
+MOST_IN_BATCH = 1000
+
 _STAMP = b'{"resultType":"complete"'
 
 
-def open_call(frame: Frame, emit: Emit = _silence, ask: Ask | None = None, principal: Any = None) -> Call:
-    """The Call a request or notification makes. Era is decided here, before the method means anything."""
+def new_call(frame: Frame, emit: Emit = _silence, ask: Ask | None = None, principal: Any = None) -> Call:
+    """A Call with what the frame itself says."""
     assert isinstance(frame.method, str)
-    call = Call(
+    return Call(
         method=frame.method,
         params=frame.params,
         id=None if frame.id is UNSET else frame.id,
@@ -42,59 +45,100 @@ def open_call(frame: Frame, emit: Emit = _silence, ask: Ask | None = None, princ
         emit=emit,
         ask=ask,
     )
-    meta = metas.read(frame.params)
-    if meta is metas.NO_META:
-        _refuse_bare(call)
+
+
+def open_call(frame: Frame, emit: Emit = _silence, ask: Ask | None = None, principal: Any = None) -> Call:
+    """The Call a request or notification makes. Era is decided here, before the method means anything."""
+    call = new_call(frame, emit, ask, principal)
+    if call.id is None:
+        # A notification owes nobody its capabilities.
         return call
+    meta = metas.read(frame.params)
+    if meta.protocol_version is not UNSET:
+        call.capabilities = metas.require(meta)
+        enter(call, meta, meta.protocol_version)
+        return call
+    row = METHODS.get(call.method)
+    # A method that only 2026-07-28 has must come with that revision's `_meta`.
+    if meta.capabilities is not UNSET or (row is not None and row.since >= MODERN):
+        raise InvalidParams(f"Missing required _meta key: {metas.PROTOCOL_VERSION}")
     if meta.progress_token is not UNSET:
         call.progress_token = meta.progress_token
-    if meta.protocol_version is UNSET:
-        if meta.capabilities is not UNSET:
-            raise InvalidParams(f"Missing required _meta key: {metas.PROTOCOL_VERSION}")
-        _refuse_bare(call)
-        return call
-    return _modern(call, meta, meta.protocol_version)
+    return call
 
 
-def _modern(call: Call, meta: metas.Meta, version: str) -> Call:
+def enter(call: Call, meta: metas.Meta, version: str) -> None:
     """2026-07-28: everything about the client is in this one request, and nothing is remembered from the last."""
-    call.capabilities = metas.require(meta)
     if version not in MODERN_REVISIONS:
         raise UnsupportedVersion(version, list(MODERN_REVISIONS))
     call.revision = version
     call.ask = None
+    if meta.progress_token is not UNSET:
+        call.progress_token = meta.progress_token
     if meta.client is not UNSET:
         call.client = meta.client
     if meta.log_level is not UNSET:
         call.log_level = meta.log_level
-    return call
-
-
-def _refuse_bare(call: Call) -> None:
-    """A method that only 2026-07-28 has must come with that revision's `_meta`."""
-    row = METHODS.get(call.method)
-    if row is not None and row.since >= MODERN and row.result is not None:
-        raise InvalidParams(f"Missing required _meta key: {metas.PROTOCOL_VERSION}")
 
 
 async def respond(call: Call, handler: Handler) -> bytes:
     """The response to one request, whatever happens."""
+    failure: BaseException
     try:
         return conclude(call, await handler(call))
-    except ProtocolError as failure:
-        return jsonrpc.error(call.id, failure, call.revision)
-    except ToolError as refusal:
-        return conclude(call, failed(str(refusal)))
-    except Exception as failure:
-        error = unexpected(failure, call.method)
-        if call.method == "tools/call":
-            return conclude(call, failed(error.message))
-        return jsonrpc.error(call.id, error, call.revision)
+    except asyncio.CancelledError as stopped:
+        if _is_being_cancelled(call):
+            raise
+        failure = stopped
+    except (Exception, SystemExit) as raised:
+        failure = raised
+    try:
+        return _excuse(call, failure)
+    except Exception as worse:
+        # What the author wanted to say cannot be said in JSON.
+        return _refuse(call, unexpected(worse, call.method))
 
 
-def failed(text: str) -> CallToolResult:
+def _is_being_cancelled(call: Call) -> bool:
+    """Or else a body has let some cancellation of its own escape, and its caller still waits."""
+    task = None if call.instant else asyncio.current_task()
+    return call.cancelled or (task is not None and task.cancelling() > 0)
+
+
+def _excuse(call: Call, failure: BaseException) -> bytes:
+    """What the client is told of a failure: all of what was meant for it, and nothing of the rest."""
+    if isinstance(failure, ProtocolError):
+        return _refuse(call, failure)
+    tool = call.method == "tools/call"
+    if isinstance(failure, ToolError):
+        text = str(failure).encode(errors="replace").decode()
+        return conclude(call, _failed(call, text)) if tool else _refuse(call, InternalError(text))
+    error = unexpected(failure, call.method)
+    return conclude(call, _failed(call, error.message)) if tool else _refuse(call, error)
+
+
+def _refuse(call: Call, failure: ProtocolError) -> bytes:
+    call.error = failure.code_at(call.revision)
+    return jsonrpc.error(call.id, failure, call.revision)
+
+
+def _failed(call: Call, text: str) -> CallToolResult:
     """A tool that ran and failed is a result, so that the model sees it and can do something else."""
-    return CallToolResult(content=[TextContent(text=text)], is_error=True)
+    return CallToolResult(content=[TextContent(text=text)], is_error=True, meta=call.stamp)
+
+
+async def heed(call: Call, handler: Handler) -> None:
+    """Take a notification. Nobody waits for an answer to one, not even to a wrong one."""
+    row = METHODS.get(call.method)
+    if row is not None and row.result is not None:
+        log.debug("%s came without an id, so there is nobody to do it for", call.method)
+        return
+    try:
+        await handler(call)
+    except ProtocolError as failure:
+        log.debug("%s: %s", call.method, failure.message)
+    except Exception:
+        log.exception("error in %s", call.method)
 
 
 def conclude(call: Call, result: Any) -> bytes:
@@ -102,6 +146,8 @@ def conclude(call: Call, result: Any) -> bytes:
     assert call.id is not None
     if type(result) is Raw:
         return jsonrpc.result(call.id, bytes(result))
+    if type(result) is InputRequiredResult and call.method not in ASKABLE:
+        raise TypeError(f"{call.method} cannot be answered with a question")
     body = jsonrpc.encode(result)
     if (call.revision is None or call.revision < MODERN) and body.startswith(_STAMP):
         body = b"{" + body[len(_STAMP) :].removeprefix(b",")
@@ -142,15 +188,15 @@ def refuse_batch(found: list[Frame | Malformed], batches: bool) -> InvalidReques
     """Only 2025-03-26 has batches, and an empty one is no message anywhere."""
     if not batches:
         return InvalidRequest("Invalid request: this protocol revision has no batches")
+    if len(found) > MOST_IN_BATCH:
+        return InvalidRequest(f"Invalid request: a batch has at most {MOST_IN_BATCH} members")
     return None if found else InvalidRequest("Invalid request: an empty batch")
 
 
 def in_batch(frame: Frame | Malformed) -> Frame | Malformed:
     """2025-03-26, basic/lifecycle: initialize must not be part of a batch."""
-    if isinstance(frame, Frame) and frame.method == "initialize":
-        return Malformed(
-            InvalidRequest("Invalid request: initialize inside a batch"), None if frame.id is UNSET else frame.id
-        )
+    if isinstance(frame, Frame) and frame.method == "initialize" and isinstance(frame.id, int | str):
+        return Malformed(InvalidRequest("Invalid request: initialize inside a batch"), frame.id)
     return frame
 
 
@@ -167,12 +213,14 @@ async def _answer_one(
     revision: Revision | None,
 ) -> bytes | None:
     if isinstance(frame, Malformed):
-        return jsonrpc.error(frame.id, frame.error, revision)
+        return None if frame.is_response else jsonrpc.error(frame.id, frame.error, revision)
     if frame.method is UNSET:
         return None
     try:
         call = open_call(frame, emit, ask, principal)
     except ProtocolError as failure:
         return None if frame.id is UNSET else jsonrpc.error(frame.id, failure, revision or MODERN)
-    reply = await respond(call, handler)
-    return None if call.id is None else reply
+    if call.id is None:
+        await heed(call, handler)
+        return None
+    return await respond(call, handler)

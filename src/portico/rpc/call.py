@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Generator
 from types import coroutine
 from typing import Any
 
-from msgspec import Raw, Struct
+from msgspec import UNSET, Raw, Struct
 
 from portico.wire.jsonrpc import NOTHING, RequestId
 from portico.wire.meta import NO_CAPABILITIES, ClientCapabilities, Implementation, ProgressToken
@@ -47,6 +47,12 @@ class Call(Struct, kw_only=True):
     instant: bool = False
     # What the transport waits for when the other side reads more slowly than we write.
     drain: Callable[[], Awaitable[None]] | None = None
+    # Lets go of the connection while the work goes on; the client comes back for the answer (2025-11-25 over HTTP).
+    release: Callable[[], None] | None = None
+    # Whose results these are, for a failure that is said on the answerer's behalf.
+    stamp: Any = UNSET
+    # The code of the error it was answered with, for transports that have a status of their own.
+    error: int = 0
 
 
 Handler = Callable[[Call], Awaitable[Any]]

@@ -11,11 +11,11 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import copy_context
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from msgspec import UNSET, Raw, Struct
 
-from portico.rpc.answer import in_batch, join, open_call, refuse_batch, respond
+from portico.rpc.answer import heed, in_batch, join, open_call, refuse_batch, respond
 from portico.rpc.call import Call, Handler
 from portico.wire import jsonrpc, notices
 from portico.wire.errors import Closed, InternalError, ProtocolError, TimedOut
@@ -25,8 +25,20 @@ from portico.wire.revisions import MODERN, Revision
 
 log = logging.getLogger("portico")
 
+Finish = Callable[[bytes | None], None]
+
 MOST_IN_FLIGHT = 1024
 _MISSABLE = frozenset({notices.MESSAGE, notices.PROGRESS})
+
+
+class Stream(Protocol):
+    """Where the messages that belong to one request go, when a conversation has more than one stream."""
+
+    def send(self, message: bytes) -> None:
+        """A notification or a question on the way to the answer."""
+
+    def finish(self, message: bytes | None) -> None:
+        """The answer; None when there will be none, because the request was cancelled."""
 
 
 class _Running(Struct, weakref=True):
@@ -71,20 +83,32 @@ class Channel:
 
     def receive(self, data: bytes) -> bytes | None:
         """Take one message. What can be said at once is returned; the rest follows through `send`."""
-        frame = jsonrpc.decode(data)
+        return self.accept(jsonrpc.decode(data))
+
+    def accept(self, frame: Frame | Malformed | list[Frame | Malformed], stream: Stream | None = None) -> bytes | None:
+        """The same for a message that is decoded already, and that may have a stream of its own."""
         if type(frame) is Frame:
-            return self._take(frame, self.send)
+            return self._take(frame, self.finish if stream is None else stream.finish, stream)
         if isinstance(frame, Malformed):
             return self._complain(frame)
         assert isinstance(frame, list)
-        return self._take_batch(frame)
+        return self._take_batch(frame, stream)
 
-    def _take(self, frame: Frame, send: Callable[[bytes], None]) -> bytes | None:
+    def finish(self, message: bytes | None) -> None:
+        if message is not None:
+            self.send(message)
+
+    def _take(self, frame: Frame, finish: Finish, stream: Stream | None) -> bytes | None:
         if frame.method is UNSET:
             self._settle(frame)
             return None
         try:
-            call = open_call(frame, self.emit, self.ask, self.principal)
+            if stream is None:
+                call = open_call(frame, self.emit, self.ask, self.principal)
+            else:
+                emit, ask = partial(self._emit, stream.send), partial(self._ask, stream.send)
+                call = open_call(frame, emit, ask, self.principal)
+                call.release = getattr(stream, "release", None)
         except ProtocolError as failure:
             # The envelope of 2026-07-28 was at fault, so it is answered in that revision's words.
             return None if frame.id is UNSET else jsonrpc.error(frame.id, failure, MODERN)
@@ -94,9 +118,9 @@ class Channel:
             return None
         if len(self._running) >= self.most_in_flight or call.id in self._running:
             return self._refuse(call)
-        return self._step(call, self._serve(call, send))
+        return self._step(call, self._serve(call, finish))
 
-    def _step(self, call: Call, coro: Coroutine[Any, Any, bytes | None]) -> bytes | None:
+    def _step(self, call: Call, coro: Coroutine[Any, Any, Any]) -> bytes | None:
         """Run as far as it goes without waiting; most calls are answered by then and never need a task."""
         context = copy_context()
         call.instant = True
@@ -111,18 +135,16 @@ class Channel:
             self._running[call.id] = _Running(task, call)
         return None
 
-    async def _serve(self, call: Call, send: Callable[[bytes], None]) -> bytes | None:
+    async def _serve(self, call: Call, finish: Finish) -> bytes | None:
+        reply: bytes | None = None
         try:
             reply = await respond(call, self.handler)
         finally:
             if not call.instant:
                 self._forget(call)
-        if call.instant:
-            return reply
-        # A body may swallow its cancellation; the answer is dropped all the same.
-        if not call.cancelled:
-            send(reply)
-        return None
+                # A body may swallow its cancellation; the answer is dropped all the same.
+                finish(None if call.cancelled else reply)
+        return reply if call.instant else None
 
     def _forget(self, call: Call) -> None:
         running = self._running.get(call.id) if call.id is not None else None
@@ -133,35 +155,44 @@ class Channel:
         reason = "this id is already in flight" if call.id in self._running else "too many calls in flight"
         return jsonrpc.error(call.id, InternalError(f"Refused: {reason}"), call.revision or self.revision)
 
-    def _complain(self, found: Malformed) -> bytes:
+    def _complain(self, found: Malformed) -> bytes | None:
         log.debug("malformed message: %s", found.error.message)
-        return jsonrpc.error(found.id, found.error, self.revision)
+        if not found.is_response:
+            return jsonrpc.error(found.id, found.error, self.revision)
+        future = self._asked.get(found.id) if found.id is not None else None
+        if future is not None and not future.done():
+            future.set_exception(ProtocolError("The answer could not be read"))
+        return None
 
     # Batches
 
-    def _take_batch(self, frames: list[Frame | Malformed]) -> bytes | None:
+    def _take_batch(self, frames: list[Frame | Malformed], stream: Stream | None) -> bytes | None:
         refusal = refuse_batch(frames, self.batches)
         if refusal is not None:
             return jsonrpc.error(None, refusal, self.revision)
         replies: list[bytes] = []
         waiting: list[asyncio.Task[Any]] = []
-        for frame in map(in_batch, frames):
-            reply = self._complain(frame) if isinstance(frame, Malformed) else self._take(frame, replies.append)
+
+        def collect(reply: bytes | None) -> None:
             if reply is not None:
                 replies.append(reply)
-            elif isinstance(frame, Frame) and isinstance(frame.id, int | str) and frame.id in self._running:
+
+        for frame in map(in_batch, frames):
+            reply = self._complain(frame) if isinstance(frame, Malformed) else self._take(frame, collect, stream)
+            if reply is not None:
+                replies.append(reply)
+            elif isinstance(frame, Frame) and frame.method is not UNSET and frame.id in self._running:
                 waiting.append(self._running[frame.id].task)
         if not waiting:
             return join(replies)
-        self._keep(asyncio.get_running_loop().create_task(self._reply_together(waiting, replies)))
+        finish = self.finish if stream is None else stream.finish
+        self._keep(asyncio.get_running_loop().create_task(self._reply_together(waiting, replies, finish)))
         return None
 
-    async def _reply_together(self, waiting: list[asyncio.Task[Any]], replies: list[bytes]) -> None:
+    async def _reply_together(self, waiting: list[asyncio.Task[Any]], replies: list[bytes], finish: Finish) -> None:
         """A batch is answered by one array when its last member is done; cancelled members are not in it."""
         await asyncio.wait(waiting)
-        together = join(replies)
-        if together is not None:
-            self.send(together)
+        finish(join(replies))
 
     def _keep(self, task: asyncio.Task[Any]) -> None:
         self._errands.add(task)
@@ -173,16 +204,7 @@ class Channel:
         if call.method == notices.CANCELLED:
             self._cancel(call)
         else:
-            self._step(call, self._heed(call))
-
-    async def _heed(self, call: Call) -> None:
-        try:
-            await self.handler(call)
-        except ProtocolError as failure:
-            # Nobody waits for an answer to a notification, not even to a wrong one.
-            log.debug("%s: %s", call.method, failure.message)
-        except Exception:
-            log.exception("error in %s", call.method)
+            self._step(call, heed(call, self.handler))
 
     def _cancel(self, notice: Call) -> None:
         try:
@@ -205,22 +227,32 @@ class Channel:
             return
         self.send(jsonrpc.notification(method, params))
 
+    def _emit(self, send: Callable[[bytes], None], method: str, params: Any) -> None:
+        send(jsonrpc.notification(method, params))
+
     async def ask(self, method: str, params: Any) -> Raw:
         return await self.request(method, params)
 
+    async def _ask(self, send: Callable[[bytes], None], method: str, params: Any) -> Raw:
+        return await self.request(method, params, send=send)
+
     async def request(
-        self, method: str, params: Any, *, timeout: float | None = None, id: RequestId | None = None
+        self,
+        method: str,
+        params: Any,
+        *,
+        timeout: float | None = None,
+        send: Callable[[bytes], None] | None = None,
     ) -> Raw:
         """Ask the other side, wait for its answer, and give up properly: it is told when we stop waiting."""
         if self._closed:
             raise Closed("the connection is closed")
-        if id is None:
-            self._last_id += 1
-            id = self._last_id
+        self._last_id += 1
+        id = self._last_id
         future: asyncio.Future[Raw] = asyncio.get_running_loop().create_future()
         self._asked[id] = future
         try:
-            self.send(jsonrpc.request(id, method, params))
+            (send or self.send)(jsonrpc.request(id, method, params))
             async with asyncio.timeout(timeout):
                 return await future
         except (TimeoutError, asyncio.CancelledError) as reason:
@@ -251,7 +283,7 @@ class Channel:
     def in_flight(self) -> int:
         return len(self._running)
 
-    async def finish(self, grace: float) -> None:
+    async def end(self, grace: float) -> None:
         """Let what is running come to its end for a moment, then stop it."""
         self._end_listening()
         tasks = [*(running.task for running in self._running.values()), *self._errands]

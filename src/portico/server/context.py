@@ -166,6 +166,12 @@ class Context:
             self._call.emit(notices.PROGRESS, said)
         return _Said(self._call.drain)
 
+    def close_stream(self) -> None:
+        """Let go of the connection while the work goes on. A client of 2025-11-25 over HTTP comes back for the answer;
+        anywhere else this does nothing."""
+        if self._call.release is not None:
+            self._call.release()
+
     # Asking
 
     async def elicit(self, message: str, response_type: Any = None, *, key: str | None = None) -> Elicitation[Any]:

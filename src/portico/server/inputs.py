@@ -120,6 +120,12 @@ def _typed(answer: Raw, kind: Any, key: str) -> Any:
         raise InvalidParams(f"Invalid answer to {key}: {said}") from None
 
 
+def _chooses_several(params: Any) -> bool:
+    """Fields with more than one choice came with 2025-11-25."""
+    fields = params.requested_schema.get("properties", {}).values()
+    return any(field.get("type") == "array" for field in fields)
+
+
 def _require(call: Call, method: str, params: Any) -> None:
     """Only what the client has declared, and what its revision has, may be asked of it."""
     capabilities, revision = call.capabilities, call.revision or MODERN
@@ -128,6 +134,8 @@ def _require(call: Call, method: str, params: Any) -> None:
         since = V2025_11_25 if mode == "url" else V2025_06_18
         if revision < since or not capabilities.can_elicit(mode):
             raise MissingCapability({"elicitation": {mode: {}} if mode == "url" else {}})
+        if revision < V2025_11_25 and _chooses_several(params):
+            raise MissingCapability({"elicitation": {}})
     elif method == "sampling/createMessage":
         if capabilities.sampling is None:
             raise MissingCapability({"sampling": {}})

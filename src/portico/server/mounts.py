@@ -72,11 +72,21 @@ async def entries(mount: Mount, method: str, call: Call) -> list[Any]:
         except MethodNotFound:
             return found
         page = msgspec.json.decode(jsonrpc.encode(said), type=METHODS[method].result)
-        found.extend(replace(one, **{field: outward(mount, getattr(one, field))}) for one in getattr(page, member))
+        for one in getattr(page, member):
+            meta = _outward_meta(mount, one.meta)
+            found.append(replace(one, **{field: outward(mount, getattr(one, field)), "meta": meta}))
         cursor = page.next_cursor
-        if cursor is UNSET:
+        if cursor is UNSET or cursor is None:
             break
     return found
+
+
+def _outward_meta(mount: Mount, meta: dict[str, Any] | None) -> dict[str, Any] | None:
+    """A tool may name the page that shows it (the Apps extension); outside it has another address."""
+    page = meta.get("ui") if meta is not None else None
+    if not isinstance(page, dict) or not isinstance(page.get("resourceUri"), str):
+        return meta
+    return {**(meta or {}), "ui": {**page, "resourceUri": mount.outward_uri(page["resourceUri"])}}
 
 
 async def delegate(mount: Mount, call: Call, member: str, inward: Any) -> Any:

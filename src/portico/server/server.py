@@ -8,6 +8,7 @@ from functools import partial, reduce
 from typing import Any, Literal
 
 from msgspec import UNSET, Raw
+from msgspec.structs import replace
 
 from portico.rpc.call import Call, Handler, Middleware, hand_over
 from portico.rpc.rounds import Seal
@@ -85,6 +86,7 @@ class Server(Registrar):
         self.threads = Threads(most_threads)
         self.seal = Seal(state_key)
         self.capabilities = ServerCapabilities(**(CAPABILITIES if capabilities is None else capabilities))
+        self._extensions: dict[str, Any] = self.capabilities.extensions or {}
         self.subscriptions = Subscriptions(self._honoured)
         self._stamp = Raw(jsonrpc.encode({SERVER_INFO: self.info}))
         self._hints: dict[str, Any] = {"ttl_ms": ttl_ms, "cache_scope": cache_scope}
@@ -99,6 +101,16 @@ class Server(Registrar):
         self._catalogs(page_size)
         self._answers = self._answerers()
         self._link()
+
+    def _extend(self) -> None:
+        """Advertise and answer the extensions of the services there are now."""
+        answers = self._answerers()
+        extensions = dict(self._extensions)
+        for service in self._running:
+            extensions |= {name: dict(settings) for name, settings in service.extensions().items()}
+            answers |= service.methods()
+        self.capabilities = replace(self.capabilities, extensions=extensions or None)
+        self._answers = answers
 
     def _catalogs(self, page_size: int) -> None:
         def catalog(kind: str, result: Any, member: str, notice: str) -> Catalog[Any]:
@@ -166,8 +178,11 @@ class Server(Registrar):
             if call.id is None:
                 return None
             raise MethodNotFound(f"Method not found: {call.method}")
+        if call.revision is None or call.revision < MODERN:
+            return await answer(call)
+        call.stamp = self._stamp
         result = await answer(call)
-        if type(result) is not Raw and call.revision is not None and call.revision >= MODERN:
+        if type(result) is not Raw:
             self._sign(result)
         return result
 
@@ -354,6 +369,7 @@ class Server(Registrar):
         elif isinstance(offered, Service):
             self._add_service(offered.name, list(offered.offers()))
             self._running.append(offered)
+            self._extend()
         elif marks := list(marked(offered)):
             self._add_service(type(offered).__name__.lower(), marks)
         elif callable(offered):
@@ -382,6 +398,7 @@ class Server(Registrar):
             for offer in self._services.pop(name):
                 self._unregister(offer)
             self._running = [service for service in self._running if service.name != name]
+            self._extend()
             return
         catalogs: tuple[Catalog[Any], ...] = (self.tools, self.prompts, self.resources, self.templates)
         found = [one for one in (catalog.get(name) for catalog in catalogs) if one is not None]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, TypeVar, cast, overload
 
 from msgspec import Struct
 
+from portico.rpc.call import Call
 from portico.server.completion import Completer
 from portico.server.prompts import Prompt
 from portico.server.resources import Resource
@@ -125,6 +126,14 @@ class Service(Registrar):
     def lifespan(self) -> AbstractAsyncContextManager[Any]:
         """Entered when the server starts, left when it stops. For connections and the like."""
         return nullcontext()
+
+    def extensions(self) -> Mapping[str, Mapping[str, Any]]:
+        """The protocol extensions that come with this service, and their settings."""
+        return {}
+
+    def methods(self) -> Mapping[str, Callable[[Call], Awaitable[Any]]]:
+        """The methods that come with them. Each needs a row in the table: `portico.wire.methods.extend`."""
+        return {}
 
     def offers(self) -> Iterator[Offered]:
         """Everything this service offers: its marked methods in the order they were written, then the rest."""

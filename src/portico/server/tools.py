@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+from msgspec import Raw
+
+from portico.legacy import translate
 from portico.rpc.call import Call
 from portico.server.bodies import Body
 from portico.server.results import MEDIA, ToolResult, to_result
@@ -75,6 +78,7 @@ class Tool:
             meta=_meta(meta, version),
         )
         self._declared = self.definition.output_schema is not None
+        self._wrapped = self._declared and (self.definition.output_schema or {}).get("type") != "object"
         promised = output_schema is None and signature.output_schema is not None
         self._verify = verifier(signature.returns, self.name) if promised else None
         self._uri = f"tool://{self.name}/result"
@@ -89,12 +93,17 @@ class Tool:
             raise _mistaken(mistake, call, server) from None
         except MissingCapability as missing:
             raise _incapable(missing, call) from None
-        return to_result(value, declared=self._declared, uri=self._uri, verify=self._verify)
+        result = to_result(value, declared=self._declared, uri=self._uri, verify=self._verify)
+        if self._wrapped and (call.revision or MODERN) < MODERN and isinstance(result, CallToolResult):
+            # The schema that older revisions were shown is an object, whatever this one value happens to be.
+            if type(result.structured_content) is Raw:
+                result.structured_content = translate.wrapped(result.structured_content)
+        return result
 
     def _authorize(self, call: Call) -> None:
         """Whoever is on stdio is the user of this machine; a principal is somebody else, with scopes of their own."""
         if call.principal is not None:
-            missing = self.scopes - frozenset(getattr(call.principal, "scopes", ()))
+            missing = call.principal.lacks(self.scopes)
             if missing:
                 raise ToolError(f"The tool {self.name!r} needs the scope {', '.join(sorted(missing))}.")
 

@@ -40,5 +40,5 @@ class Memory:
 
     async def close(self) -> None:
         self.channel.close()
-        await self._there.finish(0)
+        await self._there.end(0)
         self.session.close()

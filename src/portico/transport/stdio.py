@@ -318,7 +318,7 @@ async def serve(
 async def _finish(stdio: Stdio, grace: float) -> None:
     """Give the calls in flight a moment; a second signal, or nobody reading, takes it away again."""
     stdio.ended.clear()
-    finishing = asyncio.ensure_future(stdio.channel.finish(grace))
+    finishing = asyncio.ensure_future(stdio.channel.end(grace))
     hurry = asyncio.ensure_future(stdio.ended.wait())
     await asyncio.wait({finishing, hurry}, return_when=asyncio.FIRST_COMPLETED)
     stdio.channel.close()

@@ -43,6 +43,8 @@ class Malformed(Struct):
 
     error: ProtocolError
     id: RequestId | None = None
+    # It wanted to be the answer to a question of ours, so it gets none.
+    is_response: bool = False
 
 
 _frame = msgspec.json.Decoder(Frame)
@@ -78,7 +80,8 @@ def _checked(frame: Frame, data: bytes | Raw) -> Frame | Malformed:
     if frame.jsonrpc != "2.0":
         return Malformed(InvalidRequest('Invalid request: jsonrpc must be "2.0"'), _readable(id))
     if (frame.result is NOTHING) == (frame.error is UNSET):
-        return Malformed(InvalidRequest("Invalid request: neither a method, nor one result or error"), _readable(id))
+        failure = InvalidRequest("Invalid request: neither a method, nor one result or error")
+        return Malformed(failure, _readable(id), is_response=frame.result is not NOTHING)
     return frame
 
 
@@ -128,7 +131,8 @@ def _unreadable(data: bytes, failure: Exception) -> Malformed | list[Frame | Mal
     if isinstance(value, list):
         return [_member(raw) for raw in _frames.decode(data)]
     if isinstance(value, dict):
-        return Malformed(InvalidRequest(f"Invalid request: {_plain(failure)}"), _readable(value.get("id")))
+        response = "method" not in value and ("result" in value or "error" in value)
+        return Malformed(InvalidRequest(f"Invalid request: {_plain(failure)}"), _readable(value.get("id")), response)
     return Malformed(InvalidRequest("Invalid request: a message is a JSON object"))
 
 

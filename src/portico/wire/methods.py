@@ -36,6 +36,8 @@ class Method(Struct, dict=True):
     until: Revision
     params: type
     result: Any = None  # None for notifications
+    # The member of params that says what it is about: over HTTP it stands in the header Mcp-Name too.
+    named: str = ""
 
     @cached_property
     def _decoder(self) -> msgspec.json.Decoder[Any]:
@@ -66,18 +68,20 @@ _ROWS = (
     Method("server/discover", "to server", V2026_07_28, _LAST, discover.EmptyParams, discover.DiscoverResult),
     # tools
     Method("tools/list", "to server", _FIRST, _LAST, tools.ListParams, tools.ListToolsResult),
-    Method("tools/call", "to server", _FIRST, _LAST, tools.CallToolParams, tools.ReceivedToolResult),
+    Method("tools/call", "to server", _FIRST, _LAST, tools.CallToolParams, tools.ReceivedToolResult, "name"),
     # resources
     Method("resources/list", "to server", _FIRST, _LAST, tools.ListParams, resources.ListResourcesResult),
     Method(
         "resources/templates/list", "to server", _FIRST, _LAST, tools.ListParams, resources.ListResourceTemplatesResult
     ),
-    Method("resources/read", "to server", _FIRST, _LAST, resources.ReadResourceParams, resources.ReceivedContents),
+    Method(
+        "resources/read", "to server", _FIRST, _LAST, resources.ReadResourceParams, resources.ReceivedContents, "uri"
+    ),
     Method("resources/subscribe", "to server", _FIRST, _LAST_HANDSHAKE, resources.SubscribeParams, EmptyResult),
     Method("resources/unsubscribe", "to server", _FIRST, _LAST_HANDSHAKE, resources.SubscribeParams, EmptyResult),
     # prompts
     Method("prompts/list", "to server", _FIRST, _LAST, tools.ListParams, prompts.ListPromptsResult),
-    Method("prompts/get", "to server", _FIRST, _LAST, prompts.GetPromptParams, prompts.GetPromptResult),
+    Method("prompts/get", "to server", _FIRST, _LAST, prompts.GetPromptParams, prompts.GetPromptResult, "name"),
     # the rest of what a server answers
     Method("completion/complete", "to server", _FIRST, _LAST, completion.CompleteParams, completion.CompleteResult),
     Method("logging/setLevel", "to server", _FIRST, _LAST_HANDSHAKE, discover.SetLevelParams, EmptyResult),
@@ -108,6 +112,12 @@ _ROWS = (
 )
 
 METHODS: dict[str, Method] = {row.name: row for row in _ROWS}
+
+
+def extend(row: Method) -> None:
+    """Add a method of an extension. Twice the same row is no harm."""
+    METHODS.setdefault(row.name, row)
+
 
 # The requests that 2026-07-28 allows to be answered with questions.
 ASKABLE = frozenset({"tools/call", "prompts/get", "resources/read"})

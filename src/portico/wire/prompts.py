@@ -34,7 +34,7 @@ class PromptMessage(Struct):
 
 class ListPromptsResult(CacheableResult, kw_only=True):
     prompts: list[Prompt]
-    next_cursor: str | UnsetType = UNSET
+    next_cursor: str | UnsetType | None = UNSET
 
 
 class GetPromptParams(Struct, rename="camel", gc=False):

@@ -36,12 +36,12 @@ class ResourceTemplate(Struct, omit_defaults=True, rename="camel", kw_only=True)
 
 class ListResourcesResult(CacheableResult, kw_only=True):
     resources: list[Resource]
-    next_cursor: str | UnsetType = UNSET
+    next_cursor: str | UnsetType | None = UNSET
 
 
 class ListResourceTemplatesResult(CacheableResult, kw_only=True):
     resource_templates: list[ResourceTemplate]
-    next_cursor: str | UnsetType = UNSET
+    next_cursor: str | UnsetType | None = UNSET
 
 
 class ReadResourceParams(Struct, rename="camel", gc=False):

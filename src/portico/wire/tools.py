@@ -42,7 +42,7 @@ class ListParams(Struct, gc=False):
 
 class ListToolsResult(CacheableResult, kw_only=True):
     tools: list[Tool]
-    next_cursor: str | UnsetType = UNSET
+    next_cursor: str | UnsetType | None = UNSET
 
 
 class CallToolParams(Struct, rename="camel", gc=False):

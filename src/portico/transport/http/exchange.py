@@ -1,0 +1,515 @@
+"""One endpoint for every revision: a request and a way back in, JSON or events out. No sockets here.
+
+The era is decided before the method is looked at: a request that carries its own revision in `_meta`, or names one in
+its header that has no handshake, is judged alone; anything else belongs to a session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from contextvars import copy_context
+from typing import Any
+
+from msgspec import UNSET, Struct
+
+from portico.auth.bearer import BearerToken
+from portico.rpc.answer import open_call, respond
+from portico.rpc.call import Call, Handler
+from portico.rpc.channel import Channel
+from portico.rpc.metrics import Metrics
+from portico.transport.http import headers as http
+from portico.transport.http import sse
+from portico.transport.http.headers import Gate, Headers
+from portico.transport.http.outlet import JSON, TEXT, Answer, Outlet, Pairs, Request
+from portico.transport.http.sessions import IDLE_SECONDS, HttpSession, Sessions
+from portico.wire import jsonrpc, notices
+from portico.wire.errors import InvalidParams, InvalidRequest, ProtocolError
+from portico.wire.jsonrpc import Frame, Malformed
+from portico.wire.meta import PROTOCOL_VERSION
+from portico.wire.mirrors import Mirror
+from portico.wire.revisions import HANDSHAKE, MODERN, REVISIONS
+
+log = logging.getLogger("portico")
+
+LONGEST_BODY = 4 * 1024 * 1024
+KEEP_ALIVE_SECONDS = 15.0
+# A reader of events that is this far behind loses log messages and progress; twice that, its connection.
+MOST_UNREAD = 1024 * 1024
+
+# The codes that demand a status of their own on 2026-07-28; whatever else a handler says is a 200 with an error in it.
+STATUS = {-32700: 400, -32600: 400, -32601: 404, -32020: 400, -32021: 400, -32022: 400}
+
+_MISSABLE = frozenset({notices.MESSAGE, notices.PROGRESS})
+_HANDSHAKE = frozenset(revision.encode() for revision in HANDSHAKE)
+
+
+class Settings(Struct, kw_only=True):
+    """How an endpoint behaves."""
+
+    path: str = "/mcp"
+    allow_hosts: Sequence[str] = ()
+    allow_origins: Sequence[str] = ()
+    # Names of this machine are allowed without being listed; a server for others lists its own.
+    loopback: bool = True
+    token: str | None = None
+    # 2024-11-05's two endpoints, /sse and /messages.
+    sse: bool = False
+    longest_body: int = LONGEST_BODY
+    most_in_flight: int = 10_000
+    most_in_flight_per_client: int = 1000
+    most_sessions: int = 100_000
+    idle_session: float = IDLE_SECONDS
+
+
+class Exchange:
+    """Answers HTTP requests with a Handler."""
+
+    def __init__(self, handler: Handler, settings: Settings, describe: Callable[[], dict[str, Any]]) -> None:
+        self.settings = settings
+        self.metrics = Metrics(handler)
+        self.handler: Handler = self.metrics
+        self.sessions = Sessions(settings.most_sessions, settings.idle_session)
+        self.draining = False
+        self._describe = describe
+        self._mirrored: Callable[[str], Sequence[Mirror]] | None = getattr(handler, "mirrored", None)
+        self._gate = Gate(settings.allow_hosts, settings.allow_origins, loopback=settings.loopback)
+        self._token = BearerToken(settings.token) if settings.token else None
+        self._began = time.monotonic()
+        self._in_flight = 0
+        self._by_client: dict[str, int] = {}
+        self._replies: set[_Reply] = set()
+        self._old: dict[str, _OldStream] = {}
+        self._received = self._sent = 0
+        self._routes: dict[tuple[str, str], Callable[[Request, Outlet, Any], None]] = self._routing()
+
+    def _routing(self) -> dict[tuple[str, str], Callable[[Request, Outlet, Any], None]]:
+        routes: dict[tuple[str, str], Callable[[Request, Outlet, Any], None]] = {
+            ("GET", "/health"): self._health,
+            ("GET", "/healthz"): self._health,
+            ("GET", "/metrics"): self._show_metrics,
+        }
+        for path in (self.settings.path, "/"):
+            routes |= {("POST", path): self._post}
+        routes |= {("GET", self.settings.path): self._get, ("DELETE", self.settings.path): self._delete}
+        if self.settings.sse:
+            routes |= {("GET", "/sse"): self._open_old, ("POST", "/messages"): self._post_old}
+        return routes
+
+    # Coming in
+
+    def refuse(self, request: Request) -> Answer | None:
+        """What is wrong with a request before its body matters. The order is that of the ladder."""
+        headers = request.headers
+        reason = self._gate.refusal(headers)
+        if reason is not None:
+            return _error(403, InvalidRequest(f"Forbidden: {reason}"))
+        repeated = headers.ambiguous()
+        if repeated is not None:
+            return _error(400, InvalidRequest(f"Bad request: the header {repeated.decode('latin-1')} stands twice"))
+        if request.method == "OPTIONS":
+            return self._preflight(headers)
+        if (request.method, request.path) not in self._routes:
+            return self._nowhere(request)
+        if self._token is not None and not request.path.startswith("/health"):
+            if self._token.verify(headers.get(b"authorization")) is None:
+                challenge: Pairs = ((b"www-authenticate", b'Bearer realm="mcp"'),)
+                return _error(401, InvalidRequest("Unauthorized: a bearer token is needed"), challenge)
+        if request.method == "POST":
+            return self._refuse_post(request)
+        return None
+
+    def _refuse_post(self, request: Request) -> Answer | None:
+        if self.draining or self._in_flight >= self.settings.most_in_flight:
+            return _busy()
+        if self._by_client and self._by_client.get(request.peer, 0) >= self.settings.most_in_flight_per_client:
+            return _busy()
+        kind = request.headers.get(b"content-type", b"")
+        if kind != b"application/json" and kind.partition(b";")[0].strip().lower() != b"application/json":
+            return _error(415, InvalidRequest("Unsupported media type: the body must be application/json"))
+        accept = request.headers.get(b"accept")
+        if accept is not None and not any(
+            one in accept for one in (b"json", b"*/*", b"event-stream", b"application/*")
+        ):
+            return _error(
+                406, InvalidRequest("Not acceptable: application/json and text/event-stream are what we have")
+            )
+        return None
+
+    def _nowhere(self, request: Request) -> Answer:
+        allowed = sorted(method for method, path in self._routes if path == request.path)
+        if not allowed:
+            return Answer(404, TEXT, b"Not found\n")
+        return Answer(405, (*TEXT, (b"allow", ", ".join(allowed).encode())), b"Method not allowed\n")
+
+    def _preflight(self, headers: Headers) -> Answer:
+        allow = (
+            (b"access-control-allow-methods", b"GET, POST, DELETE, OPTIONS"),
+            (b"access-control-allow-headers", headers.get(b"access-control-request-headers", b"*")),
+            (b"access-control-max-age", b"86400"),
+        )
+        return Answer(204, (*self._cors(headers), *allow))
+
+    def _cors(self, headers: Headers) -> Pairs:
+        """For a page whose origin was let in."""
+        origin = headers.get(b"origin")
+        if origin is None:
+            return ()
+        return (
+            (b"access-control-allow-origin", origin),
+            (b"access-control-expose-headers", b"Mcp-Session-Id, WWW-Authenticate"),
+            (b"vary", b"Origin"),
+        )
+
+    def handle(self, request: Request, outlet: Outlet) -> None:
+        """Answer a request that was not refused."""
+        self._received += len(request.body)
+        principal = self._token.verify(request.headers.get(b"authorization")) if self._token is not None else None
+        self._routes[request.method, request.path](request, outlet, principal)
+
+    # 2026-07-28: each request alone
+
+    def _post(self, request: Request, outlet: Outlet, principal: Any) -> None:
+        frame = jsonrpc.decode(request.body)
+        version = request.headers.get(http.VERSION)
+        named = version is not None and version not in _HANDSHAKE
+        if type(frame) is Frame and frame.method is not UNSET and (named or _has_version(frame)):
+            self._post_alone(frame, request, outlet, principal)
+        elif isinstance(frame, Malformed):
+            revision = MODERN if named else None
+            outlet.answer(
+                Answer(400, (*JSON, *self._cors(request.headers)), jsonrpc.error(frame.id, frame.error, revision))
+            )
+        else:
+            self._post_in_session(frame, request, outlet, principal)
+
+    def _post_alone(self, frame: Frame, request: Request, outlet: Outlet, principal: Any) -> None:
+        headers = request.headers
+        cors = self._cors(headers) if b"origin" in headers else ()
+        if frame.id is UNSET:
+            # There is nothing a client could tell us this way; the specification has us accept it.
+            outlet.answer(Answer(202, cors))
+            return
+        reply = _Reply(self, outlet, request.peer, cors)
+        try:
+            call = open_call(
+                frame, reply.emit, None, principal, lambda call, version: http.check(call, version, headers)
+            )
+            if call.revision is None:
+                raise InvalidParams(f"Missing required _meta key: {PROTOCOL_VERSION}")
+            if self._mirrored is not None and call.method == "tools/call":
+                http.check_tool(call, self._mirrored, headers)
+        except ProtocolError as failure:
+            outlet.answer(Answer(400, (*JSON, *cors), jsonrpc.error(frame.id, failure, MODERN)))  # type: ignore[arg-type]
+            return
+        call.drain = outlet.drain
+        self._run(call, reply)
+
+    def _run(self, call: Call, reply: _Reply) -> None:
+        """As far as it goes without waiting; a plain answer never needs more, and no stream either."""
+        context = copy_context()
+        call.instant = True
+        coro: Coroutine[Any, Any, bytes] = respond(call, self.handler)
+        try:
+            context.run(coro.send, None)
+        except StopIteration as done:
+            reply.finish(call, done.value)
+            return
+        task = asyncio.get_running_loop().create_task(self._wait(call, coro, reply), context=context)
+        reply.begin(call, task)
+
+    async def _wait(self, call: Call, coro: Coroutine[Any, Any, bytes], reply: _Reply) -> None:
+        try:
+            body = await _Rest(coro)
+        finally:
+            reply.over()
+        if not call.cancelled:
+            reply.finish(call, body)
+
+    # 2025-03-26 to 2025-11-25: in a session
+
+    def _post_in_session(
+        self, frame: Frame | list[Frame | Malformed] | Malformed, request: Request, outlet: Outlet, principal: Any
+    ) -> None:
+        headers = request.headers
+        cors = self._cors(headers)
+        if isinstance(frame, Frame) and frame.method == "initialize":
+            session = self._new_session(outlet, principal)
+            if session is None:
+                return
+            named: Pairs = ((b"mcp-session-id", session.id.encode()), *cors)
+        else:
+            found = self._session(request, principal)
+            if isinstance(found, Answer):
+                outlet.answer(found)
+                return
+            session, named = found, cors
+        self._accept(session, frame, outlet, named)
+        if session.session.state == "CREATED":
+            # The handshake failed, so there is no session that anybody could use.
+            self.sessions.remove(session)
+
+    def _accept(self, session: HttpSession, frame: Any, outlet: Outlet, headers: Pairs) -> None:
+        stream = session.open(outlet, headers)
+        reply = session.channel.accept(frame, stream)
+        if reply is not None:
+            stream.finish(reply)
+        elif not _expects(frame):
+            stream.finish(None)
+
+    def _new_session(self, outlet: Outlet, principal: Any) -> HttpSession | None:
+        if len(self.sessions) >= self.settings.most_sessions:
+            outlet.answer(_busy())
+            return None
+        session = HttpSession(self.handler, principal)
+        self.sessions.add(session)
+        return session
+
+    def _session(self, request: Request, principal: Any) -> HttpSession | Answer:
+        version = request.headers.get(http.VERSION)
+        if version is not None and version not in _HANDSHAKE:
+            return _error(400, InvalidRequest("Bad request: this MCP-Protocol-Version is not supported in a session"))
+        id = request.headers.get(http.SESSION)
+        if id is None:
+            return _error(400, InvalidRequest("Bad request: Mcp-Session-Id is missing; initialize begins a session"))
+        session = self.sessions.find(id.decode("latin-1"), principal)
+        # 404 and nothing else: it is how a client knows that it must initialize again.
+        return session or _error(404, InvalidRequest("Session not found"))
+
+    def _get(self, request: Request, outlet: Outlet, principal: Any) -> None:
+        if request.headers.get(http.VERSION) is not None and request.headers[http.VERSION] not in _HANDSHAKE:
+            outlet.answer(Answer(405, (*TEXT, (b"allow", b"POST")), b"Method not allowed\n"))
+            return
+        if b"text/event-stream" not in request.headers.get(b"accept", b"text/event-stream"):
+            outlet.answer(_error(406, InvalidRequest("Not acceptable: this is a stream of events")))
+            return
+        session = self._session(request, principal)
+        if isinstance(session, Answer):
+            outlet.answer(session)
+            return
+        cors, last = self._cors(request.headers), request.headers.get(http.LAST_EVENT)
+        if last is None:
+            session.alone.attach(outlet, cors, None)
+        else:
+            session.resume(last.decode("latin-1"), outlet, cors)
+
+    def _delete(self, request: Request, outlet: Outlet, principal: Any) -> None:
+        session = self._session(request, principal)
+        if isinstance(session, Answer):
+            outlet.answer(session)
+            return
+        self.sessions.remove(session)
+        outlet.answer(Answer(204, self._cors(request.headers)))
+
+    # 2024-11-05: one endpoint to listen, one to speak
+
+    def _open_old(self, request: Request, outlet: Outlet, principal: Any) -> None:
+        if len(self._old) >= self.settings.most_sessions:
+            outlet.answer(_busy())
+            return
+        stream = _OldStream(self.handler, outlet, principal)
+        self._old[stream.session.id] = stream
+
+        def gone() -> None:
+            self._old.pop(stream.session.id, None)
+            stream.session.close()
+
+        outlet.on_close = gone
+        outlet.start(200, (*sse.HEADERS, *self._cors(request.headers)))
+        outlet.write(sse.event(f"/messages?session_id={stream.session.id}".encode(), name=b"endpoint"))
+
+    def _post_old(self, request: Request, outlet: Outlet, principal: Any) -> None:
+        id = request.query.partition("session_id=")[2].partition("&")[0]
+        stream = self._old.get(id)
+        if stream is None or stream.session.principal != principal:
+            outlet.answer(_error(404, InvalidRequest("Session not found")))
+            return
+        outlet.answer(Answer(202, (*TEXT, *self._cors(request.headers)), b"Accepted\n"))
+        reply = stream.channel.receive(request.body)
+        if reply is not None:
+            stream.send(reply)
+
+    # Looking in
+
+    def _health(self, request: Request, outlet: Outlet, principal: Any) -> None:
+        health = {
+            "status": "draining" if self.draining else "ok",
+            **self._describe(),
+            "revisions": list(REVISIONS),
+            "uptime": round(time.monotonic() - self._began, 3),
+        }
+        outlet.answer(Answer(200, (*JSON, *self._cors(request.headers)), jsonrpc.encode(health)))
+
+    def _show_metrics(self, request: Request, outlet: Outlet, principal: Any) -> None:
+        gauges = {
+            "mcp_server_sessions": len(self.sessions) + len(self._old),
+            "mcp_server_streams": len(self._replies),
+            "mcp_server_uptime_seconds": time.monotonic() - self._began,
+            "mcp_server_received_bytes_total": self._received,
+            "mcp_server_sent_bytes_total": self._sent,
+        }
+        kind = ((b"content-type", b"text/plain; version=0.0.4; charset=utf-8"),)
+        outlet.answer(Answer(200, kind, self.metrics.text(gauges).encode()))
+
+    # Time, and the end
+
+    def keep_alive(self) -> None:
+        """Say something on every open stream, so that whatever is in between does not think it is dead."""
+        for reply in list(self._replies):
+            reply.keep_alive()
+        for session in self.sessions:
+            for outlet in session.outlets():
+                outlet.write(sse.KEEP_ALIVE)
+        for old in list(self._old.values()):
+            old.outlet.write(sse.KEEP_ALIVE)
+
+    def expire(self) -> None:
+        self.sessions.expire()
+
+    async def drain(self, grace: float) -> None:
+        """No new calls; what is running may finish; streams are ended properly."""
+        self.draining = True
+        for reply in list(self._replies):
+            reply.end_listening()
+        waiting = [reply.task for reply in self._replies if reply.task is not None]
+        ending = [session.channel.end(grace) for session in self.sessions]
+        if waiting or ending:
+            await asyncio.wait([asyncio.ensure_future(one) for one in (*waiting, *ending)], timeout=grace)
+        for reply in list(self._replies):
+            reply.abandon()
+        self.sessions.close()
+        for old in list(self._old.values()):
+            old.outlet.end()
+            old.session.close()
+        self._old.clear()
+
+
+class _Reply:
+    """The way back of one request that stands alone: JSON, or events once something was said before the answer."""
+
+    __slots__ = ("call", "cors", "exchange", "outlet", "peer", "started", "task")
+
+    def __init__(self, exchange: Exchange, outlet: Outlet, peer: str, cors: Pairs) -> None:
+        self.exchange = exchange
+        self.outlet = outlet
+        self.peer = peer
+        self.cors = cors
+        self.started = False
+        self.call: Call | None = None
+        self.task: asyncio.Task[Any] | None = None
+
+    def begin(self, call: Call, task: asyncio.Task[Any]) -> None:
+        """It takes longer: from now on it counts, and the client's going away ends it."""
+        self.call, self.task = call, task
+        self.outlet.on_close = self.abandon
+        exchange = self.exchange
+        exchange._replies.add(self)
+        exchange._in_flight += 1
+        exchange._by_client[self.peer] = exchange._by_client.get(self.peer, 0) + 1
+
+    def over(self) -> None:
+        exchange = self.exchange
+        exchange._replies.discard(self)
+        exchange._in_flight -= 1
+        left = exchange._by_client.get(self.peer, 1) - 1
+        if left:
+            exchange._by_client[self.peer] = left
+        else:
+            exchange._by_client.pop(self.peer, None)
+
+    def abandon(self) -> None:
+        """2026-07-28, basic/transports: a closed connection cancels the request."""
+        if self.call is not None and self.task is not None:
+            self.call.cancelled = True
+            self.task.cancel()
+
+    def end_listening(self) -> None:
+        if self.call is not None and self.task is not None and self.call.method == "subscriptions/listen":
+            self.task.cancel()
+
+    def emit(self, method: str, params: Any) -> None:
+        if not self.started:
+            self.started = True
+            self.outlet.start(200, (*sse.HEADERS, *self.cors))
+        unread = self.outlet.buffered()
+        if unread > MOST_UNREAD and (method in _MISSABLE or unread > 2 * MOST_UNREAD):
+            if method not in _MISSABLE:
+                self.abandon()
+            return
+        self.outlet.write(sse.event(jsonrpc.notification(method, params)))
+
+    def finish(self, call: Call, body: bytes) -> None:
+        self.exchange._sent += len(body)
+        self.outlet.on_close = None
+        if self.started:
+            self.outlet.write(sse.event(body))
+            self.outlet.end()
+        else:
+            status = STATUS.get(call.error, 200) if call.error else 200
+            self.outlet.answer(Answer(status, (*JSON, *self.cors) if self.cors else JSON, body))
+
+    def keep_alive(self) -> None:
+        if self.started:
+            self.outlet.write(sse.KEEP_ALIVE)
+
+
+class _OldStream:
+    """A session of 2024-11-05: everything for the client goes over the one stream it opened."""
+
+    def __init__(self, handler: Handler, outlet: Outlet, principal: Any) -> None:
+        self.outlet = outlet
+        self.session = HttpSession(handler, principal)
+        self.channel = Channel(self.session.session, self.send, principal=principal)
+        self.session.channel = self.channel
+        self.session.session.stream = self.channel
+
+    def send(self, message: bytes) -> None:
+        self.outlet.write(sse.event(message, name=b"message"))
+
+
+class _Rest:
+    """What is left of a coroutine whose first step was made by hand."""
+
+    __slots__ = ("coro",)
+
+    def __init__(self, coro: Coroutine[Any, Any, bytes]) -> None:
+        self.coro = coro
+
+    def __await__(self) -> Any:
+        return (yield from _steps(self.coro))
+
+
+def _steps(coro: Coroutine[Any, Any, bytes]) -> Any:
+    value: Any = None
+    while True:
+        try:
+            waited = coro.send(value)
+        except StopIteration as done:
+            return done.value
+        try:
+            value = yield waited
+        except BaseException as failure:
+            waited = coro.throw(failure)
+            value = yield waited
+
+
+def _has_version(frame: Frame) -> bool:
+    said = bytes(frame.params)
+    return PROTOCOL_VERSION.encode() in said or b"\\u" in said
+
+
+def _expects(frame: Any) -> bool:
+    """Whether an answer will follow."""
+    if isinstance(frame, list):
+        return any(_expects(one) for one in frame)
+    return isinstance(frame, Frame) and frame.method is not UNSET and frame.id is not UNSET
+
+
+def _error(status: int, failure: ProtocolError, headers: Pairs = ()) -> Answer:
+    return Answer(status, (*JSON, *headers), jsonrpc.error(None, failure, MODERN))
+
+
+def _busy() -> Answer:
+    return _error(503, InvalidRequest("Service unavailable: too much to do; try again"), ((b"retry-after", b"1"),))

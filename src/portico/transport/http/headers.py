@@ -1,0 +1,166 @@
+"""What the headers of a request say, and whether it may be believed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Raw, Struct, field
+
+from portico.rpc.call import Call
+from portico.wire import mirrors
+from portico.wire.errors import HeaderMismatch
+from portico.wire.jsonrpc import NOTHING
+from portico.wire.methods import METHODS
+from portico.wire.mirrors import Mirror
+
+VERSION = b"mcp-protocol-version"
+METHOD = b"mcp-method"
+NAME = b"mcp-name"
+SESSION = b"mcp-session-id"
+LAST_EVENT = b"last-event-id"
+
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+
+# A header of these that stands twice could be read differently by two parties.
+_SINGLE = frozenset({b"host", b"origin", b"authorization", b"content-type", SESSION, LAST_EVENT})
+
+
+class Headers(dict[bytes, bytes]):
+    """Names in lower case. What came twice is joined where lists are allowed, and remembered."""
+
+    __slots__ = ("repeated",)
+
+    def __init__(self, pairs: Iterable[tuple[bytes, bytes]] = ()) -> None:
+        super().__init__()
+        self.repeated: tuple[bytes, ...] = ()
+        for name, value in pairs:
+            self.add(name, value)
+
+    def add(self, name: bytes, value: bytes) -> None:
+        name = name.lower()
+        if name in self:
+            self.repeated = (*self.repeated, name)
+            value = self[name] + b", " + value
+        self[name] = value
+
+    def ambiguous(self) -> bytes | None:
+        """A header that must not stand twice, and does."""
+        return next((name for name in self.repeated if name in _SINGLE or name.startswith(b"mcp-")), None)
+
+
+class _Named(Struct, gc=False):
+    name: str = ""
+    uri: str = ""
+    task_id: str = field(default="", name="taskId")
+    arguments: Raw = NOTHING
+
+
+_named = msgspec.json.Decoder(_Named)
+
+
+def check(call: Call, version: str, headers: Headers) -> None:
+    """2026-07-28: the headers that repeat the body must say what it says."""
+    _same(headers, VERSION, version, "MCP-Protocol-Version")
+    _same(headers, METHOD, call.method, "Mcp-Method")
+    row = METHODS.get(call.method)
+    if row is not None and row.named:
+        try:
+            # Type mistakes in params are for the method to complain about.
+            said = _named.decode(call.params)
+        except (msgspec.DecodeError, RecursionError):
+            return
+        name = {"name": said.name, "uri": said.uri, "taskId": said.task_id}[row.named]
+        _same(headers, NAME, name, "Mcp-Name", encoded=True)
+
+
+def _same(headers: Headers, header: bytes, expected: str, title: str, *, encoded: bool = False) -> None:
+    given = headers.get(header)
+    if given is None:
+        raise HeaderMismatch(f"Header mismatch: {title} is missing")
+    # The quick look first: nearly always the bytes are the same.
+    if given == expected.encode():
+        return
+    if _text(given, title, encoded=encoded) != expected:
+        raise HeaderMismatch(f"Header mismatch: {title} does not agree with the body")
+
+
+def _text(given: bytes, title: str, *, encoded: bool) -> str:
+    try:
+        text = given.decode("ascii").strip(" \t")
+        return mirrors.decode(text) if encoded else text
+    except ValueError:
+        raise HeaderMismatch(f"Header mismatch: {title} cannot be read") from None
+
+
+def check_mirrored(call: Call, mirrored: Sequence[Mirror], headers: Headers) -> None:
+    """The same for the parameters that a tool has in headers."""
+    try:
+        arguments: Any = msgspec.json.decode(_named.decode(call.params).arguments or b"{}")
+    except (msgspec.DecodeError, RecursionError):
+        return
+    for mirror in mirrored:
+        value = mirrors.value_at(arguments, mirror.path)
+        given = headers.get(mirror.header.lower().encode())
+        if value is None and given is None:
+            continue
+        if given is None:
+            raise HeaderMismatch(f"Header mismatch: {mirror.header} is missing")
+        said = _text(given, mirror.header, encoded=True)
+        if value is None or not mirrors.agrees(mirror, value, said):
+            raise HeaderMismatch(f"Header mismatch: {mirror.header} does not agree with the body")
+
+
+class Gate:
+    """Which hosts and origins are let in: a page in a browser must not reach a server on this machine by another name.
+
+    A host is parsed, never compared by its beginning.
+    """
+
+    def __init__(self, hosts: Collection[str] = (), origins: Collection[str] = (), *, loopback: bool = True) -> None:
+        self._hosts = {host.lower() for host in hosts}
+        self._origins = {origin.lower().rstrip("/") for origin in origins}
+        self._loopback = loopback
+        self._known: dict[tuple[bytes | None, bytes | None], str | None] = {}
+
+    def refusal(self, headers: Headers) -> str | None:
+        """Why a request is not let in, with the setting that would change it; None if it is."""
+        key = (headers.get(b"host"), headers.get(b"origin"))
+        try:
+            return self._known[key]
+        except KeyError:
+            reason = self._host(key[0]) or self._origin(key[1])
+            if len(self._known) < 1000:
+                self._known[key] = reason
+            return reason
+
+    def _host(self, given: bytes | None) -> str | None:
+        host, name = _split(given)
+        if "*" in self._hosts or host in self._hosts or name in self._hosts or (self._loopback and name in LOOPBACK):
+            return None
+        return f"Host {host[:100]!r} is not allowed here; --allow-host (or PORTICO_ALLOW_HOST) would allow it"
+
+    def _origin(self, given: bytes | None) -> str | None:
+        if given is None:
+            return None
+        origin = given.decode("latin-1").strip().lower().rstrip("/")
+        if "*" in self._origins or origin in self._origins:
+            return None
+        name = urlsplit(origin).hostname if origin.startswith(("http://", "https://")) else None
+        if name is not None and self._loopback and name in LOOPBACK:
+            return None
+        return f"Origin {origin[:100]!r} is not allowed here; --allow-origin (or PORTICO_ALLOW_ORIGIN) would allow it"
+
+
+def _split(given: bytes | None) -> tuple[str, str]:
+    """A Host header, and the name in it without the port. What is no host is empty, and never allowed."""
+    host = (given or b"").decode("latin-1").strip().lower()
+    try:
+        parts = urlsplit(f"//{host}")
+        name = parts.hostname or ""
+        valid = parts.netloc == host and "@" not in host and not parts.path and (parts.port or 1) > 0
+    except ValueError:
+        return host, ""
+    return (host, name.rstrip(".")) if valid else (host, "")

@@ -1,0 +1,52 @@
+"""What a door gives the exchange to answer into."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from msgspec import Struct
+
+from portico.transport.http.headers import Headers
+
+Pairs = Sequence[tuple[bytes, bytes]]
+
+JSON: Pairs = ((b"content-type", b"application/json"),)
+TEXT: Pairs = ((b"content-type", b"text/plain; charset=utf-8"),)
+
+
+class Request(Struct):
+    """One HTTP request, its body complete."""
+
+    method: str
+    path: str
+    query: str
+    headers: Headers
+    body: bytes = b""
+    # Where it came from, for limits by client.
+    peer: str = ""
+
+
+class Answer(Struct):
+    """One whole HTTP response."""
+
+    status: int
+    headers: Pairs = ()
+    body: bytes = b""
+
+
+class Outlet(Protocol):
+    """The way back to one request's client: either one `answer`, or `start`, some `write`s and `end`."""
+
+    # Called once if the client goes away before the end.
+    on_close: Callable[[], None] | None
+
+    def answer(self, answer: Answer) -> None: ...
+    def start(self, status: int, headers: Pairs) -> None: ...
+    def write(self, data: bytes) -> None: ...
+    def end(self) -> None: ...
+    def buffered(self) -> int:
+        """How much the client has not read yet."""
+        ...
+
+    async def drain(self) -> None: ...

@@ -1,0 +1,243 @@
+"""Sessions over HTTP, 2025-03-26 to 2025-11-25: streams that outlive their connections.
+
+Each POST that has to wait has a stream of its own, and a GET may open one more. A stream's events have ids and are
+kept, within bounds, so that a client that lost its connection comes back with the last id it saw and misses nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from msgspec import Struct
+
+from portico.legacy.session import Session
+from portico.rpc.call import Handler
+from portico.rpc.channel import Channel
+from portico.transport.http import sse
+from portico.transport.http.outlet import JSON, Answer, Outlet, Pairs
+from portico.wire.revisions import V2025_11_25
+
+# How many events a session keeps for clients that come back, and how many bytes of them.
+MOST_EVENTS = 1000
+MOST_BYTES = 1024 * 1024
+# A reader that is this far behind loses its connection; it may resume.
+MOST_UNREAD = 1024 * 1024
+RETRY_MS = 1000
+IDLE_SECONDS = 1800.0
+
+
+class _Event(Struct):
+    stream: int
+    number: int
+    message: bytes
+
+
+class Stream:
+    """The messages of one POST, or of the session as a whole; with or without somebody connected to it."""
+
+    def __init__(self, session: HttpSession, number: int, outlet: Outlet | None) -> None:
+        self.session = session
+        self.number = number
+        self.outlet = outlet
+        self.headers: Pairs = ()
+        self.done = False
+        self._events = 0
+        self._delivered = 0
+        self._started = False
+
+    # What a Channel needs of it
+
+    def send(self, message: bytes) -> None:
+        self._say(message)
+
+    def finish(self, message: bytes | None) -> None:
+        """The answer. Plain JSON when nothing was said before it; an event otherwise."""
+        if self.done:
+            return
+        self.done = True
+        if self._started or self.outlet is None:
+            if message is not None:
+                self._say(message)
+            self.end()
+        else:
+            outlet, self.outlet = self.outlet, None
+            outlet.on_close = None
+            outlet.answer(
+                Answer(202, self.headers) if message is None else Answer(200, (*JSON, *self.headers), message)
+            )
+        self.session.forget(self)
+
+    def release(self) -> None:
+        """Let the client go; it comes back for the rest."""
+        if self.session.resumes and self.number != 0:
+            self.start()
+            self.end()
+
+    # Connections
+
+    def start(self) -> None:
+        if self._started or self.outlet is None:
+            return
+        self._started = True
+        self.outlet.start(200, (*sse.HEADERS, *self.headers))
+        if self.session.resumes:
+            # 2025-11-25 alone: clients before it do not expect an event without data.
+            self.outlet.write(sse.priming(self._id(0), RETRY_MS))
+
+    def attach(self, outlet: Outlet, headers: Pairs, after: int | None) -> None:
+        """Somebody is here (again): what they have not seen comes first."""
+        self.end()
+        self.outlet, self.headers, self._started = outlet, headers, False
+        outlet.on_close = self.detach
+        self.start()
+        for event in self.session.events(self.number, self._delivered if after is None else after):
+            self._delivered = event.number
+            outlet.write(sse.event(event.message, self._id(event.number)))
+        if self.done:
+            self.end()
+
+    def detach(self) -> None:
+        """The connection is gone. That is no cancellation: the work goes on (basic/transports, Resumability)."""
+        self.outlet = None
+
+    def end(self) -> None:
+        outlet, self.outlet = self.outlet, None
+        if outlet is not None:
+            outlet.on_close = None
+            outlet.end()
+
+    def _say(self, message: bytes) -> None:
+        self._events += 1
+        self.session.keep(_Event(self.number, self._events, message))
+        if self.outlet is None:
+            return
+        self.start()
+        if self.outlet.buffered() > MOST_UNREAD:
+            self.end()
+        else:
+            self._delivered = self._events
+            self.outlet.write(sse.event(message, self._id(self._events)))
+
+    def _id(self, number: int) -> bytes:
+        return b"%d-%d" % (self.number, number)
+
+
+class HttpSession:
+    """One client's conversation: a Session and its Channel, and the streams they talk through."""
+
+    def __init__(self, handler: Handler, principal: Any) -> None:
+        # POSTs may overtake each other, so a client is not held to the order of the handshake.
+        self.session = Session(handler, lifecycle="lenient")
+        self.id = os.urandom(24).hex()
+        self.principal = principal
+        self.alone = Stream(self, 0, None)
+        self.channel = Channel(self.session, self.alone.send, principal=principal)
+        self.session.stream = self.channel
+        self.used = time.monotonic()
+        self._streams: dict[int, Stream] = {0: self.alone}
+        self._last = 0
+        self._kept: deque[_Event] = deque()
+        self._bytes = 0
+
+    @property
+    def resumes(self) -> bool:
+        return self.channel.revision is not None and self.channel.revision >= V2025_11_25
+
+    def open(self, outlet: Outlet, headers: Pairs) -> Stream:
+        """A stream for one POST."""
+        self._last += 1
+        stream = Stream(self, self._last, outlet)
+        stream.headers = headers
+        outlet.on_close = stream.detach
+        self._streams[self._last] = stream
+        return stream
+
+    def resume(self, last_event: str, outlet: Outlet, headers: Pairs) -> None:
+        """Go on after an event. One we no longer have, or never had, is answered by what there is."""
+        number, _, seen = last_event.partition("-")
+        stream = self._streams.get(int(number)) if number.isdigit() and len(number) < 12 else None
+        if stream is None:
+            stream = self._replay(int(number)) if number.isdigit() and len(number) < 12 else self.alone
+        stream.attach(outlet, headers, int(seen) if seen.isdigit() and len(seen) < 12 else 0)
+
+    def _replay(self, number: int) -> Stream:
+        """A stream that is over: what is left of it can still be read."""
+        stream = Stream(self, number, None)
+        stream.done = True
+        return stream
+
+    def forget(self, stream: Stream) -> None:
+        self._streams.pop(stream.number, None)
+
+    # Events
+
+    def keep(self, event: _Event) -> None:
+        self._kept.append(event)
+        self._bytes += len(event.message)
+        while self._kept and (len(self._kept) > MOST_EVENTS or self._bytes > MOST_BYTES):
+            self._bytes -= len(self._kept.popleft().message)
+
+    def events(self, stream: int, after: int) -> Iterator[_Event]:
+        return (one for one in list(self._kept) if one.stream == stream and one.number > after)
+
+    # Age
+
+    def touch(self) -> None:
+        self.used = time.monotonic()
+
+    def is_idle(self, now: float, seconds: float) -> bool:
+        connected = any(stream.outlet is not None for stream in self._streams.values())
+        return not connected and not self.channel.in_flight and now - self.used > seconds
+
+    def outlets(self) -> Iterator[Outlet]:
+        return (stream.outlet for stream in self._streams.values() if stream.outlet is not None and stream._started)
+
+    def close(self) -> None:
+        self.channel.close()
+        self.session.close()
+        for stream in list(self._streams.values()):
+            stream.done = True
+            stream.end()
+
+
+class Sessions:
+    """The sessions of one process, by id. Somebody else's id is an unknown id."""
+
+    def __init__(self, most: int, idle_seconds: float = IDLE_SECONDS) -> None:
+        self.most = most
+        self.idle_seconds = idle_seconds
+        self._sessions: dict[str, HttpSession] = {}
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def __iter__(self) -> Iterator[HttpSession]:
+        return iter(list(self._sessions.values()))
+
+    def add(self, session: HttpSession) -> None:
+        self._sessions[session.id] = session
+
+    def find(self, id: str, principal: Any) -> HttpSession | None:
+        session = self._sessions.get(id)
+        if session is None or session.principal != principal:
+            return None
+        session.touch()
+        return session
+
+    def remove(self, session: HttpSession) -> None:
+        if self._sessions.pop(session.id, None) is not None:
+            session.close()
+
+    def expire(self) -> None:
+        now = time.monotonic()
+        for session in self:
+            if session.is_idle(now, self.idle_seconds):
+                self.remove(session)
+
+    def close(self) -> None:
+        for session in self:
+            self.remove(session)

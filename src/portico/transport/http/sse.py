@@ -1,0 +1,24 @@
+"""Server-sent events, as bytes."""
+
+from __future__ import annotations
+
+KEEP_ALIVE = b": keep-alive\n\n"
+
+HEADERS: tuple[tuple[bytes, bytes], ...] = (
+    (b"content-type", b"text/event-stream"),
+    (b"cache-control", b"no-store"),
+    # 2026-07-28, basic/transports: proxies must not hold events back.
+    (b"x-accel-buffering", b"no"),
+)
+
+
+def event(message: bytes, id: bytes = b"", name: bytes = b"") -> bytes:
+    """One message. JSON from our encoder has no raw newline, so one data line is enough."""
+    head = b"id: " + id + b"\n" if id else b""
+    kind = b"event: " + name + b"\n" if name else b""
+    return head + kind + b"data: " + message + b"\n\n"
+
+
+def priming(id: bytes, retry_ms: int) -> bytes:
+    """2025-11-25, basic/transports: an id to come back with, and nothing else yet."""
+    return b"id: " + id + b"\nretry: " + b"%d" % retry_ms + b"\ndata:\n\n"
