@@ -9,11 +9,12 @@ and a place to look up how a thing is written.
 import asyncio
 from base64 import b64decode
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from portico import Audio, Context, File, Image, Server, ToolError
+from portico import Audio, Context, File, Image, Server, Skills, ToolError
 from portico.wire.content import EmbeddedResource, TextContent, TextContents
 from portico.wire.prompts import PromptMessage
 
@@ -442,6 +443,10 @@ async def test_input_required_result_prompt(ctx: Context) -> str:
     answer = await ctx.elicit("What context should the prompt use?", Background, key="user_context")
     return f"Use this context: {answer.data.context if answer.data else 'none'}"
 
+
+# Skills, of the extension io.modelcontextprotocol/skills
+
+server.add(Skills(Path(__file__).parent / "skills"))
 
 if __name__ == "__main__":
     server.run()

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from portico.server.results import Audio, File, Image, ToolResult
     from portico.server.server import Server
     from portico.server.service import Service, completion, prompt, resource, tool
+    from portico.server.skills import Skills
     from portico.wire.errors import Error, ProtocolError, ToolError, UsageError
 
 _HOMES = {
@@ -32,6 +33,7 @@ _HOMES = {
     "prompt": "portico.server.service",
     "resource": "portico.server.service",
     "tool": "portico.server.service",
+    "Skills": "portico.server.skills",
     "Error": "portico.wire.errors",
     "ProtocolError": "portico.wire.errors",
     "ToolError": "portico.wire.errors",
@@ -48,6 +50,7 @@ __all__ = [
     "ProtocolError",
     "Server",
     "Service",
+    "Skills",
     "ToolError",
     "ToolResult",
     "UsageError",

@@ -16,6 +16,7 @@ from pydantic import BaseModel
 
 from portico import Client, Context, ProtocolError, Server, ToolError
 from portico.wire.content import TextContent
+from portico.wire.errors import Refused
 from portico.wire.inputs import CreateMessageParams, CreateMessageResult, ElicitParams, ElicitResult, Root
 from portico.wire.revisions import HANDSHAKE, MODERN, REVISIONS
 from portico.wire.tools import Tool as Definition
@@ -77,7 +78,6 @@ def asking(response_type: Any) -> Server:
         (Colour, {"value": "blue"}, "<Colour.BLUE: 'blue'>"),
         (Booking, {"name": "Ada", "seats": 2}, "Booking(name='Ada', seats=2, window=False)"),
         (Visit, {"city": "Rome"}, "Visit(city='Rome', days=1)"),
-        (list[Literal["x", "y"]], {"value": ["x"]}, "['x']"),
         (None, {}, "None"),
     ],
     ids=str,
@@ -89,6 +89,22 @@ async def test_an_answer_has_the_type_that_was_asked_for(
     server = asking(response_type)
     text = await text_of(server, "ask", revision=revision, elicitation_handler=lambda asked: content)
     assert text == f"accept {expected}"
+
+
+@pytest.mark.parametrize("revision", ELICITING)
+async def test_several_of_the_choices_may_be_taken_from_2025_11_25_on(revision: str) -> None:
+    asked: list[ElicitParams] = []
+
+    def answer(question: ElicitParams) -> dict[str, Any]:
+        asked.append(question)
+        return {"value": ["x"]}
+
+    text = await text_of(asking(list[Literal["x", "y"]]), "ask", revision=revision, elicitation_handler=answer)
+    if revision >= "2025-11-25":
+        assert text == "accept ['x']"
+    else:
+        assert asked == []
+        assert "does not support it: elicitation" in text
 
 
 @pytest.mark.parametrize("action", ["decline", "cancel"])
@@ -369,8 +385,8 @@ async def test_a_client_that_refuses_is_an_error_that_a_body_can_catch(connect: 
     async def careful(ctx: Context) -> str:
         try:
             return (await ctx.sample("?")).text
-        except ProtocolError as refusal:
-            return f"refused: {refusal.code} {refusal.message}"
+        except Refused as refusal:
+            return f"without: {refusal}"
 
     wire = connect(server)
     await wire.initialize(revision, {"sampling": {}})
@@ -378,7 +394,7 @@ async def test_a_client_that_refuses_is_an_error_that_a_body_can_catch(connect: 
     question = await wire.receive()
     assert question["method"] == "sampling/createMessage"
     wire.send({"jsonrpc": "2.0", "id": question["id"], "error": {"code": -1, "message": "User rejected"}})
-    assert (await wire.response(5))["result"]["content"][0]["text"] == "refused: -1 User rejected"
+    assert (await wire.response(5))["result"]["content"][0]["text"].startswith("without: ")
 
 
 @pytest.mark.parametrize("revision", HANDSHAKE)
@@ -389,7 +405,9 @@ async def test_a_client_that_refuses_is_otherwise_a_tool_that_failed(connect: Co
     wire.send({"jsonrpc": "2.0", "id": 5, "method": "tools/call", "params": {"name": "sample"}})
     question = await wire.receive()
     wire.send({"jsonrpc": "2.0", "id": question["id"], "error": {"code": -1, "message": "User rejected"}})
-    assert (await wire.response(5))["result"]["isError"] is True
+    result = (await wire.response(5))["result"]
+    assert result["isError"] is True
+    assert "User rejected" in result["content"][0]["text"]
 
 
 # Several questions at once
@@ -587,28 +605,36 @@ async def test_a_body_cleans_up_when_it_stops_to_ask(revision: str) -> None:
 
 
 async def test_a_cancelled_call_does_not_ask(connect: Connect) -> None:
+    """Not even when its body makes light of the cancellation."""
     server = Server("s")
-    begun, go = asyncio.Event(), asyncio.Event()
+    begun, ended = asyncio.Event(), asyncio.Event()
 
     @server.tool
     async def ask(ctx: Context) -> str:
         begun.set()
         try:
-            await go.wait()
+            await asyncio.Event().wait()
         except asyncio.CancelledError:
             pass
-        return str((await ctx.elicit("?", int)).data)
+        try:
+            return str((await ctx.elicit("?", int)).data)
+        finally:
+            ended.set()
+
+    @server.tool
+    async def after() -> str:
+        return "after"
 
     wire = connect(server)
     params = {"name": "ask", "_meta": wire.envelope(FORM)}
     wire.send({"jsonrpc": "2.0", "id": "it", "method": "tools/call", "params": params})
     async with asyncio.timeout(5):
         await begun.wait()
-    wire.notify("notifications/cancelled", {"requestId": "it"})
-    assert "result" in await wire.modern("tools/list")
-    assert "result" in await wire.modern("tools/list")
+        wire.notify("notifications/cancelled", {"requestId": "it"})
+        await ended.wait()
+    assert "result" in await wire.modern("tools/call", {"name": "after"})
     assert wire.aside == []
-    assert wire.channel.in_flight == 0
+    assert wire.is_silent
 
 
 # Steps

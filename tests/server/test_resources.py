@@ -312,23 +312,24 @@ async def test_a_subscriber_hears_of_its_resource_until_it_stops(heard: Any, rev
 
 async def test_a_subscription_covers_what_is_below(heard: Any) -> None:
     server = Server("s")
-    async with Client(server, message_handler=heard) as client:
-        async with client.listen(Filter(resource_subscriptions=["a://b"])):
-            server.resource_updated("a://bc")
-            server.resource_updated("a://b/c")
-            await heard.until("notifications/resources/updated")
+    async with Client(server, message_handler=heard) as client, client.listen(Filter(resource_subscriptions=["a://b"])):
+        server.resource_updated("a://bc")
+        server.resource_updated("a://b/c")
+        await heard.until("notifications/resources/updated")
     assert [said["uri"] for method, said in heard.messages if method.endswith("updated")] == ["a://b/c"]
 
 
 async def test_many_updates_in_one_go_are_told_once(heard: Any) -> None:
     server = Server("s")
-    async with Client(server, message_handler=heard) as client:
-        async with client.listen(Filter(resource_subscriptions=["a://b", "a://last"])):
-            for _ in range(100):
-                server.resource_updated("a://b")
-            await heard.until("notifications/resources/updated")
-            server.resource_updated("a://last")
-            await heard.until("notifications/resources/updated", times=2)
+    async with (
+        Client(server, message_handler=heard) as client,
+        client.listen(Filter(resource_subscriptions=["a://b", "a://last"])),
+    ):
+        for _ in range(100):
+            server.resource_updated("a://b")
+        await heard.until("notifications/resources/updated")
+        server.resource_updated("a://last")
+        await heard.until("notifications/resources/updated", times=2)
     assert [said["uri"] for method, said in heard.messages if method.endswith("updated")] == ["a://b", "a://last"]
 
 
@@ -340,10 +341,9 @@ async def test_an_update_may_be_told_from_a_thread(heard: Any) -> None:
         server.resource_updated("a://b")
         return "touched"
 
-    async with Client(server, message_handler=heard) as client:
-        async with client.listen(Filter(resource_subscriptions=["a://b"])):
-            await client.call_tool("touch")
-            await heard.until("notifications/resources/updated")
+    async with Client(server, message_handler=heard) as client, client.listen(Filter(resource_subscriptions=["a://b"])):
+        await client.call_tool("touch")
+        await heard.until("notifications/resources/updated")
 
 
 async def test_reading_in_the_middle_of_many_reads_is_not_confused() -> None:

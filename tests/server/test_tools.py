@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from portico import Client, Context, Image, ProtocolError, Server, ToolError, ToolResult, UsageError
+from portico.auth.principal import Principal
 from portico.server.tools import VERSION, Tool
 from portico.wire.meta import Icon
 from portico.wire.revisions import REVISIONS
@@ -161,6 +162,10 @@ async def test_methods_partials_and_objects_that_can_be_called_are_tools_too() -
         assert (await client.call_tool("join", {"second": "b"})).text == "ab"
 
 
+async def waits() -> str:
+    return ""
+
+
 def test_a_mistake_shows_while_the_server_is_built() -> None:
     server = Server("s")
     server.tool("twice")(lambda: "")
@@ -171,7 +176,7 @@ def test_a_mistake_shows_while_the_server_is_built() -> None:
     with pytest.raises(UsageError, match="unknown annotation 'readonly'"):
         server.tool(name="t", annotations={"readonly": True})(lambda: "")
     with pytest.raises(UsageError, match="inline"):
-        server.tool(name="t", inline=True)(asyncio.sleep)
+        server.tool(name="t", inline=True)(waits)
     with pytest.raises(UsageError, match="name"):
         server.tool(lambda *rest: "", title="T")  # type: ignore[call-overload]
     with pytest.raises(UsageError, match=r"\*rest"):
@@ -284,7 +289,7 @@ def strict() -> Server:
         days: Annotated[int, msgspec.Meta(ge=1, le=14)] = 3,
         colour: Colour = Colour.RED,
         address: Address | None = None,
-        tags: list[str] = [],
+        tags: Sequence[str] = (),
     ) -> str:
         return "ordered"
 
@@ -479,16 +484,35 @@ async def test_a_timeout_of_the_bodys_own_is_not_ours() -> None:
     assert "60" not in text
 
 
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_a_body_that_trips_over_a_cancelled_task_of_its_own_is_answered(revision: str) -> None:
+    """Nobody has cancelled the call, so somebody waits for its answer."""
+    server = Server("s")
+
+    @server.tool
+    async def trip() -> str:
+        task = asyncio.ensure_future(asyncio.Event().wait())
+        task.cancel()
+        await task
+        return "never"
+
+    text = await text_of(server, "trip", {}, revision=revision, timeout=5.0)
+    assert "error id" in text
+
+
 # Who may
-
-
-class Somebody(msgspec.Struct):
-    scopes: list[str]
 
 
 @pytest.mark.parametrize(
     "principal, allowed",
-    [(None, True), (Somebody(["write", "read"]), True), (Somebody(["read"]), False), ("no scopes at all", False)],
+    [
+        (None, True),
+        (Principal("ada", frozenset({"write", "read"})), True),
+        (Principal("root"), True),
+        (Principal("eve", frozenset({"read"})), False),
+        (Principal("eve", frozenset()), False),
+    ],
+    ids=str,
 )
 async def test_a_scope_is_needed_by_those_who_are_known(principal: Any, allowed: bool) -> None:
     ran: list[bool] = []

@@ -90,7 +90,9 @@ async def respond(call: Call, handler: Handler) -> bytes:
         if _is_being_cancelled(call):
             raise
         failure = stopped
-    except (Exception, SystemExit) as raised:
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as raised:
         failure = raised
     try:
         return _excuse(call, failure)

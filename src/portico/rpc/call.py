@@ -43,12 +43,16 @@ class Call(Struct, kw_only=True):
     ask: Ask | None = None
     # Set when the other side has lost interest. A body in a thread cannot be stopped, but it can look.
     cancelled: bool = False
+    # The same, because its time is up; the caller is told so, and waits no longer.
+    expired: bool = False
     # True while the Call runs inside the reader's own step, before it has a task of its own: see `hand_over`.
     instant: bool = False
     # What the transport waits for when the other side reads more slowly than we write.
     drain: Callable[[], Awaitable[None]] | None = None
     # Lets go of the connection while the work goes on; the client comes back for the answer (2025-11-25 over HTTP).
     release: Callable[[], None] | None = None
+    # The questions of the body that makes this call from the inside, which then are this call's too.
+    rounds: Any = None
     # Whose results these are, for a failure that is said on the answerer's behalf.
     stamp: Any = UNSET
     # The code of the error it was answered with, for transports that have a status of their own.

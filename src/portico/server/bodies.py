@@ -15,7 +15,7 @@ from portico.server.context import Context
 from portico.server.foreign import ForeignSignature, foreign_signature
 from portico.server.inputs import Rounds
 from portico.server.signature import Signature, signature_of
-from portico.wire.errors import ToolError, UsageError
+from portico.wire.errors import ProtocolError, ToolError, UsageError
 from portico.wire.jsonrpc import NOTHING
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Body:
         self.signature: Signature | ForeignSignature = (
             signature_of(fn, context_type=Context, without_output=without_output)
             if input_schema is None
-            else foreign_signature(fn, input_schema, context_type=Context)
+            else foreign_signature(fn, input_schema, context_type=Context, without_output=without_output)
         )
         self.running: Running = _running(fn, inline, name)
         self._fn = fn
@@ -60,11 +60,14 @@ class Body:
             if retried:
                 # Whatever claims to be our state is verified, also when the body would not have looked at it.
                 await hand_over(call)
+                context.enter()
                 context.begin()
         args, kwargs = self.signature.bind(arguments, context)
         if self.running == "inline" and self.timeout is None:
             return self._fn(*args, **kwargs)
         await hand_over(call)
+        if context is not None:
+            context.enter()
         try:
             if self.timeout is None:
                 return await self._start(call, server, args, kwargs)
@@ -74,6 +77,8 @@ class Body:
             if required is None:
                 raise
             return required
+        except BaseExceptionGroup as group:
+            raise _meant(group) or group from None
 
     async def _in_time(self, call: Call, server: Server, args: Args, kwargs: Kwargs, seconds: float) -> Any:
         deadline = asyncio.timeout(seconds)
@@ -84,7 +89,7 @@ class Body:
             if not deadline.expired():
                 raise
             # A thread cannot be stopped, but its body can see that nobody waits any more.
-            call.cancelled = True
+            call.expired = True
             raise ToolError(f"{self.name!r} did not finish within {seconds:g} s.") from None
 
     async def _start(self, call: Call, server: Server, args: Args, kwargs: Kwargs) -> Any:
@@ -96,6 +101,14 @@ class Body:
             # The body is in another thread, so what it says on the way is sent by the loop's.
             call.emit = partial(_emit_from_thread, asyncio.get_running_loop(), call.emit)
         return await server.threads.run(partial(self._fn, **kwargs) if kwargs else self._fn, args)
+
+
+def _meant(group: BaseExceptionGroup[Any]) -> BaseException | None:
+    """What a body with a TaskGroup meant to say, out of the group that Python puts around it."""
+    said: BaseException | None = group.subgroup((ToolError, ProtocolError))
+    while isinstance(said, BaseExceptionGroup):
+        said = said.exceptions[0]
+    return said
 
 
 def _emit_from_thread(loop: asyncio.AbstractEventLoop, emit: Emit, method: str, params: Any) -> None:

@@ -46,7 +46,13 @@ def result(found: Any) -> CompleteResult:
 def from_schema(schema: Mapping[str, Any], argument: str, typed: str) -> CompleteResult:
     """A Literal or an Enum completes itself; booleans too."""
     field = schema.get("properties", {}).get(argument, {})
-    values = field.get("enum") or (["true", "false"] if field.get("type") == "boolean" else [])
+    values = [value for option in field.get("anyOf", [field]) for value in _values(option)]
     begun = typed.casefold()
     matching = [value for value in map(str, values) if value.casefold().startswith(begun)]
     return result(matching)
+
+
+def _values(field: Mapping[str, Any]) -> list[Any]:
+    if "const" in field:
+        return [field["const"]]
+    return field.get("enum") or (["true", "false"] if field.get("type") == "boolean" else [])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
@@ -79,23 +80,32 @@ class _Said:
 class Context:
     """One call, as its body sees it. Ask for it with a parameter: `ctx: Context`."""
 
-    __slots__ = ("_call", "_progress", "_rounds", "_server", "_start")
+    __slots__ = ("_call", "_progress", "_rounds", "_server", "_start", "_task")
 
-    def __init__(self, call: Call, server: Server, start: Callable[[], Rounds]) -> None:
+    def __init__(self, call: Call, server: Server, start: Callable[[asyncio.Task[Any]], Rounds]) -> None:
         self._call = call
         self._server = server
         self._start = start
-        self._rounds: Rounds | None = None
+        self._rounds: Rounds | None = call.rounds
+        self._task: asyncio.Task[Any] | None = None
         self._progress = float("-inf")
 
     def begin(self) -> Rounds:
         """The questions of this call: nothing is prepared for them until there is one."""
         if self._rounds is None:
-            self._rounds = self._start()
+            assert self._task is not None
+            self._rounds = self._start(self._task)
         return self._rounds
 
+    def enter(self) -> None:
+        """The body runs in this task; a question may come from one of its children."""
+        self._task = asyncio.current_task()
+
     def required(self) -> InputRequiredResult | None:
-        return self._rounds.required() if self._rounds is not None else None
+        """The result that asks. A body that was called by another leaves that to the other."""
+        if self._rounds is None or self._call.rounds is not None:
+            return None
+        return self._rounds.required()
 
     # Who is asking
 
@@ -132,7 +142,7 @@ class Context:
     @property
     def cancelled(self) -> bool:
         """Whether the client has lost interest. A body in a thread should look now and then."""
-        return self._call.cancelled
+        return self._call.cancelled or self._call.expired
 
     # Saying something on the way. These may be called from a `def` body too, without `await`.
 
@@ -242,7 +252,9 @@ class Context:
         return result
 
     def _inner(self, method: str, params: dict[str, Any]) -> Call:
-        return replace(self._call, method=method, params=Raw(msgspec.json.encode(params)), instant=False)
+        asked = Raw(msgspec.json.encode(params))
+        rounds = self.begin() if self._call.ask is None else None
+        return replace(self._call, method=method, params=asked, instant=False, rounds=rounds)
 
 
 def _conversation(messages: str | Sequence[str | SamplingMessage]) -> list[SamplingMessage]:

@@ -58,6 +58,8 @@ def form(response_type: Any) -> Form:
 
 def _flat(described: dict[str, Any], response_type: Any) -> dict[str, Any]:
     definitions = described.get("$defs", {})
+    if described.get("additionalProperties"):
+        raise UsageError(f"a form has fields with names; {response_type!r} has none")
     fields = {
         name: _field(name, _resolved(one, definitions), response_type)
         for name, one in described.get("properties", {}).items()

@@ -52,11 +52,13 @@ def _problem(error: Any) -> Problem:
     return Problem(path, "what the tool's schema says", "something else", f"Invalid {path}: {message}.")
 
 
-def foreign_signature(fn: Callable[..., Any], schema: dict[str, Any], *, context_type: type) -> ForeignSignature:
+def foreign_signature(
+    fn: Callable[..., Any], schema: dict[str, Any], *, context_type: type, without_output: tuple[type, ...] = ()
+) -> ForeignSignature:
     """Read a function that goes with a schema of its own. References into the network are never followed."""
     if schema.get("type") != "object":
         raise UsageError('a tool\'s input_schema has "type": "object" at its root')
-    own = signature_of(fn, context_type=context_type)
+    own = signature_of(fn, context_type=context_type, without_output=without_output)
     names = [name for name in inspect.signature(fn).parameters if name != own.context]
     if len(names) != 1:
         raise UsageError(f"a function with an input_schema takes one dict (and the context), not {', '.join(names)}")

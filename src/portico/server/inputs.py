@@ -29,10 +29,15 @@ class Rounds:
     """One call's questions and answers."""
 
     def __init__(
-        self, call: Call, seal: Seal, target: str, arguments: bytes | Raw, responses: Raw, sealed: Any
+        self,
+        call: Call,
+        seal: Seal,
+        target: str,
+        arguments: bytes | Raw,
+        responses: Raw,
+        sealed: Any,
+        task: asyncio.Task[Any],
     ) -> None:
-        task = asyncio.current_task()
-        assert task is not None
         self._task = task
         self._call = call
         self._seal = seal

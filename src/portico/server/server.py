@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial, reduce
+from importlib import import_module
 from typing import Any, Literal
 
 from msgspec import UNSET, Raw
@@ -30,6 +31,7 @@ from portico.wire.discover import DiscoverResult
 from portico.wire.errors import InvalidParams, MethodNotFound, ResourceNotFound, UsageError
 from portico.wire.meta import SERVER_INFO, Icon, Implementation, ServerCapabilities
 from portico.wire.methods import METHODS
+from portico.wire.mirrors import Mirror
 from portico.wire.prompts import GetPromptParams, ListPromptsResult
 from portico.wire.resources import (
     ListResourcesResult,
@@ -308,6 +310,11 @@ class Server(Registrar):
         name = params.ref.name if isinstance(params.ref, PromptReference) else params.ref.uri
         raise InvalidParams(f"Nothing to complete: {name}")
 
+    def mirrored(self, name: str) -> tuple[Mirror, ...]:
+        """The parameters of a tool that stand in HTTP headers too."""
+        tool = self.tools.get(name) or self._aliases.get(name)
+        return tool.mirrors if tool is not None else ()
+
     # Telling of changes
 
     async def _listen(self, call: Call) -> Any:
@@ -457,8 +464,20 @@ class Server(Registrar):
                     await stack.enter_async_context(mount.handler.lifespan())
             yield self
 
-    def run(self, transport: Literal["stdio"] = "stdio", **options: Any) -> None:
-        """Serve until the client goes away."""
-        if transport != "stdio":
-            raise UsageError(f"unknown transport {transport!r}; there is 'stdio'")
-        stdio.run(self, self.lifespan, **options)
+    def run(self, transport: Literal["stdio", "http"] = "stdio", **options: Any) -> None:
+        """Serve: one client on stdio until it goes away, or everybody over HTTP (`host`, `port`, …)."""
+        if transport == "stdio":
+            stdio.run(self, self.lifespan, **options)
+        elif transport == "http":
+            _endpoint().run(self, **options)
+        else:
+            raise UsageError(f"unknown transport {transport!r}; there are 'stdio' and 'http'")
+
+    def asgi(self, **options: Any) -> Any:
+        """This server as an ASGI application, to mount in another one or to run on an ASGI server."""
+        return _endpoint().asgi(self, **options)
+
+
+def _endpoint() -> Any:
+    """HTTP is loaded by those who use it: a server on stdio starts without it."""
+    return import_module("portico.server.endpoint")

@@ -59,6 +59,8 @@ class Threads:
                     self._idle += 1
 
     def _do(self, errand: _Errand) -> None:
+        if errand.future.cancelled():
+            return  # nobody waits for it any more, and it has not begun
         value: Any = None
         failure: BaseException | None = None
         try:

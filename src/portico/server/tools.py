@@ -16,6 +16,7 @@ from portico.server.verifying import verifier
 from portico.wire.content import BLOCKS
 from portico.wire.errors import InvalidParams, MissingCapability, ToolError, UsageError
 from portico.wire.meta import Icon
+from portico.wire.mirrors import Mirror, mirrors
 from portico.wire.revisions import MODERN, V2025_11_25
 from portico.wire.tools import CallToolParams, CallToolResult, ToolAnnotations
 from portico.wire.tools import Tool as Definition
@@ -77,6 +78,7 @@ class Tool:
             icons=list(icons) if icons else None,
             meta=_meta(meta, version),
         )
+        self.mirrors = _mirrors(self.name, self.definition.input_schema)
         self._declared = self.definition.output_schema is not None
         self._wrapped = self._declared and (self.definition.output_schema or {}).get("type") != "object"
         promised = output_schema is None and signature.output_schema is not None
@@ -106,6 +108,13 @@ class Tool:
             missing = call.principal.lacks(self.scopes)
             if missing:
                 raise ToolError(f"The tool {self.name!r} needs the scope {', '.join(sorted(missing))}.")
+
+
+def _mirrors(name: str, schema: dict[str, Any]) -> tuple[Mirror, ...]:
+    try:
+        return mirrors(schema)
+    except ValueError as mistake:
+        raise UsageError(f"tool {name!r}: {mistake}") from None
 
 
 def checked_name(name: str) -> str:

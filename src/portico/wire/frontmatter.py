@@ -34,7 +34,7 @@ _WHOLE = re.compile(r"0|-?[1-9][0-9]*")
 _DECIMAL = re.compile(r"-?(0|[1-9][0-9]*)\.[0-9]+([eE][-+][0-9]+)?")
 _DISPUTED = re.compile(
     r"""(?ix)
-      y | n | yes | no | on | off | = | <<
+      yes | no | on | off | = | <<
     | [-+]? 0 [box] [0-9a-f_]+
     | [-+]? [0-9] [0-9_]* ( \. [0-9_]* )? ( e [-+]? [0-9]+ )?
     | [-+]? \. ( [0-9] [0-9_]* ( e [-+]? [0-9]+ )? | inf | nan )
@@ -312,13 +312,12 @@ class _Reader:
         """What stands between brackets, separated by commas; the last may have one too. The place after it."""
         at = self._space(text, at + 1)
         while text[at : at + 1] != close:
-            if at >= len(text):
-                self._lost(text, at, f"no `{close}` at the end, or it is not indented")
-            at = self._space(text, read(at))
+            at = self._space(text, read(at) if at < len(text) else at)
             if text[at : at + 1] == ",":
                 at = self._space(text, at + 1)
             elif text[at : at + 1] != close:
-                self._lost(text, at, f"expected `,` or `{close}`")
+                lost = f"expected `,` or `{close}`" if at < len(text) else f"no `{close}`, or not indented far enough"
+                self._lost(text, at, lost)
         return at + 1
 
     def _flow_plain(self, text: str, at: int) -> tuple[Any, int]:

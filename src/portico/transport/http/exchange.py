@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from typing import Any
 
 from msgspec import UNSET, Struct
 
 from portico.auth.bearer import BearerToken
-from portico.rpc.answer import open_call, respond
+from portico.rpc.answer import enter, new_call, respond
 from portico.rpc.call import Call, Handler
 from portico.rpc.channel import Channel
 from portico.rpc.metrics import Metrics
@@ -28,7 +28,8 @@ from portico.transport.http.sessions import IDLE_SECONDS, HttpSession, Sessions
 from portico.wire import jsonrpc, notices
 from portico.wire.errors import InvalidParams, InvalidRequest, ProtocolError
 from portico.wire.jsonrpc import Frame, Malformed
-from portico.wire.meta import PROTOCOL_VERSION
+from portico.wire import meta as metas
+from portico.wire.meta import PROTOCOL_VERSION, Meta
 from portico.wire.mirrors import Mirror
 from portico.wire.revisions import HANDSHAKE, MODERN, REVISIONS
 
@@ -174,18 +175,29 @@ class Exchange:
     def _post(self, request: Request, outlet: Outlet, principal: Any) -> None:
         frame = jsonrpc.decode(request.body)
         version = request.headers.get(http.VERSION)
-        named = version is not None and version not in _HANDSHAKE
-        if type(frame) is Frame and frame.method is not UNSET and (named or _has_version(frame)):
-            self._post_alone(frame, request, outlet, principal)
-        elif isinstance(frame, Malformed):
-            revision = MODERN if named else None
-            outlet.answer(
-                Answer(400, (*JSON, *self._cors(request.headers)), jsonrpc.error(frame.id, frame.error, revision))
-            )
+        modern = version is not None and version not in _HANDSHAKE
+        if type(frame) is Frame and frame.method is not UNSET:
+            try:
+                meta = metas.read(frame.params)
+            except ProtocolError as failure:
+                self._refuse_body(400, frame.id, failure, request, outlet)
+                return
+            if modern or meta.protocol_version is not UNSET:
+                self._post_alone(frame, meta, request, outlet, principal)
+                return
+        if isinstance(frame, Malformed):
+            outlet.answer(Answer(400, self._json(request.headers), jsonrpc.error(frame.id, frame.error, MODERN)))
         else:
             self._post_in_session(frame, request, outlet, principal)
 
-    def _post_alone(self, frame: Frame, request: Request, outlet: Outlet, principal: Any) -> None:
+    def _json(self, headers: Headers) -> Pairs:
+        return (*JSON, *self._cors(headers)) if b"origin" in headers else JSON
+
+    def _refuse_body(self, status: int, id: Any, failure: ProtocolError, request: Request, outlet: Outlet) -> None:
+        body = jsonrpc.error(None if id is UNSET else id, failure, MODERN)
+        outlet.answer(Answer(status, self._json(request.headers), body))
+
+    def _post_alone(self, frame: Frame, meta: Meta, request: Request, outlet: Outlet, principal: Any) -> None:
         headers = request.headers
         cors = self._cors(headers) if b"origin" in headers else ()
         if frame.id is UNSET:
@@ -193,40 +205,52 @@ class Exchange:
             outlet.answer(Answer(202, cors))
             return
         reply = _Reply(self, outlet, request.peer, cors)
+        call = new_call(frame, reply.emit, None, principal)
         try:
-            call = open_call(
-                frame, reply.emit, None, principal, lambda call, version: http.check(call, version, headers)
-            )
-            if call.revision is None:
-                raise InvalidParams(f"Missing required _meta key: {PROTOCOL_VERSION}")
-            if self._mirrored is not None and call.method == "tools/call":
-                http.check_tool(call, self._mirrored, headers)
+            self._admit(call, meta, headers)
         except ProtocolError as failure:
-            outlet.answer(Answer(400, (*JSON, *cors), jsonrpc.error(frame.id, failure, MODERN)))  # type: ignore[arg-type]
+            status = STATUS.get(failure.code, 400)
+            self._refuse_body(status, frame.id, failure, request, outlet)
             return
         call.drain = outlet.drain
         self._run(call, reply)
+
+    def _admit(self, call: Call, meta: Meta, headers: Headers) -> None:
+        """The ladder of 2026-07-28, basic/transports: required members, headers, version, mirrored parameters."""
+        version = meta.protocol_version
+        if version is UNSET:
+            raise InvalidParams(f"Missing required _meta key: {PROTOCOL_VERSION}")
+        call.capabilities = metas.require(meta)
+        name = http.check(call, version, headers)
+        enter(call, meta, version)
+        if self._mirrored is not None and call.method == "tools/call":
+            mirrored = self._mirrored(name)
+            if mirrored:
+                http.check_mirrored(call, mirrored, headers)
 
     def _run(self, call: Call, reply: _Reply) -> None:
         """As far as it goes without waiting; a plain answer never needs more, and no stream either."""
         context = copy_context()
         call.instant = True
-        coro: Coroutine[Any, Any, bytes] = respond(call, self.handler)
+        coro = self._serve(call, reply)
         try:
             context.run(coro.send, None)
         except StopIteration as done:
             reply.finish(call, done.value)
             return
-        task = asyncio.get_running_loop().create_task(self._wait(call, coro, reply), context=context)
-        reply.begin(call, task)
+        reply.begin(call, asyncio.get_running_loop().create_task(coro, context=context))
 
-    async def _wait(self, call: Call, coro: Coroutine[Any, Any, bytes], reply: _Reply) -> None:
+    async def _serve(self, call: Call, reply: _Reply) -> bytes | None:
         try:
-            body = await _Rest(coro)
+            body = await respond(call, self.handler)
         finally:
-            reply.over()
+            if not call.instant:
+                reply.over()
+        if call.instant:
+            return body
         if not call.cancelled:
             reply.finish(call, body)
+        return None
 
     # 2025-03-26 to 2025-11-25: in a session
 
@@ -467,37 +491,6 @@ class _OldStream:
 
     def send(self, message: bytes) -> None:
         self.outlet.write(sse.event(message, name=b"message"))
-
-
-class _Rest:
-    """What is left of a coroutine whose first step was made by hand."""
-
-    __slots__ = ("coro",)
-
-    def __init__(self, coro: Coroutine[Any, Any, bytes]) -> None:
-        self.coro = coro
-
-    def __await__(self) -> Any:
-        return (yield from _steps(self.coro))
-
-
-def _steps(coro: Coroutine[Any, Any, bytes]) -> Any:
-    value: Any = None
-    while True:
-        try:
-            waited = coro.send(value)
-        except StopIteration as done:
-            return done.value
-        try:
-            value = yield waited
-        except BaseException as failure:
-            waited = coro.throw(failure)
-            value = yield waited
-
-
-def _has_version(frame: Frame) -> bool:
-    said = bytes(frame.params)
-    return PROTOCOL_VERSION.encode() in said or b"\\u" in said
 
 
 def _expects(frame: Any) -> bool:

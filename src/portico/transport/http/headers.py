@@ -61,8 +61,8 @@ class _Named(Struct, gc=False):
 _named = msgspec.json.Decoder(_Named)
 
 
-def check(call: Call, version: str, headers: Headers) -> None:
-    """2026-07-28: the headers that repeat the body must say what it says."""
+def check(call: Call, version: str, headers: Headers) -> str:
+    """2026-07-28: the headers that repeat the body must say what it says. Gives what the request is about."""
     _same(headers, VERSION, version, "MCP-Protocol-Version")
     _same(headers, METHOD, call.method, "Mcp-Method")
     row = METHODS.get(call.method)
@@ -71,9 +71,11 @@ def check(call: Call, version: str, headers: Headers) -> None:
             # Type mistakes in params are for the method to complain about.
             said = _named.decode(call.params)
         except (msgspec.DecodeError, RecursionError):
-            return
-        name = {"name": said.name, "uri": said.uri, "taskId": said.task_id}[row.named]
+            return ""
+        name = said.name if row.named == "name" else said.uri if row.named == "uri" else said.task_id
         _same(headers, NAME, name, "Mcp-Name", encoded=True)
+        return name
+    return ""
 
 
 def _same(headers: Headers, header: bytes, expected: str, title: str, *, encoded: bool = False) -> None:

@@ -1,0 +1,69 @@
+"""What a tool can return, and what becomes of it.
+
+portico serve examples/results.py
+"""
+
+from base64 import b64decode
+from dataclasses import dataclass
+
+from portico import File, Image, Server, ToolResult
+from portico.wire.content import ResourceLink
+
+server = Server("results", version="1.0.0")
+
+PNG = b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg==")
+
+
+@dataclass
+class Point:
+    x: int
+    y: int = 0
+
+
+@server.tool
+async def word() -> str:
+    """A text is said as it is."""
+    return "a word"
+
+
+@server.tool
+async def point() -> Point:
+    """An object: as JSON in a text, and as structured content."""
+    return Point(1, 2)
+
+
+@server.tool
+async def primes() -> list[int]:
+    """Not an object: structured too, and wrapped for clients before 2026-07-28."""
+    return [2, 3, 5, 7]
+
+
+@server.tool
+async def nothing() -> None:
+    """No content at all."""
+
+
+@server.tool
+def report() -> list[str | Image | File]:
+    """Several blocks: text, an image, a file."""
+    return ["The figures of May:", Image(data=PNG, format="png"), File(data=b"1;2\n", mime_type="text/csv")]
+
+
+@server.tool
+def where() -> ResourceLink:
+    """A link to a resource, instead of the resource."""
+    return ResourceLink(uri="results://may", name="may", title="The figures of May")
+
+
+@server.tool
+def measured() -> ToolResult:
+    """A result said in full: one thing for the model, another for programs, a third for the host."""
+    return ToolResult(
+        content="It took 12 ms.",
+        structured={"milliseconds": 12},
+        meta={"example.com/trace": "4bf92f35"},
+    )
+
+
+if __name__ == "__main__":
+    server.run()

@@ -1,0 +1,100 @@
+"""Questions in the middle of a body: to the user, to the client's model, about the user's folders.
+
+portico serve examples/travel.py
+"""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Annotated
+
+from portico import Context, Server, ToolError
+
+server = Server("travel", version="1.0.0")
+
+reserved: list[str] = []
+
+
+@dataclass
+class Traveller:
+    name: str
+    age: Annotated[int, "In years"]
+    vegetarian: bool = False
+
+
+def reserve(destination: str, seat: str) -> int:
+    reserved.append(f"{destination}, {seat}")
+    return len(reserved)
+
+
+@server.tool
+async def book(destination: str, ctx: Context) -> str:
+    """Book a journey. The user chooses the seat and confirms the price."""
+    seat = await ctx.elicit("Which seat?", ["aisle", "window"], key="seat")
+    if seat.action != "accept":
+        raise ToolError("Nothing was booked: the user did not choose a seat.")
+    number = await ctx.step("reserve", lambda: reserve(destination, seat.data))
+    pay = await ctx.elicit(f"Reservation {number} costs 80. Pay now?", bool, key="pay")
+    return f"Reservation {number} is {'paid' if pay.data else 'kept for a day'}."
+
+
+@server.tool
+async def plan(destination: str, ctx: Context) -> str:
+    """Plan a journey, from what the user and the client's model say."""
+    who, idea = await asyncio.gather(
+        ctx.elicit("Who travels?", Traveller),
+        ctx.sample(f"One thing to see in {destination}, in three words.", max_tokens=30),
+    )
+    name = who.data.name if who.data else "Somebody"
+    return f"{name} sees this in {destination}: {idea.text}"
+
+
+@server.tool
+async def summarise(text: str, ctx: Context) -> str:
+    """Shorten a text: with the client's model where there is one, by cutting it where there is none."""
+    if ctx.capabilities.sampling is None:
+        return text[:40]
+    said = await ctx.sample(text, system_prompt="Summarise in one sentence.", model_preferences="small")
+    return said.text
+
+
+@server.tool
+async def itineraries(ctx: Context) -> str:
+    """The folders in which the user may keep itineraries."""
+    roots = await ctx.roots()
+    return ", ".join(root.name or root.uri for root in roots) or "The user works in no folder."
+
+
+@server.tool
+async def connect_account(ctx: Context) -> str:
+    """Connect an account. What the user types on that page passes neither the client nor the model."""
+    answer = await ctx.elicit_url("Sign in with the airline", "https://airline.example/connect")
+    return "Go on when you are back." if answer.action == "accept" else "Then without an account."
+
+
+@server.tool
+async def about_me(ctx: Context) -> dict[str, str | None]:
+    """What a body knows of the call it answers."""
+    return {
+        "revision": ctx.revision,
+        "client": ctx.client.name if ctx.client else None,
+        "form": "yes" if ctx.capabilities.can_elicit("form") else "no",
+        "url": "yes" if ctx.capabilities.can_elicit("url") else "no",
+    }
+
+
+@server.resource("travel://rules")
+def rules() -> str:
+    """The rules of the house."""
+    return "One bag each."
+
+
+@server.tool
+async def brief(destination: str, ctx: Context) -> str:
+    """Everything to know before leaving, from what else this server has."""
+    [said] = await ctx.read_resource("travel://rules")
+    summary = await ctx.call_tool("summarise", {"text": f"A journey to {destination}."})
+    return f"{summary.content[0].text} {said.text}"
+
+
+if __name__ == "__main__":
+    server.run()

@@ -1,0 +1,72 @@
+"""Services: a class with a lifespan, an instance that functions join, and what comes and goes at run time.
+
+portico serve examples/workshop.py
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from sqlite3 import Connection, connect
+
+from portico import Server, Service, tool
+
+
+class Parts(Service):
+    """A bundle with something to open and close."""
+
+    name = "parts"
+    database: Connection
+
+    @asynccontextmanager
+    async def lifespan(self) -> AsyncIterator[None]:
+        self.database = connect(":memory:", check_same_thread=False)
+        self.database.execute("create table parts (name text)")
+        try:
+            yield
+        finally:
+            self.database.close()
+
+    @tool
+    def add_part(self, name: str) -> str:
+        """Put a part on the shelf."""
+        self.database.execute("insert into parts values (?)", (name,))
+        return f"There is now a {name}."
+
+    @tool(annotations={"readOnlyHint": True})
+    def count_parts(self) -> int:
+        """How many parts there are."""
+        [count] = self.database.execute("select count(*) from parts").fetchone()
+        return count
+
+
+drilling = Service("drilling")
+
+
+@drilling.tool(inline=True)
+def drill(diameter: float) -> str:
+    """Drill a hole."""
+    return f"A hole of {diameter} mm."
+
+
+@asynccontextmanager
+async def open_doors(server: Server) -> AsyncIterator[None]:
+    print(f"{server.name} opens")
+    yield
+    print(f"{server.name} closes")
+
+
+server = Server("workshop", version="1.0.0", lifespan=open_doors)
+server.add(Parts())
+
+
+@server.tool(inline=True)
+def plug_in(machine: bool) -> str:
+    """Plug the drill in, or pull the plug: its tools come and go."""
+    if machine:
+        server.add(drilling)
+        return "You can drill now."
+    server.remove("drilling")
+    return "You can no longer drill."
+
+
+if __name__ == "__main__":
+    server.run()

@@ -1,0 +1,236 @@
+"""The other door: a plain ASGI 3 application, to mount in a framework or to run on granian, uvicorn or hypercorn."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+from portico.transport.http.exchange import KEEP_ALIVE_SECONDS, Exchange
+from portico.transport.http.headers import Headers
+from portico.transport.http.outlet import TEXT, Answer, Pairs, Request
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+# What a stream may hold for a client that does not read before the exchange is told that it is full.
+MOST_WAITING = 1000
+
+
+class Application:
+    """A server as an ASGI application.
+
+    Mounted in another application it never hears of that one's lifespan, so the first request starts what must be
+    running; the end of the loop, or a lifespan that does reach it, stops it.
+    """
+
+    def __init__(self, exchange: Exchange, lifespan: Callable[[], AbstractAsyncContextManager[Any]]) -> None:
+        self.exchange = exchange
+        self._lifespan = lifespan
+        self._keeper: asyncio.Task[None] | None = None
+        self._stop: asyncio.Event | None = None
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await self._http(scope, receive, send)
+        elif scope["type"] == "lifespan":
+            await self._live(receive, send)
+        else:
+            raise TypeError(f"this application does not speak {scope['type']}")
+
+    # Lifespan
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        await receive()
+        try:
+            await self._start()
+        except Exception:
+            await send({"type": "lifespan.startup.failed", "message": "the server could not start"})
+            raise
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await self.stop()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def _start(self) -> None:
+        if self._keeper is not None and not self._keeper.done():
+            return
+        started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._stop = asyncio.Event()
+        self._keeper = asyncio.get_running_loop().create_task(self._keep(started, self._stop))
+        await started
+
+    async def _keep(self, started: asyncio.Future[None], stop: asyncio.Event) -> None:
+        """Hold the server's lifespan open, and look after its streams and sessions."""
+        try:
+            async with self._lifespan():
+                started.set_result(None)
+                while not stop.is_set():
+                    try:
+                        async with asyncio.timeout(KEEP_ALIVE_SECONDS):
+                            await stop.wait()
+                    except TimeoutError:
+                        self.exchange.keep_alive()
+                        self.exchange.expire()
+        except BaseException as failure:
+            if not started.done():
+                started.set_exception(failure)
+                return
+            raise
+
+    async def stop(self) -> None:
+        await self.exchange.drain(5.0)
+        if self._keeper is not None and self._stop is not None:
+            self._stop.set()
+            await self._keeper
+
+    # Requests
+
+    async def _http(self, scope: Message, receive: Receive, send: Send) -> None:
+        if self._keeper is None or self._keeper.done():
+            await self._start()
+        request = _request(scope, self.exchange)
+        outlet = _Outlet(send)
+        refusal = self.exchange.refuse(request)
+        if refusal is None:
+            body = await _read(receive, self.exchange.settings.longest_body)
+            if body is None:
+                refusal = Answer(413, TEXT, b"Content too large\n")
+            else:
+                request.body = body
+        if refusal is not None:
+            outlet.answer(refusal)
+        else:
+            self.exchange.handle(request, outlet)
+        await outlet.run(receive)
+
+
+def _request(scope: Message, exchange: Exchange) -> Request:
+    path: str = scope["path"]
+    root: str = scope.get("root_path", "")
+    # Where it is mounted is the framework's business: whatever is left of the path is the endpoint itself.
+    inner = path.removeprefix(root) if root and path.startswith(root) else path
+    if root and inner in ("", "/"):
+        inner = exchange.settings.path
+    client = scope.get("client")
+    return Request(
+        scope["method"],
+        inner or "/",
+        scope.get("query_string", b"").decode("latin-1"),
+        Headers(scope["headers"]),
+        b"",
+        str(client[0]) if client else "",
+    )
+
+
+async def _read(receive: Receive, most: int) -> bytes | None:
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return b""
+        part = message.get("body", b"")
+        size += len(part)
+        if size > most:
+            return None
+        if part:
+            parts.append(part)
+        if not message.get("more_body", False):
+            return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+class _Outlet:
+    """An outlet whose messages are sent, in order, by the task that the server gave us."""
+
+    def __init__(self, send: Send) -> None:
+        self.on_close: Callable[[], None] | None = None
+        self._send = send
+        self._waiting: list[Message] = []
+        self._size = 0
+        self._ended = False
+        self._more: asyncio.Event | None = None
+
+    def answer(self, answer: Answer) -> None:
+        length = (b"content-length", b"%d" % len(answer.body))
+        bodiless = answer.status == 204
+        self._put(
+            {
+                "type": "http.response.start",
+                "status": answer.status,
+                "headers": list(answer.headers) if bodiless else [*answer.headers, length],
+            }
+        )
+        self._put({"type": "http.response.body", "body": b"" if bodiless else answer.body})
+        self._finish()
+
+    def start(self, status: int, headers: Pairs) -> None:
+        self._put({"type": "http.response.start", "status": status, "headers": list(headers)})
+
+    def write(self, data: bytes) -> None:
+        self._size += len(data)
+        self._put({"type": "http.response.body", "body": data, "more_body": True})
+
+    def end(self) -> None:
+        self._put({"type": "http.response.body", "body": b""})
+        self._finish()
+
+    def buffered(self) -> int:
+        return self._size
+
+    async def drain(self) -> None:
+        while self._size > 64 * 1024 and not self._ended:
+            await asyncio.sleep(0.01)
+
+    def _put(self, message: Message) -> None:
+        if not self._ended:
+            self._waiting.append(message)
+            if self._more is not None:
+                self._more.set()
+
+    def _finish(self) -> None:
+        self._ended = True
+        if self._more is not None:
+            self._more.set()
+
+    async def run(self, receive: Receive) -> None:
+        """Send what there is. A plain answer is there already; anything else is waited for, and so is the client."""
+        self._more = asyncio.Event()
+        await self._flush()
+        if self.is_over():
+            return
+        gone = asyncio.ensure_future(_gone(receive))
+        try:
+            while not self.is_over() and await self._something(gone):
+                await self._flush()
+        finally:
+            self._ended = True
+            gone.cancel()
+            on_close, self.on_close = self.on_close, None
+            if on_close is not None:
+                on_close()
+
+    def is_over(self) -> bool:
+        return self._ended and not self._waiting
+
+    async def _something(self, gone: asyncio.Future[None]) -> bool:
+        """Wait for more to send; False when the client is gone."""
+        assert self._more is not None
+        more = asyncio.ensure_future(self._more.wait())
+        await asyncio.wait({more, gone}, return_when=asyncio.FIRST_COMPLETED)
+        more.cancel()
+        self._more.clear()
+        return not gone.done()
+
+    async def _flush(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for message in waiting:
+            self._size = max(0, self._size - len(message.get("body", b"")))
+            await self._send(message)
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,260 @@
+"""`portico serve`: what a target may be, and one clear sentence when it is nothing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import portico
+
+Spawn = Callable[..., Any]
+
+SERVER = """
+from portico import Server
+
+server = Server("{name}", version="1.0.0")
+
+@server.tool
+def who() -> str:
+    return "{name}"
+"""
+
+
+def run(*arguments: str | Path, cwd: Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Run the command to its end, with nothing to read."""
+    return subprocess.run(
+        [sys.executable, "-m", "portico", *map(str, arguments)],
+        cwd=cwd,
+        env={**os.environ, **(env or {})},
+        input="",
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+
+
+def refused(*arguments: str | Path, cwd: Path, env: dict[str, str] | None = None) -> str:
+    """The one sentence on standard error of a command that could not be done."""
+    done = run(*arguments, cwd=cwd, env=env)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    [line] = done.stderr.splitlines()
+    assert line.startswith("portico: ")
+    return line
+
+
+async def name_of(child: Any) -> str:
+    """Who is serving, and an orderly end."""
+    opened = await child.initialize("2025-11-25")
+    said = (await child.request("tools/call", {"name": "who"}))["result"]["content"][0]["text"]
+    assert said == opened["serverInfo"]["name"]
+    code, rest, _ = await child.end()
+    assert (code, rest) == (0, "")
+    return str(said)
+
+
+# What a target may be
+
+
+@pytest.mark.parametrize("target", ["one.py", "one.py:server", "./one.py", "one:server", "one"])
+async def test_a_server_is_found_by_file_and_by_module(spawn: Spawn, tmp_path: Path, target: str) -> None:
+    (tmp_path / "one.py").write_text(SERVER.format(name="one"))
+    assert await name_of(await spawn("serve", target, cwd=tmp_path)) == "one"
+
+
+async def test_a_file_may_lie_anywhere(spawn: Spawn, tmp_path: Path) -> None:
+    place = tmp_path / "with space" / "deep"
+    place.mkdir(parents=True)
+    (place / "one.py").write_text(SERVER.format(name="far"))
+    assert await name_of(await spawn("serve", place / "one.py")) == "far"
+
+
+async def test_a_module_may_be_inside_a_package(spawn: Spawn, tmp_path: Path) -> None:
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__init__.py").write_text("")
+    (tmp_path / "package" / "one.py").write_text(SERVER.format(name="inside"))
+    assert await name_of(await spawn("serve", "package.one:server", cwd=tmp_path)) == "inside"
+
+
+async def test_an_object_may_have_any_name(spawn: Spawn, tmp_path: Path) -> None:
+    (tmp_path / "one.py").write_text(SERVER.format(name="app").replace("server", "app"))
+    assert await name_of(await spawn("serve", "one.py:app", cwd=tmp_path)) == "app"
+
+
+async def test_the_only_server_needs_no_name(spawn: Spawn, tmp_path: Path) -> None:
+    (tmp_path / "one.py").write_text(SERVER.format(name="only").replace("server", "app") + "\nalias = app\n")
+    assert await name_of(await spawn("serve", "one.py", cwd=tmp_path)) == "only"
+
+
+async def test_of_several_the_one_called_server_is_served(spawn: Spawn, tmp_path: Path) -> None:
+    (tmp_path / "one.py").write_text(SERVER.format(name="main") + '\nother = Server("other")\n')
+    assert await name_of(await spawn("serve", "one.py", cwd=tmp_path)) == "main"
+
+
+@pytest.mark.parametrize("target", ["one.py:make", "one.py:Holder.server"])
+async def test_a_server_may_be_made_or_held(spawn: Spawn, tmp_path: Path, target: str) -> None:
+    made = SERVER.format(name="made") + "\ndef make():\n    return server\n\nclass Holder:\n    server = server\n"
+    (tmp_path / "one.py").write_text(made)
+    assert await name_of(await spawn("serve", target, cwd=tmp_path)) == "made"
+
+
+async def test_what_lies_beside_the_file_can_be_imported(spawn: Spawn, tmp_path: Path) -> None:
+    (tmp_path / "beside.py").write_text('NAME = "beside"\n')
+    text = "from beside import NAME\n" + SERVER.format(name="beside")
+    (tmp_path / "one.py").write_text(text)
+    assert await name_of(await spawn("serve", tmp_path / "one.py")) == "beside"
+
+
+async def test_a_file_that_runs_itself_is_served_too(spawn: Spawn, tmp_path: Path) -> None:
+    (tmp_path / "one.py").write_text(SERVER.format(name="both") + '\nif __name__ == "__main__":\n    server.run()\n')
+    assert await name_of(await spawn("serve", "one.py", cwd=tmp_path)) == "both"
+
+
+async def test_a_file_may_have_the_name_of_a_module_of_python(spawn: Spawn, tmp_path: Path) -> None:
+    """Its types are still its own."""
+    text = (
+        "from __future__ import annotations\nfrom dataclasses import dataclass\n\n@dataclass\nclass Mine:\n    x: int\n"
+        + SERVER.format(name="calendar")
+        + "\n@server.tool\ndef take(mine: Mine) -> str:\n    return str(mine.x)\n"
+    )
+    (tmp_path / "calendar.py").write_text(text)
+    child = await spawn("serve", "calendar.py", cwd=tmp_path)
+    await child.initialize("2025-11-25")
+    said = await child.request("tools/call", {"name": "take", "arguments": {"mine": {"x": 3}}})
+    assert said["result"]["content"][0]["text"] == "3"
+
+
+# When it is nothing
+
+
+@pytest.mark.parametrize("target", ["missing.py", "missing.py:server", "no/such/file.py"])
+def test_a_file_that_is_not_there(tmp_path: Path, target: str) -> None:
+    line = refused("serve", target, cwd=tmp_path)
+    assert "there is no file" in line
+    assert target.partition(":")[0] in line
+
+
+@pytest.mark.parametrize("target", ["missing", "missing:server", "missing.deep:server"])
+def test_a_module_that_is_not_there(tmp_path: Path, target: str) -> None:
+    line = refused("serve", target, cwd=tmp_path)
+    assert "there is no module" in line
+    assert "'missing" in line
+
+
+def test_a_file_without_a_server(tmp_path: Path) -> None:
+    (tmp_path / "one.py").write_text("x = 1\n")
+    line = refused("serve", "one.py", cwd=tmp_path)
+    assert "one.py has no Servers" in line
+
+
+def test_a_file_with_several_servers_and_none_called_server(tmp_path: Path) -> None:
+    (tmp_path / "one.py").write_text('from portico import Server\na = Server("a")\nb = Server("b")\n')
+    line = refused("serve", "one.py", cwd=tmp_path)
+    assert "2 Servers" in line
+    assert "a, b" in line
+    assert "one.py:" in line
+
+
+@pytest.mark.parametrize("target", ["one.py:nobody", "one.py:x", "one.py:server.nobody"])
+def test_an_object_that_is_no_server(tmp_path: Path, target: str) -> None:
+    (tmp_path / "one.py").write_text(SERVER.format(name="one") + "\nx = 1\n")
+    line = refused("serve", target, cwd=tmp_path)
+    assert f"{target} is not a Server" in line
+    assert "there is server" in line
+
+
+def test_a_directory_is_not_a_file(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    assert "there is no file" in refused("serve", "./folder", cwd=tmp_path)
+
+
+def test_a_level_that_does_not_exist(tmp_path: Path) -> None:
+    (tmp_path / "one.py").write_text(SERVER.format(name="one"))
+    line = refused("serve", "one.py", cwd=tmp_path, env={"LOG_LEVEL": "loud"})
+    assert "LOG_LEVEL" in line
+    assert "loud" in line
+    assert "debug" in line
+
+
+# When it is broken
+
+
+@pytest.mark.parametrize(
+    "text, failure",
+    [
+        ("1 / 0\n", "ZeroDivisionError"),
+        ("import no_such_module_anywhere\n", "ModuleNotFoundError"),
+        ("def broken(:\n", "SyntaxError"),
+        ('raise RuntimeError("my own words")\n', "my own words"),
+    ],
+)
+@pytest.mark.parametrize("target", ["one.py", "one:server"])
+def test_a_broken_module_shows_its_own_traceback(tmp_path: Path, target: str, text: str, failure: str) -> None:
+    (tmp_path / "one.py").write_text(text)
+    done = run("serve", target, cwd=tmp_path)
+    assert done.returncode != 0
+    assert done.stdout == ""
+    assert failure in done.stderr
+    assert "one.py" in done.stderr
+
+
+def test_a_server_that_cannot_be_made_shows_its_own_traceback(tmp_path: Path) -> None:
+    (tmp_path / "one.py").write_text('def make():\n    raise RuntimeError("my own words")\n')
+    done = run("serve", "one.py:make", cwd=tmp_path)
+    assert done.returncode != 0
+    assert "my own words" in done.stderr
+    assert 'one.py", line 2' in done.stderr
+
+
+def test_a_mistake_in_using_portico_says_where_it_was_made(tmp_path: Path) -> None:
+    """The sentence alone would leave its author to look for the line."""
+    text = SERVER.format(name="one") + "\n@server.tool(name='who')\ndef again() -> str:\n    return ''\n"
+    (tmp_path / "one.py").write_text(text)
+    done = run("serve", "one.py", cwd=tmp_path)
+    assert done.returncode != 0
+    assert "already a tool 'who'" in done.stderr
+    assert "one.py" in done.stderr
+
+
+# Options
+
+
+def test_the_version_can_be_asked(tmp_path: Path) -> None:
+    done = run("--version", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, f"portico {portico.__version__}\n")
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["nonsense"], ["serve", "one.py", "--nonsense"], ["serve", "--transport", "x"]]
+)
+def test_a_command_that_is_none_is_met_with_the_usage(tmp_path: Path, arguments: list[str]) -> None:
+    done = run(*arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "usage: portico" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("lifecycle, admitted", [("strict", False), ("lenient", True), ("auto", False)])
+async def test_the_lifecycle_can_be_chosen(spawn: Spawn, tmp_path: Path, lifecycle: str, admitted: bool) -> None:
+    (tmp_path / "one.py").write_text(SERVER.format(name="one"))
+    child = await spawn("serve", "one.py", "--lifecycle", lifecycle, cwd=tmp_path)
+    await child.initialize("2025-11-25", initialized=False)
+    assert ("result" in await child.request("tools/list")) is admitted
+
+
+async def test_the_longest_message_can_be_chosen(spawn: Spawn, tmp_path: Path) -> None:
+    (tmp_path / "one.py").write_text(SERVER.format(name="one"))
+    child = await spawn("serve", "one.py", "--max-message", "1000", cwd=tmp_path)
+    await child.initialize("2025-11-25")
+    child.send_bytes(b'{"jsonrpc":"2.0","id":1,"method":"ping","params":{"x":"' + b"x" * 2000 + b'"}}')
+    refusal = await child.receive()
+    assert refusal["error"]["code"] == -32600
+    assert "1000 bytes" in refusal["error"]["message"]
+    assert (await child.request("ping"))["result"] == {}

@@ -1,0 +1,79 @@
+"""The official conformance suite against examples/everything.py: every leg, one table.
+
+    python tests/conformance/run.py [--leg NAME] [--url URL] [--strict] [--keep]
+
+The suite and its Node are installed under `.conformance/` on first use, at the versions pinned here. What must pass
+is in legs.py; what is known to fail, leg by leg, in expected/. Ends with 0 if all is as it must be, and with 1 if not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import signal
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+
+from legs import LEGS
+from suite import NotInstalled, install
+from under_test import NotServing, reached, serving
+from verdict import report, table
+
+NOTHING_EXPECTED = "server: []\nclient: []\n"
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--leg", metavar="NAME", action="append", choices=LEGS, help=f"one of {', '.join(LEGS)}")
+    parser.add_argument("--url", help="test the server there, instead of starting ours")
+    parser.add_argument("--strict", action="store_true", help="expect nothing to fail, whatever is in expected/")
+    parser.add_argument("--keep", action="store_true", help="keep what the suite and the server wrote")
+    return parser.parse_args()
+
+
+def say(text: str) -> None:
+    """Progress goes to stderr, so that stdout holds the table and what was wrong."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def run(options: argparse.Namespace, folder: Path) -> int:
+    suite = install()
+    nothing = folder / "nothing.yml"
+    nothing.write_text(NOTHING_EXPECTED, encoding="utf-8")
+    outcomes = []
+    with ExitStack() as stack:
+        server = reached(options.url) if options.url else stack.enter_context(serving(folder / "server.log"))
+        for leg in [LEGS[name] for name in options.leg or LEGS]:
+            say(f"running {leg.name} against {server.url}")
+            expected = nothing if options.strict else leg.expected_file
+            outcomes.append(suite.run(leg, server.target, folder / leg.name, expected))
+        wrong = [outcome for outcome in outcomes if outcome.complaints]
+        for outcome in wrong:
+            print(report(outcome), end="\n\n")
+        if wrong and server.child is not None:
+            print(server.said(), end="\n\n")
+    print(table(outcomes))
+    return 1 if wrong else 0
+
+
+def main() -> int:
+    # A terminated run unwinds as an interrupted one does, and takes its server with it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    options = arguments()
+    folder = Path(tempfile.mkdtemp(prefix="portico-conformance-"))
+    try:
+        return run(options, folder)
+    except (NotInstalled, NotServing) as why:
+        say(f"{why}")
+        return 1
+    finally:
+        if options.keep:
+            say(f"results are in {folder}")
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,38 @@
+"""The official conformance suite against examples/everything.py over HTTP: `make conform`, as tests."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from legs import SERVER_LEGS, Leg
+from suite import NotInstalled, Suite, install
+from under_test import Server, serving
+from verdict import report
+
+
+@pytest.fixture(scope="session")
+def suite() -> Suite:
+    try:
+        return install()
+    except NotInstalled as why:
+        reason = f"The conformance suite is not installed and cannot be: {why}"
+    if os.environ.get("CI"):
+        pytest.fail(reason, pytrace=False)
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def server(suite: Suite, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with serving(tmp_path_factory.mktemp("server") / "log") as server:
+        yield server
+
+
+@pytest.mark.parametrize("leg", SERVER_LEGS, ids=lambda leg: leg.name)
+def test_the_official_suite_finds_nothing_wrong(leg: Leg, suite: Suite, server: Server, tmp_path: Path) -> None:
+    outcome = suite.run(leg, server.target, tmp_path, leg.expected_file)
+    if outcome.complaints:
+        pytest.fail(f"{report(outcome)}\n\n{server.said()}", pytrace=False)
+    assert outcome.passing >= outcome.due > 0

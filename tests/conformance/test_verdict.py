@@ -1,0 +1,157 @@
+"""A green line can mean that nothing was looked at: the runner must tell. No Node is needed here."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from child import Child
+from legs import EXPECTED, LEGS, Leg, expected_failures
+from verdict import Outcome, judge, read, report, table
+
+LEG = Leg("small", "server", (), {"ping": 2, "tools-list": 1, "tasks-status-notifications": 0}, frozenset({"ping"}))
+PATIENCE = 10.0
+STAMP = "2026-11-15T10-15-57-921Z"
+
+
+def check(status: str = "SUCCESS", **more: Any) -> dict[str, Any]:
+    return {"id": "an-id", "name": "n", "description": "What is looked at", "status": status, **more}
+
+
+@pytest.fixture
+def found(tmp_path: Path) -> Callable[..., Outcome]:
+    """The verdict when the suite has written this, over what is right."""
+
+    def write(changed: dict[str, Any] | None = None, *, expected: str = "server: []\n", ending: str = "") -> Outcome:
+        right = {"ping": [check(), check()], "tools-list": [check()], "tasks-status-notifications": [check("SKIPPED")]}
+        for scenario, checks in {**right, **(changed or {})}.items():
+            if checks is not None:
+                folder = tmp_path / f"server-{scenario}-{STAMP}"
+                folder.mkdir(parents=True)
+                (folder / "checks.json").write_text(json.dumps(checks))
+        (tmp_path / "expected.yml").write_text(expected)
+        return judge(LEG, read(tmp_path), tmp_path / "expected.yml", ending, "the last words", 1.5)
+
+    return write
+
+
+def test_what_is_right_is_passed(found: Callable[..., Outcome]) -> None:
+    outcome = found()
+    assert outcome.complaints == ()
+    assert outcome.passed == LEG.checks.keys()
+    assert table([outcome]).splitlines()[1].split() == ["small", "3/3", "3", "0", "0", "1", "3/3", "2/2", "1.5", "ok"]
+
+
+@pytest.mark.parametrize("status", ["FAILURE", "WARNING", "SKIPPED", "SOMETHING"])
+def test_whatever_is_not_a_success_is_wrong(found: Callable[..., Outcome], status: str) -> None:
+    bad = check(status, errorMessage="it is blue", details={"colour": "blue"})
+    outcome = found({"ping": [check(), check(), bad]})
+    assert [complaint.scenario for complaint in outcome.complaints] == ["ping"]
+    for part in ("small / ping", status, "an-id", "What is looked at", "error: it is blue", '"colour": "blue"'):
+        assert part in report(outcome)
+
+
+def test_information_is_neither_right_nor_wrong(found: Callable[..., Outcome]) -> None:
+    assert found({"ping": [check(), check(), check("INFO")]}).complaints == ()
+
+
+def test_fewer_checks_than_there_are_is_wrong(found: Callable[..., Outcome]) -> None:
+    outcome = found({"ping": [check(), check("INFO", details={"message": "not applicable"})]})
+    assert "only 1 checks passed; 2 must" in report(outcome)
+    assert "not applicable" in report(outcome)
+    assert "1 checks passed in the required scenarios; 2 must" in report(outcome)
+
+
+def test_a_scenario_that_was_not_run_is_wrong(found: Callable[..., Outcome]) -> None:
+    assert report(found({"tools-list": None})) == "small / tools-list\n  was not run"
+
+
+def test_a_result_that_was_cut_short_is_wrong(found: Callable[..., Outcome], tmp_path: Path) -> None:
+    (tmp_path / f"tools-list-{STAMP}").mkdir()
+    (tmp_path / f"tools-list-{STAMP}" / "checks.json").write_text('[{"id": "an-')
+    assert "UNREADABLE  checks.json" in report(found({"tools-list": None}))
+
+
+def test_a_scenario_that_the_table_does_not_have_is_wrong(found: Callable[..., Outcome]) -> None:
+    assert "is not in the table" in report(found({"auth/more": [check()]}))
+
+
+def test_what_is_expected_to_fail_may(found: Callable[..., Outcome]) -> None:
+    outcome = found({"tools-list": [check("FAILURE")]}, expected="server:\n  - tools-list\n")
+    assert outcome.complaints == ()
+    assert outcome.due == 2
+    assert "tools-list" not in outcome.passed
+
+
+def test_what_is_expected_to_fail_and_passes_is_wrong(found: Callable[..., Outcome]) -> None:
+    assert "passes now" in report(found(expected="server:\n  - tools-list\n"))
+
+
+def test_an_expectation_for_another_leg_is_wrong(found: Callable[..., Outcome]) -> None:
+    assert "no part of this leg" in report(found(expected="server:\n  - caching\n"))
+
+
+def test_an_unhappy_suite_is_wrong_even_if_its_results_look_well(found: Callable[..., Outcome]) -> None:
+    assert report(found(ending="the suite ended with 1")) == "small\n  the suite ended with 1:\n  the last words"
+
+
+def test_the_table_has_the_numbers_that_were_measured() -> None:
+    sums = {name: (len(leg.checks), sum(leg.checks.values()), leg.required_checks) for name, leg in LEGS.items()}
+    tasks, skills = 44, 45
+    assert sums == {
+        "server-required-2025-11-25": (30 + 3, 84, 70),
+        "server-required-2026-07-28": (37 + 13, 152 + tasks, 120),
+        "server-all-2025-06-18": (27, 56, 0),
+        "server-all-2025-11-25": (33, 84, 0),
+        "server-all-2026-07-28": (40, 152, 0),
+        "server-all": (65, 187 + tasks + skills, 0),
+    }
+
+
+def test_every_leg_has_its_file_and_nothing_but_tasks_is_excused() -> None:
+    assert {path.name for path in EXPECTED.iterdir()} == {leg.expected_file.name for leg in LEGS.values()}
+    for leg in LEGS.values():
+        expected = expected_failures(leg.expected_file, leg.side)
+        assert expected <= {scenario for scenario in leg.checks if scenario.startswith("tasks-")}
+
+
+@pytest.mark.parametrize("line", ["  - ping: an-id", "- ping", "  - ping extra", "servers:", "  - ", '  - "ping"'])
+def test_a_line_that_the_suite_might_read_otherwise_is_refused(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "expected.yml"
+    path.write_text(f"server:\n  - caching  # why\n{line}\n")
+    with pytest.raises(ValueError, match="line 3"):
+        expected_failures(path, "server")
+
+
+FAMILY = """
+import os, signal, sys, time
+pipe = os.open(sys.argv[1], os.O_WRONLY)
+if os.fork() == 0:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    os.write(pipe, b"!")
+time.sleep(60)
+"""
+
+
+def test_a_child_takes_its_own_children_with_it(tmp_path: Path) -> None:
+    """The pipe is readable to its end when the last of them has gone, also the one that ignores a polite request."""
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        command = [sys.executable, "-c", FAMILY, str(tmp_path / "pipe")]
+        with Child(command, tmp_path / "log", cwd=tmp_path):
+            assert _read(reader) == b"!"
+        assert _read(reader) == b""
+    finally:
+        os.close(reader)
+
+
+def _read(reader: int) -> bytes:
+    assert select.select([reader], [], [], PATIENCE)[0], "nothing to read, and no end either"
+    return os.read(reader, 1)

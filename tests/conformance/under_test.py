@@ -1,0 +1,86 @@
+"""The server under test: ours as a child, or whoever listens at an address."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from child import Child
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+EXAMPLE = "examples/everything.py"
+START_SECONDS = 30.0
+REACH_SECONDS = 5.0
+PAUSE = 0.02
+
+
+class NotServing(Exception):
+    """Nothing answers at the address; the text says what the child said, if there is one."""
+
+
+@dataclass(frozen=True)
+class Server:
+    """Something that listens."""
+
+    url: str
+    child: Child | None = None
+
+    @property
+    def target(self) -> list[str]:
+        """How the suite is told."""
+        return ["--url", self.url]
+
+    def said(self) -> str:
+        """The end of its output, when it is ours to read."""
+        if self.child is None:
+            return ""
+        ended = "" if self.child.code is None else f"The server has ended with {self.child.code}. "
+        return f"{ended}The server said last:\n{self.child.said() or '(nothing)'}"
+
+
+@contextmanager
+def serving(log: Path) -> Iterator[Server]:
+    """The example with everything in it, over HTTP on a free port of the loopback, for as long as the `with`."""
+    port = _free_port()
+    command = [sys.executable, "-m", "portico", "serve", EXAMPLE, "--transport", "http", "--port", str(port)]
+    # A token, a store or a data folder that the user has set for other servers is not for this one.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PORTICO_")}
+    with Child(command, log, cwd=ROOT, env=environment) as child:
+        server = Server(f"http://127.0.0.1:{port}/mcp", child)
+        _wait_for("127.0.0.1", port, START_SECONDS, server)
+        yield server
+
+
+def reached(url: str) -> Server:
+    """A server that someone else has started."""
+    address = urlsplit(url)
+    server = Server(url)
+    _wait_for(address.hostname or "", address.port or 80, REACH_SECONDS, server)
+    return server
+
+
+def _free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def _wait_for(host: str, port: int, seconds: float, server: Server) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if server.child is not None and server.child.code is not None:
+            break
+        try:
+            socket.create_connection((host, port), timeout=1).close()
+        except OSError:
+            time.sleep(PAUSE)
+        else:
+            return
+    raise NotServing(f"Nothing listens on {host}:{port} after at most {seconds:.0f} s. {server.said()}".rstrip())
