@@ -104,6 +104,14 @@ async def test_tool_with_progress(ctx: Context) -> str:
     return "Completed all steps."
 
 
+@server.tool
+async def test_reconnection(ctx: Context) -> str:
+    """Let go of the connection in the middle; a client of 2025-11-25 over HTTP comes back for the answer."""
+    ctx.close_stream()
+    await asyncio.sleep(0.1)
+    return "Here it is, on another connection."
+
+
 # What a tool can ask: the same words on every revision. A `key` names the question where 2026-07-28 sends it.
 
 

@@ -110,6 +110,7 @@ def test_what_every_reader_agrees_on_is_read(yaml: str, value: Any) -> None:
         ("k: [a: b]", 2, "expected `,`"),
         ("k: {a}", 2, "key: value"),
         ("k: one\n  - two", 3, "a list cannot continue a text"),
+        ("k:\n# why\n  text", 4, "a comment between"),
         ("k: |2\n   x", 2, "expected `|`"),
         ("k: |+\n  x", 2, "expected `|`"),
         ("k: |\n    x\n  y", 4, "less"),

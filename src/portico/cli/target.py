@@ -6,11 +6,14 @@ import importlib
 import importlib.util
 import os
 import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
 from portico.server.server import Server
-from portico.wire.errors import UsageError
+from portico.wire.errors import Error, UsageError
 
 
 def load(target: str) -> Server:
@@ -41,14 +44,26 @@ def _from_file(path: str) -> ModuleType:
     # As when the file is run by itself: what lies beside it can be imported.
     sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
     sys.modules.setdefault(name, module)
-    spec.loader.exec_module(module)
+    with _showing_where():
+        spec.loader.exec_module(module)
     return module
+
+
+@contextmanager
+def _showing_where() -> Iterator[None]:
+    """A mistake in the user's own file is shown with its place there."""
+    try:
+        yield
+    except Error:
+        traceback.print_exc()
+        raise SystemExit(1) from None
 
 
 def _from_name(name: str) -> ModuleType:
     sys.path.insert(0, "")
     try:
-        return importlib.import_module(name)
+        with _showing_where():
+            return importlib.import_module(name)
     except ModuleNotFoundError as missing:
         if missing.name is not None and (name == missing.name or name.startswith(f"{missing.name}.")):
             raise UsageError(f"there is no module {name!r}; a file is given as path/to/file.py") from None

@@ -26,7 +26,7 @@ from portico.wire.prompts import GetPromptResult, Prompt
 from portico.wire.resources import Resource, ResourceTemplate
 from portico.wire.revisions import HANDSHAKE, LATEST, MODERN, Revision
 from portico.wire.subscriptions import Filter
-from portico.wire.tools import ReceivedToolResult, Tool
+from portico.wire.tools import WRAPPED, ReceivedToolResult, Tool
 
 MOST_ROUNDS = 10
 
@@ -44,6 +44,7 @@ class CallToolResult(Struct):
     meta: dict[str, Any] | None = None
     # None may be what the tool gave.
     has_structured: bool = False
+    wrapped: bool = False
 
     @property
     def text(self) -> str:
@@ -54,14 +55,19 @@ class CallToolResult(Struct):
         """The value itself: the structured one, taken out of the object older revisions put around it, or the text."""
         if not self.has_structured:
             return self.text or None
-        if isinstance(self.structured, dict) and self.structured.keys() == {"result"}:
-            return self.structured["result"]
-        return self.structured
+        return self.structured["result"] if self.wrapped else self.structured
 
 
 class _Kind(Struct):
     # A missing resultType counts as "complete": older servers do not say it.
     result_type: str = msgspec.field(default="complete", name="resultType")
+
+
+def _kind(method: str, said: Raw) -> str:
+    try:
+        return msgspec.json.decode(said, type=_Kind).result_type
+    except msgspec.DecodeError as failure:
+        raise ProtocolError(f"Invalid result of {method}: {plainly(failure)}") from None
 
 
 class Client:
@@ -102,6 +108,7 @@ class Client:
         self._tokens: dict[int | str, ProgressHandler] = {}
         self._last_token = 0
         self._acknowledged: dict[str, Callable[[], None]] = {}
+        self._wrapping: set[str] | None = None
         self._stack = AsyncExitStack()
         self._memory: Memory | None = None
 
@@ -161,6 +168,8 @@ class Client:
                 handler(said.progress, said.total, said.message)
         elif call.method == notices.MESSAGE and self._log_handler is not None:
             self._log_handler(METHODS[call.method].decode(call.params))
+        elif call.method == notices.TOOLS_CHANGED:
+            self._wrapping = None
         elif call.method == notices.ACKNOWLEDGED:
             for acknowledge in self._acknowledged.values():
                 acknowledge()
@@ -177,7 +186,7 @@ class Client:
         params = self._with_meta(params)
         said = await self._send(method, params, timeout)
         for _ in range(MOST_ROUNDS):
-            kind = msgspec.json.decode(said, type=_Kind).result_type
+            kind = _kind(method, said)
             if kind == "complete":
                 return said
             if kind != "input_required":
@@ -253,10 +262,23 @@ class Client:
             said.is_error,
             None if said.meta is UNSET else said.meta,
             given,
+            given and await self._wraps(name, said.structured_content),
         )
         if result.is_error and raise_on_error:
             raise ToolError(result.text)
         return result
+
+    async def _wraps(self, tool: str, structured: Any) -> bool:
+        """Whether `{"result": …}` is only the wrapping of a value that is no object: the tool's schema says so."""
+        if self.revision >= MODERN or not isinstance(structured, dict) or structured.keys() != {"result"}:
+            return False
+        if self._wrapping is None:
+            try:
+                listed = await self.list_tools()
+            except ProtocolError:
+                return False
+            self._wrapping = {one.name for one in listed if (one.output_schema or {}).get(WRAPPED)}
+        return tool in self._wrapping
 
     @asynccontextmanager
     async def _progressing(self, params: dict[str, Any], handler: ProgressHandler | None) -> AsyncIterator[None]:

@@ -142,8 +142,7 @@ def wrapped_schema(schema: dict[str, Any]) -> dict[str, Any]:
         "properties": {"result": inner},
         "required": ["result"],
         "additionalProperties": False,
-        # How FastMCP's client knows that the object is only a wrapping.
-        "x-fastmcp-wrap-result": True,
+        tools.WRAPPED: True,
     }
     if "$defs" in schema:
         outer["$defs"] = schema["$defs"]

@@ -37,7 +37,9 @@ class Completer:
 
 def result(found: Any) -> CompleteResult:
     if isinstance(found, Completion):
-        return CompleteResult(completion=found)
+        shown = found.values[:MOST_VALUES]
+        more = found.has_more or len(shown) < len(found.values) or None
+        return CompleteResult(completion=Completion(shown, found.total, more))
     values = [str(value) for value in found or ()]
     shown = values[:MOST_VALUES]
     return CompleteResult(completion=Completion(shown, len(values), len(values) > len(shown)))

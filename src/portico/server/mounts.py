@@ -13,10 +13,15 @@ from msgspec.structs import replace
 
 from portico.rpc.call import Call, Handler
 from portico.wire import jsonrpc, notices
+from portico.wire.content import EmbeddedResource, ResourceLink
 from portico.wire.errors import MethodNotFound, ProtocolError
+from portico.wire.meta import SERVER_INFO
 from portico.wire.methods import METHODS
+from portico.wire.prompts import GetPromptResult
+from portico.wire.resources import ReadResourceResult
 from portico.wire.revisions import MODERN
 from portico.wire.subscriptions import Filter, ListenParams
+from portico.wire.tools import CallToolResult
 
 log = logging.getLogger("portico")
 
@@ -90,18 +95,34 @@ def _outward_meta(mount: Mount, meta: dict[str, Any] | None) -> dict[str, Any] |
 
 
 async def delegate(mount: Mount, call: Call, member: str, inward: Any) -> Any:
-    """The same call with the inward name, answered by the mounted handler."""
+    """The same call with the inward name, answered by the mounted handler under our name."""
     members: dict[str, Any] = dict(_members.decode(call.params))
     members[member] = inward
-    return await mount.handler(replace(call, params=Raw(jsonrpc.encode(members)), instant=False))
+    said = await mount.handler(replace(call, params=Raw(jsonrpc.encode(members)), instant=False))
+    return _outward(mount, said) if isinstance(said, Struct) else said
 
 
-async def read(mount: Mount, call: Call, uri: str) -> Any:
-    """A mounted resource. Its contents name themselves by their inward URI, which nobody outside knows."""
-    said = await delegate(mount, call, "uri", uri)
-    for part in getattr(said, "contents", ()):
-        part.uri = mount.outward_uri(part.uri)
+def _outward(mount: Mount, said: Any) -> Any:
+    """A result as it is seen from outside: unsigned, because we sign it, and with addresses that lead somewhere."""
+    if isinstance(said.meta, Raw):
+        said = replace(said, meta=UNSET)
+    elif isinstance(said.meta, dict):
+        said = replace(said, meta={name: one for name, one in said.meta.items() if name != SERVER_INFO} or UNSET)
+    if isinstance(said, CallToolResult):
+        return replace(said, content=[_outward_block(mount, part) for part in said.content])
+    if isinstance(said, GetPromptResult):
+        return replace(said, messages=[replace(m, content=_outward_block(mount, m.content)) for m in said.messages])
+    if isinstance(said, ReadResourceResult):
+        return replace(said, contents=[replace(part, uri=mount.outward_uri(part.uri)) for part in said.contents])
     return said
+
+
+def _outward_block(mount: Mount, part: Any) -> Any:
+    if isinstance(part, ResourceLink):
+        return replace(part, uri=mount.outward_uri(part.uri))
+    if isinstance(part, EmbeddedResource) and isinstance(part.resource, Struct):
+        return replace(part, resource=replace(part.resource, uri=mount.outward_uri(part.resource.uri)))  # type: ignore[attr-defined]
+    return part
 
 
 def relay(mount: Mount, wanted: Filter, publish: Callable[[str, str | None], None]) -> asyncio.Task[None]:

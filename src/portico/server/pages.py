@@ -68,11 +68,21 @@ class Catalog(Generic[Offered]):
         self._offers[key] = offer
         self.changed()
 
-    def remove(self, key: str) -> Offered | None:
-        offer = self._offers.pop(key, None)
-        if offer is not None:
-            self.changed()
-        return offer
+    def remove(self, key: str, offer: Offered) -> bool:
+        """Whether it was there to be removed."""
+        if self._offers.get(key) is not offer:
+            return False
+        del self._offers[key]
+        self.changed()
+        return True
+
+    @staticmethod
+    def name_of(definition: Any) -> str:
+        """What a client calls it by."""
+        for member in ("uri", "uri_template", "name"):
+            if hasattr(definition, member):
+                return str(getattr(definition, member))
+        raise TypeError(f"{definition!r} has no name")
 
     def changed(self) -> None:
         self._pages.clear()
@@ -80,7 +90,7 @@ class Catalog(Generic[Offered]):
 
     def page(self, revision: Revision, cursor: str | None) -> Raw:
         """One page of the list, already encoded."""
-        start = position(cursor, len(self._offers))
+        start = min(position(cursor, self.page_size), len(self._offers))
         page = self._pages.get((revision, start))
         if page is None:
             definitions = [offer.definition for offer in self._offers.values()]
@@ -105,16 +115,18 @@ def cursor_at(position: int) -> str:
     return urlsafe_b64encode(b"after %d" % position).decode()
 
 
-def position(cursor: str | None, total: int) -> int:
-    """Where a cursor points. Only what we issued is one."""
+def position(cursor: str | None, page_size: int) -> int:
+    """Where a cursor points. Only what we issued is one: the end of some page, written as we write it.
+
+    The list may have become shorter since. Then there is nothing after the cursor, which is no mistake.
+    """
     if not cursor:
         return 0
     try:
-        word, _, number = urlsafe_b64decode(cursor.encode("ascii")).partition(b" ")
-        start = int(number) if word == b"after" and number.isdigit() and len(number) < 10 else -1
+        number = urlsafe_b64decode(cursor.encode("ascii")).removeprefix(b"after ")
+        start = int(number) if number.isdigit() and len(number) < 10 else -1
     except ValueError:
         start = -1
-    # The list may have become shorter since; then there is nothing after the cursor, which is no mistake.
-    if start < 0:
+    if start < 0 or start % page_size or cursor_at(start) != cursor:
         raise InvalidParams(f"Invalid cursor: {cursor[:100]!r}")
-    return min(start, total)
+    return start

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial, reduce
@@ -28,7 +29,7 @@ from portico.transport import stdio
 from portico.wire import jsonrpc, notices
 from portico.wire.completion import CompleteParams, PromptReference
 from portico.wire.discover import DiscoverResult
-from portico.wire.errors import InvalidParams, MethodNotFound, ResourceNotFound, UsageError
+from portico.wire.errors import InvalidParams, MethodNotFound, ResourceNotFound, Unknown, UsageError
 from portico.wire.meta import SERVER_INFO, Icon, Implementation, ServerCapabilities
 from portico.wire.methods import METHODS
 from portico.wire.mirrors import Mirror
@@ -98,6 +99,8 @@ class Server(Registrar):
         self._services: dict[str, list[Offered]] = {}
         self._running: list[Service] = []
         self._mounts: list[Mount] = []
+        # For each listener what it wants, and who listens for it at the mounted handlers.
+        self._relays: list[tuple[Filter, dict[Mount, asyncio.Task[None]]]] = []
         self._aliases: dict[str, Tool] = {}
         self._completers: dict[tuple[str, str], Completer] = {}
         self._catalogs(page_size)
@@ -211,40 +214,40 @@ class Server(Registrar):
         await hand_over(call)
         definitions = [offer.definition for offer in catalog]
         for mount in self._mounts:
-            definitions += await mounts.entries(mount, call.method, call)
-        return catalog.encode(definitions, revision, position(params.cursor, len(definitions)))
+            # What has the same name as something before it could not be reached, so it is not shown.
+            taken = {catalog.name_of(one) for one in definitions}
+            found = await mounts.entries(mount, call.method, call)
+            definitions += [one for one in found if catalog.name_of(one) not in taken]
+        return catalog.encode(definitions, revision, position(params.cursor, catalog.page_size))
 
     async def _call_tool(self, call: Call) -> Any:
         params: CallToolParams = METHODS["tools/call"].decode(call.params)
         tool = self.tools.get(params.name) or self._aliases.get(params.name)
         if tool is not None:
             return await tool.call(call, params, self)
-        for mount in self._mounts:
-            inward = mount.inward(params.name)
-            if inward is not None:
-                await hand_over(call)
-                return await mounts.delegate(mount, call, "name", inward)
-        raise InvalidParams(f"Unknown tool: {params.name}", self._unknown(params.name, [t.name for t in self.tools]))
+        return await self._delegate(call, "tool", params.name, self.tools)
 
     async def _get_prompt(self, call: Call) -> Any:
         params: GetPromptParams = METHODS["prompts/get"].decode(call.params)
         prompt = self.prompts.get(params.name)
         if prompt is not None:
             return await prompt.get(call, params, self)
-        for mount in self._mounts:
-            inward = mount.inward(params.name)
-            if inward is not None:
-                await hand_over(call)
-                return await mounts.delegate(mount, call, "name", inward)
-        names = [p.name for p in self.prompts]
-        raise InvalidParams(f"Unknown prompt: {params.name}", self._unknown(params.name, names))
+        return await self._delegate(call, "prompt", params.name, self.prompts)
 
-    @staticmethod
-    def _unknown(name: str, names: list[str]) -> dict[str, Any]:
-        data: dict[str, Any] = {"name": name[:128]}
-        if suggestions := nearest(name, names, most=3):
-            data["suggestions"] = suggestions
-        return data
+    async def _delegate(self, call: Call, kind: str, name: str, catalog: Catalog[Any]) -> Any:
+        """Whoever is mounted and knows the name; the longest prefix is asked first."""
+        await hand_over(call)
+        for mount in sorted(self._mounts, key=lambda mount: -len(mount.prefix or "")):
+            inward = mount.inward(name)
+            if inward is not None:
+                try:
+                    return await mounts.delegate(mount, call, "name", inward)
+                except Unknown:
+                    continue
+        names = [offer.definition.name for offer in catalog]
+        for mount in self._mounts:
+            names += [one.name for one in await mounts.entries(mount, f"{kind}s/list", call)]
+        raise Unknown(kind, name, nearest(name, names, most=3))
 
     async def _read_resource(self, call: Call) -> Any:
         params: ReadResourceParams = METHODS["resources/read"].decode(call.params)
@@ -274,7 +277,7 @@ class Server(Registrar):
             inward = mount.inward_uri(uri)
             if inward is not None:
                 try:
-                    return await mounts.read(mount, call, inward)
+                    return await mounts.delegate(mount, call, "uri", inward)
                 except ResourceNotFound:
                     continue
         raise ResourceNotFound(uri)
@@ -319,15 +322,18 @@ class Server(Registrar):
 
     async def _listen(self, call: Call) -> Any:
         params: ListenParams = METHODS["subscriptions/listen"].decode(call.params)
-        if not self._mounts:
-            return await self.subscriptions.listen(call, params)
         await hand_over(call)
-        relays = [mounts.relay(mount, params.notifications, self.subscriptions.publish) for mount in self._mounts]
+        relays = {mount: self._relay(mount, params.notifications) for mount in self._mounts}
+        self._relays.append((params.notifications, relays))
         try:
             return await self.subscriptions.listen(call, params)
         finally:
-            for task in relays:
+            self._relays.remove((params.notifications, relays))
+            for task in relays.values():
                 task.cancel()
+
+    def _relay(self, mount: Mount, wanted: Filter) -> asyncio.Task[None]:
+        return mounts.relay(mount, wanted, self.subscriptions.publish)
 
     def _honoured(self, wanted: Filter) -> Filter:
         """The part of what is wanted that this server tells of."""
@@ -363,8 +369,8 @@ class Server(Registrar):
             self._matcher.add(offered.template)
 
     def _register_tool(self, tool: Tool) -> None:
-        for name in (tool.name, *tool.aliases):
-            if name in self.tools or name in self._aliases:
+        for kind, name in self._keys(tool):
+            if self._is_taken(kind, name):
                 raise UsageError(f"there is already a tool {name!r}; remove it first")
         self.tools.add(tool.name, tool)
         self._aliases |= dict.fromkeys(tool.aliases, tool)
@@ -387,17 +393,29 @@ class Server(Registrar):
     def _add_service(self, name: str, offers: list[Offered]) -> None:
         if name in self._services:
             raise UsageError(f"there is already a service {name!r}; remove it first")
-        added: list[Offered] = []
-        try:
-            for offer in offers:
-                self._register(offer)
-                added.append(offer)
-        except UsageError:
-            # All of it or nothing.
-            for offer in added:
-                self._unregister(offer)
-            raise
+        # All of it or nothing, and nothing is not a change that anybody should hear of.
+        taken: set[str] = set()
+        for offer in offers:
+            for kind, key in self._keys(offer):
+                if f"{kind} {key}" in taken or self._is_taken(kind, key):
+                    raise UsageError(f"there is already a {kind} {key!r}; remove it first")
+                taken.add(f"{kind} {key}")
+        for offer in offers:
+            self._register(offer)
         self._services[name] = offers
+
+    @staticmethod
+    def _keys(offered: Offered) -> list[tuple[str, str]]:
+        if isinstance(offered, Tool):
+            return [("tool", name) for name in (offered.name, *offered.aliases)]
+        if isinstance(offered, Prompt):
+            return [("prompt", offered.name)]
+        return [("resource", offered.uri)] if isinstance(offered, Resource) else []
+
+    def _is_taken(self, kind: str, key: str) -> bool:
+        if kind == "tool":
+            return key in self.tools or key in self._aliases
+        return key in self.prompts if kind == "prompt" else key in self.resources or key in self.templates
 
     def remove(self, name: str) -> None:
         """Remove a service, a tool, a prompt or a resource by its name or URI. At any time."""
@@ -414,29 +432,39 @@ class Server(Registrar):
         self._unregister(found[0])
 
     def _unregister(self, offered: Offered) -> None:
+        """Take it out, unless somebody else has put something in its place meanwhile."""
         if isinstance(offered, Tool):
-            self.tools.remove(offered.name)
+            self.tools.remove(offered.name, offered)
             for alias in offered.aliases:
-                self._aliases.pop(alias, None)
+                if self._aliases.get(alias) is offered:
+                    del self._aliases[alias]
         elif isinstance(offered, Prompt):
-            self.prompts.remove(offered.name)
+            self.prompts.remove(offered.name, offered)
         elif isinstance(offered, Completes):
-            self._completers.pop((offered.of, offered.argument), None)
+            if self._completers.get((offered.of, offered.argument)) is offered.completer:
+                del self._completers[offered.of, offered.argument]
         elif offered.template is None:
-            self.resources.remove(offered.uri)
-        elif self.templates.remove(offered.uri) is not None:
+            self.resources.remove(offered.uri, offered)
+        elif self.templates.remove(offered.uri, offered):
             self._matcher.remove(offered.template)
 
     def mount(self, handler: Handler, prefix: str | None = None) -> None:
         """Make another server (or any Handler) part of this one: `add` becomes `prefix_add`."""
         if handler is self:
             raise UsageError("a server cannot be mounted in itself")
-        self._mounts.append(Mount(handler, prefix))
+        mount = Mount(handler, prefix)
+        self._mounts.append(mount)
+        for wanted, relays in self._relays:
+            relays[mount] = self._relay(mount, wanted)
         for catalog in (self.tools, self.prompts, self.resources):
             catalog.changed()
 
     def unmount(self, handler: Handler) -> None:
-        self._mounts = [mount for mount in self._mounts if mount.handler is not handler]
+        gone = [mount for mount in self._mounts if mount.handler is handler]
+        self._mounts = [mount for mount in self._mounts if mount not in gone]
+        for _, relays in self._relays:
+            for mount in gone:
+                relays.pop(mount).cancel()
         for catalog in (self.tools, self.prompts, self.resources):
             catalog.changed()
 

@@ -293,6 +293,9 @@ def _output(hint: Any, without: tuple[type, ...]) -> dict[str, Any] | None:
     options = typing.get_args(bare) if is_union(bare) else (bare,)
     if all(option in PLAIN_RESULTS for option in options) or _mentions(hint, without):
         return None
+    if bare is list or (typing.get_origin(bare) is list and peel(typing.get_args(bare)[0])[0] in (Any, object)):
+        # It may hold images, say, and then it is content.
+        return None
     try:
         return schema(hint, output=True)
     except UsageError:

@@ -130,7 +130,7 @@ class Skills(Service):
         return ReadDirectoryResult(resources=page, next_cursor=more, **self._hints)
 
     def _page(self, entries: list[Any], cursor: str | None) -> tuple[list[Any], str | UnsetType]:
-        start = position(cursor, len(entries))
+        start = position(cursor, self._page_size)
         end = start + self._page_size
         return entries[start:end], cursor_at(end) if end < len(entries) else UNSET
 

@@ -7,6 +7,7 @@ Error                        everything we raise on purpose
 │   ├── InvalidRequest             -32600  JSON, but not a message, or not at this moment
 │   ├── MethodNotFound             -32601
 │   ├── InvalidParams              -32602  also: unknown tool, unknown prompt, bad cursor
+│   │   ├── Unknown                        a tool or prompt that is not there
 │   │   └── ResourceNotFound       -32602, and -32002 before 2026-07-28
 │   ├── InternalError              -32603
 │   ├── HeaderMismatch             -32020  2026-07-28
@@ -66,6 +67,16 @@ class MethodNotFound(ProtocolError):
 class InvalidParams(ProtocolError):
     code = -32602
     title = "Invalid params"
+
+
+class Unknown(InvalidParams):
+    """A tool or a prompt that nobody offers, and the names that may have been meant."""
+
+    def __init__(self, kind: str, name: str, suggestions: list[str]) -> None:
+        data: dict[str, Any] = {"name": name[:128]}
+        if suggestions:
+            data["suggestions"] = suggestions
+        super().__init__(f"Unknown {kind}: {name}", data)
 
 
 class ResourceNotFound(InvalidParams):

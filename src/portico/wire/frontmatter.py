@@ -180,7 +180,12 @@ class _Reader:
         if rest and rest[0] != "#":
             return self._scalar(rest, indent, depth)
         self._at += 1
+        start = self._at
         line = self._next()
+        commented = any(one.strip(" ") for one in self._lines[start : self._at])
+        text = line.text if line is not None and line.indent > indent else ""
+        if commented and text and not _is_item(text) and self._key(text) is None:
+            self._fail("a comment between a key and its text: some readers stumble over it")
         # YAML lets a list stand as far left as the key that it belongs to.
         if in_mapping and line is not None and line.indent == indent and _is_item(line.text):
             return self._sequence(indent, depth + 1)

@@ -11,6 +11,10 @@ from portico.wire.jsonrpc import NOTHING
 from portico.wire.meta import Icon
 
 
+# How a schema says that its object is only the wrapping of a value; FastMCP's client knows it too.
+WRAPPED = "x-fastmcp-wrap-result"
+
+
 class ToolAnnotations(Struct, omit_defaults=True, rename="camel", frozen=True):
     """Hints about a tool. They are hints: a client must not trust them from a server it does not trust."""
 

@@ -219,7 +219,8 @@ class _Outlet:
         """Wait for more to send; False when the client is gone."""
         assert self._more is not None
         more = asyncio.ensure_future(self._more.wait())
-        await asyncio.wait({more, gone}, return_when=asyncio.FIRST_COMPLETED)
+        waited: set[asyncio.Future[Any]] = {more, gone}
+        await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
         more.cancel()
         self._more.clear()
         return not gone.done()

@@ -270,14 +270,16 @@ class Exchange:
                 outlet.answer(found)
                 return
             session, named = found, cors
-        self._accept(session, frame, outlet, named)
+        self._accept(session, frame, request, outlet, named)
         if session.session.state == "CREATED":
             # The handshake failed, so there is no session that anybody could use.
             self.sessions.remove(session)
 
-    def _accept(self, session: HttpSession, frame: Any, outlet: Outlet, headers: Pairs) -> None:
+    def _accept(self, session: HttpSession, frame: Any, request: Request, outlet: Outlet, headers: Pairs) -> None:
         stream = session.open(outlet, headers)
         reply = session.channel.accept(frame, stream)
+        if _expects(frame) and http.prefers_events(request.headers):
+            stream.start()
         if reply is not None:
             stream.finish(reply)
         elif not _expects(frame):

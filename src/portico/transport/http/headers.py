@@ -115,6 +115,12 @@ def check_mirrored(call: Call, mirrored: Sequence[Mirror], headers: Headers) -> 
             raise HeaderMismatch(f"Header mismatch: {mirror.header} does not agree with the body")
 
 
+def prefers_events(headers: Headers) -> bool:
+    """A client takes both; the one it names first is the one it would rather have."""
+    accept = headers.get(b"accept", b"")
+    return 0 <= accept.find(b"text/event-stream") < accept.find(b"application/json")
+
+
 class Gate:
     """Which hosts and origins are let in: a page in a browser must not reach a server on this machine by another name.
 
