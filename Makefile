@@ -6,12 +6,13 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 PEERS  := $(VENV)/.peers
 
-.PHONY: help install serve test check format bench clean
+.PHONY: help install serve test check format conform bench clean
 
 help:
-	@echo "make serve    serve the example server on stdio (HTTP is not there yet)"
+	@echo "make serve    serve the example server on http://127.0.0.1:8080/mcp"
 	@echo "make test     run all tests"
 	@echo "make check    format, lint, types, layers, names"
+	@echo "make conform  run the official conformance suite against it"
 	@echo "make bench    measure Portico and its peers, in one run"
 	@echo "make format   put the code into shape"
 
@@ -40,8 +41,7 @@ $(PEERS): $(READY)
 	@touch $@
 
 serve: $(READY)
-	@echo "Serving examples/everything.py on stdio: type JSON-RPC, one message a line; Ctrl-D ends it." >&2
-	@$(BIN)/portico serve examples/everything.py
+	@$(BIN)/portico serve examples/everything.py --transport http
 
 test: $(READY) $(PEERS)
 	$(BIN)/python -m pytest --ignore=tests/peers
@@ -57,8 +57,11 @@ format: $(READY)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+conform: $(READY)
+	$(BIN)/python tests/conformance/run.py
+
 bench: $(READY)
 	$(BIN)/python benchmarks/run.py
 
 clean:
-	rm -rf $(VENV) .bench .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .bench .conformance .mypy_cache .pytest_cache .ruff_cache .hypothesis

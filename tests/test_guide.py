@@ -205,7 +205,7 @@ def test_every_option_is_explained(page: str, of: Any) -> None:
 
 @pytest.mark.parametrize("page, of", [("context", Context), ("services", Service), ("testing", Client)])
 def test_every_public_name_is_explained(page: str, of: type) -> None:
-    internal = {"begin", "required", "offers"}
+    internal = {"begin", "enter", "required", "offers"}
     public = [name for name in vars(of) if not name.startswith("_") and name not in internal]
     missing = [name for name in public if not re.search(rf"`(?:\w+\.)?{name}\b", PAGES[page])]
     assert not missing

@@ -39,6 +39,8 @@ class Body:
         without_output: tuple[type, ...] = (),
         input_schema: dict[str, Any] | None = None,
     ) -> None:
+        if inline and timeout is not None:
+            raise UsageError(f"{name!r}: what runs inline cannot be stopped, so it has no timeout")
         self.name = name
         self.timeout = timeout
         self.signature: Signature | ForeignSignature = (
@@ -63,7 +65,7 @@ class Body:
                 context.enter()
                 context.begin()
         args, kwargs = self.signature.bind(arguments, context)
-        if self.running == "inline" and self.timeout is None:
+        if self.running == "inline":
             return self._fn(*args, **kwargs)
         await hand_over(call)
         if context is not None:
@@ -95,8 +97,6 @@ class Body:
     async def _start(self, call: Call, server: Server, args: Args, kwargs: Kwargs) -> Any:
         if self.running == "async":
             return await self._fn(*args, **kwargs)
-        if self.running == "inline":
-            return self._fn(*args, **kwargs)
         if self._wants_context:
             # The body is in another thread, so what it says on the way is sent by the loop's.
             call.emit = partial(_emit_from_thread, asyncio.get_running_loop(), call.emit)

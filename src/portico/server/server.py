@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial, reduce
 from importlib import import_module
 from typing import Any, Literal
@@ -16,6 +16,7 @@ from portico.rpc.call import Call, Handler, Middleware, hand_over
 from portico.rpc.rounds import Seal
 from portico.server import completion, mounts
 from portico.server.completion import Completer
+from portico.server.lives import Lives
 from portico.server.mounts import Mount
 from portico.server.pages import PAGE_SIZE, Catalog, position
 from portico.server.problems import nearest
@@ -93,7 +94,9 @@ class Server(Registrar):
         self.subscriptions = Subscriptions(self._honoured)
         self._stamp = Raw(jsonrpc.encode({SERVER_INFO: self.info}))
         self._hints: dict[str, Any] = {"ttl_ms": ttl_ms, "cache_scope": cache_scope}
-        self._lifespan = lifespan
+        self._lives = Lives()
+        if lifespan is not None:
+            self._lives.add(self, partial(lifespan, self))
         self._middleware = list(middleware)
         self._chain: Handler | None = None
         self._services: dict[str, list[Offered]] = {}
@@ -382,6 +385,7 @@ class Server(Registrar):
         elif isinstance(offered, Service):
             self._add_service(offered.name, list(offered.offers()))
             self._running.append(offered)
+            self._lives.add(offered, offered.lifespan)
             self._extend()
         elif marks := list(marked(offered)):
             self._add_service(type(offered).__name__.lower(), marks)
@@ -422,6 +426,9 @@ class Server(Registrar):
         if name in self._services:
             for offer in self._services.pop(name):
                 self._unregister(offer)
+            for service in self._running:
+                if service.name == name:
+                    self._lives.remove(service)
             self._running = [service for service in self._running if service.name != name]
             self._extend()
             return
@@ -454,6 +461,8 @@ class Server(Registrar):
             raise UsageError("a server cannot be mounted in itself")
         mount = Mount(handler, prefix)
         self._mounts.append(mount)
+        if isinstance(handler, Server):
+            self._lives.add(mount, handler.lifespan)
         for wanted, relays in self._relays:
             relays[mount] = self._relay(mount, wanted)
         for catalog in (self.tools, self.prompts, self.resources):
@@ -462,8 +471,9 @@ class Server(Registrar):
     def unmount(self, handler: Handler) -> None:
         gone = [mount for mount in self._mounts if mount.handler is handler]
         self._mounts = [mount for mount in self._mounts if mount not in gone]
-        for _, relays in self._relays:
-            for mount in gone:
+        for mount in gone:
+            self._lives.remove(mount)
+            for _, relays in self._relays:
                 relays.pop(mount).cancel()
         for catalog in (self.tools, self.prompts, self.resources):
             catalog.changed()
@@ -482,15 +492,11 @@ class Server(Registrar):
     @asynccontextmanager
     async def lifespan(self) -> AsyncIterator[Server]:
         """The time in which this server answers: its own lifespan and those of its services."""
-        async with AsyncExitStack() as stack:
-            if self._lifespan is not None:
-                await stack.enter_async_context(self._lifespan(self))
-            for service in self._running:
-                await stack.enter_async_context(service.lifespan())
-            for mount in self._mounts:
-                if isinstance(mount.handler, Server):
-                    await stack.enter_async_context(mount.handler.lifespan())
+        await self._lives.enter()
+        try:
             yield self
+        finally:
+            await self._lives.leave()
 
     def run(self, transport: Literal["stdio", "http"] = "stdio", **options: Any) -> None:
         """Serve: one client on stdio until it goes away, or everybody over HTTP (`host`, `port`, …)."""

@@ -1,0 +1,64 @@
+"""The commands of the README, run as they are printed."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    """`make serve`, on a port that is free."""
+    if shutil.which("curl") is None:
+        assert "CI" not in os.environ, "CI has no curl"
+        pytest.skip("the README's commands need curl, and this machine has none")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        number = free.getsockname()[1]
+    recipe = re.search(r"^serve:.*\n\t@\$\(BIN\)/portico (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert recipe is not None
+    command = [sys.executable, "-m", "portico", *recipe.group(1).split(), "--port", str(number)]
+    child = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    try:
+        assert child.stderr is not None
+        assert child.stderr.readline() == f"Serving on http://127.0.0.1:{number}/mcp\n"
+        yield number
+    finally:
+        child.terminate()
+        assert child.wait(timeout=20) == 0
+
+
+def command(name: str) -> str:
+    """The command behind a comment, and not its sample output."""
+    block = re.search(
+        rf"<!-- curl: {name} -->\n```console\n\$ (.*?)^(?=[{{H])", (ROOT / "README.md").read_text(), re.S | re.M
+    )
+    assert block is not None
+    return block.group(1)
+
+
+def printed(name: str, port: int) -> str:
+    line = command(name).replace("127.0.0.1:8080", f"127.0.0.1:{port}")
+    return subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=20, check=True).stdout
+
+
+def test_the_newest_revision_is_answered_without_a_handshake(port: int) -> None:
+    said = printed("modern", port)
+    assert '"resultType":"complete"' in said
+    assert '"text":"This is a simple text' in said
+
+
+def test_the_older_ones_get_a_session(port: int) -> None:
+    said = printed("handshake", port)
+    assert said.startswith("HTTP/1.1 200 OK")
+    assert re.search(r"^mcp-session-id: [0-9a-f]{48}\r?$", said, re.MULTILINE)
+    assert '"protocolVersion":"2025-11-25"' in said
