@@ -15,14 +15,14 @@ from msgspec.structs import replace
 from portico.rpc.call import Call, Handler, Middleware, hand_over
 from portico.rpc.rounds import Seal
 from portico.server import completion, mounts
-from portico.server.completion import Completer
 from portico.server.lives import Lives
 from portico.server.mounts import Mount
+from portico.server.offers import Offers
 from portico.server.pages import PAGE_SIZE, Catalog, position
 from portico.server.problems import nearest
 from portico.server.prompts import Prompt
 from portico.server.resources import Resource
-from portico.server.service import Completes, Offered, Registrar, Service, marked
+from portico.server.service import Offered, Registrar, Service, marked
 from portico.server.subscriptions import Subscriptions
 from portico.server.threads import MOST_THREADS, Threads
 from portico.server.tools import ArgumentErrors, Tool
@@ -34,17 +34,14 @@ from portico.wire.errors import InvalidParams, MethodNotFound, ResourceNotFound,
 from portico.wire.meta import SERVER_INFO, Icon, Implementation, ServerCapabilities
 from portico.wire.methods import METHODS
 from portico.wire.mirrors import Mirror
-from portico.wire.prompts import GetPromptParams, ListPromptsResult
+from portico.wire.prompts import GetPromptParams
 from portico.wire.resources import (
-    ListResourcesResult,
-    ListResourceTemplatesResult,
     ReadResourceParams,
     ReadResourceResult,
 )
 from portico.wire.revisions import LATEST, MODERN, MODERN_REVISIONS
 from portico.wire.subscriptions import Filter, ListenParams
-from portico.wire.tools import CallToolParams, ListToolsResult
-from portico.wire.uris import Templates
+from portico.wire.tools import CallToolParams
 
 Lifespan = Callable[["Server"], AbstractAsyncContextManager[Any]]
 
@@ -104,9 +101,11 @@ class Server(Registrar):
         self._mounts: list[Mount] = []
         # For each listener what it wants, and who listens for it at the mounted handlers.
         self._relays: list[tuple[Filter, dict[Mount, asyncio.Task[None]]]] = []
-        self._aliases: dict[str, Tool] = {}
-        self._completers: dict[tuple[str, str], Completer] = {}
-        self._catalogs(page_size)
+        self.offers = Offers(
+            page_size=page_size, stamp=self._stamp, hints=self._hints, publish=self.subscriptions.publish
+        )
+        self.tools, self.prompts = self.offers.tools, self.offers.prompts
+        self.resources, self.templates = self.offers.resources, self.offers.templates
         self._answers = self._answerers()
         self._link()
 
@@ -119,26 +118,6 @@ class Server(Registrar):
             answers |= service.methods()
         self.capabilities = replace(self.capabilities, extensions=extensions or None)
         self._answers = answers
-
-    def _catalogs(self, page_size: int) -> None:
-        def catalog(kind: str, result: Any, member: str, notice: str) -> Catalog[Any]:
-            return Catalog(
-                kind,
-                partial(result, meta=self._stamp),
-                member,
-                page_size=page_size,
-                hints=self._hints,
-                on_change=partial(self.subscriptions.publish, notice),
-            )
-
-        changed = notices.RESOURCES_CHANGED
-        self.tools: Catalog[Tool] = catalog("tool", ListToolsResult, "tools", notices.TOOLS_CHANGED)
-        self.prompts: Catalog[Prompt] = catalog("prompt", ListPromptsResult, "prompts", notices.PROMPTS_CHANGED)
-        self.resources: Catalog[Resource] = catalog("resource", ListResourcesResult, "resources", changed)
-        self.templates: Catalog[Resource] = catalog(
-            "resource template", ListResourceTemplatesResult, "resource_templates", changed
-        )
-        self._matcher = Templates()
 
     def _answerers(self) -> dict[str, Callable[[Call], Awaitable[Any]]]:
         """Who answers what. A capability that is not advertised is a method that is not there."""
@@ -225,7 +204,7 @@ class Server(Registrar):
 
     async def _call_tool(self, call: Call) -> Any:
         params: CallToolParams = METHODS["tools/call"].decode(call.params)
-        tool = self.tools.get(params.name) or self._aliases.get(params.name)
+        tool = self.offers.tool(params.name)
         if tool is not None:
             return await tool.call(call, params, self)
         return await self._delegate(call, "tool", params.name, self.tools)
@@ -254,7 +233,7 @@ class Server(Registrar):
 
     async def _read_resource(self, call: Call) -> Any:
         params: ReadResourceParams = METHODS["resources/read"].decode(call.params)
-        resource, values = self._find(params.uri)
+        resource, values = self.offers.resource(params.uri)
         if resource is not None:
             result = await resource.read(call, params, self, values)
         else:
@@ -262,17 +241,6 @@ class Server(Registrar):
         if isinstance(result, ReadResourceResult) and result.ttl_ms is UNSET:
             result.ttl_ms, result.cache_scope = self._hints["ttl_ms"], self._hints["cache_scope"]
         return result
-
-    def _find(self, uri: str) -> tuple[Resource | None, dict[str, Any]]:
-        """The exact URI first, then the template that says most about it."""
-        resource = self.resources.get(uri)
-        if resource is not None:
-            return resource, {}
-        matched = self._matcher.best(uri)
-        if matched is None:
-            return None, {}
-        template, values = matched
-        return self.templates.get(template.text), values
 
     async def _read_mounted(self, call: Call, uri: str) -> Any:
         await hand_over(call)
@@ -295,11 +263,9 @@ class Server(Registrar):
             offer = self.templates.get(params.ref.uri) or self.resources.get(params.ref.uri)
         if offer is None:
             return await self._complete_mounted(call, params)
-        keys = (offer.name, offer.uri) if isinstance(offer, Resource) else (offer.name,)
-        for key in keys:
-            completer = self._completers.get((key, argument))
-            if completer is not None:
-                return await completer.complete(call, params, self)
+        completer = self.offers.completer(offer, argument)
+        if completer is not None:
+            return await completer.complete(call, params, self)
         return completion.from_schema(offer.body.signature.input_schema, argument, params.argument.value)
 
     async def _complete_mounted(self, call: Call, params: CompleteParams) -> Any:
@@ -318,7 +284,7 @@ class Server(Registrar):
 
     def mirrored(self, name: str) -> tuple[Mirror, ...]:
         """The parameters of a tool that stand in HTTP headers too."""
-        tool = self.tools.get(name) or self._aliases.get(name)
+        tool = self.offers.tool(name)
         return tool.mirrors if tool is not None else ()
 
     # Telling of changes
@@ -359,24 +325,7 @@ class Server(Registrar):
     # Registering
 
     def _register(self, offered: Offered) -> None:
-        if isinstance(offered, Tool):
-            self._register_tool(offered)
-        elif isinstance(offered, Prompt):
-            self.prompts.add(offered.name, offered)
-        elif isinstance(offered, Completes):
-            self._completers[offered.of, offered.argument] = offered.completer
-        elif offered.template is None:
-            self.resources.add(offered.uri, offered)
-        else:
-            self.templates.add(offered.uri, offered)
-            self._matcher.add(offered.template)
-
-    def _register_tool(self, tool: Tool) -> None:
-        for kind, name in self._keys(tool):
-            if self._is_taken(kind, name):
-                raise UsageError(f"there is already a tool {name!r}; remove it first")
-        self.tools.add(tool.name, tool)
-        self._aliases |= dict.fromkeys(tool.aliases, tool)
+        self.offers.add_all([offered])
 
     def add(self, offered: Any) -> None:
         """Add a service, a single tool, resource or prompt, or a function as a tool. At any time."""
@@ -397,63 +346,24 @@ class Server(Registrar):
     def _add_service(self, name: str, offers: list[Offered]) -> None:
         if name in self._services:
             raise UsageError(f"there is already a service {name!r}; remove it first")
-        # All of it or nothing, and nothing is not a change that anybody should hear of.
-        taken: set[str] = set()
-        for offer in offers:
-            for kind, key in self._keys(offer):
-                if f"{kind} {key}" in taken or self._is_taken(kind, key):
-                    raise UsageError(f"there is already a {kind} {key!r}; remove it first")
-                taken.add(f"{kind} {key}")
-        for offer in offers:
-            self._register(offer)
+        self.offers.add_all(offers)
         self._services[name] = offers
-
-    @staticmethod
-    def _keys(offered: Offered) -> list[tuple[str, str]]:
-        if isinstance(offered, Tool):
-            return [("tool", name) for name in (offered.name, *offered.aliases)]
-        if isinstance(offered, Prompt):
-            return [("prompt", offered.name)]
-        return [("resource", offered.uri)] if isinstance(offered, Resource) else []
-
-    def _is_taken(self, kind: str, key: str) -> bool:
-        if kind == "tool":
-            return key in self.tools or key in self._aliases
-        return key in self.prompts if kind == "prompt" else key in self.resources or key in self.templates
 
     def remove(self, name: str) -> None:
         """Remove a service, a tool, a prompt or a resource by its name or URI. At any time."""
         if name in self._services:
             for offer in self._services.pop(name):
-                self._unregister(offer)
+                self.offers.remove(offer)
             for service in self._running:
                 if service.name == name:
                     self._lives.remove(service)
             self._running = [service for service in self._running if service.name != name]
             self._extend()
             return
-        catalogs: tuple[Catalog[Any], ...] = (self.tools, self.prompts, self.resources, self.templates)
-        found = [one for one in (catalog.get(name) for catalog in catalogs) if one is not None]
-        if not found:
+        found = self.offers.named(name)
+        if found is None:
             raise UsageError(f"there is nothing called {name!r} to remove")
-        self._unregister(found[0])
-
-    def _unregister(self, offered: Offered) -> None:
-        """Take it out, unless somebody else has put something in its place meanwhile."""
-        if isinstance(offered, Tool):
-            self.tools.remove(offered.name, offered)
-            for alias in offered.aliases:
-                if self._aliases.get(alias) is offered:
-                    del self._aliases[alias]
-        elif isinstance(offered, Prompt):
-            self.prompts.remove(offered.name, offered)
-        elif isinstance(offered, Completes):
-            if self._completers.get((offered.of, offered.argument)) is offered.completer:
-                del self._completers[offered.of, offered.argument]
-        elif offered.template is None:
-            self.resources.remove(offered.uri, offered)
-        elif self.templates.remove(offered.uri, offered):
-            self._matcher.remove(offered.template)
+        self.offers.remove(found)
 
     def mount(self, handler: Handler, prefix: str | None = None) -> None:
         """Make another server (or any Handler) part of this one: `add` becomes `prefix_add`."""

@@ -97,9 +97,7 @@ class Tool:
             raise _incapable(missing, call) from None
         result = to_result(value, declared=self._declared, uri=self._uri, verify=self._verify)
         if self._wrapped and (call.revision or MODERN) < MODERN and isinstance(result, CallToolResult):
-            # The schema that older revisions were shown is an object, whatever this one value happens to be.
-            if type(result.structured_content) is Raw:
-                result.structured_content = translate.wrapped(result.structured_content)
+            _wrap(result)
         return result
 
     def _authorize(self, call: Call) -> None:
@@ -108,6 +106,12 @@ class Tool:
             missing = call.principal.lacks(self.scopes)
             if missing:
                 raise ToolError(f"The tool {self.name!r} needs the scope {', '.join(sorted(missing))}.")
+
+
+def _wrap(result: CallToolResult) -> None:
+    """The schema that older revisions were shown is an object, whatever this one value happens to be."""
+    if type(result.structured_content) is Raw:
+        result.structured_content = translate.wrapped(result.structured_content)
 
 
 def _mirrors(name: str, schema: dict[str, Any]) -> tuple[Mirror, ...]:

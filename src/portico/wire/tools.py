@@ -10,7 +10,6 @@ from portico.wire.content import CacheableResult, ContentBlock, Result
 from portico.wire.jsonrpc import NOTHING
 from portico.wire.meta import Icon
 
-
 # How a schema says that its object is only the wrapping of a value; FastMCP's client knows it too.
 WRAPPED = "x-fastmcp-wrap-result"
 

@@ -15,8 +15,8 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
-# What a stream may hold for a client that does not read before the exchange is told that it is full.
-MOST_WAITING = 1000
+# How much a stream may hold for a client that does not read before a body that asks is made to wait.
+MOST_WAITING = 64 * 1024
 
 
 class Application:
@@ -152,6 +152,7 @@ class _Outlet:
         self._size = 0
         self._ended = False
         self._more: asyncio.Event | None = None
+        self._sent = asyncio.Event()
 
     def answer(self, answer: Answer) -> None:
         length = (b"content-length", b"%d" % len(answer.body))
@@ -171,6 +172,7 @@ class _Outlet:
 
     def write(self, data: bytes) -> None:
         self._size += len(data)
+        self._sent.clear()
         self._put({"type": "http.response.body", "body": data, "more_body": True})
 
     def end(self) -> None:
@@ -181,8 +183,8 @@ class _Outlet:
         return self._size
 
     async def drain(self) -> None:
-        while self._size > 64 * 1024 and not self._ended:
-            await asyncio.sleep(0.01)
+        if self._size > MOST_WAITING:
+            await self._sent.wait()
 
     def _put(self, message: Message) -> None:
         if not self._ended:
@@ -207,6 +209,7 @@ class _Outlet:
                 await self._flush()
         finally:
             self._ended = True
+            self._sent.set()
             gone.cancel()
             on_close, self.on_close = self.on_close, None
             if on_close is not None:
@@ -230,6 +233,7 @@ class _Outlet:
         for message in waiting:
             self._size = max(0, self._size - len(message.get("body", b"")))
             await self._send(message)
+        self._sent.set()
 
 
 async def _gone(receive: Receive) -> None:

@@ -26,9 +26,9 @@ from portico.transport.http.headers import Gate, Headers
 from portico.transport.http.outlet import JSON, TEXT, Answer, Outlet, Pairs, Request
 from portico.transport.http.sessions import IDLE_SECONDS, HttpSession, Sessions
 from portico.wire import jsonrpc, notices
+from portico.wire import meta as metas
 from portico.wire.errors import InvalidParams, InvalidRequest, ProtocolError
 from portico.wire.jsonrpc import Frame, Malformed
-from portico.wire import meta as metas
 from portico.wire.meta import PROTOCOL_VERSION, Meta
 from portico.wire.mirrors import Mirror
 from portico.wire.revisions import HANDSHAKE, MODERN, REVISIONS
@@ -114,13 +114,17 @@ class Exchange:
             return self._preflight(headers)
         if (request.method, request.path) not in self._routes:
             return self._nowhere(request)
-        if self._token is not None and not request.path.startswith("/health"):
-            if self._token.verify(headers.get(b"authorization")) is None:
-                challenge: Pairs = ((b"www-authenticate", b'Bearer realm="mcp"'),)
-                return _error(401, InvalidRequest("Unauthorized: a bearer token is needed"), challenge)
+        if not self._is_known(request):
+            challenge: Pairs = ((b"www-authenticate", b'Bearer realm="mcp"'),)
+            return _error(401, InvalidRequest("Unauthorized: a bearer token is needed"), challenge)
         if request.method == "POST":
             return self._refuse_post(request)
         return None
+
+    def _is_known(self, request: Request) -> bool:
+        if self._token is None or request.path.startswith("/health"):
+            return True
+        return self._token.verify(request.headers.get(b"authorization")) is not None
 
     def _refuse_post(self, request: Request) -> Answer | None:
         if self.draining or self._in_flight >= self.settings.most_in_flight:
