@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from portico.rpc.call import Call, Handler
 from portico.wire.errors import ProtocolError
-from portico.wire.methods import METHODS
+from portico.wire.methods import LASTING, METHODS
 
 # Seconds. Ours are mostly far below the first of OpenTelemetry's own, so there are some more.
 BUCKETS = (0.0001, 0.001, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
@@ -47,6 +47,9 @@ class Metrics:
         self._series: dict[tuple[str, str, str], _Series] = {}
 
     async def __call__(self, call: Call) -> Any:
+        if call.method in LASTING:
+            # It lasts as long as its client likes, so its duration says nothing.
+            return await self.handler(call)
         began = time.perf_counter()
         self.in_flight += 1
         outcome = ""

@@ -111,6 +111,8 @@ class ToolResult(Struct, kw_only=True):
 
 
 MEDIA = (Image, Audio, File)
+_BLOCKS = (*BLOCKS, *MEDIA)
+_CONTENT = (*_BLOCKS, bytes, bytearray)
 
 
 def contents_of(data: bytes, uri: str, mime_type: str | None) -> TextContents | BlobContents:
@@ -194,9 +196,9 @@ def _in_full(value: ToolResult, uri: str) -> CallToolResult:
 
 
 def _is_content(value: Any) -> bool:
-    if isinstance(value, (*BLOCKS, *MEDIA, bytes, bytearray)):
+    if isinstance(value, _CONTENT):
         return True
-    return isinstance(value, list | tuple) and any(isinstance(part, BLOCKS + MEDIA) for part in value)
+    return isinstance(value, list | tuple) and any(isinstance(part, _BLOCKS) for part in value)
 
 
 def to_blocks(value: Any, uri: str) -> list[Any]:

@@ -30,6 +30,7 @@ from portico.wire import meta as metas
 from portico.wire.errors import InvalidParams, InvalidRequest, ProtocolError
 from portico.wire.jsonrpc import Frame, Malformed
 from portico.wire.meta import PROTOCOL_VERSION, Meta
+from portico.wire.methods import LASTING
 from portico.wire.mirrors import Mirror
 from portico.wire.revisions import HANDSHAKE, MODERN, REVISIONS
 
@@ -79,7 +80,6 @@ class Exchange:
         self._gate = Gate(settings.allow_hosts, settings.allow_origins, loopback=settings.loopback)
         self._token = BearerToken(settings.token) if settings.token else None
         self._began = time.monotonic()
-        self._in_flight = 0
         self._by_client: dict[str, int] = {}
         self._replies: set[_Reply] = set()
         self._old: dict[str, _OldStream] = {}
@@ -118,7 +118,7 @@ class Exchange:
             challenge: Pairs = ((b"www-authenticate", b'Bearer realm="mcp"'),)
             return _error(401, InvalidRequest("Unauthorized: a bearer token is needed"), challenge)
         if request.method == "POST":
-            return self._refuse_post(request)
+            return self._refuse_kind(request) or self.refuse_now(request)
         return None
 
     def _is_known(self, request: Request) -> bool:
@@ -126,11 +126,15 @@ class Exchange:
             return True
         return self._token.verify(request.headers.get(b"authorization")) is not None
 
-    def _refuse_post(self, request: Request) -> Answer | None:
-        if self.draining or self._in_flight >= self.settings.most_in_flight:
+    def refuse_now(self, request: Request) -> Answer | None:
+        """The part of it that depends on the moment, and not on what the request says."""
+        if self.draining or self.metrics.in_flight >= self.settings.most_in_flight:
             return _busy()
         if self._by_client and self._by_client.get(request.peer, 0) >= self.settings.most_in_flight_per_client:
             return _busy()
+        return None
+
+    def _refuse_kind(self, request: Request) -> Answer | None:
         kind = request.headers.get(b"content-type", b"")
         if kind != b"application/json" and kind.partition(b";")[0].strip().lower() != b"application/json":
             return _error(415, InvalidRequest("Unsupported media type: the body must be application/json"))
@@ -255,6 +259,20 @@ class Exchange:
         if not call.cancelled:
             reply.finish(call, body)
         return None
+
+    def began(self, reply: _Reply) -> None:
+        self._replies.add(reply)
+        if reply.counts:
+            self._by_client[reply.peer] = self._by_client.get(reply.peer, 0) + 1
+
+    def ended(self, reply: _Reply) -> None:
+        self._replies.discard(reply)
+        if reply.counts:
+            left = self._by_client.get(reply.peer, 1) - 1
+            if left:
+                self._by_client[reply.peer] = left
+            else:
+                self._by_client.pop(reply.peer, None)
 
     # 2025-03-26 to 2025-11-25: in a session
 
@@ -434,20 +452,15 @@ class _Reply:
         """It takes longer: from now on it counts, and the client's going away ends it."""
         self.call, self.task = call, task
         self.outlet.on_close = self.abandon
-        exchange = self.exchange
-        exchange._replies.add(self)
-        exchange._in_flight += 1
-        exchange._by_client[self.peer] = exchange._by_client.get(self.peer, 0) + 1
+        self.exchange.began(self)
 
     def over(self) -> None:
-        exchange = self.exchange
-        exchange._replies.discard(self)
-        exchange._in_flight -= 1
-        left = exchange._by_client.get(self.peer, 1) - 1
-        if left:
-            exchange._by_client[self.peer] = left
-        else:
-            exchange._by_client.pop(self.peer, None)
+        self.exchange.ended(self)
+
+    @property
+    def counts(self) -> bool:
+        """Whether it is work. A subscription only waits."""
+        return self.call is not None and self.call.method not in LASTING
 
     def abandon(self) -> None:
         """2026-07-28, basic/transports: a closed connection cancels the request."""
@@ -456,7 +469,7 @@ class _Reply:
             self.task.cancel()
 
     def end_listening(self) -> None:
-        if self.call is not None and self.task is not None and self.call.method == "subscriptions/listen":
+        if self.task is not None and not self.counts:
             self.task.cancel()
 
     def emit(self, method: str, params: Any) -> None:

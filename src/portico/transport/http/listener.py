@@ -32,6 +32,8 @@ LARGEST_HEAD = 64 * 1024
 LONGEST_LINE = 8 * 1024
 MOST_HEADERS = 100
 MOST_PIPELINED = 64
+MOST_KNOWN = 1024
+LONGEST_KNOWN = 2048
 
 _STATUS = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 _BODILESS = frozenset({204, 304})
@@ -43,6 +45,16 @@ class Deadlines(Struct, frozen=True):
     head: float = 10.0
     body: float = 30.0
     idle: float = 75.0
+
+
+class _Known(Struct, frozen=True):
+    """A head that was read before."""
+
+    method: str
+    path: str
+    query: str
+    headers: Headers
+    length: int
 
 
 class Connection(asyncio.Protocol):
@@ -63,6 +75,8 @@ class Connection(asyncio.Protocol):
         self._at_end = False
         self._keep = True
         self._writable: asyncio.Event | None = None
+        self._chunk = b""
+        self._messages = 0
         self._begin()
 
     def _begin(self) -> None:
@@ -115,8 +129,11 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._closing:
             return
+        if not self._reading and self._serve_known(data):
+            return
         if self._request is None:
             self._head_size += len(data)
+        self._chunk, self._messages = b"" if self._reading else data, 0
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -127,6 +144,29 @@ class Connection(asyncio.Protocol):
             return
         if self._request is None and self._reading and self._head_size > LARGEST_HEAD:
             self._fail(431, b"Request header fields too large\n")
+
+    # A client sends the same head again and again. One that was read and let in before, to the byte, with a whole
+    # body behind it and nothing else, is not read again: that is a third of the time a small call takes.
+
+    def _serve_known(self, data: bytes) -> bool:
+        end = data.find(b"\r\n\r\n") + 4
+        known = self.listener.known.get(data[:end])
+        if known is None or len(data) != end + known.length:
+            return False
+        request = Request(known.method, known.path, known.query, known.headers, data[end:], self._peer)
+        self._enqueue(self.exchange.refuse_now(request) or request, True)
+        return True
+
+    def _remember(self, request: Request) -> None:
+        """Only what stood in one piece: then its head is the head of the piece."""
+        end = self._chunk.find(b"\r\n\r\n") + 4
+        length = len(request.body)
+        whole = self._messages == 1 and len(self._chunk) == end + length
+        if whole and end <= LONGEST_KNOWN and request.headers.get(b"content-length") == b"%d" % length:
+            known = self.listener.known
+            if len(known) >= MOST_KNOWN:
+                known.clear()
+            known[self._chunk[:end]] = _Known(request.method, request.path, request.query, request.headers, length)
 
     def on_message_begin(self) -> None:
         self._begin()
@@ -193,6 +233,12 @@ class Connection(asyncio.Protocol):
         self._reading = False
         self._request = None
         self._head_size = 0
+        self._messages += 1
+        if waiting is request and keep and request.method == "POST":
+            self._remember(request)
+        self._enqueue(waiting, keep)
+
+    def _enqueue(self, waiting: Request | Answer, keep: bool) -> None:
         self.deadline = time.monotonic() + self.listener.deadlines.idle
         if self._busy:
             self._queue.append((waiting, keep))
@@ -312,6 +358,7 @@ class Listener:
         self.deadlines = deadlines
         self.most_connections = most_connections
         self.date = b""
+        self.known: dict[bytes, _Known] = {}
         self._connections: set[Connection] = set()
         self._servers: list[asyncio.Server] = []
         self._ticking: asyncio.Task[None] | None = None
