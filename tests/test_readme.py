@@ -34,7 +34,8 @@ def port() -> Iterator[int]:
         yield number
     finally:
         child.terminate()
-        assert child.wait(timeout=20) == 0
+        child.communicate(timeout=20)
+        assert child.returncode == 0
 
 
 def command(name: str) -> str:

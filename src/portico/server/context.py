@@ -48,6 +48,8 @@ class Elicitation(Struct, Generic[T]):
 
     action: Literal["accept", "decline", "cancel"]
     data: T | None = None
+    # Of a page that was to be opened, where the revision gives it one: for `elicitation_complete`.
+    id: str | None = None
 
 
 class Sample(Struct):
@@ -197,7 +199,14 @@ class Context:
         """Ask the user to open a page, for what must not pass through the client. Accepting is consent, not the end."""
         params = ElicitUrlParams(message=message, url=url, elicitation_id=self._elicitation_id())
         said: ElicitResult = await self.begin().ask("elicitation/create", params, key)
-        return Elicitation(said.action)
+        return Elicitation(said.action, id=params.elicitation_id)
+
+    def elicitation_complete(self, id: str | None) -> Awaitable[None]:
+        """Tell a client of 2025-11-25 that what happened on the page is over; the others have no word for it."""
+        if id is not None:
+            said = notices.ElicitationCompleteParams(elicitation_id=id)
+            self._call.emit(notices.ELICITATION_COMPLETE, said)
+        return _Said(self._call.drain)
 
     def _elicitation_id(self) -> str | None:
         """2025-11-25 alone gives such a request an id of its own."""

@@ -34,6 +34,7 @@ def run(
     sse: bool = False,
     certificate: str | None = None,
     key: str | None = None,
+    reuse_port: bool = False,
     grace: float = 10.0,
     quiet: bool = False,
     **limits: Any,
@@ -55,7 +56,7 @@ def run(
         allow_origins=(*allow_origins, *from_environment("PORTICO_ALLOW_ORIGIN")),
         **limits,
     )
-    place = Place(host=host, port=port, certificate=certificate, key=key, grace=grace)
+    place = Place(host=host, port=port, certificate=certificate, key=key, reuse_port=reuse_port, grace=grace)
     listener.run(exchange(server, settings), place, server.lifespan, None if quiet else _announce)
 
 

@@ -52,7 +52,7 @@ class Registrar:
         """Offer a function as a tool: `@server.tool`, or `@server.tool(title=…, timeout=…, inline=…)`.
 
         Options: name, title, description, version, annotations, icons, meta, timeout, inline, aliases, scopes,
-        input_schema, output_schema.
+        input_schema, output_schema, task.
         """
         return _applied(fn, options, lambda name: self._decorate(lambda f: Tool(f, **name, **options)))
 

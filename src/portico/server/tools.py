@@ -54,7 +54,10 @@ class Tool:
         scopes: Collection[str] = (),
         input_schema: dict[str, Any] | None = None,
         output_schema: dict[str, Any] | None = None,
+        task: Literal["never", "optional", "required"] = "never",
     ) -> None:
+        if task == "required":
+            raise UsageError("task='required' needs tasks that outlive their call, and this version has none")
         self.fn = fn
         self.name = checked_name(name or str(getattr(fn, "__name__", "")))
         self.aliases = tuple(checked_name(alias) for alias in aliases)

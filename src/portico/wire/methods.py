@@ -8,7 +8,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Raw, Struct
 
-from portico.wire import completion, discover, inputs, notices, prompts, resources, subscriptions, tools
+from portico.wire import completion, discover, inputs, notices, prompts, resources, subscriptions, tasks, tools
 from portico.wire.content import EmptyResult
 from portico.wire.errors import InvalidParams
 from portico.wire.jsonrpc import NOTHING
@@ -86,6 +86,14 @@ _ROWS = (
     Method("completion/complete", "to server", _FIRST, _LAST, completion.CompleteParams, completion.CompleteResult),
     Method("logging/setLevel", "to server", _FIRST, _LAST_HANDSHAKE, discover.SetLevelParams, EmptyResult),
     Method("subscriptions/listen", "to server", V2026_07_28, _LAST, subscriptions.ListenParams, EmptyResult),
+    # tasks: 2025-11-25 had them in its core, 2026-07-28 as an extension
+    Method("tasks/get", "both", V2025_11_25, _LAST, tasks.TaskParams, tasks.DetailedTask, "taskId"),
+    Method("tasks/cancel", "both", V2025_11_25, _LAST, tasks.TaskParams, tasks.DetailedTask, "taskId"),
+    Method("tasks/result", "both", V2025_11_25, _LAST_HANDSHAKE, tasks.TaskParams, Raw),
+    Method("tasks/list", "both", V2025_11_25, _LAST_HANDSHAKE, tools.ListParams, tasks.ListTasksResult),
+    Method("tasks/update", "to server", V2026_07_28, _LAST, tasks.UpdateTaskParams, EmptyResult, "taskId"),
+    Method("notifications/tasks/status", "both", V2025_11_25, _LAST_HANDSHAKE, tasks.TaskStatusParams),
+    Method("notifications/tasks", "to client", V2026_07_28, _LAST, notices.NoticeParams),
     # what a client answers
     Method(
         "sampling/createMessage",

@@ -1,0 +1,81 @@
+"""Tasks: two incompatible designs that share some names.
+
+2025-11-25 has them as an experiment in the core: a caller asks for a task, and gets its result by `tasks/result`. The
+extension `io.modelcontextprotocol/tasks` of 2026-07-28 lets the server decide, and puts everything into `tasks/get`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from portico.wire.content import Result
+from portico.wire.jsonrpc import NOTHING
+from portico.wire.notices import NoticeParams
+
+EXTENSION = "io.modelcontextprotocol/tasks"
+RELATED = "io.modelcontextprotocol/related-task"
+
+Status = Literal["working", "input_required", "completed", "failed", "cancelled"]
+
+
+class TaskParams(Struct, rename="camel", gc=False):
+    """What names a task."""
+
+    task_id: str
+
+
+class UpdateTaskParams(Struct, rename="camel", gc=False):
+    task_id: str
+    input_responses: Raw = NOTHING
+
+
+class Task(Struct, omit_defaults=True, rename="camel", kw_only=True):
+    """A task of 2025-11-25. `ttl` may be null, and is said then too."""
+
+    task_id: str
+    status: Status
+    status_message: str | None = None
+    created_at: str
+    last_updated_at: str
+    ttl: int | None
+    poll_interval: int | None = None
+
+
+class CreateTaskResult(Result, kw_only=True):
+    task: Task
+
+
+class ListTasksResult(Result, kw_only=True):
+    tasks: list[Task]
+    next_cursor: str | UnsetType | None = UNSET
+
+
+class TaskStatusParams(NoticeParams, rename="camel", kw_only=True):
+    """`notifications/tasks/status`: the task itself, flat."""
+
+    task_id: str
+    status: Status
+    status_message: str | None = None
+    created_at: str
+    last_updated_at: str
+    ttl: int | None
+    poll_interval: int | None = None
+
+
+class DetailedTask(Result, kw_only=True):
+    """`tasks/get` of either design: the extension puts the outcome beside the status."""
+
+    task_id: str
+    status: Status
+    status_message: str | None = None
+    created_at: str
+    last_updated_at: str
+    ttl: int | UnsetType | None = UNSET
+    ttl_ms: int | UnsetType | None = UNSET
+    poll_interval: int | None = None
+    poll_interval_ms: int | None = None
+    result: Any = UNSET
+    error: Any = UNSET
+    input_requests: Any = UNSET
