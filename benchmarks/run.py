@@ -1,8 +1,8 @@
-"""Portico beside its peers on stdio: one run, one table.
+"""Portico beside its peers, on stdio and over HTTP: one run, two tables.
 
-    python benchmarks/run.py [--quick] [--only portico,mcp] [--markdown] [--json FILE]
+    python benchmarks/run.py [--quick] [--table stdio|http] [--only portico,mcp] [--markdown] [--json FILE]
 
-Peers are installed under `.bench/` on first use, at the versions pinned in peers.py.
+Peers are installed under `.bench/` on first use, at the versions pinned in peers.py and http_peers.py.
 """
 
 from __future__ import annotations
@@ -12,43 +12,52 @@ import json
 import signal
 import sys
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
+import http_table
 import table
-from goals import judge
-from peers import PEERS, Peer, prepare, versions
+import wrk
+from goals import judge, judge_http
+from http_peers import FAMILIES, HTTP_PEERS, HttpPeer, prepare_http
+from http_questions import HTTP_FULL, HTTP_QUESTIONS, HTTP_QUICK, ask_http
+from peers import PEERS, NotInstalled, Peer, prepare, versions
 from questions import FULL, QUICK, SECTIONS, Answers, Size
+
+TABLES = ("stdio", "http")
+NAMES = tuple(dict.fromkeys([*(peer.key for peer in PEERS), *FAMILIES]))
+P = TypeVar("P", bound=Peer)
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer rounds and 1,000 tools in place of 10,000")
-    parser.add_argument("--only", metavar="NAMES", help=f"of {','.join(peer.key for peer in PEERS)}")
+    parser.add_argument("--table", choices=TABLES, help="only this one")
+    parser.add_argument("--only", metavar="NAMES", help=f"of {','.join(NAMES)}")
     parser.add_argument("--markdown", action="store_true", help="print Markdown tables")
     parser.add_argument("--json", metavar="FILE", type=Path, help="also write every sample to FILE")
     options = parser.parse_args()
-    known = {peer.key for peer in PEERS}
-    options.only = set(options.only.split(",")) if options.only else known
-    if unknown := options.only - known:
-        parser.error(f"no peer named {', '.join(sorted(unknown))}; there are {', '.join(sorted(known))}")
+    options.only = set(options.only.split(",")) if options.only else set(NAMES)
+    if unknown := options.only - set(NAMES):
+        parser.error(f"no peer named {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}")
     return options
 
 
 def say(text: str) -> None:
-    """Progress goes to stderr, so that stdout holds the table and nothing else."""
+    """Progress goes to stderr, so that stdout holds the tables and nothing else."""
     print(text, file=sys.stderr, flush=True)
 
 
-def prepared(wanted: set[str]) -> list[Peer]:
+def prepared(peers: Sequence[P], make_ready: Callable[[P], P]) -> list[P]:
     found = []
-    for peer in PEERS:
-        if peer.key in wanted:
-            say(f"preparing {peer.title}")
-            found.append(prepare(peer))
+    for peer in peers:
+        say(f"preparing {peer.label}")
+        found.append(make_ready(peer))
     return found
 
 
-def facts_before() -> dict[str, object]:
+def facts_before() -> dict[str, Any]:
     facts = table.machine()
     if facts["load"] > facts["cores"] / 4:
         facts["warning"] = f"The machine was busy (load {facts['load']}): read the ratios, not the times."
@@ -65,27 +74,60 @@ def measure(peers: list[Peer], size: Size) -> Answers:
     return answers
 
 
+def stdio(facts: dict[str, Any], peers: list[Peer], options: argparse.Namespace) -> tuple[dict[str, Any], bool]:
+    size = QUICK if options.quick else FULL
+    answers = measure(peers, size)
+    goals = judge(answers, size)
+    print(table.report(facts, answers, peers, size, goals, options.markdown), flush=True)
+    installed = {peer.key: versions(peer) for peer in peers}
+    return table.as_json(facts, answers, peers, size, goals, installed), ours_failed(peers, answers)
+
+
+def over_http(facts: dict[str, Any], peers: list[HttpPeer], options: argparse.Namespace) -> tuple[dict[str, Any], bool]:
+    size, answers = HTTP_QUICK if options.quick else HTTP_FULL, Answers()
+    began = time.perf_counter()
+    try:
+        program = wrk.find()
+        asker = wrk.version(program)
+        ask_http(answers, [peer for peer in peers if not peer.reason], size, program)
+    except NotInstalled as why:
+        asker = f"not installed, so nothing was measured: {why}"
+    say(f"http: {time.perf_counter() - began:.0f} s")
+    goals = judge_http(answers)
+    print(http_table.report(facts, answers, peers, size, goals, asker, options.markdown), flush=True)
+    installed = {peer.key: versions(peer) for peer in peers}
+    whole = table.as_json({**facts, "wrk": asker}, answers, peers, size, goals, installed, HTTP_QUESTIONS)
+    return whole, ours_failed(peers, answers)
+
+
+def ours_failed(peers: Sequence[Peer], answers: Answers) -> bool:
+    """A missed goal or an absent peer is a result; Portico not answering its own benchmark is a failure."""
+    ours = {peer.key for peer in peers if peer.package == "portico"}
+    absent = any(peer.key in ours and peer.reason for peer in peers)
+    return absent or any(ours & set(by_peer) for by_peer in answers.failures.values())
+
+
 def main() -> int:
     # A terminated run unwinds as an interrupted one does, and takes its servers with it.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     options = arguments()
-    size = QUICK if options.quick else FULL
-    peers = prepared(options.only)
+    wanted = [options.table] if options.table else list(TABLES)
+    on_stdio = [peer for peer in PEERS if peer.key in options.only and "stdio" in wanted]
+    on_http = [peer for peer in HTTP_PEERS if peer.family in options.only and "http" in wanted]
+    ready, ready_http = prepared(on_stdio, prepare), prepared(on_http, prepare_http)
+    # Before the first table, for both: after it, the load would be our own.
     facts = facts_before()
-    answers = measure(peers, size)
-    goals = judge(answers, size)
-    print(table.report(facts, answers, peers, size, goals, options.markdown))
+    found: dict[str, Any] = {}
+    failed = False
+    if ready:
+        found["stdio"], failed = stdio(facts, ready, options)
+    if ready_http:
+        print("\n" if ready else "", end="", flush=True)
+        found["http"], failed_http = over_http(facts, ready_http, options)
+        failed = failed or failed_http
     if options.json:
-        installed = {peer.key: versions(peer) for peer in peers}
-        whole = table.as_json(facts, answers, peers, size, goals, installed)
-        options.json.write_text(json.dumps(whole, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    return int(ours_failed(peers, answers))
-
-
-def ours_failed(peers: list[Peer], answers: Answers) -> bool:
-    """A missed goal or an absent peer is a result; Portico not answering its own benchmark is a failure."""
-    absent = any(peer.key == "portico" and peer.reason for peer in peers)
-    return absent or any("portico" in by_peer for by_peer in answers.failures.values())
+        options.json.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    return int(failed)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
-"""Numbers to text: the machine, the peers, the table, the goals, and what went wrong."""
+"""Numbers to text: the machine, the peers, the stdio table, the goals, and what went wrong."""
 
 from __future__ import annotations
 
 import datetime
 import os
 import platform
+from collections.abc import Sequence
 from typing import Any
 
 from goals import Goal
@@ -56,19 +57,23 @@ def cell(answers: Answers, question: Question, peer: Peer) -> str:
     return text + (" ~" if noisy else "") + (" *" if question.own_tools and not peer.ours else "")
 
 
-def ratio(answers: Answers, question: Question) -> str:
-    """How many times better Portico is than the official SDK; below one, how far behind."""
-    ours, theirs = answers.value(question.key, "portico"), answers.value(question.key, "mcp")
+def ratio(answers: Answers, question: Question, peer: str = "portico") -> str:
+    """How many times better Portico, or another, is than the official SDK; below one, how far behind."""
+    ours, theirs = answers.value(question.key, peer), answers.value(question.key, "mcp")
     if not ours or not theirs:
         return NONE
     return f"{figure(ours / theirs if question.more_is_better else theirs / ours)} ×"
+
+
+def worded(question: Question, size: Any) -> str:
+    return question.text.format(many=f"{size.many:,}") if "{many}" in question.text else question.text
 
 
 def rows(answers: Answers, peers: list[Peer], size: Size) -> list[list[str]]:
     head = ["question", "unit", *(peer.title for peer in peers), "official ÷ Portico"]
     body = [
         [
-            question.text.format(many=f"{size.many:,}"),
+            worded(question, size),
             question.unit,
             *(cell(answers, question, peer) for peer in peers),
             ratio(answers, question),
@@ -96,15 +101,15 @@ def legend(answers: Answers, peers: list[Peer]) -> list[str]:
     if any(peer.key == "go" and not peer.reason for peer in peers):
         own = answers.own_tools.get("go")
         lines.append(
-            f"* Go SDK: another program (kubernetes-mcp-server) with its own {own or 'set of'} tools, not the bench server:"
-            " its start, memory and list are for orientation."
+            f"* Go SDK: another program (kubernetes-mcp-server) with its own {own or 'set of'} tools, not the bench"
+            " server: its start, memory and list are for orientation."
         )
     return lines
 
 
-def failures(answers: Answers, peers: list[Peer]) -> list[str]:
+def failures(answers: Answers, peers: Sequence[Peer]) -> list[str]:
     """One line for each peer and reason, with the questions it cost."""
-    titles = {peer.key: peer.title for peer in peers}
+    titles = {peer.key: peer.label for peer in peers}
     lost: dict[tuple[str, str], list[str]] = {}
     for question, by_peer in answers.failures.items():
         for peer, why in by_peer.items():
@@ -130,21 +135,28 @@ def piped(table: list[list[str]]) -> list[str]:
     return [lines[0], rule, *lines[1:]]
 
 
+def heading(title: str, facts: dict[str, Any], bullet: str) -> list[str]:
+    where = (
+        f"{title}: {facts['date']}, {facts['processor']}, {facts['cores']} cores, {facts['system']}, "
+        f"{facts['python']}, load average at the start {facts['load']}"
+    )
+    return [where, *([f"{bullet}{facts['warning']}"] if facts.get("warning") else [])]
+
+
+def verdicts(goals: list[Goal]) -> list[list[str]]:
+    return [["goal", "measured", "verdict"], *([goal.text, goal.measured, goal.verdict] for goal in goals)]
+
+
 def report(
     facts: dict[str, Any], answers: Answers, peers: list[Peer], size: Size, goals: list[Goal], markdown: bool
 ) -> str:
     draw = piped if markdown else aligned
     bullet = "- " if markdown else ""
-    heading = (
-        f"{facts['date']}, {facts['processor']}, {facts['cores']} cores, {facts['system']}, {facts['python']}, "
-        f"load average at the start {facts['load']}"
-    )
-    verdicts = [["goal", "measured", "verdict"], *([goal.text, goal.measured, goal.verdict] for goal in goals)]
     blocks = [
-        [heading, *([f"{bullet}{facts['warning']}"] if facts.get("warning") else [])],
+        heading("stdio", facts, bullet),
         [f"{bullet}{peer_line(peer)}" for peer in peers],
         draw(rows(answers, peers, size)),
-        draw(verdicts),
+        draw(verdicts(goals)),
         [f"{bullet}{line}" for line in failures(answers, peers)],
         legend(answers, peers),
     ]
@@ -154,10 +166,11 @@ def report(
 def as_json(
     facts: dict[str, Any],
     answers: Answers,
-    peers: list[Peer],
-    size: Size,
+    peers: Sequence[Peer],
+    size: Any,
     goals: list[Goal],
     versions: dict[str, dict[str, str]],
+    questions: Sequence[Question] = QUESTIONS,
 ) -> dict[str, Any]:
     return {
         "machine": facts,
@@ -176,12 +189,12 @@ def as_json(
         "rows": [
             {
                 "key": question.key,
-                "question": question.text.format(many=f"{size.many:,}"),
+                "question": worded(question, size),
                 "unit": question.unit,
                 "values": {peer.key: answers.value(question.key, peer.key) for peer in peers},
                 "rounds": rounds(answers, question),
             }
-            for question in QUESTIONS
+            for question in questions
         ],
         "goals": [vars(goal) for goal in goals],
         "failures": answers.failures,

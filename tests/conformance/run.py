@@ -16,10 +16,14 @@ import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
+sys.path.insert(1, str(Path(__file__).resolve().parent.parent))  # for node.py
+
 from legs import LEGS
-from suite import NotInstalled, install
+from suite import install
 from under_test import NotServing, reached, serving
 from verdict import report, table
+
+from node import NotInstalled
 
 NOTHING_EXPECTED = "server: []\nclient: []\n"
 

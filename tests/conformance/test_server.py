@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 from legs import SERVER_LEGS, Leg
-from suite import NotInstalled, Suite, install
+from suite import Suite, install
 from under_test import Server, serving
 from verdict import report
+
+from node import NotInstalled
 
 
 @pytest.fixture(scope="session")

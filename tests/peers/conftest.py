@@ -1,4 +1,4 @@
-"""Other people's clients, unmodified, over stdio, against a server of ours in a child process.
+"""Other people's clients, unmodified, over stdio and HTTP, against a server of ours in a child process.
 
 The tests speak to a Peer, which says the same things with either client. The official client speaks every revision:
 it negotiates the two newest by itself, and its session takes the result of an older handshake. FastMCP's client
@@ -10,9 +10,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    AsyncExitStack,
+    ExitStack,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+)
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,8 +34,9 @@ try:
     import mcp
     import mcp_types as types
     from fastmcp.client.elicitation import ElicitResult as FastElicitResult
-    from fastmcp.client.transports import StdioTransport
+    from fastmcp.client.transports import StdioTransport, StreamableHttpTransport
     from mcp.client.stdio import stdio_client
+    from mcp.client.streamable_http import streamable_http_client
     from mcp.client.subscriptions import listen
 
     ABSENT = ""
@@ -33,13 +44,20 @@ except ImportError as missing:
     ABSENT = f"The peers are not installed ({missing}); `make test` does it, in an environment of their own."
 
 HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent))  # for node.py
 SERVERS = {
     "everything": f"{HERE.parent.parent / 'examples' / 'everything.py'}",
     "small": f"{HERE / 'server.py'}:server",
     "paged": f"{HERE / 'server.py'}:paged",
 }
+# Whose state tests change, so that each test has one of its own.
+CHANGING = ("small",)
 PATIENCE = 10.0
+# A server gives what is running ten seconds, and then ends all the same.
+ENDING = 15.0
 
+# Each transport, and the revision that brought it.
+TRANSPORTS = {"stdio": "2024-11-05", "http": "2025-03-26"}
 REVISIONS = {
     "official": ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28"),
     "fastmcp": ("2025-11-25", "2026-07-28"),
@@ -63,12 +81,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("connect", wanted, indirect=True, ids="-".join)
 
 
-def _wanted(since: str = "", until: str = "9", client: str = "") -> list[tuple[str, str]]:
+def _wanted(since: str = "", until: str = "9", client: str = "") -> list[tuple[str, str, str]]:
     return [
-        (name, revision)
+        (name, transport, revision)
         for name, revisions in REVISIONS.items()
+        for transport, brought in TRANSPORTS.items()
         for revision in revisions
-        if since <= revision <= until and client in ("", name)
+        if max(since, brought) <= revision <= until and client in ("", name)
     ]
 
 
@@ -79,7 +98,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.filterwarnings(DEPRECATED))
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="session")
 def peers() -> None:
     if ABSENT and os.environ.get("CI"):
         pytest.fail(ABSENT, pytrace=False)
@@ -271,8 +290,62 @@ class Fast(Peer):
         return (await self.client.complete(ref, {"name": name, "value": value})).values
 
 
-def _command(server: str) -> list[str]:
+def command(server: str) -> list[str]:
+    """How Python is told to serve one of SERVERS on stdio."""
     return ["-m", "portico", "serve", SERVERS[server]]
+
+
+@contextmanager
+def serving(server: str) -> Iterator[str]:
+    """One of SERVERS over HTTP, on a port that the system chose: its URL. When told to end, it does."""
+    # A token or a name that somebody has set for other servers is not for this one.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PORTICO_")}
+    process = subprocess.Popen(
+        [sys.executable, *command(server), "--transport", "http", "--port", "0"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+    assert process.stderr is not None
+    # Whatever happens, it is over when this is over, and so is whoever waits for what it says.
+    too_long = threading.Timer(PATIENCE, process.kill)
+    too_long.start()
+    said = [process.stderr.readline()]
+    too_long.cancel()
+    listener = threading.Thread(target=said.extend, args=(process.stderr,))
+    listener.start()
+    try:
+        assert said[0].startswith("Serving on "), process.wait(PATIENCE)
+        yield said[0].removeprefix("Serving on ").strip()
+        process.terminate()
+        assert process.wait(ENDING) == 0
+    except BaseException as failure:
+        process.kill()
+        process.wait()
+        listener.join()
+        failure.add_note(f"The server said: {''.join(said)}")
+        raise
+    finally:
+        listener.join()
+        process.stderr.close()
+
+
+@pytest.fixture(scope="session")
+def serve() -> Iterator[Callable[[str], AbstractContextManager[str]]]:
+    """`with serve("small") as url`: a server of one's own, or the one for all if nothing in it changes."""
+    running: dict[str, str] = {}
+    with ExitStack() as stack:
+
+        def serve(server: str) -> AbstractContextManager[str]:
+            if server in CHANGING:
+                return serving(server)
+            if server not in running:
+                running[server] = stack.enter_context(serving(server))
+            return nullcontext(running[server])
+
+        yield serve
 
 
 def _official_options(heard: Heard, person: Person | None) -> dict[str, Any]:
@@ -292,15 +365,18 @@ def _official_options(heard: Heard, person: Person | None) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def _official(server: str, revision: str, heard: Heard, person: Person | None, mode: str) -> AsyncIterator[Peer]:
-    command = mcp.StdioServerParameters(command=sys.executable, args=_command(server))
+async def _official(
+    server: str, url: str, revision: str, heard: Heard, person: Person | None, mode: str
+) -> AsyncIterator[Peer]:
+    where = url or mcp.StdioServerParameters(command=sys.executable, args=command(server))
     options = _official_options(heard, person)
     async with AsyncExitStack() as stack:
         if mode:
-            client = await within(stack.enter_async_context(mcp.Client(command, mode=mode, **options)))
+            client = await within(stack.enter_async_context(mcp.Client(where, mode=mode, **options)))
             session = client.session
         else:
-            streams = await stack.enter_async_context(stdio_client(command))
+            opened = streamable_http_client(where) if url else stdio_client(where)
+            streams = await stack.enter_async_context(opened)
             client = session = await stack.enter_async_context(mcp.ClientSession(*streams, **options))
             await within(_shake_hands(session, revision, able=person is not None))
         yield Official(client, session, session.protocol_version, heard, person)
@@ -327,7 +403,9 @@ async def _shake_hands(session: Any, revision: str, able: bool) -> None:
 
 
 @asynccontextmanager
-async def _fastmcp(server: str, revision: str, heard: Heard, person: Person | None, mode: str) -> AsyncIterator[Peer]:
+async def _fastmcp(
+    server: str, url: str, revision: str, heard: Heard, person: Person | None, mode: str
+) -> AsyncIterator[Peer]:
     options: dict[str, Any] = {"log_handler": heard.log, "message_handler": heard.message}
     if person is not None:
         options |= {
@@ -335,26 +413,35 @@ async def _fastmcp(server: str, revision: str, heard: Heard, person: Person | No
             "sampling_handler": person.sample_fast,
             "roots": ["file:///project"],
         }
-    command = StdioTransport(sys.executable, _command(server), keep_alive=False)
-    client = fastmcp.Client(command, mode=mode, timeout=PATIENCE, init_timeout=PATIENCE, **options)
+    stdio = StdioTransport(sys.executable, command(server), keep_alive=False)
+    where = StreamableHttpTransport(url) if url else stdio
+    client = fastmcp.Client(where, mode=mode, timeout=PATIENCE, init_timeout=PATIENCE, **options)
     async with client:
         yield Fast(client, client.protocol_version, heard, person)
 
 
 @asynccontextmanager
 async def _connect(
-    client: str, revision: str, server: str = "everything", *, able: bool = True, mode: str | None = None
+    serve: Callable[[str], AbstractContextManager[str]],
+    client: str,
+    transport: str,
+    revision: str,
+    server: str = "everything",
+    *,
+    able: bool = True,
+    mode: str | None = None,
 ) -> AsyncIterator[Peer]:
     heard = Heard()
     person = Person() if able else None
     mode = MODES.get(revision, "") if mode is None else mode
     opened = {"official": _official, "fastmcp": _fastmcp}[client]
-    async with opened(server, revision, heard, person, mode) as peer:
-        yield peer
+    with serve(server) if transport == "http" else nullcontext("") as url:
+        async with opened(server, url, revision, heard, person, mode) as peer:
+            yield peer
     assert heard.faults == [], "the client could not read what the server sent"
 
 
 @pytest.fixture
-def connect(request: pytest.FixtureRequest) -> Any:
-    """`async with connect("small") as peer`: a client of one kind, at one revision, and a server of its own."""
-    return partial(_connect, *request.param)
+def connect(request: pytest.FixtureRequest, serve: Any) -> Any:
+    """`async with connect("small") as peer`: one client, on one transport, at one revision."""
+    return partial(_connect, serve, *request.param)

@@ -79,8 +79,10 @@ def block(ctx: Context) -> str:
 
 @server.tool
 def was_stopped() -> bool:
-    """Whether a body that was cancelled has noticed, or does so in a moment."""
-    return stopped.wait(5)
+    """Whether a body that was cancelled has noticed, or does so in a moment. Then forget it."""
+    noticed = stopped.wait(5)
+    stopped.clear()
+    return noticed
 
 
 @server.tool

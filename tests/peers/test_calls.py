@@ -124,6 +124,12 @@ async def test_the_level_is_set_for_the_session(connect):
         assert levels == ["warning", "error", "debug", "info", "warning", "error"]
 
 
+async def test_an_answer_is_had_although_the_server_let_go_of_the_connection(connect):
+    async with connect() as peer:
+        result = await peer.call("test_reconnection")
+        assert result.content[0].text == "Here it is, on another connection."
+
+
 # Giving up
 
 

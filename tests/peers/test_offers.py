@@ -36,10 +36,15 @@ async def test_a_tool_is_described_with_what_the_revision_has_words_for(connect)
 async def test_resources_and_templates_are_listed(connect):
     async with connect() as peer:
         resources = {str(one.uri): one for one in await peer.resources()}
-        assert list(resources) == ["test://static-text", "test://static-binary", "test://watched-resource"]
+        assert list(resources) == [
+            "test://static-text",
+            "test://static-binary",
+            "test://watched-resource",
+            "skill://commit-messages/SKILL.md",
+        ]
         assert resources["test://static-binary"].mime_type == "image/png"
-        (template,) = await peer.templates()
-        assert template.uri_template == "test://template/{id}/data"
+        templates = [template.uri_template for template in await peer.templates()]
+        assert templates[0] == "test://template/{id}/data"
 
 
 async def test_a_resource_is_read_as_text_as_bytes_and_by_its_template(connect):

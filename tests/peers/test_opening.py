@@ -4,7 +4,7 @@ import pytest
 
 
 async def test_a_client_gets_the_revision_it_asks_for_and_hears_who_answers_and_what_it_can_do(connect, request):
-    revision = request.node.callspec.params["connect"][1]
+    _, _, revision = request.node.callspec.params["connect"]
     async with connect("small") as peer:
         assert peer.revision == revision
         assert (peer.session.server_info.name, peer.session.server_info.version) == ("small", "2.1.0")

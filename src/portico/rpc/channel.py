@@ -109,10 +109,12 @@ class Channel:
                 emit, ask = partial(self._emit, stream.send), partial(self._ask, stream.send)
                 call = open_call(frame, emit, ask, self.principal)
                 call.release = getattr(stream, "release", None)
+                call.drain = getattr(stream, "drain", None)
         except ProtocolError as failure:
             # The envelope of 2026-07-28 was at fault, so it is answered in that revision's words.
             return None if frame.id is UNSET else jsonrpc.error(frame.id, failure, MODERN)
-        call.drain = self._drain
+        if stream is None:
+            call.drain = self._drain
         if call.id is None:
             self._take_notice(call)
             return None
@@ -305,7 +307,7 @@ class Channel:
         # 2026-07-28, basic/utilities/cancellation: a server that ends a subscription on stdio also says so this way.
         self.emit(notices.CANCELLED, notices.CancelledParams(request_id=call.id, reason="the server is going away"))
 
-    def close(self) -> None:
+    def close(self, reason: Exception | None = None) -> None:
         """Stop everything; whoever waits for an answer learns that there will be none."""
         self._closed = True
         for running in list(self._running.values()):
@@ -313,6 +315,10 @@ class Channel:
             running.task.cancel()
         for task in list(self._errands):
             task.cancel()
+        self.fail(reason or Closed("the connection is closed"))
+
+    def fail(self, reason: Exception) -> None:
+        """Whatever we have asked will not be answered."""
         for future in self._asked.values():
             if not future.done():
-                future.set_exception(Closed("the connection is closed"))
+                future.set_exception(reason)

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from portico.rpc.call import Call, Handler
-from portico.wire.errors import ProtocolError
+from portico.wire.errors import ProtocolError, ToolError
 from portico.wire.methods import LASTING, METHODS
 
 # Seconds. Ours are mostly far below the first of OpenTelemetry's own, so there are some more.
@@ -58,6 +58,9 @@ class Metrics:
             if getattr(result, "is_error", False):
                 outcome = "tool_error"
             return result
+        except ToolError:
+            outcome = "tool_error"
+            raise
         except ProtocolError as failure:
             outcome = str(failure.code_at(call.revision))
             raise

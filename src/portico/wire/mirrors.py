@@ -88,11 +88,13 @@ def agrees(mirror: Mirror, value: Any, said: str) -> bool:
     if mirror.kind == "boolean":
         return isinstance(value, bool) and said == ("true" if value else "false")
     if mirror.kind == "integer" and isinstance(value, int | float) and not isinstance(value, bool):
-        try:
-            return abs(value) <= _LARGEST and float(said) == float(value)
-        except ValueError:
-            return False
+        return abs(value) <= _LARGEST and _number(said) == value
     return isinstance(value, str) and said == value
+
+
+def _number(said: str) -> float | None:
+    """`42` and `42.0` are the same integer; `1e3`, `0x2a`, `+42` and ` 42` are not how anybody writes one."""
+    return float(said) if re.fullmatch(r"-?[0-9]{1,16}(\.0+)?", said) else None
 
 
 def encode(value: str) -> str:

@@ -31,6 +31,7 @@ class Application:
         self._lifespan = lifespan
         self._keeper: asyncio.Task[None] | None = None
         self._stop: asyncio.Event | None = None
+        self._started: asyncio.Future[None] | None = None
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -55,12 +56,12 @@ class Application:
         await send({"type": "lifespan.shutdown.complete"})
 
     async def _start(self) -> None:
-        if self._keeper is not None and not self._keeper.done():
-            return
-        started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._stop = asyncio.Event()
-        self._keeper = asyncio.get_running_loop().create_task(self._keep(started, self._stop))
-        await started
+        if self._keeper is None or self._keeper.done():
+            self._started = asyncio.get_running_loop().create_future()
+            self._stop = asyncio.Event()
+            self._keeper = asyncio.get_running_loop().create_task(self._keep(self._started, self._stop))
+        assert self._started is not None
+        await asyncio.shield(self._started)
 
     async def _keep(self, started: asyncio.Future[None], stop: asyncio.Event) -> None:
         """Hold the server's lifespan open, and look after its streams and sessions."""
@@ -89,7 +90,7 @@ class Application:
     # Requests
 
     async def _http(self, scope: Message, receive: Receive, send: Send) -> None:
-        if self._keeper is None or self._keeper.done():
+        if self._started is None or not self._started.done():
             await self._start()
         request = _request(scope, self.exchange)
         outlet = _Outlet(send)
@@ -122,6 +123,7 @@ def _request(scope: Message, exchange: Exchange) -> Request:
         Headers(scope["headers"]),
         b"",
         str(client[0]) if client else "",
+        root,
     )
 
 
@@ -153,6 +155,7 @@ class _Outlet:
         self._ended = False
         self._more: asyncio.Event | None = None
         self._sent = asyncio.Event()
+        self._gone = asyncio.Event()
 
     def answer(self, answer: Answer) -> None:
         length = (b"content-length", b"%d" % len(answer.body))
@@ -178,6 +181,10 @@ class _Outlet:
     def end(self) -> None:
         self._put({"type": "http.response.body", "body": b""})
         self._finish()
+
+    def abort(self) -> None:
+        self._waiting.clear()
+        self._gone.set()
 
     def buffered(self) -> int:
         return self._size

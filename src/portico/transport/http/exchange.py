@@ -16,7 +16,7 @@ from typing import Any
 from msgspec import UNSET, Struct
 
 from portico.auth.bearer import BearerToken
-from portico.rpc.answer import enter, new_call, respond
+from portico.rpc.answer import enter, new_call, refuse_batch, respond
 from portico.rpc.call import Call, Handler
 from portico.rpc.channel import Channel
 from portico.rpc.metrics import Metrics
@@ -24,7 +24,7 @@ from portico.transport.http import headers as http
 from portico.transport.http import sse
 from portico.transport.http.headers import Gate, Headers
 from portico.transport.http.outlet import JSON, TEXT, Answer, Outlet, Pairs, Request
-from portico.transport.http.sessions import IDLE_SECONDS, HttpSession, Sessions
+from portico.transport.http.sessions import IDLE_SECONDS, HttpSession, Sessions, Traffic
 from portico.wire import jsonrpc, notices
 from portico.wire import meta as metas
 from portico.wire.errors import InvalidParams, InvalidRequest, ProtocolError
@@ -45,6 +45,7 @@ MOST_UNREAD = 1024 * 1024
 STATUS = {-32700: 400, -32600: 400, -32601: 404, -32020: 400, -32021: 400, -32022: 400}
 
 _MISSABLE = frozenset({notices.MESSAGE, notices.PROGRESS})
+_HEALTH = frozenset({"/health", "/healthz"})
 _HANDSHAKE = frozenset(revision.encode() for revision in HANDSHAKE)
 
 
@@ -83,7 +84,7 @@ class Exchange:
         self._by_client: dict[str, int] = {}
         self._replies: set[_Reply] = set()
         self._old: dict[str, _OldStream] = {}
-        self._received = self._sent = 0
+        self.traffic = Traffic()
         self._routes: dict[tuple[str, str], Callable[[Request, Outlet, Any], None]] = self._routing()
 
     def _routing(self) -> dict[tuple[str, str], Callable[[Request, Outlet, Any], None]]:
@@ -107,9 +108,14 @@ class Exchange:
         reason = self._gate.refusal(headers)
         if reason is not None:
             return _error(403, InvalidRequest(f"Forbidden: {reason}"))
-        repeated = headers.ambiguous()
-        if repeated is not None:
-            return _error(400, InvalidRequest(f"Bad request: the header {repeated.decode('latin-1')} stands twice"))
+        answer = self._refuse(request, headers)
+        if answer is not None and b"origin" in headers and request.method != "OPTIONS":
+            answer.headers = (*answer.headers, *self._cors(headers))
+        return answer
+
+    def _refuse(self, request: Request, headers: Headers) -> Answer | None:
+        if headers.ambiguous():
+            return _error(400, InvalidRequest("Bad request: a header that must stand once stands twice"))
         if request.method == "OPTIONS":
             return self._preflight(headers)
         if (request.method, request.path) not in self._routes:
@@ -122,7 +128,7 @@ class Exchange:
         return None
 
     def _is_known(self, request: Request) -> bool:
-        if self._token is None or request.path.startswith("/health"):
+        if self._token is None or (request.path in _HEALTH and request.path != self.settings.path):
             return True
         return self._token.verify(request.headers.get(b"authorization")) is not None
 
@@ -174,7 +180,7 @@ class Exchange:
 
     def handle(self, request: Request, outlet: Outlet) -> None:
         """Answer a request that was not refused."""
-        self._received += len(request.body)
+        self.traffic.received += len(request.body)
         principal = self._token.verify(request.headers.get(b"authorization")) if self._token is not None else None
         self._routes[request.method, request.path](request, outlet, principal)
 
@@ -229,6 +235,7 @@ class Exchange:
         if version is UNSET:
             raise InvalidParams(f"Missing required _meta key: {PROTOCOL_VERSION}")
         call.capabilities = metas.require(meta)
+        http.check_single(headers)
         name = http.check(call, version, headers)
         enter(call, meta, version)
         if self._mirrored is not None and call.method == "tools/call":
@@ -292,6 +299,10 @@ class Exchange:
                 outlet.answer(found)
                 return
             session, named = found, cors
+            refusal = refuse_batch(frame, session.channel.batches) if isinstance(frame, list) else None
+            if refusal is not None:
+                outlet.answer(Answer(400, (*JSON, *cors), jsonrpc.error(None, refusal, session.channel.revision)))
+                return
         self._accept(session, frame, request, outlet, named)
         if session.session.state == "CREATED":
             # The handshake failed, so there is no session that anybody could use.
@@ -300,6 +311,9 @@ class Exchange:
     def _accept(self, session: HttpSession, frame: Any, request: Request, outlet: Outlet, headers: Pairs) -> None:
         stream = session.open(outlet, headers)
         reply = session.channel.accept(frame, stream)
+        if session.session.state == "CREATED":
+            # The handshake failed, so there is no session to name.
+            stream.headers = self._cors(request.headers)
         if _expects(frame) and http.prefers_events(request.headers):
             stream.start()
         if reply is not None:
@@ -311,24 +325,32 @@ class Exchange:
         if len(self.sessions) >= self.settings.most_sessions:
             outlet.answer(_busy())
             return None
-        session = HttpSession(self.handler, principal)
+        session = HttpSession(self.handler, principal, self.traffic)
         self.sessions.add(session)
         return session
 
     def _session(self, request: Request, principal: Any) -> HttpSession | Answer:
         version = request.headers.get(http.VERSION)
+        cors = self._cors(request.headers)
         if version is not None and version not in _HANDSHAKE:
-            return _error(400, InvalidRequest("Bad request: this MCP-Protocol-Version is not supported in a session"))
+            reason = "Bad request: this MCP-Protocol-Version is not supported in a session"
+            return _error(400, InvalidRequest(reason), cors)
         id = request.headers.get(http.SESSION)
         if id is None:
-            return _error(400, InvalidRequest("Bad request: Mcp-Session-Id is missing; initialize begins a session"))
+            reason = "Bad request: Mcp-Session-Id is missing; initialize begins a session"
+            return _error(400, InvalidRequest(reason), cors)
         session = self.sessions.find(id.decode("latin-1"), principal)
         # 404 and nothing else: it is how a client knows that it must initialize again.
-        return session or _error(404, InvalidRequest("Session not found"))
+        return session or _error(404, InvalidRequest("Session not found"), cors)
+
+    def _is_modern(self, request: Request) -> bool:
+        """GET and DELETE are not of that revision."""
+        version = request.headers.get(http.VERSION)
+        return version is not None and version not in _HANDSHAKE
 
     def _get(self, request: Request, outlet: Outlet, principal: Any) -> None:
-        if request.headers.get(http.VERSION) is not None and request.headers[http.VERSION] not in _HANDSHAKE:
-            outlet.answer(Answer(405, (*TEXT, (b"allow", b"POST")), b"Method not allowed\n"))
+        if self._is_modern(request):
+            outlet.answer(_not_allowed())
             return
         if b"text/event-stream" not in request.headers.get(b"accept", b"text/event-stream"):
             outlet.answer(_error(406, InvalidRequest("Not acceptable: this is a stream of events")))
@@ -344,6 +366,9 @@ class Exchange:
             session.resume(last.decode("latin-1"), outlet, cors)
 
     def _delete(self, request: Request, outlet: Outlet, principal: Any) -> None:
+        if self._is_modern(request):
+            outlet.answer(_not_allowed())
+            return
         session = self._session(request, principal)
         if isinstance(session, Answer):
             outlet.answer(session)
@@ -357,7 +382,7 @@ class Exchange:
         if len(self._old) >= self.settings.most_sessions:
             outlet.answer(_busy())
             return
-        stream = _OldStream(self.handler, outlet, principal)
+        stream = _OldStream(self.handler, outlet, principal, self.traffic)
         self._old[stream.session.id] = stream
 
         def gone() -> None:
@@ -366,7 +391,7 @@ class Exchange:
 
         outlet.on_close = gone
         outlet.start(200, (*sse.HEADERS, *self._cors(request.headers)))
-        outlet.write(sse.event(f"/messages?session_id={stream.session.id}".encode(), name=b"endpoint"))
+        outlet.write(sse.event(f"{request.root}/messages?session_id={stream.session.id}".encode(), name=b"endpoint"))
 
     def _post_old(self, request: Request, outlet: Outlet, principal: Any) -> None:
         id = request.query.partition("session_id=")[2].partition("&")[0]
@@ -395,8 +420,8 @@ class Exchange:
             "mcp_server_sessions": len(self.sessions) + len(self._old),
             "mcp_server_streams": len(self._replies),
             "mcp_server_uptime_seconds": time.monotonic() - self._began,
-            "mcp_server_received_bytes_total": self._received,
-            "mcp_server_sent_bytes_total": self._sent,
+            "mcp_server_received_bytes_total": self.traffic.received,
+            "mcp_server_sent_bytes_total": self.traffic.sent,
         }
         kind = ((b"content-type", b"text/plain; version=0.0.4; charset=utf-8"),)
         outlet.answer(Answer(200, kind, self.metrics.text(gauges).encode()))
@@ -422,7 +447,8 @@ class Exchange:
         for reply in list(self._replies):
             reply.end_listening()
         waiting = [reply.task for reply in self._replies if reply.task is not None]
-        ending = [session.channel.end(grace) for session in self.sessions]
+        sessions = [*self.sessions, *(old.session for old in self._old.values())]
+        ending = [session.channel.end(grace) for session in sessions]
         if waiting or ending:
             await asyncio.wait([asyncio.ensure_future(one) for one in (*waiting, *ending)], timeout=grace)
         for reply in list(self._replies):
@@ -477,14 +503,15 @@ class _Reply:
             self.started = True
             self.outlet.start(200, (*sse.HEADERS, *self.cors))
         unread = self.outlet.buffered()
-        if unread > MOST_UNREAD and (method in _MISSABLE or unread > 2 * MOST_UNREAD):
-            if method not in _MISSABLE:
-                self.abandon()
+        if unread > MOST_UNREAD and method in _MISSABLE:
+            return
+        if unread > 2 * MOST_UNREAD:
+            self.outlet.abort()
             return
         self.outlet.write(sse.event(jsonrpc.notification(method, params)))
 
     def finish(self, call: Call, body: bytes) -> None:
-        self.exchange._sent += len(body)
+        self.exchange.traffic.sent += len(body)
         self.outlet.on_close = None
         if self.started:
             self.outlet.write(sse.event(body))
@@ -501,15 +528,20 @@ class _Reply:
 class _OldStream:
     """A session of 2024-11-05: everything for the client goes over the one stream it opened."""
 
-    def __init__(self, handler: Handler, outlet: Outlet, principal: Any) -> None:
+    def __init__(self, handler: Handler, outlet: Outlet, principal: Any, traffic: Traffic) -> None:
         self.outlet = outlet
-        self.session = HttpSession(handler, principal)
+        self.traffic = traffic
+        self.session = HttpSession(handler, principal, traffic)
         self.channel = Channel(self.session.session, self.send, principal=principal)
         self.session.channel = self.channel
         self.session.session.stream = self.channel
 
     def send(self, message: bytes) -> None:
-        self.outlet.write(sse.event(message, name=b"message"))
+        if self.outlet.buffered() > 2 * MOST_UNREAD:
+            self.outlet.abort()
+        else:
+            self.traffic.sent += len(message)
+            self.outlet.write(sse.event(message, name=b"message"))
 
 
 def _expects(frame: Any) -> bool:
@@ -521,6 +553,10 @@ def _expects(frame: Any) -> bool:
 
 def _error(status: int, failure: ProtocolError, headers: Pairs = ()) -> Answer:
     return Answer(status, (*JSON, *headers), jsonrpc.error(None, failure, MODERN))
+
+
+def _not_allowed() -> Answer:
+    return Answer(405, (*TEXT, (b"allow", b"POST")), b"Method not allowed\n")
 
 
 def _busy() -> Answer:

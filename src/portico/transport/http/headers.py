@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
-from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Raw, Struct, field
@@ -21,6 +21,8 @@ METHOD = b"mcp-method"
 NAME = b"mcp-name"
 SESSION = b"mcp-session-id"
 LAST_EVENT = b"last-event-id"
+
+_AUTHORITY = r"(?P<name>\[[0-9a-f:.]+\]|[a-z0-9_-]+(?:\.[a-z0-9_-]+)*\.?)(?::(?P<port>[0-9]{0,5}))?"
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
@@ -46,9 +48,9 @@ class Headers(dict[bytes, bytes]):
             value = self[name] + b", " + value
         self[name] = value
 
-    def ambiguous(self) -> bytes | None:
-        """A header that must not stand twice, and does."""
-        return next((name for name in self.repeated if name in _SINGLE or name.startswith(b"mcp-")), None)
+    def ambiguous(self) -> bool:
+        """Whether a header stands twice that must not."""
+        return any(name in _SINGLE for name in self.repeated)
 
 
 class _Named(Struct, gc=False):
@@ -59,6 +61,13 @@ class _Named(Struct, gc=False):
 
 
 _named = msgspec.json.Decoder(_Named)
+
+
+def check_single(headers: Headers) -> None:
+    """One of ours that stands twice could be read differently by two parties."""
+    for name in headers.repeated:
+        if name.startswith(b"mcp-"):
+            raise HeaderMismatch(f"Header mismatch: {name.decode('latin-1')} stands twice")
 
 
 def check(call: Call, version: str, headers: Headers) -> str:
@@ -82,8 +91,8 @@ def _same(headers: Headers, header: bytes, expected: str, title: str, *, encoded
     given = headers.get(header)
     if given is None:
         raise HeaderMismatch(f"Header mismatch: {title} is missing")
-    # The quick look first: nearly always the bytes are the same.
-    if given == expected.encode():
+    # The quick look first: nearly always the bytes are the same, and plain.
+    if given == expected.encode() and given.isascii() and not given.startswith(b"=?"):
         return
     if _text(given, title, encoded=encoded) != expected:
         raise HeaderMismatch(f"Header mismatch: {title} does not agree with the body")
@@ -145,30 +154,29 @@ class Gate:
             return reason
 
     def _host(self, given: bytes | None) -> str | None:
-        host, name = _split(given)
-        if "*" in self._hosts or host in self._hosts or name in self._hosts or (self._loopback and name in LOOPBACK):
+        host = (given or b"").decode("latin-1").strip(" \t").lower()
+        name = _name(host)
+        if "*" in self._hosts or (name and self._names(name, host)):
             return None
         return f"Host {host[:100]!r} is not allowed here; --allow-host (or PORTICO_ALLOW_HOST) would allow it"
+
+    def _names(self, name: str, host: str) -> bool:
+        return host in self._hosts or name in self._hosts or (self._loopback and name in LOOPBACK)
 
     def _origin(self, given: bytes | None) -> str | None:
         if given is None:
             return None
-        origin = given.decode("latin-1").strip().lower().rstrip("/")
-        if "*" in self._origins or origin in self._origins:
-            return None
-        name = urlsplit(origin).hostname if origin.startswith(("http://", "https://")) else None
-        if name is not None and self._loopback and name in LOOPBACK:
+        origin = given.decode("latin-1").strip(" \t").lower()
+        scheme, _, authority = origin.partition("://")
+        name = _name(authority) if scheme in ("http", "https") else ""
+        if "*" in self._origins or origin in self._origins or (self._loopback and name in LOOPBACK):
             return None
         return f"Origin {origin[:100]!r} is not allowed here; --allow-origin (or PORTICO_ALLOW_ORIGIN) would allow it"
 
 
-def _split(given: bytes | None) -> tuple[str, str]:
-    """A Host header, and the name in it without the port. What is no host is empty, and never allowed."""
-    host = (given or b"").decode("latin-1").strip().lower()
-    try:
-        parts = urlsplit(f"//{host}")
-        name = parts.hostname or ""
-        valid = parts.netloc == host and "@" not in host and not parts.path and (parts.port or 1) > 0
-    except ValueError:
-        return host, ""
-    return (host, name.rstrip(".")) if valid else (host, "")
+def _name(authority: str) -> str:
+    """The name in `name:port`, without brackets and the dot at its end; empty for what is neither more nor less."""
+    found = re.fullmatch(_AUTHORITY, authority)
+    if found is None or int(found["port"] or 1) > 65535:
+        return ""
+    return found["name"].removeprefix("[").removesuffix("]").removesuffix(".")

@@ -25,6 +25,8 @@ class Request(Struct):
     body: bytes = b""
     # Where it came from, for limits by client.
     peer: str = ""
+    # Where we are mounted, in front of `path`.
+    root: str = ""
 
 
 class Answer(Struct):
@@ -45,6 +47,10 @@ class Outlet(Protocol):
     def start(self, status: int, headers: Pairs) -> None: ...
     def write(self, data: bytes) -> None: ...
     def end(self) -> None: ...
+    def abort(self) -> None:
+        """Drop a client that is too far behind."""
+        ...
+
     def buffered(self) -> int:
         """How much the client has not read yet."""
         ...

@@ -30,6 +30,13 @@ RETRY_MS = 1000
 IDLE_SECONDS = 1800.0
 
 
+class Traffic(Struct):
+    """Bytes of messages, both ways."""
+
+    received: int = 0
+    sent: int = 0
+
+
 class _Event(Struct):
     stream: int
     number: int
@@ -66,6 +73,7 @@ class Stream:
         else:
             outlet, self.outlet = self.outlet, None
             outlet.on_close = None
+            self.session.traffic.sent += len(message or b"")
             outlet.answer(
                 Answer(202, self.headers) if message is None else Answer(200, (*JSON, *self.headers), message)
             )
@@ -79,26 +87,31 @@ class Stream:
 
     # Connections
 
-    def start(self) -> None:
+    def start(self, at: int = 0) -> None:
         if self._started or self.outlet is None:
             return
         self._started = True
         self.outlet.start(200, (*sse.HEADERS, *self.headers))
         if self.session.resumes:
-            # 2025-11-25 alone: clients before it do not expect an event without data.
-            self.outlet.write(sse.priming(self._id(0), RETRY_MS))
+            # 2025-11-25 alone: clients before it do not expect an event without data. It names the place they are at.
+            self.outlet.write(sse.priming(self._id(at), RETRY_MS))
 
     def attach(self, outlet: Outlet, headers: Pairs, after: int | None) -> None:
         """Somebody is here (again): what they have not seen comes first."""
         self.end()
         self.outlet, self.headers, self._started = outlet, headers, False
         outlet.on_close = self.detach
-        self.start()
-        for event in self.session.events(self.number, self._delivered if after is None else after):
+        place = self._delivered if after is None else after
+        self.start(place)
+        for event in self.session.events(self.number, place):
             self._delivered = event.number
             outlet.write(sse.event(event.message, self._id(event.number)))
         if self.done:
             self.end()
+
+    async def drain(self) -> None:
+        if self.outlet is not None:
+            await self.outlet.drain()
 
     def detach(self) -> None:
         """The connection is gone. That is no cancellation: the work goes on (basic/transports, Resumability)."""
@@ -106,9 +119,13 @@ class Stream:
 
     def end(self) -> None:
         outlet, self.outlet = self.outlet, None
-        if outlet is not None:
-            outlet.on_close = None
+        if outlet is None:
+            return
+        outlet.on_close = None
+        if self._started:
             outlet.end()
+        else:
+            outlet.answer(Answer(202, self.headers))
 
     def _say(self, message: bytes) -> None:
         self._events += 1
@@ -117,9 +134,10 @@ class Stream:
             return
         self.start()
         if self.outlet.buffered() > MOST_UNREAD:
-            self.end()
+            self.outlet.abort()
         else:
             self._delivered = self._events
+            self.session.traffic.sent += len(message)
             self.outlet.write(sse.event(message, self._id(self._events)))
 
     def _id(self, number: int) -> bytes:
@@ -129,7 +147,8 @@ class Stream:
 class HttpSession:
     """One client's conversation: a Session and its Channel, and the streams they talk through."""
 
-    def __init__(self, handler: Handler, principal: Any) -> None:
+    def __init__(self, handler: Handler, principal: Any, traffic: Traffic) -> None:
+        self.traffic = traffic
         # POSTs may overtake each other, so a client is not held to the order of the handshake.
         self.session = Session(handler, lifecycle="lenient")
         self.id = os.urandom(24).hex()

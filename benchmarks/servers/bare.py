@@ -1,0 +1,60 @@
+"""The least a tools/call can cost in Python: its JSON decoded, two numbers added, the answer encoded. No protocol.
+
+The bare servers around it are the limits of the HTTP table. The answer has the bytes that Portico's has.
+"""
+
+import msgspec
+
+
+class Arguments(msgspec.Struct):
+    a: int
+    b: int
+
+
+class Params(msgspec.Struct):
+    name: str
+    arguments: Arguments
+
+
+class Request(msgspec.Struct):
+    id: int
+    method: str
+    params: Params
+
+
+class Text(msgspec.Struct, tag_field="type", tag="text"):
+    text: str
+
+
+class Implementation(msgspec.Struct):
+    name: str
+    version: str
+
+
+class Meta(msgspec.Struct):
+    server: Implementation = msgspec.field(name="io.modelcontextprotocol/serverInfo")
+
+
+class Result(msgspec.Struct, rename={"meta": "_meta", "structured": "structuredContent", "is_error": "isError"}):
+    result_type: str = msgspec.field(name="resultType")
+    meta: Meta
+    content: list[Text]
+    structured: int
+    is_error: bool
+
+
+class Response(msgspec.Struct, tag_field="jsonrpc", tag="2.0"):
+    id: int
+    result: Result
+
+
+SERVER = Meta(Implementation("bench", "1.0.0"))
+
+_decode = msgspec.json.Decoder(Request).decode
+_encode = msgspec.json.Encoder().encode
+
+
+def answer(body: bytes) -> bytes:
+    request = _decode(body)
+    total = request.params.arguments.a + request.params.arguments.b
+    return _encode(Response(request.id, Result("complete", SERVER, [Text(str(total))], total, False)))

@@ -1,0 +1,25 @@
+"""A limit: an ASGI application that only does the JSON."""
+
+from bare import answer
+
+
+async def app(scope, receive, send):
+    if scope["type"] == "lifespan":
+        await lifespan(receive, send)
+        return
+    message = await receive()
+    body = message["body"]
+    while message.get("more_body"):
+        message = await receive()
+        body += message["body"]
+    said = answer(body)
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(said))]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": said})
+
+
+async def lifespan(receive, send):
+    await receive()
+    await send({"type": "lifespan.startup.complete"})
+    await receive()
+    await send({"type": "lifespan.shutdown.complete"})

@@ -1,0 +1,9 @@
+"""A limit: an application on granian's own interface that only does the JSON."""
+
+from bare import answer
+
+HEADERS = [("content-type", "application/json")]
+
+
+async def app(scope, protocol):
+    protocol.response_bytes(200, HEADERS, answer(await protocol()))

@@ -1,0 +1,5 @@
+"""The benchmark's server on Portico as an ASGI application, for granian and uvicorn to run."""
+
+from portico_server import build
+
+app = build().asgi()

@@ -1,0 +1,139 @@
+"""wrk, the program that asks over HTTP: how it is had, what it is told to send, and what it says at the end.
+
+Every request has an id of its own, and where there is something to add, numbers of its own: no server can answer from
+memory, and a session never sees an id twice.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from driver import DriverError
+from peers import NotInstalled, run
+
+# Stands in the request wherever the number of the request goes. As long as the numbers, so that the length is right.
+NUMBER = "1000000"
+# wrk gives up on an answer after two seconds unless told; the slowest peer needs about one with 256 connections.
+ANSWER_SECONDS = 10
+
+# wrk's own report rounds; what `done` is given does not. Strings in Lua have the escapes that strings in JSON have.
+SCRIPT = """\
+local n = {number}
+function request()
+  n = n + 1
+  return {request}
+end
+function done(summary, latency)
+  local e = summary.errors
+  io.write(string.format(
+    '{{"requests": %d, "microseconds": %d, "p50": %d, "p99": %d, "connect": %d, "read": %d, "write": %d,'
+      .. ' "status": %d, "timeout": %d}}\\n',
+    summary.requests, summary.duration, latency:percentile(50), latency:percentile(99),
+    e.connect, e.read, e.write, e.status, e.timeout))
+end
+"""
+
+
+@dataclass(frozen=True)
+class Load:
+    """What wrk saw."""
+
+    requests: int
+    seconds: float
+    p50_us: float
+    p99_us: float
+
+    @property
+    def per_second(self) -> float:
+        return self.requests / self.seconds
+
+
+def find() -> str:
+    """The program, installed from the distribution where that is possible."""
+    if found := shutil.which("wrk"):
+        return found
+    if not (apt := shutil.which("apt-get")):
+        raise NotInstalled("there is no wrk on PATH and no apt-get to install it with")
+    if os.geteuid() != 0:
+        raise NotInstalled("there is no wrk on PATH, and only root can apt-get install it")
+    run([apt, "install", "--yes", "--quiet", "--no-install-recommends", "wrk"])
+    if found := shutil.which("wrk"):
+        return found
+    raise NotInstalled("apt-get installed wrk, and it is still not on PATH")
+
+
+def version(program: str) -> str:
+    """It prints its version with its usage and calls that a failure."""
+    said = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=10, check=False)
+    words = (said.stdout + said.stderr).split()
+    return words[1].removeprefix("debian/") if len(words) > 1 else "of unknown version"
+
+
+def script(request: bytes) -> str:
+    parts = [json.dumps(part) for part in request.decode("ascii").split(NUMBER)]
+    return SCRIPT.format(number=NUMBER, request=" .. n .. ".join(parts))
+
+
+def parse(output: str) -> Load:
+    """The line that our script wrote. Anything that was not answered well is an error, and no number."""
+    lines = [line for line in output.splitlines() if line.startswith("{")]
+    if not lines:
+        raise DriverError("wrk ended without its numbers")
+    found = json.loads(lines[-1])
+    troubles = [f"{found[kind]} {text}" for kind, text in TROUBLES.items() if found[kind]]
+    if troubles:
+        raise DriverError(f"wrk, of {found['requests']} requests: {', '.join(troubles)}")
+    if not found["requests"]:
+        raise DriverError("wrk got no answer at all")
+    return Load(found["requests"], found["microseconds"] / 1e6, found["p50"], found["p99"])
+
+
+TROUBLES = {
+    "status": "non-2xx answers",
+    "connect": "failed connects",
+    "read": "failed reads",
+    "write": "failed writes",
+    "timeout": "timeouts",
+}
+
+
+def ask(program: str, port: int, request: bytes, connections: int, seconds: int, core: int) -> Load:
+    with tempfile.TemporaryDirectory() as folder:
+        told = Path(folder) / "request.lua"
+        told.write_text(script(request), encoding="ascii")
+        how = ["-t1", f"-c{connections}", f"-d{seconds}s", f"--timeout={ANSWER_SECONDS}s", "-s", str(told)]
+        with on_core(core):
+            child = subprocess.Popen(
+                [program, *how, f"http://127.0.0.1:{port}/"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+        try:
+            output, _ = child.communicate(timeout=seconds + 2 * ANSWER_SECONDS)
+        finally:
+            child.kill()
+            child.wait()
+    if child.returncode:
+        raise DriverError(f"wrk: {output.strip().splitlines()[-1:]}")
+    return parse(output)
+
+
+@contextmanager
+def on_core(core: int) -> Iterator[None]:
+    """What is started in here stays on that core, and whatever it starts; we ourselves come back."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {core})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)

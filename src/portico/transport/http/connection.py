@@ -1,0 +1,461 @@
+"""One client's connection: llhttp's parser in front of the exchange. Requests are answered in the order they came.
+
+Whatever is wrong with the bytes is answered once, in its turn, and then nothing more is read: what comes after bytes
+that make no sense cannot make any.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Any, Protocol
+from urllib.parse import unquote
+
+import httptools
+from msgspec import Struct
+
+from portico.transport.http import sse
+from portico.transport.http.exchange import Exchange
+from portico.transport.http.headers import Headers
+from portico.transport.http.outlet import TEXT, Answer, Pairs, Request
+
+log = logging.getLogger("portico")
+
+LARGEST_HEAD = 64 * 1024
+LONGEST_LINE = 8 * 1024
+MOST_HEADERS = 100
+MOST_PIPELINED = 64
+MOST_KNOWN = 1024
+LONGEST_KNOWN = 2048
+# How long we listen to a client that we have nothing more to say to, so that it can read our last words.
+LINGER = 2.0
+
+_STATUS = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
+_BODILESS = frozenset({204, 304})
+# After these nothing more is believed.
+_FINAL = frozenset({400, 408, 413, 414, 431})
+_READABLE = frozenset({"/health", "/healthz", "/metrics"})
+
+
+class Deadlines(Struct, frozen=True):
+    """Seconds. A client that takes longer loses its connection."""
+
+    head: float = 10.0
+    body: float = 30.0
+    idle: float = 75.0
+
+
+class Known(Struct, frozen=True):
+    """A head that was read before."""
+
+    method: str
+    path: str
+    query: str
+    headers: Headers
+    length: int
+
+
+class Listening(Protocol):
+    """What a connection needs of the listener it came through."""
+
+    exchange: Exchange
+    deadlines: Deadlines
+    date: bytes
+    known: dict[bytes, Known]
+
+    def add(self, connection: Connection) -> None: ...
+    def remove(self, connection: Connection) -> None: ...
+
+
+class _Turn(Struct):
+    """A request, or the refusal of one, that waits to be answered."""
+
+    waiting: Request | Answer
+    keep: bool = True
+    # HEAD wants to know what GET would say, without its body.
+    bodiless: bool = False
+    # HTTP/1.0 has no chunks: a stream ends with the connection.
+    chunks: bool = True
+
+
+class Connection(asyncio.Protocol):
+    """Reads requests, and is the outlet of the one that is being answered."""
+
+    def __init__(self, listener: Listening) -> None:
+        self.listener = listener
+        self.exchange = listener.exchange
+        self.on_close: Callable[[], None] | None = None
+        self.deadline = 0.0
+        self._parser = httptools.HttpRequestParser(self)
+        self._transport: Any = None
+        self._peer = ""
+        self._queue: deque[_Turn] = deque()
+        self._turn: _Turn | None = None
+        self._streaming = False
+        self._closing = False
+        self._deaf = False
+        self._at_end = False
+        self._stalled = 0.0
+        self._writable: asyncio.Event | None = None
+        self._chunk = b""
+        self._messages = 0
+        self._head_size = 0
+        self._reading = False
+        self._begin()
+
+    def _begin(self) -> None:
+        self._url = b""
+        self._headers = Headers()
+        self._fields = 0
+        self._body: list[bytes] = []
+        self._size = 0
+        self._refused: Answer | None = None
+        self._request: Request | None = None
+
+    # The connection
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+        peer = transport.get_extra_info("peername")
+        self._peer = str(peer[0]) if isinstance(peer, tuple) and peer else "local"
+        self._wait(self.listener.deadlines.idle)
+        self.listener.add(self)
+
+    def connection_lost(self, failure: Exception | None) -> None:
+        self._closing = True
+        self.listener.remove(self)
+        self._queue.clear()
+        if self._writable is not None:
+            self._writable.set()
+        on_close, self.on_close = self.on_close, None
+        if on_close is not None:
+            on_close()
+
+    def eof_received(self) -> bool:
+        """Half closed: whoever has asked still gets the answer."""
+        self._at_end = True
+        if self._reading and not self._deaf:
+            self._fail(400, b"Bad request: the request ends in the middle\n")
+        if self._turn is not None:
+            self._probe()
+            asyncio.get_running_loop().call_later(0.05, self._probe)
+        return self._turn is not None or bool(self._queue)
+
+    def _probe(self) -> None:
+        """Whether the client has only said everything, or is gone: the two look alike until something is written.
+
+        One that is gone answers with a reset, and the write after that fails. One that still reads is told that we are
+        still here, by a comment in its stream or by an interim response (RFC 9110, 15.2).
+        """
+        if self._turn is None or self._closing or not self._at_end:
+            return
+        if self._streaming:
+            self.write(sse.KEEP_ALIVE)
+        elif self._turn.chunks:
+            self._transport.write(b"HTTP/1.1 102 Processing\r\n\r\n")
+
+    def _wait(self, seconds: float) -> None:
+        self.deadline = time.monotonic() + seconds
+
+    # Reading
+
+    def data_received(self, data: bytes) -> None:
+        if self._deaf or self._closing:
+            return
+        if not self._reading and self._serve_known(data):
+            return
+        self._chunk, self._messages = b"" if self._reading else data, 0
+        if self._request is None:
+            self._head_size += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as offer:
+            self._decline(data[offer.args[0] :])
+        except httptools.HttpParserError:
+            self._fail(400, b"Bad request: malformed HTTP\n")
+        if self._reading and not self._deaf:
+            self._judge_early()
+
+    def _judge_early(self) -> None:
+        """What is wrong already is said now, and the rest is not waited for."""
+        if self._refused is not None:
+            self._say_last(self._refused)
+        elif self._request is None and len(self._url) > LONGEST_LINE:
+            self._fail(414, b"URI too long\n")
+        elif self._request is None and self._head_size > LARGEST_HEAD:
+            self._fail(431, b"Request header fields too large\n")
+
+    def _decline(self, rest: bytes) -> None:
+        """An offer to speak something else. The request itself is in line already; what follows is HTTP as before."""
+        self._parser = httptools.HttpRequestParser(self)
+        if rest and not self._deaf:
+            self.data_received(rest)
+
+    # A client sends the same head again and again. One that was read and let in before, to the byte, with a whole
+    # body behind it and nothing else, is not read again: that is a third of the time a small call takes.
+
+    def _serve_known(self, data: bytes) -> bool:
+        end = data.find(b"\r\n\r\n") + 4
+        known = self.listener.known.get(data[:end])
+        if known is None or len(data) != end + known.length:
+            return False
+        request = Request(known.method, known.path, known.query, known.headers, data[end:], self._peer)
+        self._enqueue(_Turn(self.exchange.refuse_now(request) or request))
+        return True
+
+    def _remember(self, request: Request) -> None:
+        """Only what stood in one piece: then its head is the head of the piece."""
+        end = self._chunk.find(b"\r\n\r\n") + 4
+        length = len(request.body)
+        whole = self._messages == 1 and len(self._chunk) == end + length
+        if whole and end <= LONGEST_KNOWN and request.headers.get(b"content-length") == b"%d" % length:
+            known = self.listener.known
+            if len(known) >= MOST_KNOWN:
+                known.clear()
+            known[self._chunk[:end]] = Known(request.method, request.path, request.query, request.headers, length)
+
+    # What the parser finds
+
+    def on_message_begin(self) -> None:
+        self._begin()
+        self._reading = True
+        self._wait(self.listener.deadlines.head)
+
+    def on_url(self, url: bytes) -> None:
+        if len(self._url) <= LONGEST_LINE:
+            self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._fields += 1
+        self._size += len(name) + len(value) + 4
+        if self._fields > MOST_HEADERS or self._size > LARGEST_HEAD:
+            self._refused = Answer(431, TEXT, b"Request header fields too large\n")
+        elif b"\x00" in value:
+            self._refused = Answer(400, TEXT, b"Bad request: NUL in a header\n")
+        else:
+            self._headers.add(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._size = 0
+        self._request = request = self._read_head()
+        if self._refused is None:
+            self._refused = self._judge(request)
+        waits = request.headers.get(b"expect", b"").lower() == b"100-continue"
+        # Not into the middle of another answer; a client does not wait for this without end.
+        if waits and self._refused is None and self._turn is None and not self._queue:
+            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        self._wait(self.listener.deadlines.body)
+
+    def _read_head(self) -> Request:
+        method = self._parser.get_method().decode("ascii")
+        url = self._url.decode("latin-1")
+        if url.startswith(("http://", "https://")):
+            # RFC 9112, 3.2.2: then the address in the request line is the one that counts.
+            authority, _, rest = url.partition("://")[2].partition("/")
+            self._headers[b"host"], url = authority.encode("latin-1"), f"/{rest}"
+        path, _, query = url.partition("?")
+        if "%" in path:
+            path = unquote(path)
+        if method == "HEAD" and path in _READABLE:
+            method = "GET"
+        return Request(method, path, query, self._headers, b"", self._peer)
+
+    def _judge(self, request: Request) -> Answer | None:
+        headers, version = self._headers, self._parser.get_http_version()
+        if len(self._url) > LONGEST_LINE:
+            return Answer(414, TEXT, b"URI too long\n")
+        if version not in ("1.0", "1.1"):
+            return Answer(400, TEXT, b"Bad request: this is HTTP/1.1\n")
+        if b"host" not in headers and version == "1.1":
+            return Answer(400, TEXT, b"Bad request: Host is missing\n")
+        if any(name in headers.repeated for name in (b"host", b"content-length", b"transfer-encoding")):
+            return Answer(400, TEXT, b"Bad request: an ambiguous header\n")
+        length = headers.get(b"content-length", b"0")
+        if length.isdigit() and int(length[:12]) > self.exchange.settings.longest_body:
+            return _too_large()
+        return self.exchange.refuse(request)
+
+    def on_body(self, body: bytes) -> None:
+        self._size += len(body)
+        if self._refused is None and self._size > self.exchange.settings.longest_body:
+            self._refused = _too_large()
+        if self._refused is None:
+            self._body.append(body)
+        else:
+            self._body.clear()
+
+    def on_message_complete(self) -> None:
+        request, parser = self._request, self._parser
+        assert request is not None
+        turn = _Turn(
+            self._refused or request,
+            keep=bool(parser.should_keep_alive()) and not (self._refused and self._refused.status in _FINAL),
+            bodiless=parser.get_method() == b"HEAD",
+            chunks=parser.get_http_version() == "1.1",
+        )
+        self._reading, self._request = False, None
+        self._head_size = 0
+        self._messages += 1
+        if self._refused is None:
+            request.body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+            if turn.keep and turn.chunks and request.method == "POST":
+                self._remember(request)
+        if parser.get_method() == b"CONNECT":
+            turn.keep, self._deaf = False, True
+        self._enqueue(turn)
+
+    # In turn
+
+    def _enqueue(self, turn: _Turn) -> None:
+        self._wait(self.listener.deadlines.idle)
+        if self._turn is None and not self._queue and not self._stalled:
+            self._serve(turn)
+            return
+        self._queue.append(turn)
+        if len(self._queue) >= MOST_PIPELINED or self._stalled:
+            self._transport.pause_reading()
+
+    def _serve(self, turn: _Turn) -> None:
+        self._turn = turn
+        if isinstance(turn.waiting, Answer):
+            self.answer(turn.waiting)
+            return
+        try:
+            self.exchange.handle(turn.waiting, self)
+        except Exception:
+            log.exception("error while answering %s %s", turn.waiting.method, turn.waiting.path)
+            if self._turn is turn and not self._streaming:
+                self.answer(Answer(500, TEXT, b"Internal error\n"))
+
+    def _next(self) -> None:
+        """The next in line, unless the client does not even read what it was told before."""
+        if self._turn is None and self._queue and not self._stalled and not self._closing:
+            turn = self._queue.popleft()
+            if len(self._queue) < MOST_PIPELINED // 2 and not self._transport.is_reading():
+                self._transport.resume_reading()
+            self._serve(turn)
+
+    # Answering
+
+    def answer(self, answer: Answer) -> None:
+        turn = self._turn
+        if self._closing or turn is None:
+            return
+        body = b"" if answer.status in _BODILESS else answer.body
+        head = self._head(answer.status, answer.headers, turn.keep)
+        shown = b"" if turn.bodiless else body
+        self._transport.write(b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), shown))
+        self._done(turn)
+
+    def _head(self, status: int, headers: Pairs, keep: bool) -> bytes:
+        lines = b"".join([b"%b: %b\r\n" % pair for pair in headers])
+        return _STATUS[status] + self.listener.date + lines + (b"" if keep else b"connection: close\r\n")
+
+    def start(self, status: int, headers: Pairs) -> None:
+        turn = self._turn
+        if self._closing or turn is None:
+            return
+        self._streaming = True
+        if not turn.chunks:
+            turn.keep = False
+        how = b"transfer-encoding: chunked\r\n\r\n" if turn.chunks else b"\r\n"
+        self._transport.write(self._head(status, headers, turn.keep) + how)
+
+    def write(self, data: bytes) -> None:
+        if self._streaming and not self._closing and self._turn is not None:
+            self._transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._turn.chunks else data)
+
+    def end(self) -> None:
+        turn = self._turn
+        if self._streaming and not self._closing and turn is not None:
+            self._streaming = False
+            if turn.chunks:
+                self._transport.write(b"0\r\n\r\n")
+            self._done(turn)
+
+    def _done(self, turn: _Turn) -> None:
+        """One request is answered; the next one in line, if there is one, is served now."""
+        self._turn = self.on_close = None
+        if not turn.keep or ((self._at_end or self.exchange.draining) and not self._queue):
+            self._hang_up()
+            return
+        self._wait(self.listener.deadlines.idle)
+        if self._queue:
+            # Not from within the write of the last one: a long line of requests must not become a deep stack.
+            asyncio.get_running_loop().call_soon(self._next)
+
+    # Writing
+
+    def pause_writing(self) -> None:
+        self._stalled = time.monotonic()
+        if self._writable is None:
+            self._writable = asyncio.Event()
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._stalled = 0.0
+        if self._writable is not None:
+            self._writable.set()
+        self._next()
+        if not self._queue and not self._closing and not self._transport.is_reading():
+            self._transport.resume_reading()
+
+    def buffered(self) -> int:
+        return 0 if self._closing else int(self._transport.get_write_buffer_size())
+
+    async def drain(self) -> None:
+        if self._writable is not None and not self._writable.is_set():
+            await self._writable.wait()
+
+    # The end
+
+    def _fail(self, status: int, reason: bytes) -> None:
+        self._say_last(Answer(status, TEXT, reason))
+
+    def _say_last(self, answer: Answer) -> None:
+        """Nothing more is read. This is said when those who came before have been answered."""
+        self._deaf, self._reading = True, False
+        self._enqueue(_Turn(answer, keep=False))
+
+    def _hang_up(self) -> None:
+        """Closing on a client that is still sending would destroy what it has not read yet, so it may finish first."""
+        if self._deaf and not self._at_end and not self._closing and self._transport.can_write_eof():
+            self._transport.write_eof()
+            self._queue.clear()
+            self._wait(LINGER)
+        else:
+            self.close()
+
+    def check(self, now: float) -> None:
+        """Once a second: whether somebody has taken too long, or is gone."""
+        if self._at_end:
+            self._probe()
+        if self._stalled and now - self._stalled > self.listener.deadlines.body:
+            self.abort()
+        elif self._turn is None and now >= self.deadline:
+            if self._reading and not self._deaf:
+                self._fail(408, b"Request timeout\n")
+            else:
+                self.close()
+
+    def close_if_idle(self) -> None:
+        if self._turn is None and not self._queue and not self._reading:
+            self.close()
+
+    def close(self) -> None:
+        if not self._closing:
+            self._closing = True
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Without waiting for a client that does not read."""
+        self._closing = True
+        self._transport.abort()
+
+
+def _too_large() -> Answer:
+    return Answer(413, TEXT, b"Content too large\n")

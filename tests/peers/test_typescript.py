@@ -1,0 +1,330 @@
+"""The official TypeScript clients, both generations, and the Inspector: typescript/*.mjs talk, this file judges.
+
+A leg is one client, on one transport, at one revision. It says all it has to say in one conversation, so that Node
+starts once; each test looks at one step of it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import node
+
+HERE = Path(__file__).resolve().parent
+PINS = HERE / "typescript"
+EVERYTHING = HERE.parent.parent / "examples" / "everything.py"
+SMALL = f"{HERE / 'server.py'}:server"
+SECONDS = 60.0
+MODERN = "2026-07-28"
+
+
+class Leg(NamedTuple):
+    client: str
+    transport: str
+    revision: str
+
+    @property
+    def modern(self) -> bool:
+        return self.revision >= MODERN
+
+
+# The first client offers one revision alone; over HTTP its script has a way to change the offer.
+LEGS = [
+    Leg("v1", "stdio", "2025-11-25"),
+    Leg("v1", "http", "2025-03-26"),
+    Leg("v1", "http", "2025-06-18"),
+    Leg("v1", "http", "2025-11-25"),
+    Leg("v2", "stdio", "2025-11-25"),
+    Leg("v2", "stdio", "2026-07-28"),
+    Leg("v2", "http", "2025-03-26"),
+    Leg("v2", "http", "2025-06-18"),
+    Leg("v2", "http", "2025-11-25"),
+    Leg("v2", "http", "2026-07-28"),
+]
+
+
+class Ended(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+class Scripts:
+    """The scripts beside their packages, where Node looks for them."""
+
+    def __init__(self, packages: node.Packages, folder: Path) -> None:
+        self._node = packages.node
+        self._folder = folder
+        self._inspector = packages.modules / "@modelcontextprotocol/inspector/clients/launcher/build/index.js"
+        for script in PINS.glob("*.mjs"):
+            shutil.copy(script, folder)
+        (folder / "node_modules").symlink_to(packages.modules)
+
+    def run(self, name: str, *arguments: str) -> Ended:
+        return self._run(str(self._folder / name), *arguments)
+
+    def inspect(self, *arguments: str) -> Ended:
+        return self._run(str(self._inspector), "--cli", *arguments)
+
+    def _run(self, *arguments: str) -> Ended:
+        # The Inspector keeps a catalog at home, and is not to find somebody's there.
+        environment = node.environment() | {"HOME": str(self._folder)}
+        process = subprocess.Popen(
+            [str(self._node), *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=self._folder,
+            env=environment,
+            start_new_session=True,
+        )
+        with process:
+            try:
+                out, err = process.communicate(timeout=SECONDS)
+            except BaseException:
+                # With the servers that it has started.
+                os.killpg(process.pid, signal.SIGKILL)
+                raise
+        return Ended(process.returncode, out, err)
+
+
+@pytest.fixture(scope="session")
+def scripts(tmp_path_factory: pytest.TempPathFactory) -> Scripts:
+    try:
+        return Scripts(node.install(PINS, "typescript"), tmp_path_factory.mktemp("typescript"))
+    except node.NotInstalled as why:
+        reason = f"The TypeScript clients are not installed and cannot be: {why}"
+    if os.environ.get("CI"):
+        pytest.fail(reason, pytrace=False)
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="module", params=LEGS, ids="-".join)
+def leg(request: pytest.FixtureRequest) -> Leg:
+    return request.param
+
+
+class Conversation:
+    """What was said in one leg, by the names of the steps."""
+
+    def __init__(self, ended: Ended) -> None:
+        lines = [json.loads(line) for line in ended.out.splitlines()]
+        self._steps = {line.pop("step"): line for line in lines}
+        self._rest = f"Node ended with {ended.code}; the last step was {[*self._steps][-1:]}.\n{ended.err}"
+
+    def _step(self, step: str) -> dict[str, Any]:
+        assert step in self._steps, self._rest
+        return self._steps[step]
+
+    def __getitem__(self, step: str) -> Any:
+        said = self._step(step)
+        assert "error" not in said, said
+        return said["value"]
+
+    def error(self, step: str) -> Any:
+        said = self._step(step)
+        assert "error" in said, said
+        return said["error"]
+
+
+@pytest.fixture(scope="module")
+def said(leg: Leg, scripts: Scripts, serve: Callable[..., Any]) -> Conversation:
+    talk = partial(scripts.run, f"{leg.client}.mjs", leg.revision)
+    if leg.transport == "stdio":
+        return Conversation(talk(json.dumps(_words(EVERYTHING)), json.dumps(_words(SMALL))))
+    with serve("everything") as everything, serve("small") as small:
+        return Conversation(talk(everything, small))
+
+
+def _words(server: object) -> list[str]:
+    return [sys.executable, "-m", "portico", "serve", str(server)]
+
+
+# The clients
+
+
+def test_a_client_gets_the_revision_it_asks_for_and_hears_who_answers(leg, said):
+    assert said["opening"]["revision"] == leg.revision
+    assert said["opening"]["server"] == "everything"
+    assert said["opening"]["instructions"].startswith("Every feature of the protocol")
+    assert {"completions", "logging", "prompts", "resources", "tools"} <= {*said["opening"]["capabilities"]}
+
+
+def test_ping_is_answered_where_there_is_one(leg, said):
+    if not leg.modern:
+        assert said["ping"] == {}
+
+
+def test_tools_are_listed_and_called(said):
+    assert said["tools"][:2] == ["test_simple_text", "test_image_content"]
+    assert said["text"] == "This is a simple text response for testing."
+    assert said["contents"] == ["text", "image", "resource"]
+
+
+def test_a_value_is_structured_from_2025_06_18_on_and_text_always(leg, said):
+    weather = {"city": "Paris", "degrees": 21.5}
+    assert said["text of a value"] == weather
+    assert said["structured"] == (weather if leg.revision >= "2025-06-18" else None)
+
+
+def test_a_tool_that_says_no_gives_a_result(said):
+    assert said["tool says no"]["isError"] is True
+    assert said["tool says no"]["content"][0]["text"] == "This tool intentionally returns an error for testing."
+
+
+def test_an_unknown_tool_is_invalid_params(said):
+    assert said.error("unknown tool")["code"] == -32602
+    assert said.error("unknown tool")["message"].endswith("Unknown tool: test_simple_tex")
+
+
+def test_an_argument_is_repeated_in_a_header(said):
+    """On 2026-07-28 over HTTP, `Mcp-Param-Region`, and encoded, for it is not ASCII; elsewhere it is an argument."""
+    assert said["header"] == "Routed to Zürich, west."
+
+
+def test_fifty_calls_at_once_each_get_their_own_answer(said):
+    assert said["fifty calls"] == [at + 2 if at % 2 else at * 2 for at in range(50)]
+
+
+def test_progress_is_reported(said):
+    steps = [[done, 100, f"Completed step {done} of 100"] for done in (0, 50, 100)]
+    assert said["progress"] == ["Completed all steps.", steps]
+
+
+def test_logs_are_heard_from_the_level_that_was_asked_for(said):
+    assert said["logs"] == ["info", "warning", "error"]
+
+
+def test_an_answer_is_had_although_the_server_let_go_of_the_connection(said):
+    assert said["reconnection"] == "Here it is, on another connection."
+
+
+@pytest.mark.parametrize("body", ["wait_forever", "block"])
+def test_a_cancelled_call_stops_its_body_and_the_next_one_is_answered(said, body):
+    assert said[f"cancel {body}"] == ["given up", "true"]
+
+
+def test_resources_are_listed_and_read(said):
+    assert said["resources"][0] == "test://static-text"
+    assert said["templates"][0] == "test://template/{id}/data"
+    (contents,) = said["read"]
+    assert json.loads(contents["text"])["id"] == "123"
+
+
+def test_a_resource_that_is_not_there_is_an_error(leg, said):
+    # The second client reads the older code as the newer one.
+    assert said.error("read nothing")["code"] == (-32002 if leg.client == "v1" else -32602)
+    assert said.error("read nothing")["message"].endswith("Resource not found: test://nothing")
+
+
+def test_prompts_are_listed_and_got_and_their_arguments_completed(said):
+    assert "test_prompt_with_arguments" in said["prompts"]
+    (message,) = said["prompt"]
+    assert message["content"]["text"] == "Prompt with arguments: arg1='hello', arg2='world'"
+    assert said["complete"] == ["paris", "park", "party"]
+
+
+def test_a_tool_asks_the_client_s_model_and_for_its_roots(said):
+    assert said["sampling"] == ["LLM response: Paris", "What is the capital of France?"]
+    assert said["roots"] == "1 roots: file:///project"
+
+
+def test_a_tool_asks_the_user_from_2025_06_18_on(leg, said):
+    if leg.revision >= "2025-06-18":
+        user = "User(username='alice', email='alice@example.com')"
+        assert said["elicitation"] == [f"User response: action=accept, content={user}", "Who are you?"]
+        assert said["refusal"] == "User response: action=decline, content=None"
+        assert said["three questions"] == "Paris Alice, you have 1 roots."
+        assert said["two rounds"] == "Alice likes blue."
+    else:
+        answer, asked = said["elicitation"]
+        assert "does not support it: elicitation" in answer
+        assert asked is None
+
+
+def test_a_client_hears_of_changes_as_long_as_it_wants_to(said):
+    assert said["changes"] == {"updated": ["notes://today"], "more": 2}
+
+
+def test_a_session_can_be_ended(leg, said):
+    if leg.transport == "http" and not leg.modern:
+        assert said["end of session"] is None
+
+
+def test_the_client_could_read_all_that_was_sent(said):
+    assert said["complaints"] == []
+
+
+# The Inspector
+
+
+@pytest.fixture(params=["http", "stdio"])
+def where(request: pytest.FixtureRequest, serve: Callable[..., Any]) -> Iterator[list[str]]:
+    if request.param == "stdio":
+        yield _words(EVERYTHING)
+    else:
+        with serve("everything") as url:
+            yield [url]
+
+
+@pytest.fixture(params=["legacy", "modern"])
+def inspect(request: pytest.FixtureRequest, scripts: Scripts, where: list[str]) -> Callable[..., Ended]:
+    """`inspect("tools/list")`: as `mcp-inspector --cli … --method tools/list`, in either era."""
+
+    def inspect(method: str, *options: str) -> Ended:
+        always = ("--protocol-era", request.param, "--format", "json")
+        return scripts.inspect(*where, "--method", method, *options, *always)
+
+    return inspect
+
+
+def _result(ended: Ended) -> Any:
+    assert ended.code == 0, ended
+    return json.loads(ended.out)["result"]
+
+
+def test_the_inspector_lists_tools_and_finds_their_schemas_portable(inspect):
+    tools = _result(inspect("tools/list", "--strict"))["tools"]
+    assert {"test_simple_text", "json_schema_2020_12_tool"} <= {tool["name"] for tool in tools}
+
+
+def test_the_inspector_calls_a_tool(inspect):
+    result = _result(inspect("tools/call", "--tool-name", "test_x_mcp_header", "--tool-arg", "region=west"))
+    assert result["content"] == [{"type": "text", "text": "Routed to west."}]
+
+
+def test_the_inspector_sees_that_a_tool_says_no(inspect):
+    ended = inspect("tools/call", "--tool-name", "test_error_handling")
+    assert json.loads(ended.err)["error"]["code"] == "tool_is_error"
+    assert "This tool intentionally returns an error for testing." in ended.out
+
+
+def test_the_inspector_reads_a_resource_and_gets_a_prompt(inspect):
+    (contents,) = _result(inspect("resources/read", "--uri", "test://static-text"))["contents"]
+    assert contents["text"] == "This is the content of the static text resource."
+    named = ("--prompt-name", "test_prompt_with_arguments", "--prompt-args", "arg1=a", "arg2=b")
+    (message,) = _result(inspect("prompts/get", *named))["messages"]
+    assert message["content"]["text"] == "Prompt with arguments: arg1='a', arg2='b'"
+
+
+def test_the_inspector_verifies_the_skills(scripts, where):
+    options = ("--method", "skills/list", "--verify", "--protocol-era", "modern", "--format", "json")
+    ended = scripts.inspect(*where, *options)
+    assert ended.code == 0, ended
+    assert "no conformance errors" in ended.err
+
+
+def test_a_lock_file_names_no_registry():
+    assert "resolved" not in (PINS / "package-lock.json").read_text(encoding="utf-8")

@@ -1,0 +1,395 @@
+"""Who is let in: Host, Origin, and what a page in a browser may do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from portico import Server
+from portico.transport.http.headers import Gate, Headers
+
+Serve = Callable[..., Any]
+
+OURS = [
+    "localhost",
+    "localhost:8080",
+    "LOCALHOST",
+    "LocalHost:80",
+    "localhost.",
+    "localhost.:8080",
+    "localhost:",
+    "127.0.0.1",
+    "127.0.0.1:1",
+    "127.0.0.1:65535",
+    "[::1]",
+    "[::1]:8080",
+]
+NOT_OURS = [
+    "",
+    " ",
+    ".",
+    ":8080",
+    "evil.example",
+    "evil.example:8080",
+    "localhost.evil.example",
+    "localhost.evil.example:8080",
+    "127.0.0.1.evil.example",
+    "127.0.0.1.evil",
+    "127.0.0.1evil.example",
+    "evil-localhost",
+    "notlocalhost",
+    "xlocalhost:80",
+    "localhostx",
+    "localhost@evil.example",
+    "localhost:80@evil.example",
+    "evil.example@localhost",
+    "user:secret@localhost",
+    "localhost:x",
+    "localhost:80x",
+    "localhost:80:80",
+    "localhost:99999",
+    "localhost:-1",
+    "localhost:+80",
+    "localhost:8_0",
+    "localhost,evil.example",
+    "localhost, evil.example",
+    "localhost evil.example",
+    "localhost/evil",
+    "localhost?evil",
+    "localhost#evil",
+    "localhost\\evil.example",
+    "localhost%2eevil.example",
+    "local%68ost",
+    "localhost;evil",
+    "http://localhost",
+    "//localhost",
+    "::1",
+    "::1:8080",
+    "[::1",
+    "::1]",
+    "[::1]evil.example",
+    "[::1].evil.example",
+    "[::1]:80.evil.example",
+    "[::1]x:80",
+    "evil.example[::1]",
+    "evil.example[::1]:80",
+    "[::1%25lo]",
+    "[localhost]",
+    "[evil.example]",
+    "[::2]",
+    "[]",
+    "0.0.0.0",
+    "[::]",
+    "127.1",
+    "2130706433",
+    "0x7f000001",
+    "0177.0.0.1",
+    "127.0.0.2",
+    "\xef\xbd\x8c\xef\xbd\x8f\xef\xbd\x83\xef\xbd\x81\xef\xbd\x8chost",
+    "loc\xadalhost",
+]
+
+
+@pytest.mark.parametrize("host", OURS)
+async def test_names_of_this_machine_are_let_in(serve: Serve, server: Server, host: str) -> None:
+    """protocol.md 2.5, Origin / DNS rebinding: a localhost server accepts a localhost Host, with any port."""
+    site = await serve(server)
+    assert (await site.call("echo", {"text": "x"}, headers={"host": host})).status == 200
+
+
+@pytest.mark.parametrize("host", NOT_OURS)
+async def test_other_names_are_not_let_in(serve: Serve, server: Server, host: str) -> None:
+    """The same: a foreign Host is refused, parsed and never compared by its beginning (trap 21)."""
+    site = await serve(server)
+    assert (await site.call("echo", {"text": "x"}, headers={"host": host})).status in (400, 403)
+
+
+@pytest.mark.parametrize("host", ["localhost..", "127.0.0.1.."])
+async def test_a_name_ends_with_one_dot_at_most(serve: Serve, server: Server, host: str) -> None:
+    """RFC 1035 3.1: two dots would have an empty label between them."""
+    site = await serve(server)
+    assert (await site.call("echo", {"text": "x"}, headers={"host": host})).status in (400, 403)
+
+
+ORIGINS = [
+    "http://localhost",
+    "http://localhost:3000",
+    "https://localhost:3000",
+    "http://127.0.0.1:8080",
+    "http://[::1]:8080",
+    "HTTP://LOCALHOST:3000",
+]
+FOREIGN = [
+    "null",
+    "",
+    "http://evil.example",
+    "https://localhost.evil.example",
+    "http://127.0.0.1.evil.example",
+    "http://localhost@evil.example",
+    "http://localhost:80@evil.example",
+    "http://evil.example@localhost",
+    "http://evil.example#localhost",
+    "http://evil.example?localhost",
+    "http://evil.example/localhost",
+    "http://[::1].evil.example",
+    "http://[::1]evil.example",
+    "http://[::1",
+    "http://[evil.example]",
+    "http://localhost, http://evil.example",
+    "http://localhost:80, http://evil.example",
+    "http://localhost http://evil.example",
+    "http://localhost:80 http://evil.example",
+    "http://evil.example, http://localhost",
+    "http://localhost:x",
+    "http://localhost:99999",
+    "http://",
+    "http:///",
+    "//localhost",
+    "localhost",
+    "localhost:3000",
+    "file://",
+    "file://localhost",
+    "ftp://localhost",
+    "javascript://localhost",
+    "chrome-extension://abcdef",
+    "vscode-webview://localhost",
+]
+
+
+@pytest.mark.parametrize("origin", [None, *ORIGINS])
+async def test_pages_of_this_machine_are_let_in(serve: Serve, server: Server, origin: str | None) -> None:
+    """2025-11-25, basic/transports, Security Warning; no Origin is no browser, and no danger (trap 21)."""
+    site = await serve(server)
+    assert (await site.call("echo", {"text": "x"}, headers={"origin": origin})).status == 200
+
+
+@pytest.mark.parametrize("origin", FOREIGN)
+async def test_other_pages_are_403(serve: Serve, server: Server, origin: str) -> None:
+    """2025-11-25, basic/transports, Security Warning: present and invalid MUST be 403."""
+    site = await serve(server)
+    assert (await site.call("echo", {"text": "x"}, headers={"origin": origin})).status == 403
+
+
+@pytest.mark.parametrize("origin", FOREIGN)
+def test_no_origin_makes_the_gate_fail(origin: str) -> None:
+    """The gate says yes or no. An exception would be a 500 behind ASGI."""
+    gate = Gate()
+    assert gate.refusal(Headers([(b"host", b"localhost"), (b"origin", origin.encode())]))
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/mcp"),
+        ("POST", "/"),
+        ("GET", "/mcp"),
+        ("DELETE", "/mcp"),
+        ("OPTIONS", "/mcp"),
+        ("GET", "/health"),
+        ("GET", "/metrics"),
+        ("GET", "/sse"),
+        ("POST", "/messages"),
+        ("GET", "/nowhere"),
+    ],
+)
+async def test_every_request_is_looked_at(serve: Serve, server: Server, method: str, path: str) -> None:
+    """Trap 21: not on POST alone."""
+    site = await serve(server, sse=True)
+    for fields in ({"host": "evil.example"}, {"origin": "http://evil.example"}):
+        assert (await site.request(method, path, fields)).status == 403
+
+
+async def test_a_refusal_names_the_setting(serve: Serve, server: Server) -> None:
+    """docs/guide/deployment.md: a refusal says which setting would have allowed it."""
+    site = await serve(server)
+    host = await site.request("GET", "/health", {"host": "evil.example"})
+    assert "--allow-host" in host.json["error"]["message"]
+    assert "PORTICO_ALLOW_HOST" in host.json["error"]["message"]
+    assert "evil.example" in host.json["error"]["message"]
+    origin = await site.request("GET", "/health", {"origin": "http://evil.example"})
+    assert "--allow-origin" in origin.json["error"]["message"]
+    assert "PORTICO_ALLOW_ORIGIN" in origin.json["error"]["message"]
+
+
+async def test_a_refusal_quotes_only_so_much(serve: Serve, server: Server) -> None:
+    """docs/guide/security.md: a value quoted in an error is cut off."""
+    site = await serve(server)
+    response = await site.request("GET", "/health", {"host": "e" * 5000})
+    assert len(response.body) < 500
+
+
+@pytest.mark.parametrize(
+    "host", ["tools.example", "TOOLS.example", "tools.example:443", "tools.example.", "[2001:db8::1]:1"]
+)
+async def test_a_host_that_is_listed_is_let_in(serve: Serve, server: Server, host: str) -> None:
+    """docs/guide/deployment.md: a name, with or without a port, that clients reach us by."""
+    site = await serve(server, allow_hosts=["tools.example", "2001:db8::1"])
+    assert (await site.request("GET", "/health", {"host": host})).status == 200
+    assert (await site.request("GET", "/health", {"host": f"x{host}"})).status in (400, 403)
+
+
+async def test_a_host_that_is_listed_with_its_port_is_let_in_with_it(serve: Serve, server: Server) -> None:
+    """The same: with a port, that port alone."""
+    site = await serve(server, allow_hosts=["tools.example:8443"])
+    assert (await site.request("GET", "/health", {"host": "tools.example:8443"})).status == 200
+    assert (await site.request("GET", "/health", {"host": "tools.example:8444"})).status == 403
+    assert (await site.request("GET", "/health", {"host": "tools.example"})).status == 403
+
+
+async def test_an_origin_that_is_listed_is_let_in(serve: Serve, server: Server) -> None:
+    """docs/guide/deployment.md: an origin is a scheme, a name and a port, and all three count."""
+    site = await serve(server, allow_origins=["https://app.example", "https://other.example:8443/"])
+    for origin, status in {
+        "https://app.example": 200,
+        "https://other.example:8443": 200,
+        "http://app.example": 403,
+        "https://app.example:444": 403,
+        "https://app.example.evil": 403,
+        "https://x.app.example": 403,
+    }.items():
+        assert (await site.request("GET", "/health", {"origin": origin})).status == status, origin
+
+
+async def test_anybody_is_let_in_where_that_is_said(serve: Serve, server: Server) -> None:
+    """docs/guide/deployment.md: behind something else that looks."""
+    site = await serve(server, allow_hosts=["*"], allow_origins=["*"])
+    fields = {"host": "whatever.example", "origin": "http://evil.example"}
+    assert (await site.request("GET", "/health", fields)).status == 200
+
+
+async def test_this_machine_can_be_left_out(serve: Serve, server: Server) -> None:
+    """Settings.loopback: a server for others lists its own names, and these alone."""
+    site = await serve(server, loopback=False, allow_hosts=["tools.example"])
+    assert (await site.request("GET", "/health")).status == 403
+    assert (await site.request("GET", "/health", {"host": "tools.example"})).status == 200
+    local = {"host": "tools.example", "origin": "http://localhost:3000"}
+    assert (await site.request("GET", "/health", local)).status == 403
+
+
+def test_the_gate_does_not_remember_without_end() -> None:
+    """Hosts are made up by clients: what is remembered of them is bounded."""
+    gate = Gate()
+    for number in range(5000):
+        assert gate.refusal(Headers([(b"host", b"evil%d.example" % number)]))
+    assert gate.refusal(Headers([(b"host", b"localhost")])) is None
+    assert len(gate._known) <= 1000
+
+
+# The environment
+
+SCRIPT = """
+from portico import Server
+server = Server("small", version="1")
+"""
+
+
+async def test_the_environment_is_heard(run: Any, at: Any, tmp_path: Path) -> None:
+    """docs/guide/deployment.md: PORTICO_ALLOW_HOST and PORTICO_ALLOW_ORIGIN, with commas; and the options too."""
+    (tmp_path / "small.py").write_text(SCRIPT)
+    environment = {
+        "PORTICO_ALLOW_HOST": "tools.example, other.example",
+        "PORTICO_ALLOW_ORIGIN": "https://app.example",
+        "PORTICO_TOKEN": "right",
+    }
+    options = ("--allow-host", "third.example", "--allow-origin", "https://page.example")
+    arguments = ("-m", "portico", "serve", tmp_path / "small.py", "--transport", "http", "--port", "0")
+    child = await run(*arguments, *options, env=environment)
+    url = (await child.read_until("Serving on ")).strip()
+    site = at(int(url.rpartition(":")[2].partition("/")[0]), token="right")
+    for host, status in {
+        "tools.example": 200,
+        "other.example": 200,
+        "third.example": 200,
+        "localhost": 200,
+        "fourth.example": 403,
+    }.items():
+        assert (await site.modern("tools/list", headers={"host": host})).status == status, host
+    for origin, status in {"https://app.example": 200, "https://page.example": 200, "https://x.example": 403}.items():
+        assert (await site.modern("tools/list", headers={"origin": origin})).status == status, origin
+    assert (await site.modern("tools/list", headers={"authorization": None})).status == 401
+
+
+# Pages
+
+
+PREFLIGHT = {
+    "origin": "http://localhost:3000",
+    "access-control-request-method": "POST",
+    "access-control-request-headers": "content-type, mcp-method, mcp-name, mcp-protocol-version, authorization",
+}
+
+
+async def test_a_page_that_is_let_in_may_ask_first(serve: Serve, server: Server) -> None:
+    """Fetch, 3.2: the preflight has no token, and needs none; it says what is allowed."""
+    site = await serve(server, token="right")
+    response = await site.request("OPTIONS", "/mcp", {**PREFLIGHT, "authorization": None})
+    assert response.status in (200, 204)
+    assert response["access-control-allow-origin"] == "http://localhost:3000"
+    allowed = {one.strip() for one in response["access-control-allow-methods"].split(",")}
+    assert {"GET", "POST", "DELETE"} <= allowed
+    headers = {one.strip().lower() for one in response["access-control-allow-headers"].split(",")}
+    assert headers >= {"content-type", "mcp-method", "mcp-name", "mcp-protocol-version", "authorization"}
+    assert "origin" in response["vary"].lower()
+
+
+async def test_a_page_that_is_not_let_in_learns_nothing(serve: Serve, server: Server) -> None:
+    """Fetch, 3.2: no CORS header at all."""
+    site = await serve(server)
+    response = await site.request("OPTIONS", "/mcp", {**PREFLIGHT, "origin": "http://evil.example"})
+    assert response.status == 403
+    assert not [name for name, _ in response.fields if name.startswith("access-control")]
+
+
+async def test_a_page_that_is_let_in_can_read_the_answers(serve: Serve, server: Server) -> None:
+    """Fetch, 3.2: on JSON, on streams, in sessions, and on errors; the session's id is exposed."""
+    site = await serve(server)
+    page = {"origin": "http://localhost:3000"}
+    stream = await site.open_call("talk", {"count": 1}, meta={"progressToken": 1}, headers=page)
+    session = await site.initialize("2025-11-25", headers=page)
+    listening = await session.get()
+    for response in (
+        await site.call("echo", {"text": "x"}, headers=page),
+        await site.call("nothing", headers=page),
+        await site.modern("nonsense", headers=page),
+        await site.modern("tools/list", meta={"clientCapabilities": None}, headers=page),
+        stream.head,
+        session.response,
+        listening.head,
+        await session.notify("notifications/unknown"),
+        await session.call("echo", {"text": "x"}),
+        await site.request("GET", "/health", page),
+    ):
+        assert response["access-control-allow-origin"] == "http://localhost:3000", response
+        assert "origin" in response["vary"].lower()
+    exposed = {one.strip().lower() for one in session.response["access-control-expose-headers"].split(",")}
+    assert "mcp-session-id" in exposed
+    assert "access-control-allow-origin" not in await site.call("echo", {"text": "x"})
+
+
+@pytest.mark.parametrize(
+    ("fields", "status"),
+    [
+        ({"authorization": "Bearer wrong"}, 401),
+        ({"content-type": "text/plain"}, 415),
+        ({"mcp-session-id": "gone", "mcp-protocol-version": "2025-11-25"}, 404),
+    ],
+)
+async def test_a_page_that_is_let_in_can_read_refusals(
+    serve: Serve, server: Server, fields: dict[str, str | None], status: int
+) -> None:
+    """Fetch, 3.2: without the header a page sees a network failure, and cannot know that it must log in again."""
+    site = await serve(server, token="right")
+    message = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+    response = await site.post(message, {"origin": "http://localhost:3000", "authorization": "Bearer right", **fields})
+    assert response.status == status
+    assert response["access-control-allow-origin"] == "http://localhost:3000"
+
+
+async def test_credentials_are_never_offered(serve: Serve, server: Server) -> None:
+    """Fetch, 3.2.5: no cookie decides anything here."""
+    site = await serve(server, allow_origins=["*"])
+    response = await site.request("OPTIONS", "/mcp", {**PREFLIGHT, "origin": "http://any.example"})
+    assert "access-control-allow-credentials" not in response

@@ -1,0 +1,1039 @@
+"""2025-03-26, 2025-06-18 and 2025-11-25 over HTTP: sessions, streams, and coming back to them.
+
+The official suite has nothing for the first two, so their texts are gone through here, MUST by MUST.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from portico import Server
+from portico.auth.principal import Principal
+from portico.transport.http import sessions as keeping
+
+R2, R3, R4 = "2025-03-26", "2025-06-18", "2025-11-25"
+MODERN = "2026-07-28"
+Serve = Callable[..., Any]
+
+every = pytest.mark.parametrize("revision", [R2, R3, R4])
+without_batches = pytest.mark.parametrize("revision", [R3, R4])
+with_version_header = pytest.mark.parametrize("revision", [R3, R4])
+
+PING = {"jsonrpc": "2.0", "id": 9, "method": "ping"}
+LIST = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+ELICIT = {"elicitation": {}}
+
+
+def initialize(revision: str, **more: Any) -> dict[str, Any]:
+    params = {"protocolVersion": revision, "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+    return {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params, **more}
+
+
+def call(tool: str, arguments: Any = None, *, id: Any = 1, meta: Any = None) -> dict[str, Any]:
+    params = {"name": tool, "arguments": arguments or {}}
+    params = params if meta is None else params | {"_meta": meta}
+    return {"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params}
+
+
+def text_of(message: Any) -> str:
+    text: str = message["result"]["content"][0]["text"]
+    return text
+
+
+# Lifecycle
+
+
+@every
+async def test_a_revision_that_is_known_is_answered_with_itself(serve: Serve, server: Server, revision: str) -> None:
+    """basic/lifecycle, Version Negotiation: MUST respond with the same version if it is supported."""
+    site = await serve(server)
+    session = await site.initialize(revision)
+    assert session.result["protocolVersion"] == revision
+    assert session.result["serverInfo"]["name"] == "tested"
+    assert "tools" in session.result["capabilities"]
+
+
+@pytest.mark.parametrize("asked", ["2026-07-28", "1999-01-01", "2099-12-31", "nonsense", ""])
+async def test_a_revision_that_is_not_known_is_answered_with_one_that_is(
+    serve: Serve, server: Server, asked: str
+) -> None:
+    """basic/lifecycle, Version Negotiation: MUST respond with another version it supports; trap 2."""
+    site = await serve(server)
+    assert (await site.initialize(asked)).result["protocolVersion"] == R4
+
+
+@every
+async def test_initialize_is_answered_in_a_form_that_the_client_accepts(
+    serve: Serve, server: Server, revision: str
+) -> None:
+    """basic/transports, Sending Messages: MUST be application/json or text/event-stream."""
+    site = await serve(server)
+    plain = await site.post(initialize(revision))
+    assert plain["content-type"] == "application/json"
+    events = await site.post(initialize(revision), {"accept": "text/event-stream, application/json"})
+    assert events["content-type"] == "text/event-stream"
+    assert events.messages[-1]["result"]["protocolVersion"] == revision
+    assert events["mcp-session-id"]
+
+
+async def test_the_first_request_is_initialize(serve: Serve, server: Server) -> None:
+    """basic/lifecycle: initialization MUST be the first interaction."""
+    site = await serve(server)
+    response = await site.post(LIST)
+    assert response.status == 400
+
+
+async def test_initialize_stands_alone(serve: Serve, server: Server) -> None:
+    """2025-03-26, basic/lifecycle: the initialize request MUST NOT be part of a JSON-RPC batch."""
+    site = await serve(server)
+    refused = await site.post([initialize(R2)])
+    assert refused.status == 400
+    assert "mcp-session-id" not in refused
+    session = await site.initialize(R2)
+    inside = await session.post([initialize(R2), PING])
+    answers = {one.get("id"): one for one in inside.json}
+    assert answers[0]["error"]["code"] == -32600
+    assert answers[9]["result"] == {}
+
+
+@every
+async def test_ping_is_answered_before_the_handshake_is_complete(serve: Serve, server: Server, revision: str) -> None:
+    """basic/lifecycle, basic/utilities/ping: pings may come before initialized; MUST be answered promptly, empty."""
+    site = await serve(server)
+    session = await site.initialize(revision, initialized=False)
+    assert (await session.post(PING)).json == {"jsonrpc": "2.0", "id": 9, "result": {}}
+
+
+@every
+async def test_the_server_says_nothing_uninvited_before_initialized(
+    serve: Serve, server: Server, revision: str
+) -> None:
+    """basic/lifecycle: before `initialized` a server SHOULD send nothing but pings and log messages."""
+    site = await serve(server)
+    session = await site.initialize(revision, initialized=False)
+    stream = await session.get()
+    await site.call("grow", {"name": "too_early"})
+    await session.notify("notifications/initialized")
+    # The session listens from now on.
+    await session.request("ping")
+    await site.call("grow", {"name": "in_time"})
+    assert (await stream.message())["method"] == "notifications/tools/list_changed"
+
+
+@every
+async def test_methods_of_later_revisions_are_not_found(serve: Serve, server: Server, revision: str) -> None:
+    """basic/lifecycle, Operation: respect the negotiated protocol version."""
+    site = await serve(server)
+    session = await site.initialize(revision)
+    for method in ("server/discover", "subscriptions/listen"):
+        response = await session.request(method)
+        assert response.json["error"]["code"] in (-32601, -32602)
+
+
+async def test_an_initialize_that_fails_begins_no_session(serve: Serve, server: Server) -> None:
+    """basic/transports, Session Management: the id comes with the response that has the InitializeResult."""
+    site = await serve(server)
+    response = await site.post(initialize(R4) | {"params": {"capabilities": {}}})
+    assert response.json["error"]["code"] == -32602
+    assert len(site.exchange.sessions) == 0
+    assert "mcp-session-id" not in response
+
+
+# Sessions
+
+
+@every
+async def test_a_session_id_is_visible_ascii_and_cannot_be_guessed(serve: Serve, server: Server, revision: str) -> None:
+    """basic/transports, Session Management: MUST only contain 0x21 to 0x7E; SHOULD be cryptographically secure."""
+    site = await serve(server)
+    ids = [(await site.initialize(revision, initialized=False)).id for _ in range(50)]
+    assert all(0x21 <= ord(letter) <= 0x7E for id in ids for letter in id)
+    assert len(set(ids)) == 50
+    assert min(map(len, ids)) >= 22
+    # No two have more in common than chance gives them.
+    shared = max(sum(a == b for a, b in zip(one, other, strict=True)) for one in ids for other in ids if one != other)
+    assert shared < len(ids[0]) // 2
+
+
+@every
+async def test_a_missing_session_id_is_400(serve: Serve, server: Server, revision: str) -> None:
+    """basic/transports, Session Management: SHOULD respond to requests without it with 400."""
+    site = await serve(server)
+    session = await site.initialize(revision)
+    assert (await session.post(LIST, {"mcp-session-id": None})).status == 400
+    assert (await site.request("GET", "/mcp", {"accept": "text/event-stream"})).status == 400
+    assert (await site.request("DELETE", "/mcp")).status == 400
+
+
+@every
+@pytest.mark.parametrize("dead", ["gone", "0" * 48, "../../etc/passwd", "\xe9\xe8", "x" * 5000])
+async def test_a_session_that_is_not_there_is_404(serve: Serve, server: Server, revision: str, dead: str) -> None:
+    """basic/transports, Session Management: MUST respond with 404 after it was terminated (trap 19)."""
+    site = await serve(server)
+    session = await site.initialize(revision)
+    assert (await session.post(LIST, {"mcp-session-id": dead})).status == 404
+    assert (await session.post({"jsonrpc": "2.0", "method": "x"}, {"mcp-session-id": dead})).status == 404
+    stream = await session.get(headers={"mcp-session-id": dead})
+    assert stream.head.status == 404
+
+
+async def test_a_deleted_session_is_gone(serve: Serve, server: Server, held: Any) -> None:
+    """basic/transports, Session Management: DELETE terminates it, what it was doing is stopped, then 404."""
+    site = await serve(server)
+    session = await site.initialize(R4)
+    stream = await session.get()
+    await stream.event()
+    running = await session.open_call("talk", {"count": 1, "hold": True}, meta={"progressToken": 1})
+    await held.has_started()
+    assert (await session.delete()).status in (200, 204)
+    await held.was_cancelled()
+    assert await stream.event() is None
+    while await running.event() is not None:
+        pass
+    for response in (await session.post(LIST), await session.delete()):
+        assert response.status == 404
+    assert (await session.get()).head.status == 404
+    assert len(site.exchange.sessions) == 0
+
+
+async def test_a_deleted_session_leaves_nobody_waiting(serve: Serve, server: Server, held: Any) -> None:
+    """The same for a POST whose response had not begun: HTTP owes it an end, or its client waits for ever."""
+    site = await serve(server)
+    session = await site.initialize(R4)
+    running = await session.send(call("hold"))
+    await held.has_started()
+    await session.delete()
+    await held.was_cancelled()
+    async with asyncio.timeout(3):
+        with suppress(asyncio.IncompleteReadError):
+            assert (await running.response()).status in (200, 202, 404)
+
+
+async def test_a_session_of_another_principal_is_not_there(
+    serve: Serve, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trap 20: somebody else's session must look like none; security best practices, Session Hijacking."""
+
+    class Two:
+        def verify(self, authorization: bytes | None) -> Principal | None:
+            return Principal(authorization.decode()) if authorization else None
+
+    site = await serve(server, token="any")
+    monkeypatch.setattr(site.exchange, "_token", Two())
+    session = await site.initialize(R4, headers={"authorization": "Bearer ada"})
+    assert (await session.post(LIST)).status == 200
+    eve = {"authorization": "Bearer eve"}
+    stranger, dead = await session.post(LIST, eve), await session.post(LIST, eve | {"mcp-session-id": "gone"})
+    assert (stranger.status, stranger.body) == (404, dead.body)
+    assert (await session.get(headers=eve)).head.status == 404
+    deleted = await site.request("DELETE", "/mcp", session.fields(eve))
+    assert deleted.status == 404
+    assert (await session.post(LIST)).status == 200
+
+
+async def test_two_sessions_know_nothing_of_each_other(serve: Serve, server: Server) -> None:
+    """basic/transports: a session is one client's; ids of requests are only unique inside one."""
+    site = await serve(server)
+    one, other = await site.initialize(R4, ELICIT), await site.initialize(R4)
+    asked = await one.open_call("ask", id=1)
+    question = await asked.message()
+    answer = {"action": "accept", "content": {"value": "hijacked"}}
+    await other.post({"jsonrpc": "2.0", "id": question["id"], "result": answer})
+    assert text_of((await other.call("echo", {"text": "mine"}, id=1)).json) == "mine"
+    await one.post({"jsonrpc": "2.0", "id": question["id"], "result": answer | {"content": {"value": "ada"}}})
+    assert text_of(await asked.message()) == "ada"
+
+
+async def test_initialize_inside_a_session_begins_another(serve: Serve, server: Server) -> None:
+    """basic/lifecycle has no second handshake, and a client that must start over sends no id; both get a new one."""
+    site = await serve(server)
+    session = await site.initialize(R4)
+    again = await session.post(initialize(R3))
+    assert again.json["result"]["protocolVersion"] == R3
+    assert again["mcp-session-id"] != session.id
+    assert (await session.post(LIST)).status == 200
+
+
+async def test_sessions_have_a_cap(serve: Serve, server: Server) -> None:
+    """docs/guide/deployment.md, Limits: 503; room that is made can be used."""
+    site = await serve(server, most_sessions=2)
+    first, _ = await site.initialize(R4), await site.initialize(R4)
+    refused = await site.post(initialize(R4))
+    assert refused.status == 503
+    assert "retry-after" in refused
+    await first.delete()
+    assert (await site.post(initialize(R4))).status == 200
+
+
+async def test_idle_sessions_expire(serve: Serve, server: Server, wait_until: Any) -> None:
+    """basic/transports, Session Management: the server MAY terminate a session at any time, then 404."""
+    site = await serve(server, idle_session=0.2)
+    session = await site.initialize(R4)
+    await wait_until(lambda: len(site.exchange.sessions) == 0)
+    assert (await session.post(LIST)).status == 404
+
+
+async def test_a_session_with_a_stream_or_a_call_is_not_idle(serve: Serve, server: Server, held: Any) -> None:
+    """The same: what somebody waits for is in use."""
+    site = await serve(server, idle_session=0.0)
+    listening, working, idle = await site.initialize(R4), await site.initialize(R3), await site.initialize(R2)
+    stream = await listening.get()
+    await stream.event()
+    running = await working.send(call("hold"))
+    await held.has_started()
+    site.exchange.expire()
+    assert {one.id for one in site.exchange.sessions} == {listening.id, working.id}
+    assert (await idle.post(LIST)).status == 404
+    held.release.set()
+    assert text_of((await running.response()).json) == "released"
+
+
+async def test_both_eras_are_served_at_once(serve: Serve, server: Server) -> None:
+    """2026-07-28, basic/versioning: both eras MAY run concurrently on one endpoint."""
+    site = await serve(server)
+    session = await site.initialize(R4)
+    stream = await session.get()
+    await stream.event()
+    listen = await site.listen(1, toolsListChanged=True)
+    await listen.message()
+    old, new = await asyncio.gather(session.call("echo", {"text": "old"}), site.call("echo", {"text": "new"}))
+    assert "resultType" not in old.json["result"]
+    assert new.json["result"]["resultType"] == "complete"
+    await session.call("grow", {"name": "grown"})
+    assert "params" not in await stream.message()
+    assert (await listen.message())["params"]["_meta"]
+    # A modern request on a session's connection, even with its id, is judged alone.
+    alone = await site.call("ask", headers={"mcp-session-id": session.id})
+    assert alone.error == (400, -32021)
+
+
+# The protocol version header
+
+
+@with_version_header
+async def test_every_handshake_revision_is_a_supported_header(serve: Serve, server: Server, revision: str) -> None:
+    """2025-06-18, basic/transports, Protocol Version Header: what was negotiated is what is sent."""
+    site = await serve(server)
+    session = await site.initialize(revision)
+    assert (await session.post(LIST)).status == 200
+
+
+@every
+@pytest.mark.parametrize("version", ["1999-01-01", "nonsense", "", "2025-06-18x", "2099-01-01"])
+async def test_an_unsupported_version_header_is_400(serve: Serve, server: Server, revision: str, version: str) -> None:
+    """2025-06-18, basic/transports, Protocol Version Header: invalid or unsupported MUST be 400."""
+    site = await serve(server)
+    session = await site.initialize(revision)
+    fields = {"mcp-protocol-version": version}
+    assert (await session.post(LIST, fields)).status == 400
+    assert (await site.post(LIST, fields)).status == 400
+    stream = await session.get(headers=fields)
+    assert stream.head.status in (400, 405)
+    assert (await session.post(LIST)).status == 200
+
+
+@every
+async def test_without_a_version_header_the_session_knows(serve: Serve, server: Server, revision: str) -> None:
+    """The same section: absent, and with no other way to tell, 2025-03-26 is assumed; a session can tell (trap 24)."""
+    site = await serve(server)
+    session = await site.initialize(revision)
+    absent = {"mcp-protocol-version": None}
+    assert (await session.post(LIST, absent)).status == 200
+    batch = (await session.post([PING], absent)).json
+    assert isinstance(batch, list) == (revision == R2)
+
+
+# Posting
+
+
+@every
+async def test_a_notification_is_202_without_a_body(serve: Serve, server: Server, revision: str) -> None:
+    """basic/transports, Sending Messages: MUST return 202 with no body (trap 23)."""
+    site = await serve(server)
+    session = await site.initialize(revision)
+    for response in (
+        await session.notify("notifications/unknown"),
+        await session.notify("notifications/cancelled", {"requestId": 99}),
+        await session.post({"jsonrpc": "2.0", "id": 5, "result": {}}),
+        await session.post({"jsonrpc": "2.0", "id": 5, "error": {"code": 1, "message": "no"}}),
+    ):
+        assert (response.status, response.body) == (202, b"")
+
+
+@every
+@pytest.mark.parametrize("body", [b"", b"{", b"nonsense", b"null", b"1", b'"ping"', b"\xff"])
+async def test_what_cannot_be_accepted_is_an_http_error(
+    serve: Serve, server: Server, revision: str, body: bytes
+) -> None:
+    """The same section: what cannot be accepted MUST be an HTTP error; a body without an id MAY explain it."""
+    site = await serve(server)
+    session = await site.initialize(revision)
+    response = await session.post(body)
+    assert response.status == 400
+    assert response.json["error"]["code"] in (-32700, -32600)
+    assert response.json.get("id") is None
+
+
+@every
+async def test_a_request_is_answered_with_json_or_events(serve: Serve, server: Server, revision: str) -> None:
+    """The same section: MUST be one of the two, and the stream SHOULD be closed after the response."""
+    site = await serve(server)
+    session = await site.initialize(revision)
+    assert text_of((await session.call("echo", {"text": "hi"})).json) == "hi"
+    stream = await session.call("talk", {"count": 2}, meta={"progressToken": 1})
+    assert [one.get("method") for one in stream.messages] == [*["notifications/progress"] * 2, None]
+    assert stream.messages[-1]["id"] == 1
+
+
+@every
+async def test_a_client_that_prefers_events_gets_them(serve: Serve, server: Server, revision: str) -> None:
+    """docs/guide/transports.md: whoever names text/event-stream first gets events from the start."""
+    site = await serve(server)
+    session = await site.initialize(revision)
+    fields = {"accept": "text/event-stream, application/json"}
+    response = await session.post(call("echo", {"text": "hi"}), fields)
+    assert text_of(response.messages[-1]) == "hi"
+
+
+@every
+async def test_a_handlers_error_is_a_response(serve: Serve, server: Server, revision: str) -> None:
+    """basic/transports: a request is answered by a JSON-RPC response, with an error in it if need be."""
+    site = await serve(server)
+    session = await site.initialize(revision)
+    unknown = await session.request("nonsense")
+    assert unknown.json["error"]["code"] == -32601
+    assert unknown.json["id"] == 1
+
+
+@every
+async def test_an_id_that_is_in_flight_is_not_used_again(
+    serve: Serve, server: Server, revision: str, held: Any
+) -> None:
+    """basic: the id MUST NOT have been used before in the same session; the first call must not suffer from it."""
+    site = await serve(server)
+    session = await site.initialize(revision)
+    running = await session.send(call("hold", id="same"))
+    await held.has_started()
+    assert (await session.call("hold", id="same")).json["error"]
+    held.release.set()
+    assert text_of((await running.response()).json) == "released"
+
+
+# Batches
+
+
+async def test_a_batch_is_answered_with_json(serve: Serve, server: Server) -> None:
+    """2025-03-26, basic: MUST support receiving batches. basic/transports: requests in it are answered."""
+    site = await serve(server)
+    session = await site.initialize(R2)
+    note = {"jsonrpc": "2.0", "method": "notifications/unknown"}
+    response = await session.post([PING, note, call("echo", {"text": "a"}), call("later", {"text": "b"}, id="two")])
+    assert response.status == 200
+    answers = {one["id"]: one["result"] for one in response.json}
+    assert set(answers) == {9, 1, "two"}
+    assert answers["two"]["content"][0]["text"] == "b"
+
+
+async def test_a_batch_is_answered_with_events(serve: Serve, server: Server) -> None:
+    """2025-03-26, basic/transports: the stream SHOULD have one response for each request; they MAY be batched."""
+    site = await serve(server)
+    session = await site.initialize(R2)
+    batch = [PING, call("talk", {"count": 2}, meta={"progressToken": 1}), call("later", {"text": "b"}, id="two")]
+    said = (await session.post(batch)).messages
+    flat = [one for message in said for one in (message if isinstance(message, list) else [message])]
+    assert sorted(str(one["id"]) for one in flat if "id" in one) == ["1", "9", "two"]
+    assert [one["method"] for one in flat if "method" in one] == ["notifications/progress"] * 2
+
+
+async def test_a_batch_without_requests_is_202(serve: Serve, server: Server) -> None:
+    """2025-03-26, basic/transports: solely responses or notifications MUST be 202 with no body."""
+    site = await serve(server)
+    session = await site.initialize(R2)
+    for batch in (
+        [{"jsonrpc": "2.0", "method": "notifications/unknown"}] * 2,
+        [{"jsonrpc": "2.0", "id": 77, "result": {}}, {"jsonrpc": "2.0", "id": 78, "result": {}}],
+    ):
+        response = await session.post(batch)
+        assert (response.status, response.body) == (202, b"")
+
+
+async def test_answers_may_come_in_a_batch(serve: Serve, server: Server) -> None:
+    """2025-03-26, basic/transports: an array batching one or more responses."""
+    site = await serve(server)
+    session = await site.initialize(R2, {"sampling": {}})
+    streams = [await session.open_call("sample", id=number) for number in (1, 2)]
+    questions = [await one.message() for one in streams]
+    result = {"role": "assistant", "content": {"type": "text", "text": "sampled"}, "model": "m"}
+    answers = [{"jsonrpc": "2.0", "id": one["id"], "result": result} for one in questions]
+    assert (await session.post(answers)).status == 202
+    assert [text_of(await one.message()) for one in streams] == ["sampled", "sampled"]
+
+
+async def test_one_bad_member_does_not_spoil_a_batch(serve: Serve, server: Server) -> None:
+    """JSON-RPC 2.0, section 6: each invalid member gets its own error."""
+    site = await serve(server)
+    session = await site.initialize(R2)
+    response = await session.post([PING, 1, {"jsonrpc": "1.0", "id": 3, "method": "ping"}])
+    assert [one["id"] for one in response.json if "result" in one] == [9]
+    assert [one["error"]["code"] for one in response.json if "error" in one] == [-32600, -32600]
+
+
+async def test_an_empty_batch_is_refused(serve: Serve, server: Server) -> None:
+    """JSON-RPC 2.0, section 6: an empty array is an invalid request. What cannot be accepted is an HTTP error."""
+    site = await serve(server)
+    session = await site.initialize(R2)
+    response = await session.post([])
+    assert response.json["error"]["code"] == -32600
+    assert response.status == 400
+
+
+@without_batches
+async def test_other_revisions_have_no_batches(serve: Serve, server: Server, revision: str) -> None:
+    """2025-06-18, basic/transports: the body MUST be a single message; protocol.md 2.3: -32600 and 400."""
+    site = await serve(server)
+    session = await site.initialize(revision)
+    for batch in ([PING], [{"jsonrpc": "2.0", "method": "notifications/unknown"}], []):
+        response = await session.post(batch)
+        assert response.json["error"]["code"] == -32600
+        assert response.status == 400
+
+
+async def test_a_cancelled_member_is_left_out_of_a_batch(serve: Serve, server: Server, held: Any) -> None:
+    """basic/utilities/cancellation: no response for a cancelled request; the rest of the batch is answered."""
+    site = await serve(server)
+    session = await site.initialize(R2)
+    running = await session.send([PING, call("hold", id="held")])
+    await held.has_started()
+    await session.notify("notifications/cancelled", {"requestId": "held"})
+    response = await running.response()
+    assert [one["id"] for one in response.json] == [9]
+
+
+# Questions
+
+
+@pytest.mark.parametrize("revision", [R3, R4])
+async def test_a_question_travels_on_the_stream_of_its_call(serve: Serve, server: Server, revision: str) -> None:
+    """basic/transports: requests on a POST stream SHOULD relate to it; the answer is a POST of its own, 202."""
+    site = await serve(server)
+    session = await site.initialize(revision, ELICIT)
+    aside = await session.get()
+    one, other = await session.open_call("ask", id=1), await session.open_call("ask", id=2)
+    questions = [await one.message(), await other.message()]
+    assert {question["method"] for question in questions} == {"elicitation/create"}
+    assert questions[0]["id"] != questions[1]["id"]
+    # Answered the other way round: each finds the call that asked.
+    for question, value in reversed(list(zip(questions, ("first", "second"), strict=True))):
+        answer = {"action": "accept", "content": {"value": value}}
+        accepted = await session.post({"jsonrpc": "2.0", "id": question["id"], "result": answer})
+        assert (accepted.status, accepted.body) == (202, b"")
+    assert text_of(await one.message()) == "first"
+    assert text_of(await other.message()) == "second"
+    assert await one.event() is None
+    # None of that was said on the GET stream.
+    await session.call("grow", {"name": "grown"})
+    assert (await aside.message())["method"] == "notifications/tools/list_changed"
+
+
+async def test_a_refused_question_is_the_tools_failure(serve: Serve, server: Server) -> None:
+    """2025-11-25, client/elicitation: a client may answer with an error."""
+    site = await serve(server)
+    session = await site.initialize(R4, ELICIT)
+    asked = await session.open_call("ask")
+    question = await asked.message()
+    await session.post({"jsonrpc": "2.0", "id": question["id"], "error": {"code": -1, "message": "No."}})
+    assert (await asked.message())["result"]["isError"] is True
+
+
+async def test_a_question_nobody_can_answer_is_not_asked(serve: Serve, server: Server) -> None:
+    """basic/lifecycle, Operation: MUST only use capabilities that were negotiated."""
+    site = await serve(server)
+    session = await site.initialize(R4)
+    response = await session.call("ask")
+    assert response["content-type"] == "application/json"
+    assert response.json["result"]["isError"] is True
+
+
+async def test_a_cancelled_call_takes_its_question_back(serve: Serve, server: Server) -> None:
+    """basic/utilities/cancellation: whoever stops waiting for a request says so."""
+    site = await serve(server)
+    session = await site.initialize(R4, ELICIT)
+    aside = await session.get()
+    asked = await session.open_call("ask", id="a")
+    question = await asked.message()
+    await session.notify("notifications/cancelled", {"requestId": "a"})
+    said = []
+    while (event := await asked.event()) is not None:
+        said.append(event.json)
+    if not said:
+        said.append(await aside.message())
+    assert said[0]["method"] == "notifications/cancelled"
+    assert said[0]["params"]["requestId"] == question["id"]
+
+
+# The GET stream
+
+
+@every
+async def test_get_is_a_stream_of_events(serve: Serve, server: Server, revision: str) -> None:
+    """basic/transports, Listening: MUST return text/event-stream or 405."""
+    site = await serve(server)
+    session = await site.initialize(revision)
+    stream = await session.get()
+    assert stream.head.status == 200
+    assert stream.head["content-type"] == "text/event-stream"
+    assert stream.head["x-accel-buffering"] == "no"
+    refused = await session.get(headers={"accept": "application/json"})
+    assert refused.head.status == 406
+
+
+@every
+async def test_changes_come_on_the_get_stream(serve: Serve, server: Server, revision: str) -> None:
+    """basic/transports, Listening: messages unrelated to a running request."""
+    site = await serve(server)
+    session = await site.initialize(revision)
+    stream = await session.get()
+    await session.call("grow", {"name": "grown"})
+    assert (await stream.message())["method"] == "notifications/tools/list_changed"
+
+
+@every
+async def test_a_subscription_is_told_on_the_get_stream(serve: Serve, server: Server, revision: str) -> None:
+    """server/resources, Subscriptions."""
+    site = await serve(server)
+    session = await site.initialize(revision)
+    stream = await session.get()
+    assert (await session.request("resources/subscribe", {"uri": "note://a"})).json["result"] == {}
+    server.resource_updated("note://b")
+    server.resource_updated("note://a")
+    assert (await stream.message())["params"] == {"uri": "note://a"}
+    await session.request("resources/unsubscribe", {"uri": "note://a"})
+    server.resource_updated("note://a")
+    await session.call("grow", {"name": "grown"})
+    assert (await stream.message())["method"] == "notifications/tools/list_changed"
+
+
+@every
+async def test_no_response_ever_comes_on_the_get_stream(serve: Serve, server: Server, revision: str) -> None:
+    """basic/transports, Listening: MUST NOT send a response there, unless a stream is resumed (trap 18)."""
+    site = await serve(server)
+    session = await site.initialize(revision)
+    stream = await session.get()
+    for number in range(5):
+        await session.call("talk", {"count": 2}, id=number, meta={"progressToken": number})
+        await session.call("echo", {"text": "x"}, id=f"e{number}")
+    await session.call("grow", {"name": "grown"})
+    assert "id" not in await stream.message()
+
+
+@every
+async def test_a_message_is_sent_on_one_stream_only(serve: Serve, server: Server, revision: str) -> None:
+    """basic/transports, Multiple Connections: MUST NOT broadcast the same message (trap 18)."""
+    site = await serve(server)
+    session = await site.initialize(revision)
+    streams = [await session.get() for _ in range(3)]
+    running = await session.open_call("talk", {"count": 1, "hold": True}, meta={"progressToken": 1})
+    streams.append(running)
+    await session.call("grow", {"name": "grown"}, id="grow")
+    await session.delete()
+    seen = []
+    for stream in streams:
+        while (event := await stream.event()) is not None:
+            if event.data:
+                seen.append(event.json)
+    assert sum(one.get("method") == "notifications/tools/list_changed" for one in seen) == 1
+
+
+async def test_a_call_says_what_it_has_to_say_on_its_own_stream(serve: Serve, server: Server) -> None:
+    """basic/transports: progress SHOULD relate to the request whose stream it is on."""
+    site = await serve(server)
+    session = await site.initialize(R4)
+    responses = await asyncio.gather(
+        *(session.call("talk", {"count": 3}, id=n, meta={"progressToken": f"t{n}"}) for n in range(5))
+    )
+    for number, response in enumerate(responses):
+        *progress, last = response.messages
+        assert {one["params"]["progressToken"] for one in progress} == {f"t{number}"}
+        assert last["id"] == number
+
+
+async def test_what_happened_before_the_stream_was_opened_is_not_lost(serve: Serve, server: Server) -> None:
+    """docs/guide/transports.md: events are kept for those who come (back)."""
+    site = await serve(server)
+    session = await site.initialize(R4)
+    await session.call("grow", {"name": "grown"})
+    assert (await (await session.get()).message())["method"] == "notifications/tools/list_changed"
+
+
+async def test_the_get_stream_is_kept_alive(serve: Serve, server: Server) -> None:
+    """docs/guide/transports.md: whatever is in between must not think that it is dead."""
+    site = await serve(server)
+    session = await site.initialize(R4)
+    stream = await session.get()
+    await stream.event()
+    site.exchange.keep_alive()
+    assert await stream.until_comment()
+
+
+# Priming
+
+
+async def test_a_stream_begins_with_an_id_to_come_back_with(serve: Serve, server: Server) -> None:
+    """2025-11-25, basic/transports: an event with an id and empty data SHOULD open a stream, `retry` before it ends."""
+    site = await serve(server)
+    session = await site.initialize(R4)
+    for stream in (await session.get(), await session.open_call("talk", {"count": 1}, meta={"progressToken": 1})):
+        first = await stream.event()
+        assert first.id
+        assert first.data == ""
+        assert first.retry is not None
+        assert first.retry > 0
+
+
+@pytest.mark.parametrize("revision", [R2, R3])
+async def test_older_clients_are_not_primed(serve: Serve, server: Server, revision: str) -> None:
+    """protocol.md 2.5: clients before 2025-11-25 choke on an event without data (trap 17)."""
+    site = await serve(server)
+    session = await site.initialize(revision)
+    said = await session.call("talk", {"count": 2}, meta={"progressToken": 1})
+    assert all(one.data and one.retry is None for one in said.events)
+    stream = await session.get()
+    await session.call("grow", {"name": "grown"})
+    first = await stream.event()
+    assert first.json["method"] == "notifications/tools/list_changed"
+
+
+# Coming back
+
+
+@every
+async def test_event_ids_are_unique_in_a_session(serve: Serve, server: Server, revision: str) -> None:
+    """basic/transports, Resumability: ids MUST be unique across all streams of that session."""
+    site = await serve(server)
+    session = await site.initialize(revision)
+    stream = await session.get()
+    ids = []
+    for number in range(4):
+        said = await session.call("talk", {"count": 3}, id=number, meta={"progressToken": number})
+        ids += [one.id for one in said.events]
+        await session.call("grow", {"name": f"grown{number}"})
+        while not (event := await stream.event()).data:
+            ids.append(event.id)
+        ids.append(event.id)
+    assert None not in ids
+    assert len(set(ids)) == len(ids)
+
+
+@every
+async def test_a_dropped_connection_is_no_cancellation(serve: Serve, server: Server, revision: str, held: Any) -> None:
+    """basic/transports: disconnection SHOULD NOT be taken for a cancellation (trap 16)."""
+    site = await serve(server)
+    session = await site.initialize(revision)
+    stream = await session.open_call("talk", {"count": 2, "hold": True}, meta={"progressToken": 1})
+    last = None
+    while last is None or last.id is None or '"progress":2' not in last.data.replace(" ", ""):
+        last = await stream.event()
+    await held.has_started()
+    stream.abort()
+    again = await session.get(last.id)
+    held.release.set()
+    assert text_of(await again.message()) == "said"
+    assert await again.event() is None
+    assert not held.cancelled.is_set()
+
+
+@every
+async def test_a_lost_stream_is_resumed_where_it_was(serve: Serve, server: Server, revision: str) -> None:
+    """basic/transports, Resumability: Last-Event-ID on a GET replays what came after it, on that stream alone."""
+    site = await serve(server)
+    session = await site.initialize(revision)
+    said = await session.call("talk", {"count": 5}, id="a", meta={"progressToken": 1})
+    await session.call("talk", {"count": 5}, id="b", meta={"progressToken": 2})
+    await session.call("grow", {"name": "grown"})
+    events = [one for one in said.events if one.data]
+    for place, event in enumerate(events):
+        stream = await session.get(event.id)
+        replayed = []
+        while (one := await stream.event()) is not None:
+            replayed.append(one)
+        assert [one.data for one in replayed if one.data] == [one.data for one in events[place + 1 :]]
+        assert [one.id for one in replayed if one.data] == [one.id for one in events[place + 1 :]]
+
+
+@every
+async def test_a_lost_get_stream_is_resumed_where_it_was(serve: Serve, server: Server, revision: str) -> None:
+    """The same for the GET stream; what other streams said MUST NOT be replayed on it."""
+    site = await serve(server)
+    session = await site.initialize(revision)
+    stream = await session.get()
+    ids = []
+    for number in range(3):
+        await session.call("grow", {"name": f"grown{number}"})
+        while not (event := await stream.event()).data:
+            pass
+        ids.append(event.id)
+    stream.abort()
+    await session.call("talk", {"count": 3}, meta={"progressToken": 1})
+    again = await session.get(ids[0])
+    missed = []
+    while len(missed) < 2:
+        event = await again.event()
+        if event.data:
+            missed.append(event.id)
+    assert missed == ids[1:]
+    await session.call("grow", {"name": "one_more"})
+    assert (await again.message())["method"] == "notifications/tools/list_changed"
+
+
+async def test_coming_back_twice_brings_nothing_twice(serve: Serve, server: Server, held: Any) -> None:
+    """2025-11-25, basic/transports, Resumability: after the last event it has seen, whatever that event was.
+
+    A stream that is resumed may begin with an event that has an id and no data. If a client comes back with that
+    one, it must not get again what it already had.
+    """
+    site = await serve(server)
+    session = await site.initialize(R4)
+    stream = await session.open_call("talk", {"count": 3, "hold": True}, meta={"progressToken": 1})
+    events = [await stream.event() for _ in range(4)]
+    await held.has_started()
+    assert events[-1].json["params"]["progress"] == 3
+    stream.abort()
+    last = events[-1].id
+    for _ in range(3):
+        again = await session.get(last)
+        site.exchange.keep_alive()
+        await again.until_comment()
+        while again.has_events:
+            event = await again.event()
+            assert not event.data, "what was delivered before is delivered again"
+            last = event.id or last
+        again.abort()
+    held.release.set()
+    final = await session.get(last)
+    assert text_of(await final.message()) == "said"
+
+
+async def test_a_get_stream_that_is_opened_anew_brings_nothing_twice(serve: Serve, server: Server) -> None:
+    """The same for the GET stream, whose first event has an id too."""
+    site = await serve(server)
+    session = await site.initialize(R4)
+    stream = await session.get()
+    await stream.event()
+    await session.call("grow", {"name": "seen"})
+    await stream.message()
+    stream.abort()
+    anew = await session.get()
+    primed = await anew.event()
+    anew.abort()
+    again = await session.get(primed.id)
+    await session.call("grow", {"name": "news"})
+    site.exchange.keep_alive()
+    await again.until_comment()
+    events = []
+    while len([one for one in events if one.data]) < 1 or again.has_events:
+        events.append(await again.event())
+    assert len([one for one in events if one.data]) == 1
+
+
+async def test_the_server_may_let_a_client_go_and_it_comes_back(serve: Serve, server: Server, held: Any) -> None:
+    """2025-11-25, basic/transports: the server MAY close after an event with an id; the client polls (SEP-1699)."""
+    site = await serve(server)
+    session = await site.initialize(R4)
+    stream = await session.open_call("let_go", meta={"progressToken": 1})
+    last = None
+    while (event := await stream.event()) is not None:
+        last = event.id or last
+    await held.has_started()
+    again = await session.get(last)
+    held.release.set()
+    assert text_of(await again.message()) == "done meanwhile"
+    assert await again.event() is None
+
+
+@pytest.mark.parametrize("revision", [R2, R3])
+async def test_older_clients_are_not_let_go(serve: Serve, server: Server, revision: str, held: Any) -> None:
+    """2025-06-18, basic/transports: SHOULD NOT close the stream before the response."""
+    site = await serve(server)
+    session = await site.initialize(revision)
+    stream = await session.open_call("let_go", meta={"progressToken": 1})
+    await stream.message()
+    await held.has_started()
+    held.release.set()
+    assert text_of(await stream.message()) == "done meanwhile"
+
+
+async def test_the_store_of_events_is_bounded(serve: Serve, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """docs/guide/transports.md: so many events and bytes for each session. What is evicted is not replayed."""
+    monkeypatch.setattr(keeping, "MOST_EVENTS", 10)
+    site = await serve(server)
+    session = await site.initialize(R4)
+    said = await session.call("talk", {"count": 30}, meta={"progressToken": 1})
+    events = [one for one in said.events if one.data]
+    stream = await session.get(events[0].id)
+    replayed = []
+    while (one := await stream.event()) is not None:
+        replayed += [one] if one.data else []
+    assert [one.id for one in replayed] == [one.id for one in events[-10:]]
+
+
+async def test_the_store_of_events_is_bounded_in_bytes(serve: Serve, server: Server) -> None:
+    """The same: large events push out the older ones, and memory stays where it is."""
+    site = await serve(server)
+    session = await site.initialize(R4)
+    for number in range(30):
+        await session.call("talk", {"count": 1, "size": 100_000}, id=number, meta={"progressToken": number})
+    (kept,) = [one._kept for one in site.exchange.sessions]
+    assert 0 < sum(len(one.message) for one in kept) <= keeping.MOST_BYTES
+
+
+@pytest.mark.parametrize(
+    "last", ["nonsense", "", "99-1", "-", "1-", "0-99999999999999999999", "²-1", "999999999999999-1"]
+)
+async def test_an_event_id_that_is_not_ours_is_no_trouble(serve: Serve, server: Server, last: str) -> None:
+    """basic/transports, Resumability: MAY replay. An id that never was is answered with a stream, or refused."""
+    site = await serve(server)
+    session = await site.initialize(R4)
+    raw = last.encode().decode("latin-1")
+    stream = await session.get(raw)
+    assert stream.head.status in (200, 400)
+    assert (await session.post(LIST)).status == 200
+
+
+async def test_an_event_id_of_another_session_gives_nothing(serve: Serve, server: Server) -> None:
+    """Events belong to the session: the id of somebody else's is not a way to them."""
+    site = await serve(server)
+    one, other = await site.initialize(R3), await site.initialize(R3)
+    said = await one.call("talk", {"count": 3}, meta={"progressToken": "secret"})
+    stream = await other.get(said.events[0].id)
+    await other.delete()
+    assert await stream.event() is None
+
+
+# Cancelling
+
+
+@every
+async def test_a_cancelled_call_is_stopped_and_not_answered(
+    serve: Serve, server: Server, revision: str, held: Any
+) -> None:
+    """basic/utilities/cancellation: SHOULD stop and SHOULD NOT send a response; the stream ends."""
+    site = await serve(server)
+    session = await site.initialize(revision)
+    stream = await session.open_call("talk", {"count": 1, "hold": True}, id="x", meta={"progressToken": 1})
+    await held.has_started()
+    assert (await session.notify("notifications/cancelled", {"requestId": "x"})).status == 202
+    await held.was_cancelled()
+    said = []
+    while (event := await stream.event()) is not None:
+        said += [event.json] if event.data else []
+    assert [one.get("method") for one in said] == ["notifications/progress"]
+
+
+@every
+async def test_a_cancelled_call_that_had_said_nothing_ends_too(
+    serve: Serve, server: Server, revision: str, held: Any
+) -> None:
+    """The same for a POST whose response has not begun: HTTP must end it somehow, without a JSON-RPC response."""
+    site = await serve(server)
+    session = await site.initialize(revision)
+    running = await session.send(call("hold", id="x"))
+    await held.has_started()
+    await session.notify("notifications/cancelled", {"requestId": "x"})
+    response = await running.response()
+    assert b'"result"' not in response.body
+    assert response.status < 500
+
+
+@pytest.mark.parametrize("params", [{"requestId": 404}, {"requestId": None}, {}, None, {"requestId": {}}])
+async def test_a_cancellation_of_nothing_is_ignored(serve: Serve, server: Server, held: Any, params: Any) -> None:
+    """basic/utilities/cancellation: unknown or malformed ones are ignored."""
+    site = await serve(server)
+    session = await site.initialize(R4)
+    running = await session.send(call("hold", id=1))
+    await held.has_started()
+    assert (await session.notify("notifications/cancelled", params)).status == 202
+    held.release.set()
+    assert text_of((await running.response()).json) == "released"
+
+
+async def test_nobody_can_cancel_the_call_of_another_session(serve: Serve, server: Server, held: Any) -> None:
+    """basic/utilities/cancellation: requests of the same direction, in the same session."""
+    site = await serve(server)
+    session, stranger = await site.initialize(R4), await site.initialize(R4)
+    running = await session.send(call("hold", id=1))
+    await held.has_started()
+    await stranger.notify("notifications/cancelled", {"requestId": 1})
+    held.release.set()
+    assert text_of((await running.response()).json) == "released"
+
+
+# Logging
+
+
+async def test_the_log_level_belongs_to_the_session(serve: Serve, server: Server) -> None:
+    """server/utilities/logging: logging/setLevel sets the least level of this session."""
+    site = await serve(server)
+    loud, still = await site.initialize(R4), await site.initialize(R4)
+    await loud.request("logging/setLevel", {"level": "debug"})
+    await still.request("logging/setLevel", {"level": "error"})
+    said = await loud.call("shout", {"count": 2, "size": 1})
+    assert [one["method"] for one in said.messages[:-1]] == ["notifications/message"] * 2
+    assert (await still.call("shout", {"count": 2, "size": 1}))["content-type"] == "application/json"
+
+
+# The end
+
+
+async def test_draining_lets_calls_finish_and_ends_streams(serve: Serve, server: Server, held: Any) -> None:
+    """docs/guide/deployment.md, Stopping: running calls have their time, sessions' streams end."""
+    site = await serve(server)
+    session = await site.initialize(R4)
+    stream = await session.get()
+    running = await session.send(call("hold"))
+    await held.has_started()
+    stopping = asyncio.ensure_future(site.stop(grace=5))
+    await asyncio.sleep(0)
+    held.release.set()
+    assert text_of((await running.response()).json) == "released"
+    await stopping
+    while await stream.event() is not None:
+        pass
+    assert await stream.is_over()
+
+
+@every
+async def test_a_body_that_waits_for_its_reader_is_slowed_down(serve: Serve, server: Server, revision: str) -> None:
+    """docs/guide/context.md: awaiting what was said waits for the reader, in a session as anywhere else.
+
+    Without that a client that reads as fast as it can loses its connection to a body that talks faster.
+    """
+    site = await serve(server)
+    session = await site.initialize(revision)
+    said = await session.call("talk", {"count": 200, "size": 100_000}, meta={"progressToken": 1})
+    assert len(said.messages) == 201
+
+
+async def test_a_reader_that_is_far_behind_loses_its_connection_and_nothing_else(
+    serve: Serve, server: Server, held: Any
+) -> None:
+    """docs/guide/deployment.md, Limits: 1 MiB unread. The work goes on, and the end of it can be resumed."""
+    site = await serve(server)
+    session = await site.initialize(R4)
+    raw = await site.connect(receive_buffer=4096)
+    message = json.dumps(call("shout", {"count": 400, "size": 50_000}, id="s")).encode()
+    fields = session.fields(**{"content-type": "application/json", "accept": "application/json, text/event-stream"})
+    raw.send(site.bytes("POST", "/mcp", fields, message))
+    await raw.read_head()
+    first = await raw.event()
+    raw.writer.transport.pause_reading()
+    assert await site.most_unread(held.shouted) <= 2 * keeping.MOST_UNREAD
+    again = await session.get(first.id)
+    while "result" not in (said := await again.message()):
+        pass
+    assert text_of(said) == "shouted"
