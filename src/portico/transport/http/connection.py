@@ -102,6 +102,7 @@ class Connection(asyncio.Protocol):
         self._stalled = 0.0
         self._writable: asyncio.Event | None = None
         self._chunk = b""
+        self._offered = b""
         self._messages = 0
         self._head_size = 0
         self._reading = False
@@ -143,7 +144,9 @@ class Connection(asyncio.Protocol):
         if self._turn is not None:
             self._probe()
             asyncio.get_running_loop().call_later(0.05, self._probe)
-        return self._turn is not None or bool(self._queue)
+        # With TLS there is no half: whoever has said everything is gone.
+        waiting = self._turn is not None or bool(self._queue)
+        return waiting and self._transport.get_extra_info("sslcontext") is None
 
     def _probe(self) -> None:
         """Whether the client has only said everything, or is gone: the two look alike until something is written.
@@ -190,10 +193,17 @@ class Connection(asyncio.Protocol):
             self._fail(431, b"Request header fields too large\n")
 
     def _decline(self, rest: bytes) -> None:
-        """An offer to speak something else. The request itself is in line already; what follows is HTTP as before."""
+        """An offer to speak something else. The parser took what follows for that; it is HTTP as before."""
+        offered, self._offered = self._offered, b""
         self._parser = httptools.HttpRequestParser(self)
-        if rest and not self._deaf:
-            self.data_received(rest)
+        if (offered or rest) and not self._deaf:
+            self.data_received(offered + rest)
+
+    def _without_offer(self) -> bytes:
+        """The same head, without the offer, for a request that has a body: it is read again."""
+        kept = [pair for pair in self._headers.items() if pair[0] not in (b"upgrade", b"connection")]
+        line = self._parser.get_method() + b" " + self._url + b" HTTP/1.1\r\n"
+        return line + b"".join([b"%b: %b\r\n" % pair for pair in kept]) + b"\r\n"
 
     # A client sends the same head again and again. One that was read and let in before, to the byte, with a whole
     # body behind it and nothing else, is not read again: that is a third of the time a small call takes.
@@ -291,6 +301,11 @@ class Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         request, parser = self._request, self._parser
         assert request is not None
+        has_body = b"content-length" in self._headers or b"transfer-encoding" in self._headers
+        if parser.should_upgrade() and has_body and self._refused is None:
+            self._reading, self._request = False, None
+            self._offered = self._without_offer()
+            return
         turn = _Turn(
             self._refused or request,
             keep=bool(parser.should_keep_alive()) and not (self._refused and self._refused.status in _FINAL),
