@@ -23,7 +23,7 @@ from portico.wire.errors import (
 )
 from portico.wire.inputs import InputRequiredResult
 from portico.wire.jsonrpc import Frame, Malformed
-from portico.wire.methods import ASKABLE, METHODS
+from portico.wire.methods import ASKABLE, METHODS, MODERN_ONLY
 from portico.wire.revisions import MODERN, MODERN_REVISIONS, Revision
 from portico.wire.tools import CallToolResult
 
@@ -53,14 +53,13 @@ def open_call(frame: Frame, emit: Emit = _silence, ask: Ask | None = None, princ
     if call.id is None:
         # A notification owes nobody its capabilities.
         return call
-    meta = metas.read(frame.params)
+    meta = metas.read(frame.meta)
     if meta.protocol_version is not UNSET:
         call.capabilities = metas.require(meta)
         enter(call, meta, meta.protocol_version)
         return call
-    row = METHODS.get(call.method)
-    # A method that only 2026-07-28 has must come with that revision's `_meta`.
-    if meta.capabilities is not UNSET or (row is not None and row.since >= MODERN):
+    # What only the core of 2026-07-28 has must come with that revision's `_meta`.
+    if meta.capabilities is not UNSET or call.method in MODERN_ONLY:
         raise InvalidParams(f"Missing required _meta key: {metas.PROTOCOL_VERSION}")
     if meta.progress_token is not UNSET:
         call.progress_token = meta.progress_token

@@ -53,6 +53,8 @@ class Call(Struct, kw_only=True):
     release: Callable[[], None] | None = None
     # The questions of the body that makes this call from the inside, which then are this call's too.
     rounds: Any = None
+    # What the call is about, where somebody had to look already.
+    name: str = ""
     # Whose results these are, for a failure that is said on the answerer's behalf.
     stamp: Any = UNSET
     # The code of the error it was answered with, for transports that have a status of their own.

@@ -90,7 +90,7 @@ class Metrics:
     @staticmethod
     def _tool(call: Call) -> str:
         try:
-            return _named.decode(call.params).name
+            return call.name or _named.decode(call.params).name
         except msgspec.DecodeError:
             return ""
 

@@ -132,3 +132,6 @@ ASKABLE = frozenset({"tools/call", "prompts/get", "resources/read"})
 
 # The requests that go on until somebody ends them.
 LASTING = frozenset({"subscriptions/listen"})
+
+# The requests that the core of 2026-07-28 brought.
+MODERN_ONLY = frozenset({"server/discover", "subscriptions/listen"})

@@ -120,7 +120,7 @@ def _request(scope: Message, exchange: Exchange) -> Request:
         scope["method"],
         inner or "/",
         scope.get("query_string", b"").decode("latin-1"),
-        Headers(scope["headers"]),
+        Headers.lowered(scope["headers"]),
         b"",
         str(client[0]) if client else "",
         root,
@@ -153,9 +153,9 @@ class _Outlet:
         self._waiting: list[Message] = []
         self._size = 0
         self._ended = False
-        self._more: asyncio.Event | None = None
+        self._more: asyncio.Future[None] | None = None
         self._sent = asyncio.Event()
-        self._gone = asyncio.Event()
+        self._gone = False
 
     def answer(self, answer: Answer) -> None:
         length = (b"content-length", b"%d" % len(answer.body))
@@ -184,7 +184,8 @@ class _Outlet:
 
     def abort(self) -> None:
         self._waiting.clear()
-        self._gone.set()
+        self._gone = True
+        self._notice()
 
     def buffered(self) -> int:
         return self._size
@@ -196,23 +197,27 @@ class _Outlet:
     def _put(self, message: Message) -> None:
         if not self._ended:
             self._waiting.append(message)
-            if self._more is not None:
-                self._more.set()
+            self._notice()
 
     def _finish(self) -> None:
         self._ended = True
-        if self._more is not None:
-            self._more.set()
+        self._notice()
 
     async def run(self, receive: Receive) -> None:
         """Send what there is. A plain answer is there already; anything else is waited for, and so is the client."""
-        self._more = asyncio.Event()
+        if not self._ended:
+            # A body that waits for nothing is done by the next turn.
+            await asyncio.sleep(0)
         await self._flush()
         if self.is_over():
             return
         gone = asyncio.ensure_future(_gone(receive))
+        gone.add_done_callback(self._notice)
         try:
-            while not self.is_over() and await self._something(gone):
+            while not self.is_over() and not gone.done() and not self._gone:
+                if not self._waiting:
+                    self._more = asyncio.get_running_loop().create_future()
+                    await self._more
                 await self._flush()
         finally:
             self._ended = True
@@ -225,15 +230,9 @@ class _Outlet:
     def is_over(self) -> bool:
         return self._ended and not self._waiting
 
-    async def _something(self, gone: asyncio.Future[None]) -> bool:
-        """Wait for more to send; False when the client is gone."""
-        assert self._more is not None
-        more = asyncio.ensure_future(self._more.wait())
-        waited: set[asyncio.Future[Any]] = {more, gone}
-        await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
-        more.cancel()
-        self._more.clear()
-        return not gone.done()
+    def _notice(self, _: object = None) -> None:
+        if self._more is not None and not self._more.done():
+            self._more.set_result(None)
 
     async def _flush(self) -> None:
         waiting, self._waiting = self._waiting, []

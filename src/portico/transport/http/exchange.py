@@ -192,7 +192,7 @@ class Exchange:
         modern = version is not None and version not in _HANDSHAKE
         if type(frame) is Frame and frame.method is not UNSET:
             try:
-                meta = metas.read(frame.params)
+                meta = metas.read(frame.meta)
             except ProtocolError as failure:
                 self._refuse_body(400, frame.id, failure, request, outlet)
                 return
@@ -236,10 +236,10 @@ class Exchange:
             raise InvalidParams(f"Missing required _meta key: {PROTOCOL_VERSION}")
         call.capabilities = metas.require(meta)
         http.check_single(headers)
-        name = http.check(call, version, headers)
+        call.name = http.check(call, version, headers)
         enter(call, meta, version)
         if self._mirrored is not None and call.method == "tools/call":
-            mirrored = self._mirrored(name)
+            mirrored = self._mirrored(call.name)
             if mirrored:
                 http.check_mirrored(call, mirrored, headers)
 

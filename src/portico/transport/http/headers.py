@@ -33,13 +33,22 @@ _SINGLE = frozenset({b"host", b"origin", b"authorization", b"content-type", SESS
 class Headers(dict[bytes, bytes]):
     """Names in lower case. What came twice is joined where lists are allowed, and remembered."""
 
-    __slots__ = ("repeated",)
+    __slots__ = ("agreed", "repeated")
 
     def __init__(self, pairs: Iterable[tuple[bytes, bytes]] = ()) -> None:
         super().__init__()
         self.repeated: tuple[bytes, ...] = ()
+        # What a body said that these headers were found to agree with.
+        self.agreed: tuple[str, str, str | None] | None = None
         for name, value in pairs:
             self.add(name, value)
+
+    @classmethod
+    def lowered(cls, pairs: Sequence[tuple[bytes, bytes]]) -> Headers:
+        """The same for names that are in lower case already, as ASGI has them."""
+        headers = cls()
+        headers.update(pairs)
+        return headers if len(headers) == len(pairs) else cls(pairs)
 
     def add(self, name: bytes, value: bytes) -> None:
         name = name.lower()
@@ -72,19 +81,29 @@ def check_single(headers: Headers) -> None:
 
 def check(call: Call, version: str, headers: Headers) -> str:
     """2026-07-28: the headers that repeat the body must say what it says. Gives what the request is about."""
-    _same(headers, VERSION, version, "MCP-Protocol-Version")
-    _same(headers, METHOD, call.method, "Mcp-Method")
+    name = _name_in(call)
+    said = (version, call.method, name)
+    # The same head comes again and again, and mostly with the same to repeat.
+    if headers.agreed != said:
+        _same(headers, VERSION, version, "MCP-Protocol-Version")
+        _same(headers, METHOD, call.method, "Mcp-Method")
+        if name is not None:
+            _same(headers, NAME, name, "Mcp-Name", encoded=True)
+        headers.agreed = said
+    return name or ""
+
+
+def _name_in(call: Call) -> str | None:
+    """What stands in Mcp-Name too; None for methods that have nothing there."""
     row = METHODS.get(call.method)
-    if row is not None and row.named:
-        try:
-            # Type mistakes in params are for the method to complain about.
-            said = _named.decode(call.params)
-        except (msgspec.DecodeError, RecursionError):
-            return ""
-        name = said.name if row.named == "name" else said.uri if row.named == "uri" else said.task_id
-        _same(headers, NAME, name, "Mcp-Name", encoded=True)
-        return name
-    return ""
+    if row is None or not row.named:
+        return None
+    try:
+        said = _named.decode(call.params)
+    except (msgspec.DecodeError, RecursionError):
+        # Type mistakes in params are for the method to complain about.
+        return None
+    return said.name if row.named == "name" else said.uri if row.named == "uri" else said.task_id
 
 
 def _same(headers: Headers, header: bytes, expected: str, title: str, *, encoded: bool = False) -> None:
