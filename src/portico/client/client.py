@@ -3,36 +3,62 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
 from portico.client.inputs import ElicitationHandler, Inputs, Roots, SamplingHandler
 from portico.rpc.call import Call, Handler, hand_over
+from portico.rpc.channel import Channel
 from portico.transport.memory import Memory
+from portico.transport.process import Process
 from portico.wire import meta as metas
 from portico.wire import notices
 from portico.wire.completion import Completion
 from portico.wire.content import Contents, EmptyResult, TextContent
-from portico.wire.errors import ProtocolError, ToolError, UsageError
+from portico.wire.errors import (
+    Closed,
+    HeaderMismatch,
+    MissingCapability,
+    ProtocolError,
+    ToolError,
+    UnsupportedVersion,
+    UsageError,
+)
 from portico.wire.inputs import InputRequiredResult
 from portico.wire.meta import Implementation, LogLevel, ServerCapabilities
 from portico.wire.methods import METHODS, plainly
 from portico.wire.prompts import GetPromptResult, Prompt
 from portico.wire.resources import Resource, ResourceTemplate
-from portico.wire.revisions import HANDSHAKE, LATEST, MODERN, Revision
+from portico.wire.revisions import HANDSHAKE, LATEST, MODERN, NEWEST_HANDSHAKE, Revision
 from portico.wire.subscriptions import Filter
 from portico.wire.tools import WRAPPED, ReceivedToolResult, Tool
 
 MOST_ROUNDS = 10
+# How long a server that may never have heard of the question is waited for.
+PROBE = 10.0
+# -32020 to -32022 are only said by servers that know 2026-07-28.
+MODERN_CODES = frozenset({HeaderMismatch.code, MissingCapability.code, UnsupportedVersion.code})
 
 LogHandler = Callable[[notices.MessageParams], Any]
 ProgressHandler = Callable[[float, float | None, str | None], Any]
 MessageHandler = Callable[[str, Raw], Any]
+
+
+class Link(Protocol):
+    """A Channel to a server, however it is reached."""
+
+    channel: Channel
+
+    async def close(self) -> None: ...
+
+
+def is_command(target: Any) -> bool:
+    return isinstance(target, list | tuple) and bool(target) and all(isinstance(word, str) for word in target)
 
 
 class CallToolResult(Struct):
@@ -71,13 +97,16 @@ def _kind(method: str, said: Raw) -> str:
 
 
 class Client:
-    """`async with Client(server) as client`. The revision may be chosen, to see a server as an older client does."""
+    """`async with Client(server) as client`: a Server or any Handler in this process, or the command of one.
+
+    The revision may be chosen, to see a server as an older client does. Otherwise it is the newest that both know.
+    """
 
     def __init__(
         self,
-        target: Handler,
+        target: Handler | Sequence[str],
         *,
-        revision: Revision = LATEST,
+        revision: Revision | None = None,
         name: str = "portico",
         version: str = "0",
         sampling_handler: SamplingHandler | None = None,
@@ -89,10 +118,14 @@ class Client:
         message_handler: MessageHandler | None = None,
         timeout: float | None = 60.0,
         principal: Any = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
     ) -> None:
-        if not callable(target):
-            raise UsageError(f"cannot talk to {target!r}: not a Server and not a Handler")
-        self.revision = revision
+        if not callable(target) and not is_command(target):
+            raise UsageError(f"cannot talk to {target!r}: not a Server, not a Handler, and not a command as a list")
+        self.revision = revision or LATEST
+        self._pinned = revision is not None
+        self._env, self._cwd = env, cwd
         self.info = Implementation(name, version)
         self.inputs = Inputs(sampling_handler, elicitation_handler, roots)
         self.timeout = timeout
@@ -110,7 +143,7 @@ class Client:
         self._acknowledged: dict[str, Callable[[], None]] = {}
         self._wrapping: set[str] | None = None
         self._stack = AsyncExitStack()
-        self._memory: Memory | None = None
+        self._link: Link | None = None
 
     # Opening and closing
 
@@ -119,9 +152,9 @@ class Client:
             lifespan = getattr(self._target, "lifespan", None)
             if lifespan is not None:
                 await stack.enter_async_context(lifespan())
-            self._memory = Memory(self._target, self._answer, principal=self._principal)
-            stack.push_async_callback(self._memory.close)
-            await (self._initialize() if self.revision in HANDSHAKE else self._discover())
+            stack.push_async_callback(self._disconnect)
+            await self._connect()
+            await self._greet()
             self._stack = stack.pop_all()
         return self
 
@@ -129,6 +162,45 @@ class Client:
         self, kind: type[BaseException] | None, failure: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._stack.aclose()
+
+    async def _connect(self) -> None:
+        if callable(self._target):
+            self._link = Memory(self._target, self._answer, principal=self._principal)
+            return
+        process = Process(self._target, self._answer, env=self._env, cwd=self._cwd)
+        self._link = process
+        await process.start()
+
+    async def _disconnect(self) -> None:
+        if self._link is not None:
+            await self._link.close()
+
+    async def _greet(self) -> None:
+        """Which revision it is. A child we know nothing of is asked in the newest way first (basic/lifecycle)."""
+        if self.revision in HANDSHAKE:
+            await self._initialize()
+        elif self._pinned or callable(self._target):
+            await self._discover()
+        elif not await self._is_modern():
+            self.revision = NEWEST_HANDSHAKE
+            await self._initialize()
+
+    async def _is_modern(self) -> bool:
+        """Servers from before answer the question with all kinds of errors, with silence, or by ending."""
+        try:
+            async with asyncio.timeout(PROBE):
+                await self._discover()
+        except ProtocolError as refusal:
+            if refusal.code in MODERN_CODES:
+                raise
+            return False
+        except Closed:
+            await self._disconnect()
+            await self._connect()
+            return False
+        except TimeoutError:
+            return False
+        return True
 
     async def _initialize(self) -> None:
         params = {
@@ -231,10 +303,10 @@ class Client:
         return {**params, "_meta": {**meta, **params.get("_meta", {})}}
 
     @property
-    def _open(self) -> Memory:
-        if self._memory is None:
+    def _open(self) -> Link:
+        if self._link is None:
             raise UsageError("the client is not open: use it inside `async with`")
-        return self._memory
+        return self._link
 
     # One method for each thing
 

@@ -7,10 +7,12 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from contextvars import Context, copy_context
-from queue import SimpleQueue
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
+
+if TYPE_CHECKING:
+    from queue import SimpleQueue
 
 MOST_THREADS = min(32, (os.cpu_count() or 1) + 4)
 
@@ -28,7 +30,7 @@ class Threads:
 
     def __init__(self, most: int = MOST_THREADS) -> None:
         self.most = most
-        self._queue: SimpleQueue[_Errand] = SimpleQueue()
+        self._line: SimpleQueue[_Errand] | None = None
         self._lock = threading.Lock()
         self._started = 0
         self._idle = 0
@@ -36,9 +38,20 @@ class Threads:
     async def run(self, fn: Callable[..., Any], args: Sequence[Any]) -> Any:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
+        # Before there is a thread that could look for it.
+        queue = self._queue
         self._make_room()
-        self._queue.put(_Errand(fn, args, copy_context(), loop, future))
+        queue.put(_Errand(fn, args, copy_context(), loop, future))
         return await future
+
+    @property
+    def _queue(self) -> SimpleQueue[_Errand]:
+        """Made with the first errand: many servers have none."""
+        if self._line is None:
+            from queue import SimpleQueue
+
+            self._line = SimpleQueue()
+        return self._line
 
     def _make_room(self) -> None:
         with self._lock:

@@ -129,7 +129,7 @@ class Process(asyncio.SubprocessProtocol):
         words = "\n".join(self._stderr)
         return Closed(f"{self.name} {what}" + (f"; it said last:\n{words}" if words else ""))
 
-    async def stop(self) -> None:
+    async def close(self) -> None:
         """Close its input, wait, ask, wait, kill: the whole group, so that nothing is left behind."""
         transport = self._transport
         if transport is None:

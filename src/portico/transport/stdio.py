@@ -94,13 +94,15 @@ class Stdio(asyncio.Protocol):
         self._lines = Lines(longest)
         self._backlog: deque[bytes | None] = deque()
         self._at_end = False
+        self._direct = -1
         self._reader: Any = None
         self._writer: Any = None
         self._writable = asyncio.Event()
         self._writable.set()
 
-    def connect(self, reader: Any, writer: Any) -> None:
-        self._reader, self._writer = reader, writer
+    def connect(self, reader: Any, writer: Any, direct: int = -1) -> None:
+        """`direct`: the descriptor behind the writer, if writing to it cannot block."""
+        self._reader, self._writer, self._direct = reader, writer, direct
 
     # Reading
 
@@ -162,8 +164,20 @@ class Stdio(asyncio.Protocol):
 
     def _put(self, data: bytes) -> None:
         # The pipe may be closing before anybody has told us.
-        if not self.broken and not self._writer.is_closing():
-            self._writer.write(data)
+        if self.broken or self._writer.is_closing():
+            return
+        if self._direct >= 0 and not self._writer.get_write_buffer_size():
+            # Nothing waits to be written, so nothing can be overtaken: at once, without the loop's turn for it.
+            try:
+                data = data[os.write(self._direct, data) :]
+            except BlockingIOError:
+                pass
+            except OSError:
+                self.reader_gone()
+                return
+            if not data:
+                return
+        self._writer.write(data)
 
     def pause_writing(self) -> None:
         self._writable.clear()
@@ -300,14 +314,15 @@ async def serve(
         writer: Any = (await loop.connect_write_pipe(lambda: output, os.fdopen(stdout, "wb", 0)))[0]
     else:
         writer = _PlainWriter(stdout, output)
-    stdio.connect(None, writer)
+    direct = stdout if _can_wait(stdout) else -1
+    stdio.connect(None, writer, direct)
     # Before the first message can be answered, so that whoever has an answer may send a signal.
     with _signals(stdio, loop), _parent(stdio, loop):
         if _can_wait(stdin):
             reader: Any = (await loop.connect_read_pipe(lambda: stdio, os.fdopen(stdin, "rb", 0)))[0]
         else:
             reader = _ThreadReader(stdin, stdio, loop)
-        stdio.connect(reader, writer)
+        stdio.connect(reader, writer, direct)
         await stdio.ended.wait()
         await _finish(stdio, 0 if stdio.broken else grace)
     reader.close()

@@ -1,0 +1,110 @@
+"""A client and the process it talks to: how they find each other, and how they part."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from portico import Client
+from portico.client import client as clients
+from portico.wire.errors import Closed, ConnectFailed, ProtocolError, TimedOut
+from portico.wire.revisions import HANDSHAKE, LATEST, NEWEST_HANDSHAKE
+
+HELLO = [sys.executable, "-m", "portico", "serve", str(Path(__file__).parents[2] / "examples" / "hello.py")]
+
+# A server of the handshake revisions, in a few lines: what it does with a question from before is told by its argument.
+OLD = """
+import json, sys
+habit = sys.argv[1]
+for line in sys.stdin:
+    said = json.loads(line)
+    if said.get("method") == "initialize":
+        result = {"protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": {"name": "old", "version": "1"}}
+    elif said.get("method") == "tools/list":
+        result = {"tools": []}
+    elif "id" not in said:
+        continue
+    elif habit == "exits":
+        sys.exit(1)
+    elif habit == "is silent":
+        continue
+    else:
+        error = {"code": int(habit), "message": "?"}
+        print(json.dumps({"jsonrpc": "2.0", "id": said["id"], "error": error}), flush=True)
+        continue
+    print(json.dumps({"jsonrpc": "2.0", "id": said["id"], "result": result}), flush=True)
+"""
+
+
+@pytest.mark.parametrize("revision", [None, LATEST, *HANDSHAKE])
+async def test_a_command_is_started_and_spoken_to(revision: str | None) -> None:
+    async with Client(HELLO, revision=revision) as client:
+        assert client.revision == (revision or LATEST)
+        assert (await client.call_tool("greet", {"name": "Ada"})).data == "Hello, Ada!"
+        assert client.server_info is not None
+        assert client.server_info.name == "hello"
+
+
+@pytest.mark.parametrize("habit", ["-32601", "-32602", "-32000", "-32600", "exits", "is silent"])
+async def test_an_older_server_is_found_out_whatever_it_does(habit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """basic/lifecycle, 2026-07-28: the way back to `initialize` must not hang on one code."""
+    monkeypatch.setattr(clients, "PROBE", 1.0)
+    async with Client([sys.executable, "-c", OLD, habit]) as client:
+        assert client.revision == NEWEST_HANDSHAKE
+        assert await client.list_tools() == []
+
+
+async def test_a_modern_error_is_no_reason_to_try_the_old_way() -> None:
+    with pytest.raises(ProtocolError) as raised:
+        async with Client([sys.executable, "-c", OLD, "-32021"]):
+            pass
+    assert raised.value.code == -32021
+
+
+async def test_a_command_that_is_not_there_is_said_to_be_so() -> None:
+    with pytest.raises(ConnectFailed, match="no-such-program"):
+        async with Client(["no-such-program"]):
+            pass
+
+
+async def test_the_last_words_of_a_server_are_in_the_error() -> None:
+    dying = "import sys; sys.stdin.readline(); print('out of cheese', file=sys.stderr); sys.exit(3)"
+    with pytest.raises(Closed, match="out of cheese"):
+        async with Client([sys.executable, "-c", dying], revision=LATEST):
+            pass
+
+
+async def test_an_answer_beyond_the_bound_is_an_error_and_not_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Client(HELLO) as client:
+        client._open._lines.longest = 1000  # type: ignore[attr-defined]
+        with pytest.raises(ProtocolError, match="more than 1000 bytes"):
+            await client.call_tool("greet", {"name": "x" * 5000})
+        assert (await client.call_tool("greet", {"name": "Ada"})).data == "Hello, Ada!"
+
+
+async def test_nothing_is_left_behind(tmp_path: Path) -> None:
+    """A server that does not end by itself is ended, and its own children with it."""
+    stubborn = (
+        "import os, signal, subprocess, sys, time\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
+        f"open({str(tmp_path / 'pids')!r}, 'w').write(f'{{os.getpid()}} {{child.pid}}')\n"
+        "time.sleep(60)\n"
+    )
+    with pytest.raises(TimedOut):
+        async with Client([sys.executable, "-c", stubborn], revision=LATEST, timeout=1.0):
+            pass
+    for pid in (tmp_path / "pids").read_text().split():
+        assert not _is_running(int(pid))
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    # It may be dead and not yet buried.
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
