@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import UNSET, Raw, Struct, UnsetType, field
 
 from portico.wire.content import Result
 from portico.wire.jsonrpc import NOTHING
-from portico.wire.notices import NoticeParams
 
 EXTENSION = "io.modelcontextprotocol/tasks"
 RELATED = "io.modelcontextprotocol/related-task"
@@ -52,16 +51,10 @@ class ListTasksResult(Result, kw_only=True):
     next_cursor: str | UnsetType | None = UNSET
 
 
-class TaskStatusParams(NoticeParams, rename="camel", kw_only=True):
+class TaskStatusParams(Task, kw_only=True):
     """`notifications/tasks/status`: the task itself, flat."""
 
-    task_id: str
-    status: Status
-    status_message: str | None = None
-    created_at: str
-    last_updated_at: str
-    ttl: int | None
-    poll_interval: int | None = None
+    meta: dict[str, Any] | None = field(default=None, name="_meta")
 
 
 class DetailedTask(Result, kw_only=True):

@@ -10,41 +10,31 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
-from contextvars import copy_context
 from typing import Any
 
 from msgspec import UNSET, Struct
 
 from portico.auth.bearer import BearerToken
-from portico.rpc.answer import enter, new_call, refuse_batch, respond
-from portico.rpc.call import Call, Handler
+from portico.rpc.answer import refuse_batch
+from portico.rpc.call import Handler
 from portico.rpc.channel import Channel
 from portico.rpc.metrics import Metrics
 from portico.transport.http import headers as http
 from portico.transport.http import sse
+from portico.transport.http.alone import Alone
 from portico.transport.http.headers import Gate, Headers
-from portico.transport.http.outlet import JSON, TEXT, Answer, Outlet, Pairs, Request
-from portico.transport.http.sessions import IDLE_SECONDS, HttpSession, Sessions, Traffic
-from portico.wire import jsonrpc, notices
+from portico.transport.http.outlet import JSON, MOST_UNREAD, TEXT, Answer, Outlet, Pairs, Request, Traffic
+from portico.transport.http.sessions import IDLE_SECONDS, HttpSession, Sessions
+from portico.wire import jsonrpc
 from portico.wire import meta as metas
-from portico.wire.errors import InvalidParams, InvalidRequest, ProtocolError
+from portico.wire.errors import InvalidRequest, ProtocolError
 from portico.wire.jsonrpc import Frame, Malformed
-from portico.wire.meta import PROTOCOL_VERSION, Meta
-from portico.wire.methods import LASTING
-from portico.wire.mirrors import Mirror
 from portico.wire.revisions import HANDSHAKE, MODERN, REVISIONS
 
 log = logging.getLogger("portico")
 
 LONGEST_BODY = 4 * 1024 * 1024
 KEEP_ALIVE_SECONDS = 15.0
-# A reader of events that is this far behind loses log messages and progress; twice that, its connection.
-MOST_UNREAD = 1024 * 1024
-
-# The codes that demand a status of their own on 2026-07-28; whatever else a handler says is a 200 with an error in it.
-STATUS = {-32700: 400, -32600: 400, -32601: 404, -32020: 400, -32021: 400, -32022: 400}
-
-_MISSABLE = frozenset({notices.MESSAGE, notices.PROGRESS})
 _HEALTH = frozenset({"/health", "/healthz"})
 _HANDSHAKE = frozenset(revision.encode() for revision in HANDSHAKE)
 
@@ -77,14 +67,12 @@ class Exchange:
         self.sessions = Sessions(settings.most_sessions, settings.idle_session)
         self.draining = False
         self._describe = describe
-        self._mirrored: Callable[[str], Sequence[Mirror]] | None = getattr(handler, "mirrored", None)
         self._gate = Gate(settings.allow_hosts, settings.allow_origins, loopback=settings.loopback)
         self._token = BearerToken(settings.token) if settings.token else None
         self._began = time.monotonic()
-        self._by_client: dict[str, int] = {}
-        self._replies: set[_Reply] = set()
         self._old: dict[str, _OldStream] = {}
         self.traffic = Traffic()
+        self.alone = Alone(self.handler, getattr(handler, "mirrored", None), self.traffic)
         self._routes: dict[tuple[str, str], Callable[[Request, Outlet, Any], None]] = self._routing()
 
     def _routing(self) -> dict[tuple[str, str], Callable[[Request, Outlet, Any], None]]:
@@ -136,7 +124,7 @@ class Exchange:
         """The part of it that depends on the moment, and not on what the request says."""
         if self.draining or self.metrics.in_flight >= self.settings.most_in_flight:
             return _busy()
-        if self._by_client and self._by_client.get(request.peer, 0) >= self.settings.most_in_flight_per_client:
+        if self.alone.in_flight(request.peer) >= self.settings.most_in_flight_per_client:
             return _busy()
         return None
 
@@ -194,10 +182,12 @@ class Exchange:
             try:
                 meta = metas.read(frame.meta)
             except ProtocolError as failure:
-                self._refuse_body(400, frame.id, failure, request, outlet)
+                refusal = jsonrpc.error(None if frame.id is UNSET else frame.id, failure, MODERN)
+                outlet.answer(Answer(400, self._json(request.headers), refusal))
                 return
             if modern or meta.protocol_version is not UNSET:
-                self._post_alone(frame, meta, request, outlet, principal)
+                cors = self._cors(request.headers) if b"origin" in request.headers else ()
+                self.alone.post(frame, meta, request, outlet, principal, cors)
                 return
         if isinstance(frame, Malformed):
             outlet.answer(Answer(400, self._json(request.headers), jsonrpc.error(frame.id, frame.error, MODERN)))
@@ -206,80 +196,6 @@ class Exchange:
 
     def _json(self, headers: Headers) -> Pairs:
         return (*JSON, *self._cors(headers)) if b"origin" in headers else JSON
-
-    def _refuse_body(self, status: int, id: Any, failure: ProtocolError, request: Request, outlet: Outlet) -> None:
-        body = jsonrpc.error(None if id is UNSET else id, failure, MODERN)
-        outlet.answer(Answer(status, self._json(request.headers), body))
-
-    def _post_alone(self, frame: Frame, meta: Meta, request: Request, outlet: Outlet, principal: Any) -> None:
-        headers = request.headers
-        cors = self._cors(headers) if b"origin" in headers else ()
-        if frame.id is UNSET:
-            # There is nothing a client could tell us this way; the specification has us accept it.
-            outlet.answer(Answer(202, cors))
-            return
-        reply = _Reply(self, outlet, request.peer, cors)
-        call = new_call(frame, reply.emit, None, principal)
-        try:
-            self._admit(call, meta, headers)
-        except ProtocolError as failure:
-            status = STATUS.get(failure.code, 400)
-            self._refuse_body(status, frame.id, failure, request, outlet)
-            return
-        call.drain = outlet.drain
-        self._run(call, reply)
-
-    def _admit(self, call: Call, meta: Meta, headers: Headers) -> None:
-        """The ladder of 2026-07-28, basic/transports: required members, headers, version, mirrored parameters."""
-        version = meta.protocol_version
-        if version is UNSET:
-            raise InvalidParams(f"Missing required _meta key: {PROTOCOL_VERSION}")
-        call.capabilities = metas.require(meta)
-        http.check_single(headers)
-        call.name = http.check(call, version, headers)
-        enter(call, meta, version)
-        if self._mirrored is not None and call.method == "tools/call":
-            mirrored = self._mirrored(call.name)
-            if mirrored:
-                http.check_mirrored(call, mirrored, headers)
-
-    def _run(self, call: Call, reply: _Reply) -> None:
-        """As far as it goes without waiting; a plain answer never needs more, and no stream either."""
-        context = copy_context()
-        call.instant = True
-        coro = self._serve(call, reply)
-        try:
-            context.run(coro.send, None)
-        except StopIteration as done:
-            reply.finish(call, done.value)
-            return
-        reply.begin(call, asyncio.get_running_loop().create_task(coro, context=context))
-
-    async def _serve(self, call: Call, reply: _Reply) -> bytes | None:
-        try:
-            body = await respond(call, self.handler)
-        finally:
-            if not call.instant:
-                reply.over()
-        if call.instant:
-            return body
-        if not call.cancelled:
-            reply.finish(call, body)
-        return None
-
-    def began(self, reply: _Reply) -> None:
-        self._replies.add(reply)
-        if reply.counts:
-            self._by_client[reply.peer] = self._by_client.get(reply.peer, 0) + 1
-
-    def ended(self, reply: _Reply) -> None:
-        self._replies.discard(reply)
-        if reply.counts:
-            left = self._by_client.get(reply.peer, 1) - 1
-            if left:
-                self._by_client[reply.peer] = left
-            else:
-                self._by_client.pop(reply.peer, None)
 
     # 2025-03-26 to 2025-11-25: in a session
 
@@ -418,7 +334,7 @@ class Exchange:
     def _show_metrics(self, request: Request, outlet: Outlet, principal: Any) -> None:
         gauges = {
             "mcp_server_sessions": len(self.sessions) + len(self._old),
-            "mcp_server_streams": len(self._replies),
+            "mcp_server_streams": len(self.alone.replies),
             "mcp_server_uptime_seconds": time.monotonic() - self._began,
             "mcp_server_received_bytes_total": self.traffic.received,
             "mcp_server_sent_bytes_total": self.traffic.sent,
@@ -430,8 +346,7 @@ class Exchange:
 
     def keep_alive(self) -> None:
         """Say something on every open stream, so that whatever is in between does not think it is dead."""
-        for reply in list(self._replies):
-            reply.keep_alive()
+        self.alone.keep_alive()
         for session in self.sessions:
             for outlet in session.outlets():
                 outlet.write(sse.KEEP_ALIVE)
@@ -444,85 +359,17 @@ class Exchange:
     async def drain(self, grace: float) -> None:
         """No new calls; what is running may finish; streams are ended properly."""
         self.draining = True
-        for reply in list(self._replies):
-            reply.end_listening()
-        waiting = [reply.task for reply in self._replies if reply.task is not None]
+        waiting = self.alone.end_listening()
         sessions = [*self.sessions, *(old.session for old in self._old.values())]
         ending = [session.channel.end(grace) for session in sessions]
         if waiting or ending:
             await asyncio.wait([asyncio.ensure_future(one) for one in (*waiting, *ending)], timeout=grace)
-        for reply in list(self._replies):
-            reply.abandon()
+        self.alone.close()
         self.sessions.close()
         for old in list(self._old.values()):
             old.outlet.end()
             old.session.close()
         self._old.clear()
-
-
-class _Reply:
-    """The way back of one request that stands alone: JSON, or events once something was said before the answer."""
-
-    __slots__ = ("call", "cors", "exchange", "outlet", "peer", "started", "task")
-
-    def __init__(self, exchange: Exchange, outlet: Outlet, peer: str, cors: Pairs) -> None:
-        self.exchange = exchange
-        self.outlet = outlet
-        self.peer = peer
-        self.cors = cors
-        self.started = False
-        self.call: Call | None = None
-        self.task: asyncio.Task[Any] | None = None
-
-    def begin(self, call: Call, task: asyncio.Task[Any]) -> None:
-        """It takes longer: from now on it counts, and the client's going away ends it."""
-        self.call, self.task = call, task
-        self.outlet.on_close = self.abandon
-        self.exchange.began(self)
-
-    def over(self) -> None:
-        self.exchange.ended(self)
-
-    @property
-    def counts(self) -> bool:
-        """Whether it is work. A subscription only waits."""
-        return self.call is not None and self.call.method not in LASTING
-
-    def abandon(self) -> None:
-        """2026-07-28, basic/transports: a closed connection cancels the request."""
-        if self.call is not None and self.task is not None:
-            self.call.cancelled = True
-            self.task.cancel()
-
-    def end_listening(self) -> None:
-        if self.task is not None and not self.counts:
-            self.task.cancel()
-
-    def emit(self, method: str, params: Any) -> None:
-        if not self.started:
-            self.started = True
-            self.outlet.start(200, (*sse.HEADERS, *self.cors))
-        unread = self.outlet.buffered()
-        if unread > MOST_UNREAD and method in _MISSABLE:
-            return
-        if unread > 2 * MOST_UNREAD:
-            self.outlet.abort()
-            return
-        self.outlet.write(sse.event(jsonrpc.notification(method, params)))
-
-    def finish(self, call: Call, body: bytes) -> None:
-        self.exchange.traffic.sent += len(body)
-        self.outlet.on_close = None
-        if self.started:
-            self.outlet.write(sse.event(body))
-            self.outlet.end()
-        else:
-            status = STATUS.get(call.error, 200) if call.error else 200
-            self.outlet.answer(Answer(status, (*JSON, *self.cors) if self.cors else JSON, body))
-
-    def keep_alive(self) -> None:
-        if self.started:
-            self.outlet.write(sse.KEEP_ALIVE)
 
 
 class _OldStream:

@@ -15,6 +15,17 @@ JSON: Pairs = ((b"content-type", b"application/json"),)
 TEXT: Pairs = ((b"content-type", b"text/plain; charset=utf-8"),)
 
 
+# A reader of events that is this far behind loses log messages and progress; twice that, its connection.
+MOST_UNREAD = 1024 * 1024
+
+
+class Traffic(Struct):
+    """Bytes of messages, both ways."""
+
+    received: int = 0
+    sent: int = 0
+
+
 class Request(Struct):
     """One HTTP request, its body complete."""
 

@@ -18,23 +18,14 @@ from portico.legacy.session import Session
 from portico.rpc.call import Handler
 from portico.rpc.channel import Channel
 from portico.transport.http import sse
-from portico.transport.http.outlet import JSON, Answer, Outlet, Pairs
+from portico.transport.http.outlet import JSON, MOST_UNREAD, Answer, Outlet, Pairs, Traffic
 from portico.wire.revisions import V2025_11_25
 
 # How many events a session keeps for clients that come back, and how many bytes of them.
 MOST_EVENTS = 1000
 MOST_BYTES = 1024 * 1024
-# A reader that is this far behind loses its connection; it may resume.
-MOST_UNREAD = 1024 * 1024
 RETRY_MS = 1000
 IDLE_SECONDS = 1800.0
-
-
-class Traffic(Struct):
-    """Bytes of messages, both ways."""
-
-    received: int = 0
-    sent: int = 0
 
 
 class _Event(Struct):
