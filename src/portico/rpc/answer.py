@@ -150,9 +150,14 @@ def conclude(call: Call, result: Any) -> bytes:
     if type(result) is InputRequiredResult and call.method not in ASKABLE:
         raise TypeError(f"{call.method} cannot be answered with a question")
     body = jsonrpc.encode(result)
-    if (call.revision is None or call.revision < MODERN) and body.startswith(_STAMP):
-        body = b"{" + body[len(_STAMP) :].removeprefix(b",")
+    if call.revision is None or call.revision < MODERN:
+        body = unstamped(body)
     return jsonrpc.result(call.id, body)
+
+
+def unstamped(body: bytes) -> bytes:
+    """An encoded result without its `resultType`, which the handshake revisions do not know."""
+    return b"{" + body[len(_STAMP) :].removeprefix(b",") if body.startswith(_STAMP) else body
 
 
 def unexpected(failure: BaseException, where: str) -> InternalError:

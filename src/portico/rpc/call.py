@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from contextvars import copy_context
 from types import coroutine
 from typing import Any
 
@@ -63,6 +65,20 @@ class Call(Struct, kw_only=True):
 
 Handler = Callable[[Call], Awaitable[Any]]
 Middleware = Callable[[Handler], Handler]
+
+
+def first_step(call: Call, coro: Coroutine[Any, Any, Any]) -> tuple[Any, asyncio.Task[Any] | None]:
+    """Run a Call as far as it goes without waiting: most are answered by then, and never need a task.
+
+    Gives what it came to, or the task that has the rest of it. Each Call has its own contextvars either way.
+    """
+    context = copy_context()
+    call.instant = True
+    try:
+        context.run(coro.send, None)
+    except StopIteration as done:
+        return done.value, None
+    return None, asyncio.get_running_loop().create_task(coro, context=context)
 
 
 @coroutine

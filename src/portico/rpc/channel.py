@@ -9,14 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
-from contextvars import copy_context
 from functools import partial
 from typing import Any, Protocol
 
 from msgspec import UNSET, Raw, Struct
 
 from portico.rpc.answer import heed, in_batch, join, open_call, refuse_batch, respond
-from portico.rpc.call import Call, Handler
+from portico.rpc.call import Call, Handler, first_step
 from portico.wire import jsonrpc, notices
 from portico.wire.errors import Closed, InternalError, ProtocolError, TimedOut
 from portico.wire.jsonrpc import ErrorBody, Frame, Malformed, RequestId
@@ -123,14 +122,9 @@ class Channel:
         return self._step(call, self._serve(call, finish))
 
     def _step(self, call: Call, coro: Coroutine[Any, Any, Any]) -> bytes | None:
-        """Run as far as it goes without waiting; most calls are answered by then and never need a task."""
-        context = copy_context()
-        call.instant = True
-        try:
-            context.run(coro.send, None)
-        except StopIteration as done:
-            return done.value  # type: ignore[no-any-return]
-        task = asyncio.get_running_loop().create_task(coro, context=context)
+        reply, task = first_step(call, coro)
+        if task is None:
+            return reply  # type: ignore[no-any-return]
         if call.id is None:
             self._keep(task)
         else:

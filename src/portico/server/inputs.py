@@ -19,7 +19,7 @@ from portico.rpc.rounds import Seal, binding
 from portico.wire.errors import InvalidParams, MissingCapability, ProtocolError, Refused
 from portico.wire.inputs import ElicitUrlParams, InputRequest, InputRequiredResult
 from portico.wire.jsonrpc import NOTHING, encode
-from portico.wire.methods import METHODS
+from portico.wire.methods import METHODS, plainly
 from portico.wire.revisions import MODERN, V2025_06_18, V2025_11_25
 
 _responses = msgspec.json.Decoder(dict[str, Raw] | None)
@@ -121,8 +121,7 @@ def _typed(answer: Raw, kind: Any, key: str) -> Any:
     try:
         return msgspec.json.decode(answer, type=kind)
     except msgspec.DecodeError as failure:
-        said = str(failure).replace("`$.", "'").replace("`", "'")
-        raise InvalidParams(f"Invalid answer to {key}: {said}") from None
+        raise InvalidParams(f"Invalid answer to {key}: {plainly(failure)}") from None
 
 
 def _chooses_several(params: Any) -> bool:

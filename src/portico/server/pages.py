@@ -9,13 +9,13 @@ from typing import Any, Generic, Protocol, TypeVar
 from msgspec import UNSET, Raw
 
 from portico.legacy import translate
+from portico.rpc.answer import unstamped
 from portico.wire import jsonrpc
 from portico.wire.content import CacheableResult
 from portico.wire.errors import InvalidParams, UsageError
 from portico.wire.revisions import MODERN, Revision
 
 PAGE_SIZE = 1000
-_STAMP = b'{"resultType":"complete",'
 
 
 class Offer(Protocol):
@@ -108,7 +108,7 @@ class Catalog(Generic[Offered]):
             return Raw(jsonrpc.encode(result))
         result = translate.result(result, revision)
         result.meta = UNSET
-        return Raw(b"{" + jsonrpc.encode(result).removeprefix(_STAMP))
+        return Raw(unstamped(jsonrpc.encode(result)))
 
 
 def cursor_at(position: int) -> str:

@@ -10,7 +10,6 @@ import asyncio
 import gc
 import logging
 import os
-import signal
 import stat
 import sys
 import threading
@@ -24,6 +23,7 @@ from portico.rpc.call import Handler
 from portico.rpc.channel import MOST_IN_FLIGHT, Channel
 from portico.rpc.trace import Trace
 from portico.rpc.trace import log as trace_log
+from portico.transport.loops import new_loop, on_signals
 from portico.wire import jsonrpc
 from portico.wire.errors import InvalidRequest, UsageError
 
@@ -317,7 +317,7 @@ async def serve(
     direct = stdout if _can_wait(stdout) else -1
     stdio.connect(None, writer, direct)
     # Before the first message can be answered, so that whoever has an answer may send a signal.
-    with _signals(stdio, loop), _parent(stdio, loop):
+    with on_signals(stdio.ended.set), _parent(stdio, loop):
         if _can_wait(stdin):
             reader: Any = (await loop.connect_read_pipe(lambda: stdio, os.fdopen(stdin, "rb", 0)))[0]
         else:
@@ -351,23 +351,6 @@ async def _within(seconds: float, event: asyncio.Event) -> None:
 
 
 @contextmanager
-def _signals(stdio: Stdio, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-    """SIGTERM and SIGINT end the process as an end of input does."""
-    handled = []
-    for number in (signal.SIGTERM, signal.SIGINT):
-        try:
-            loop.add_signal_handler(number, stdio.ended.set)
-            handled.append(number)
-        except (NotImplementedError, ValueError, RuntimeError):
-            log.debug("signals are left alone: not the main thread, or not a system that has them")
-    try:
-        yield
-    finally:
-        for number in handled:
-            loop.remove_signal_handler(number)
-
-
-@contextmanager
 def _parent(stdio: Stdio, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
     """A dead parent ends us, even when somebody else still holds the other end of our input."""
     try:
@@ -384,15 +367,6 @@ def _parent(stdio: Stdio, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
     finally:
         loop.remove_reader(watched)
         os.close(watched)
-
-
-def new_loop() -> asyncio.AbstractEventLoop:
-    """uvloop where it exists."""
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop()
-    return uvloop.new_event_loop()
 
 
 def run(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from msgspec import Struct
 
 from portico.wire.content import CacheableResult, Result
@@ -38,6 +36,3 @@ class SetLevelParams(Struct):
 
 class EmptyParams(Struct):
     pass
-
-
-Open = dict[str, Any]

@@ -10,7 +10,6 @@ from msgspec import UNSET, Raw, Struct, UnsetType, field
 
 from portico.wire.errors import InvalidParams
 from portico.wire.jsonrpc import NOTHING
-from portico.wire.revisions import MODERN, Revision
 
 PROTOCOL_VERSION = "io.modelcontextprotocol/protocolVersion"
 CLIENT_CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
@@ -137,7 +136,3 @@ def require(meta: Meta) -> ClientCapabilities:
     if meta.capabilities is UNSET:
         raise InvalidParams(f"Missing required _meta key: {CLIENT_CAPABILITIES}")
     return meta.capabilities
-
-
-def is_modern(revision: Revision | None) -> bool:
-    return revision is not None and revision >= MODERN

@@ -26,7 +26,7 @@ from portico import Context, Server, ToolError
 from portico.server.endpoint import exchange as exchange_for
 from portico.transport.http.exchange import Settings
 from portico.transport.http.listener import Deadlines, Listener
-from portico.transport.stdio import new_loop
+from portico.transport.loops import new_loop
 
 PATIENCE = 10.0
 MODERN = "2026-07-28"

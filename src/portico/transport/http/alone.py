@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextvars import copy_context
 from typing import Any
 
 from msgspec import UNSET
 
 from portico.rpc.answer import enter, new_call, respond
-from portico.rpc.call import Call, Handler
+from portico.rpc.call import Call, Handler, first_step
 from portico.transport.http import headers as http
 from portico.transport.http import sse
 from portico.transport.http.headers import Headers
@@ -74,16 +73,12 @@ class Alone:
                 http.check_mirrored(call, mirrored, headers)
 
     def _run(self, call: Call, reply: Reply) -> None:
-        """As far as it goes without waiting; a plain answer never needs more, and no stream either."""
-        context = copy_context()
-        call.instant = True
-        coro = self._serve(call, reply)
-        try:
-            context.run(coro.send, None)
-        except StopIteration as done:
-            reply.finish(call, done.value)
-            return
-        reply.begin(call, asyncio.get_running_loop().create_task(coro, context=context))
+        """A plain answer needs no more than this step, and no stream either."""
+        body, task = first_step(call, self._serve(call, reply))
+        if task is None:
+            reply.finish(call, body)
+        else:
+            reply.begin(call, task)
 
     async def _serve(self, call: Call, reply: Reply) -> bytes | None:
         try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import signal
 import socket
 import ssl
 import time
@@ -18,7 +17,7 @@ from msgspec import Struct
 
 from portico.transport.http.connection import Connection, Deadlines, Known
 from portico.transport.http.exchange import KEEP_ALIVE_SECONDS, Exchange
-from portico.transport.stdio import new_loop
+from portico.transport.loops import new_loop, on_signals
 from portico.wire.errors import UsageError
 
 log = logging.getLogger("portico")
@@ -122,25 +121,17 @@ async def serve(
     exchange: Exchange, place: Place, *, ready: Callable[[str], None] | None = None, stop: asyncio.Event | None = None
 ) -> None:
     """Serve until told to stop, by a signal or by `stop`."""
-    loop = asyncio.get_running_loop()
     stop = stop or asyncio.Event()
     listener = Listener(exchange)
-    handled = []
-    for number in (signal.SIGTERM, signal.SIGINT):
-        try:
-            loop.add_signal_handler(number, stop.set)
-            handled.append(number)
-        except (NotImplementedError, ValueError, RuntimeError):
-            log.debug("signals are left alone: not the main thread, or not a system that has them")
-    addresses = await listener.start(place.host, place.port, tls=place.tls(), reuse_port=place.reuse_port)
-    if ready is not None:
-        scheme = "https" if place.certificate else "http"
-        ready(f"{scheme}://{_shown(addresses[0])}{exchange.settings.path}")
     try:
-        await stop.wait()
+        with on_signals(stop.set):
+            addresses = await listener.start(place.host, place.port, tls=place.tls(), reuse_port=place.reuse_port)
+            if ready is not None:
+                scheme = "https" if place.certificate else "http"
+                ready(f"{scheme}://{_shown(addresses[0])}{exchange.settings.path}")
+            await stop.wait()
     finally:
-        for number in handled:
-            loop.remove_signal_handler(number)
+        # A second signal does what it always does: there is a limit to patience.
         await listener.stop(place.grace)
 
 
