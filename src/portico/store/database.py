@@ -1,0 +1,133 @@
+"""What is kept: one interface over SQLite and PostgreSQL, opened by URL.
+
+    async with Database("sqlite:////var/lib/portico/portico.db") as db:     # or postgresql://…, or a path, or sqlite://
+        await db.migrate("tasks", Path(__file__).parent / "migrations")
+        task = await db.write(claim)                                        # a plain function of a Transaction
+        async with db.subscribe("task") as events:
+            async for event in events: ...
+
+A write that returned is on the disk. One that was cancelled has happened wholly or not at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+from urllib.parse import unquote
+
+from portico.store.bus import Bus, Event, Subscription
+from portico.store.crew import Outbox, perform
+from portico.store.errors import CannotOpen, DatabaseClosed
+from portico.store.migrations import load, migrate
+from portico.store.postgres import Postgres
+from portico.store.sqlite import MEMORY, Sqlite
+from portico.store.transaction import Engine, Isolation, Transaction
+from portico.wire.errors import UsageError
+
+T = TypeVar("T")
+
+# Threads that each have a connection: of SQLite those that read, of PostgreSQL all.
+CONNECTIONS = {"sqlite": 4, "postgresql": 8}
+PATIENCE = 10.0
+
+
+class Database:
+    """Belongs to the loop that opened it.
+
+    `patience` is how many seconds a transaction waits for a lock, for others to stop changing the same rows, or for a
+    lost server to come back, before it gives up.
+    """
+
+    def __init__(
+        self, url: str | os.PathLike[str], *, patience: float = PATIENCE, connections: int | None = None
+    ) -> None:
+        self.engine, self._address = parse(os.fspath(url))
+        self._patience = patience
+        self._connections = connections or CONNECTIONS[self.engine]
+        self._opened: Sqlite | Postgres | None = None
+        self._bus: Bus | None = None
+
+    async def open(self) -> Self:
+        if self._opened is not None:
+            raise UsageError("The database is open already.")
+        outbox = Outbox(asyncio.get_running_loop(), self._tell)
+        limits: dict[str, Any] = {"patience": self._patience, "connections": self._connections}
+        if self.engine == "sqlite":
+            engine: Sqlite | Postgres = Sqlite(self._address, outbox, **limits)
+        else:
+            engine = Postgres(self._address, outbox, **limits)
+        try:
+            await engine.open()
+        except BaseException:
+            await engine.close()
+            raise
+        self._opened = engine
+        self._bus = Bus(engine.route())
+        return self
+
+    async def close(self) -> None:
+        """What has begun is finished; subscriptions end."""
+        engine, self._opened = self._opened, None
+        if engine is not None and self._bus is not None:
+            await engine.close()
+            await self._bus.close()
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, failure: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def read(self, fn: Callable[[Transaction], T]) -> T:
+        """Run a function that only reads. It sees the database as it was at one moment."""
+        return await self._perform(fn, writes=False)
+
+    async def write(self, fn: Callable[[Transaction], T], *, isolation: Isolation = "serializable") -> T:
+        """Run a function that writes: whatever it raises, nothing of it is written."""
+        return await self._perform(fn, writes=True, isolation=isolation)
+
+    def subscribe(self, *topics: str) -> Subscription:
+        if self._opened is None or self._bus is None:
+            raise DatabaseClosed
+        return Subscription(self._bus, topics)
+
+    async def migrate(self, history: str, folder: Path) -> list[str]:
+        """Bring the tables of one user of the database up to date; the names of the migrations that were applied."""
+        # Not serializable: what others did while we waited for the lock has to be seen.
+        write = partial(self._perform, writes=True, isolation="read committed", rebuilds=True)
+        return await migrate(history, load(folder, self.engine), self.read, write)
+
+    async def _perform(self, fn: Callable[[Transaction], T], **how: Any) -> T:
+        if self._opened is None:
+            raise DatabaseClosed
+        return await perform(self._opened.submit, fn, **how)
+
+    def _tell(self, events: list[Event]) -> None:
+        if self._bus is not None:
+            self._bus.tell(events)
+
+
+def parse(url: str) -> tuple[Engine, str]:
+    """Which engine, and its address."""
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        return "sqlite", url or MEMORY
+    if scheme in ("postgresql", "postgres"):
+        return "postgresql", url
+    if scheme != "sqlite":
+        raise CannotOpen(f"“{scheme}” is not a database we know: sqlite:///path/to/file.db, or postgresql://host/name.")
+    path = unquote(rest)
+    if path in ("", "/:memory:", MEMORY):
+        return "sqlite", MEMORY
+    if not path.startswith("/"):
+        raise CannotOpen(f"sqlite://{rest} has no host to name: sqlite:///path/to/file.db has three slashes.")
+    # Others write four for an absolute path, and a drive comes after the third.
+    return "sqlite", re.sub(r"^/+(?=[A-Za-z]:[/\\])", "", re.sub(r"^/+", "/", path))

@@ -1,0 +1,133 @@
+"""A transaction on SQLite, and what SQLite says when something is wrong, in our words."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from portico.store.dialect import for_sqlite
+from portico.store.errors import (
+    BadStatement,
+    CannotOpen,
+    CheckFailed,
+    Damaged,
+    DiskFailed,
+    DiskFull,
+    Locked,
+    NoParent,
+    NotNull,
+    NotUnique,
+    ReadOnly,
+    StoreError,
+    UnfitValue,
+    Violated,
+)
+from portico.store.rows import Row, to_json
+from portico.store.transaction import Parameters, Transaction
+
+
+class SqliteTransaction(Transaction):
+    engine = "sqlite"
+    failures = (sqlite3.Error, OverflowError, UnicodeError, StoreError)
+
+    def __init__(self, connection: sqlite3.Connection, path: str, *, writes: bool) -> None:
+        super().__init__(writes)
+        self._connection = connection
+        self._path = path
+
+    @property
+    def alive(self) -> bool:
+        return self._connection.in_transaction
+
+    def lock(self, name: str) -> None:
+        """There is one writer at a time."""
+
+    def _run(self, sql: str, parameters: Parameters) -> int:
+        return self._connection.execute(for_sqlite(sql), _bound(parameters)).rowcount
+
+    def _many(self, sql: str, rows: Iterable[Parameters]) -> None:
+        self._connection.executemany(for_sqlite(sql), map(_bound, rows))
+
+    def _fetch(self, sql: str, parameters: Parameters) -> tuple[tuple[str, ...], list[Row]]:
+        cursor = self._connection.execute(for_sqlite(sql), _bound(parameters))
+        if cursor.description is None:
+            raise BadStatement(f"This gives no rows: {sql}")
+        return tuple(column[0] for column in cursor.description), cursor.fetchall()
+
+    def _script(self, sql: str, _: Any) -> None:
+        # `executescript` would commit first.
+        statement = ""
+        for part in for_sqlite(sql).split(";"):
+            statement += part + ";"
+            if sqlite3.complete_statement(statement):
+                self._connection.execute(statement)
+                statement = ""
+        if statement.strip("; \n\t"):
+            self._connection.execute(statement)
+
+    def _explain(self, failure: Exception) -> StoreError:
+        return explain(failure, self._path)
+
+
+def _bound(parameters: Parameters) -> Any:
+    """As the driver takes them. A list goes in as JSON, for `in :name`."""
+    if not isinstance(parameters, dict | list | tuple):
+        parameters = dict(parameters) if isinstance(parameters, Mapping) else list(parameters)
+    for value in parameters.values() if isinstance(parameters, dict) else parameters:
+        if type(value) is str:
+            if "\0" in value:
+                # SQLite would take it; PostgreSQL does not, and what works on one is to work on the other.
+                raise UnfitValue("Text with a NUL character cannot be stored. Take it out, or store bytes.")
+        elif type(value) is list:
+            if isinstance(parameters, dict):
+                return {name: to_json(one) if type(one) is list else one for name, one in parameters.items()}
+            return [to_json(one) if type(one) is list else one for one in parameters]
+    return parameters
+
+
+_SAID: dict[int, tuple[type[StoreError], str]] = {
+    sqlite3.SQLITE_BUSY: (Locked, "Another process has kept {path} locked for too long. Is a backup or a shell on it?"),
+    sqlite3.SQLITE_FULL: (DiskFull, "There is no room on the disk of {path}. Make some, and write again."),
+    sqlite3.SQLITE_IOERR: (DiskFailed, "The disk of {path} failed ({said}): a quota, a limit, or the device itself."),
+    sqlite3.SQLITE_READONLY: (ReadOnly, "{path} is not to be written to: {said}."),
+    sqlite3.SQLITE_CORRUPT: (Damaged, "{path} is damaged: {said}. Restore a backup, or try `sqlite3 {path} .recover`."),
+    sqlite3.SQLITE_NOTADB: (Damaged, "{path} is not an SQLite database, or its beginning is damaged."),
+    sqlite3.SQLITE_CANTOPEN: (CannotOpen, "{path} cannot be opened: {said}."),
+    sqlite3.SQLITE_PERM: (CannotOpen, "{path} cannot be opened: {said}."),
+    sqlite3.SQLITE_TOOBIG: (UnfitValue, "The value is too long for SQLite."),
+    sqlite3.SQLITE_MISMATCH: (UnfitValue, "The value is not of the column's type: {said}."),
+}
+
+_VIOLATED: dict[int, type[Violated]] = {
+    sqlite3.SQLITE_CONSTRAINT_UNIQUE: NotUnique,
+    sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY: NotUnique,
+    sqlite3.SQLITE_CONSTRAINT_ROWID: NotUnique,
+    sqlite3.SQLITE_CONSTRAINT_FOREIGNKEY: NoParent,
+    sqlite3.SQLITE_CONSTRAINT_CHECK: CheckFailed,
+    sqlite3.SQLITE_CONSTRAINT_NOTNULL: NotNull,
+}
+
+
+def explain(failure: Exception, path: str) -> StoreError:
+    if isinstance(failure, StoreError):
+        return failure
+    if isinstance(failure, OSError):
+        return CannotOpen(f"{path} cannot be opened: {failure.strerror}.")
+    if not isinstance(failure, sqlite3.Error):
+        return UnfitValue(f"The database cannot hold this value: {failure}")
+    code = getattr(failure, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
+    if code & 0xFF == sqlite3.SQLITE_CONSTRAINT:
+        return _violated(_VIOLATED.get(code, Violated), str(failure))
+    kind, words = _SAID.get(code & 0xFF, (BadStatement, "{said}"))
+    return kind(words.format(path=path, said=failure))
+
+
+def _violated(kind: type[Violated], said: str) -> Violated:
+    """`UNIQUE constraint failed: task.owner, task.name` has the columns; a check has its name there."""
+    names = said.partition("constraint failed: ")[2]
+    places = [name.split(".") for name in names.split(", ")]
+    if kind is not CheckFailed and all(len(place) == 2 for place in places):
+        return kind(table=places[0][0], columns=tuple(column for _, column in places))
+    return kind(constraint=re.sub(r"^index '(.*)'$", r"\1", names))

@@ -1,0 +1,186 @@
+"""A real PostgreSQL for tests: Debian's binaries, in a temporary folder, on a unix socket, not as root.
+
+    with postgres.server() as server:
+        url = server.create_database()
+
+It writes to the disk as in production (fsync is on). `NotInstalled` says why there is none; where CI is set, the
+binaries are installed first. Nothing of it is left when it is done.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import quote
+
+BINARIES = Path("/usr/lib/postgresql")
+VERSION = "15"
+SECONDS = 120.0
+INSTALL_SECONDS = 600.0
+SUPERUSER = "portico"
+
+
+class NotInstalled(Exception):
+    """There is no PostgreSQL to be had here; the text is the reason."""
+
+
+class Server:
+    """A running server."""
+
+    def __init__(self, binaries: Path, folder: Path, user: str | None) -> None:
+        self._binaries = binaries
+        self.folder = folder
+        self.data = folder / "data"
+        self._user = user
+        self._process: subprocess.Popen[bytes] | None = None
+        self._databases = 0
+        self._emptied: list[str] = []
+
+    def url(self, database: str) -> str:
+        return f"postgresql://{SUPERUSER}@/{database}?host={quote(str(self.folder), safe='')}"
+
+    def create_database(self) -> str:
+        """An empty one; its URL."""
+        if self._emptied:
+            return self._emptied.pop()
+        self._databases += 1
+        name = f"test_{os.getpid()}_{self._databases}"
+        self.sql(f"create database {name}")
+        return self.url(name)
+
+    def release(self, url: str) -> None:
+        """Empty it, for the next who asks: a database is a thousand files, and they take long to make and to remove."""
+        name = url.partition("@/")[2].partition("?")[0]
+        self.sql("set lock_timeout = '5s'; drop schema public cascade; create schema public", name)
+        self._emptied.append(url)
+
+    def sql(self, text: str, database: str = "postgres") -> str:
+        command = [*self._command("psql"), "-h", self.folder, "-U", SUPERUSER, "-d", database, "-XAtqc", text]
+        return self._must(command).strip()
+
+    def initialise(self) -> None:
+        self._must(
+            [*self._command("initdb"), "-D", self.data, "-U", SUPERUSER, "-A", "trust", "-E", "UTF8", "--locale=C"]
+        )
+
+    def start(self) -> None:
+        options = [
+            "-c",
+            "listen_addresses=",
+            "-c",
+            "max_connections=200",
+            "-c",
+            f"unix_socket_directories={self.folder}",
+        ]
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [*self._command("postgres"), "-D", self.data, *options],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self.folder,
+                user=self._user,
+                group=self._user,
+                extra_groups=[] if self._user else None,
+                start_new_session=True,
+            )
+        self._wait_until_ready()
+
+    def stop(self, how: signal.Signals = signal.SIGINT) -> None:
+        """SIGINT asks to end at once, SIGQUIT is a crash of all its processes."""
+        if self._process is not None:
+            self._process.send_signal(how)
+            self._process.wait(SECONDS)
+            self._process = None
+
+    def _wait_until_ready(self) -> None:
+        assert self._process is not None
+        until = time.monotonic() + SECONDS
+        ready = [*map(str, self._command("pg_isready")), "-q", "-h", str(self.folder), "-d", "postgres"]
+        while subprocess.run(ready, check=False).returncode != 0:
+            if self._process.poll() is not None or time.monotonic() > until:
+                self.stop(signal.SIGKILL)
+                raise RuntimeError(f"PostgreSQL does not start: {(self.folder / 'log').read_text()[-2000:]}")
+            time.sleep(0.02)
+
+    def _command(self, name: str) -> list[Path]:
+        return [self._binaries / name]
+
+    def _must(self, command: list[str | Path]) -> str:
+        done = subprocess.run(
+            list(map(str, command)),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=SECONDS,
+            check=False,
+            cwd=self.folder,
+            user=self._user,
+            group=self._user,
+            extra_groups=[] if self._user else None,
+        )
+        said = done.stdout.decode(errors="replace")
+        if done.returncode != 0:
+            raise RuntimeError(f"{command[0]} ended with {done.returncode}: {said}")
+        return said
+
+
+@contextmanager
+def server() -> Iterator[Server]:
+    """A server of one's own, for as long as it is needed."""
+    binaries = find()
+    # A short path, because the address of a unix socket has room for a hundred characters.
+    folder = Path(tempfile.mkdtemp(prefix="pg-", dir="/tmp"))
+    user = None
+    if os.geteuid() == 0:  # which PostgreSQL refuses to run as
+        user = "postgres"
+        shutil.chown(folder, user, user)
+        folder.chmod(0o755)
+    one = Server(binaries, folder, user)
+    try:
+        one.initialise()
+        one.start()
+        yield one
+    finally:
+        one.stop(signal.SIGQUIT)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def find() -> Path:
+    """The folder of the binaries."""
+    folder = BINARIES / VERSION / "bin"
+    if not (folder / "postgres").exists() and os.environ.get("CI"):
+        _install()
+    if not (folder / "postgres").exists():
+        raise NotInstalled(f"PostgreSQL {VERSION} is not installed: apt-get install postgresql-{VERSION}")
+    return folder
+
+
+def _install() -> None:
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    for command in (
+        ["apt-get", "update"],
+        ["apt-get", "install", "-y", "--no-install-recommends", f"postgresql-{VERSION}"],
+    ):
+        try:
+            done = subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                timeout=INSTALL_SECONDS,
+                check=False,
+                env=environment,
+            )
+        except (OSError, subprocess.TimeoutExpired) as why:
+            raise NotInstalled(f"`{' '.join(command)}` did not work: {why}") from None
+        if done.returncode != 0:
+            said = "\n".join(done.stdout.decode(errors="replace").splitlines()[-10:])
+            raise NotInstalled(f"`{' '.join(command)}` ended with {done.returncode}:\n{said}")

@@ -1,0 +1,131 @@
+"""What was acknowledged is there, whatever is killed and whenever."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import postgres
+from portico.store.database import Database
+from portico.store.errors import OutcomeUnknown
+from portico.store.transaction import Transaction
+
+ROUNDS = 20
+TABLES = "create table one (id bigint primary key, text text not null); create table other (id bigint primary key);"
+
+
+async def test_a_commit_waits_for_the_disk(sqlite_url: str) -> None:
+    """The power cannot be cut in a test; that SQLite was told what to do can be seen."""
+    async with Database(sqlite_url) as db:
+        told = await db.write(
+            lambda tx: [
+                tx.one(str, "pragma journal_mode"),
+                *(tx.one(int, f"pragma {name}") for name in ("synchronous", "fullfsync", "foreign_keys")),
+            ]
+        )
+    assert told == ["wal", 2, 1, 1]
+
+
+async def whole_pairs(db: Database) -> set[int]:
+    """The ids that are there; each twice, or something was half written."""
+    one, other = await db.read(
+        lambda tx: (tx.all(int, "select id from one"), tx.all(int, "select id from other")),
+    )
+    assert sorted(one) == sorted(other)
+    return set(one)
+
+
+async def test_a_process_killed_at_any_moment_loses_nothing_it_has_acknowledged(
+    shared_url: str, spawn: Callable[..., Any]
+) -> None:
+    async with Database(shared_url) as db:
+        await db.write(lambda tx: tx.script(TABLES))
+    acknowledged: set[int] = set()
+    for n in range(ROUNDS):
+        child = await spawn("pairs", shared_url, str(n * 1_000_000))
+        for _ in range(random.randrange(1, 200)):
+            acknowledged.add(await child.says())
+        acknowledged.update(await child.kill())
+        assert child.process.returncode == -signal.SIGKILL
+        async with Database(shared_url) as db:
+            assert acknowledged <= await whole_pairs(db)
+    assert len(acknowledged) >= ROUNDS
+
+
+async def test_a_killed_process_does_not_disturb_its_neighbours(shared_url: str, spawn: Callable[..., Any]) -> None:
+    async with Database(shared_url) as db:
+        await db.write(lambda tx: tx.script(TABLES))
+        acknowledged: set[int] = set()
+        for n in range(3):
+            child = await spawn("pairs", shared_url, str(n * 1_000_000))
+            acknowledged.add(await child.says())
+            for id in range(20):
+                await db.write(lambda tx, id=-n * 100 - id - 1: _pair(tx, id))
+                acknowledged.add(-n * 100 - id - 1)
+            acknowledged.update(await child.kill())
+        assert acknowledged <= await whole_pairs(db)
+
+
+def _pair(tx: Transaction, id: int) -> None:
+    tx.run("insert into one (id, text) values (?, 'x')", [id])
+    tx.run("insert into other (id) values (?)", [id])
+
+
+async def test_a_file_that_was_being_written_is_sound(
+    sqlite_url: str, tmp_path: Path, spawn: Callable[..., Any]
+) -> None:
+    async with Database(sqlite_url) as db:
+        await db.write(lambda tx: tx.script(TABLES))
+    for n in range(5):
+        child = await spawn("pairs", sqlite_url, str(n * 1_000_000))
+        for _ in range(50):
+            await child.says()
+        await child.kill()
+    connection = sqlite3.connect(tmp_path / "store.db")
+    assert connection.execute("pragma integrity_check").fetchall() == [("ok",)]
+    connection.close()
+
+
+async def test_a_server_that_crashes_loses_nothing_it_has_acknowledged(lonely_server: postgres.Server) -> None:
+    """And those who were writing go on when it is back, except one whose commit may or may not have happened."""
+    acknowledged: set[int] = set()
+    unknown: set[int] = set()
+    enough = {most: asyncio.Event() for most in (300, 700)}
+
+    async def writer(db: Database, first: int) -> None:
+        for id in range(first, first + 150):
+            try:
+                await db.write(lambda tx, id=id: _pair(tx, id))
+                acknowledged.add(id)
+            except OutcomeUnknown:
+                unknown.add(id)
+            if len(acknowledged) in enough:
+                enough[len(acknowledged)].set()
+
+    async with Database(lonely_server.create_database(), patience=60) as db:
+        await db.write(lambda tx: tx.script(TABLES))
+        writers = [asyncio.ensure_future(writer(db, n * 1000)) for n in range(8)]
+        for event in enough.values():
+            async with asyncio.timeout(60):
+                await event.wait()
+            await asyncio.to_thread(lonely_server.stop, signal.SIGQUIT)
+            await asyncio.to_thread(lonely_server.start)
+        await asyncio.gather(*writers)
+        found = await whole_pairs(db)
+    assert acknowledged <= found
+    assert found - acknowledged <= unknown
+    assert len(acknowledged) + len(unknown) == 8 * 150
+
+
+async def test_processes_that_count_together_lose_nothing(shared_url: str, spawn: Callable[..., Any]) -> None:
+    async with Database(shared_url) as db:
+        await db.write(lambda tx: tx.script("create table counter (n bigint); insert into counter (n) values (0);"))
+        children = [await spawn("count", shared_url, "100") for _ in range(3)]
+        for child in children:
+            assert await child.says() == "done"
+        assert await db.read(lambda tx: tx.one(int, "select n from counter")) == 300
