@@ -118,7 +118,7 @@ async def test_a_client_that_was_closed_says_so(call: str) -> None:
         await getattr(client, call)()
 
 
-@pytest.mark.parametrize("target", [5, None, object(), "no such thing"])
+@pytest.mark.parametrize("target", [5, None, object(), "", [], [1], {"name": "x"}, "nothing.json", "nowhere.py:server"])
 def test_what_cannot_be_talked_to_is_refused_at_once(target: Any) -> None:
     with pytest.raises(UsageError):
         Client(target)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from portico import Client
-from portico.client import client as clients
+from portico.client import connection as clients
 from portico.wire.errors import Closed, ConnectFailed, ProtocolError, TimedOut
 from portico.wire.revisions import HANDSHAKE, LATEST, NEWEST_HANDSHAKE
 
@@ -79,7 +81,7 @@ async def test_the_last_words_of_a_server_are_in_the_error() -> None:
 
 async def test_an_answer_beyond_the_bound_is_an_error_and_not_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     async with Client(HELLO) as client:
-        client._open._lines.longest = 1000  # type: ignore[attr-defined]
+        client._connection.link._lines.longest = 1000  # type: ignore[attr-defined]
         with pytest.raises(ProtocolError, match="more than 1000 bytes"):
             await client.call_tool("greet", {"name": "x" * 5000})
         assert (await client.call_tool("greet", {"name": "Ada"})).data == "Hello, Ada!"
@@ -108,3 +110,53 @@ def _is_running(pid: int) -> bool:
         return False
     # It may be dead and not yet buried.
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+async def test_a_client_that_is_killed_takes_its_servers_with_it(tmp_path: Path) -> None:
+    """Also those that do not notice, and their own children: there is nobody left to end them but the watchdog."""
+    pids = tmp_path / "pids"
+    deaf = (
+        "import os, signal, subprocess, sys, time\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
+        f"open({str(pids)!r} + '.new', 'w').write(f'{{os.getpid()}} {{child.pid}}')\n"
+        f"os.rename({str(pids)!r} + '.new', {str(pids)!r})\n"
+        "time.sleep(60)\n"
+    )
+    program = (
+        "import asyncio\nfrom portico import Client\n"
+        f"asyncio.run(Client([{sys.executable!r}, '-c', {deaf!r}], timeout=50).open())\n"
+    )
+    client = await asyncio.create_subprocess_exec(sys.executable, "-c", program)
+    async with asyncio.timeout(20):
+        await until(pids.exists)
+        client.kill()
+        await client.wait()
+        server, grandchild = map(int, pids.read_text().split())
+        await until(lambda: not alive(server) and not alive(grandchild))
+
+
+async def until(true: Callable[[], bool]) -> None:
+    """Other processes cannot be awaited, so they are looked at; whoever calls this sees that there is an end to it."""
+    for _ in iter(true, True):
+        await asyncio.sleep(0.02)
+
+
+def alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+async def test_a_child_is_not_shown_the_secrets_of_our_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = (
+        "import os\nfrom portico import Server\nserver = Server('environment', version='1')\n"
+        "@server.tool\ndef names() -> list[str]:\n    return sorted(os.environ)\nserver.run()\n"
+    )
+    monkeypatch.setenv("SOME_API_KEY", "secret")
+    async with Client([sys.executable, "-c", server], env={"ASKED": "for"}) as client:
+        names = (await client.call_tool("names")).data
+    assert "SOME_API_KEY" not in names
+    assert {"PATH", "ASKED"} <= set(names)

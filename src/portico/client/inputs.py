@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from inspect import isawaitable
 from typing import Any
 
-import msgspec
 from msgspec import Raw
 
 from portico.wire.content import TextContent
@@ -51,6 +50,14 @@ class Inputs:
             roots={} if self.roots is not None else None,
         )
 
+    def can_answer(self, method: str) -> bool:
+        handlers = {
+            "sampling/createMessage": self.sampling,
+            "elicitation/create": self.elicitation,
+            "roots/list": self.roots,
+        }
+        return handlers.get(method) is not None
+
     async def answer(self, method: str, params: Raw) -> Any:
         if method == "sampling/createMessage" and self.sampling is not None:
             return await self._sample(METHODS[method].decode(params))
@@ -71,14 +78,21 @@ class Inputs:
         """The user's answer. A handler may give the fields alone (accepted), or None (declined)."""
         assert self.elicitation is not None
         said = await _settled(self.elicitation(params))
-        if isinstance(said, ElicitResult):
-            return said
-        return ElicitResult("decline") if said is None else ElicitResult("accept", said)
+        if said is None:
+            return ElicitResult("decline")
+        answer = said if isinstance(said, ElicitResult) else ElicitResult("accept", said)
+        if answer.action != "accept" or params.mode != "form":
+            return ElicitResult(answer.action)  # content is for accepted forms (2025-11-25, client/elicitation)
+        return ElicitResult("accept", {**defaults(params.requested_schema), **(answer.content or {})})
 
 
 async def _settled(value: Any) -> Any:
     return await value if isawaitable(value) else value
 
 
-def encoded(answer: Any) -> Raw:
-    return Raw(msgspec.json.encode(answer))
+def defaults(schema: dict[str, Any]) -> dict[str, Any]:
+    """What a form holds before anybody has typed (2025-11-25, client/elicitation, Default Values)."""
+    fields = schema.get("properties")
+    if not isinstance(fields, dict):
+        return {}
+    return {name: field["default"] for name, field in fields.items() if isinstance(field, dict) and "default" in field}

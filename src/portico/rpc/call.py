@@ -55,6 +55,10 @@ class Call(Struct, kw_only=True):
     release: Callable[[], None] | None = None
     # The questions of the body that makes this call from the inside, which then are this call's too.
     rounds: Any = None
+    # Whether its body may go on as a task: see `ctx.detach`.
+    detachable: bool = False
+    # Others reach the same endpoint, and nobody has said which of them this is.
+    public: bool = False
     # What the call is about, where somebody had to look already.
     name: str = ""
     # Whose results these are, for a failure that is said on the answerer's behalf.

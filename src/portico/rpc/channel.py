@@ -59,11 +59,13 @@ class Channel:
         *,
         drain: Callable[[], Awaitable[None]] | None = None,
         principal: Any = None,
+        public: bool = False,
         most_in_flight: int = MOST_IN_FLIGHT,
     ) -> None:
         self.handler = handler
         self.send = send
         self.principal = principal
+        self.public = public
         self.most_in_flight = most_in_flight
         # What the stream has settled on; a session sets both. Until then batches are let in, because a client of
         # the one revision that has them may begin with one.
@@ -76,7 +78,8 @@ class Channel:
         self._asked: dict[RequestId, asyncio.Future[Raw]] = {}
         self._last_id = 0
         self._errands: set[asyncio.Task[Any]] = set()
-        self._closed = False
+        self.closed = False
+        self._reason: Exception | None = None
 
     # Reading
 
@@ -114,6 +117,7 @@ class Channel:
             return None if frame.id is UNSET else jsonrpc.error(frame.id, failure, MODERN)
         if stream is None:
             call.drain = self._drain
+        call.public = self.public
         if call.id is None:
             self._take_notice(call)
             return None
@@ -239,12 +243,12 @@ class Channel:
         *,
         timeout: float | None = None,
         send: Callable[[bytes], None] | None = None,
+        id: RequestId | None = None,
     ) -> Raw:
         """Ask the other side, wait for its answer, and give up properly: it is told when we stop waiting."""
-        if self._closed:
-            raise Closed("the connection is closed")
-        self._last_id += 1
-        id = self._last_id
+        if self.closed:
+            raise Closed(str(self._reason or "the connection is closed"))
+        id = self.new_id() if id is None else id
         future: asyncio.Future[Raw] = asyncio.get_running_loop().create_future()
         self._asked[id] = future
         try:
@@ -260,8 +264,12 @@ class Channel:
         finally:
             self._asked.pop(id, None)
 
+    def new_id(self) -> int:
+        self._last_id += 1
+        return self._last_id
+
     def _withdraw(self, id: RequestId) -> None:
-        if not self._closed:
+        if not self.closed:
             self.emit(notices.CANCELLED, notices.CancelledParams(request_id=id, reason="no longer waiting"))
 
     def _settle(self, frame: Frame) -> None:
@@ -303,7 +311,8 @@ class Channel:
 
     def close(self, reason: Exception | None = None) -> None:
         """Stop everything; whoever waits for an answer learns that there will be none."""
-        self._closed = True
+        self.closed = True
+        self._reason = self._reason or reason
         for running in list(self._running.values()):
             running.call.cancelled = True
             running.task.cancel()

@@ -12,9 +12,10 @@ from typing import Any
 from portico.legacy.session import Lifecycle, Session
 from portico.rpc.call import Handler
 from portico.rpc.channel import Channel
+from portico.transport.link import Link
 
 
-class Memory:
+class Memory(Link):
     """A client's Channel, connected to a Handler as over stdio."""
 
     def __init__(

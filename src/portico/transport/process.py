@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import signal
@@ -13,20 +12,71 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from msgspec import Raw
+
 from portico.rpc.call import Handler
 from portico.rpc.channel import Channel
+from portico.transport.link import LONGEST_ANSWER, Duplex
 from portico.transport.stdio import Lines
-from portico.wire.errors import Closed, ConnectFailed, ProtocolError
+from portico.transport.watchdog import watchdog
+from portico.wire.errors import Closed, ConnectFailed, TimedOut
+from portico.wire.jsonrpc import RequestId
 
 log = logging.getLogger("portico")
 
-LONGEST_ANSWER = 64 * 1024 * 1024
 LAST_WORDS = 20
+_INHERITED = frozenset(
+    {
+        "HOME",
+        "LANG",
+        "LANGUAGE",
+        "LOGNAME",
+        "PATH",
+        "SHELL",
+        "TERM",
+        "TMPDIR",
+        "TZ",
+        "USER",
+        "HTTP_PROXY",
+        "HTTPS_PROXY",
+        "NO_PROXY",
+        "http_proxy",
+        "https_proxy",
+        "no_proxy",
+        "SSL_CERT_DIR",
+        "SSL_CERT_FILE",
+        "NODE_EXTRA_CA_CERTS",
+        "VIRTUAL_ENV",
+        "PYTHONDONTWRITEBYTECODE",
+        "APPDATA",
+        "COMSPEC",
+        "HOMEDRIVE",
+        "HOMEPATH",
+        "LOCALAPPDATA",
+        "PATHEXT",
+        "PROCESSOR_ARCHITECTURE",
+        "PROGRAMDATA",
+        "PROGRAMFILES",
+        "SYSTEMDRIVE",
+        "SYSTEMROOT",
+        "TEMP",
+        "TMP",
+        "USERNAME",
+        "USERPROFILE",
+        "WINDIR",
+    }
+)
+_FAMILIES = ("LC_", "XDG_")
+LONGEST_WORD = 2000
+# Of its end one hears in pieces, in any order: this long is waited for the rest.
+GRACE = 0.25
+# What we have answered and it has not read. What we ask waits until there is room.
+MOST_UNREAD = 16 * 1024 * 1024
 # basic/lifecycle, Shutdown: close its input, then ask it to end, then end it.
 PATIENCE = 2.0
 
 
-class Process(asyncio.SubprocessProtocol):
+class Process(Duplex, asyncio.SubprocessProtocol):
     """A Channel to a child. It is in a process group of its own, so that its children go with it."""
 
     def __init__(
@@ -39,10 +89,12 @@ class Process(asyncio.SubprocessProtocol):
         longest: int = LONGEST_ANSWER,
         on_stderr: Callable[[str], None] | None = None,
     ) -> None:
+        super().__init__()
         self.command = list(command)
+        self.name = os.path.basename(self.command[0])
         self.channel = Channel(handler, self._send, drain=self._drain)
         self.exited = asyncio.Event()
-        self._env = None if env is None else {**os.environ, **env}
+        self._env = {**inherited(), **(env or {})}
         self._cwd = cwd
         self._lines = Lines(longest)
         self._words = Lines(64 * 1024)
@@ -52,6 +104,8 @@ class Process(asyncio.SubprocessProtocol):
         self._stdin: Any = None
         self._writable = asyncio.Event()
         self._writable.set()
+        self._unread = 0
+        self._silent: set[int] = set()
 
     async def start(self) -> None:
         loop = asyncio.get_running_loop()
@@ -72,6 +126,8 @@ class Process(asyncio.SubprocessProtocol):
         except OSError as failure:
             raise ConnectFailed(f"cannot start {self.command[0]!r}: {failure.strerror or failure}") from None
         self._stdin = self._transport.get_pipe_transport(0)
+        if sys.platform != "win32":
+            watchdog.watch(self._transport.get_pid())
 
     # What it says
 
@@ -82,31 +138,52 @@ class Process(asyncio.SubprocessProtocol):
             return
         for line in self._lines.feed(data):
             if line is None:
-                self.channel.fail(ProtocolError(f"{self.name} sent an answer of more than {self._lines.longest} bytes"))
-                continue
-            reply = self.channel.receive(line)
-            if reply is not None:
-                self._send(reply)
+                self._fail_all(f"an answer of more than {self._lines.longest} bytes")
+            else:
+                self.take(line)
 
     def _note(self, line: str) -> None:
-        self._stderr.append(line)
+        self._stderr.append(line[:LONGEST_WORD])
         if self._on_stderr is not None:
             self._on_stderr(line)
-
-    @property
-    def name(self) -> str:
-        return os.path.basename(self.command[0])
 
     # What we say
 
     def _send(self, message: bytes) -> None:
+        """What it has asked for: if it does not read the answers, it has had its last."""
+        if not self._writable.is_set():
+            self._unread += len(message)
+            if self._unread > MOST_UNREAD:
+                self.channel.close(self.farewell("asks without end, and does not read the answers"))
+                self._writable.set()
+                return
+        self._write(message)
+
+    def _write(self, message: bytes) -> None:
+        if self._trace is not None:
+            self._trace("sent", message)
         if self._stdin is not None and not self._stdin.is_closing():
             self._stdin.write(message + b"\n")
+
+    async def _ask(self, id: RequestId, method: str, params: Any, timeout: float | None) -> Raw:
+        if not self._writable.is_set():
+            await self._room(method, timeout)
+        return await self.channel.request(method, params, timeout=timeout, send=self._write, id=id)
+
+    async def _room(self, method: str, timeout: float | None) -> None:
+        try:
+            async with asyncio.timeout(timeout):
+                # Again and again, for whoever goes first may take all the room there is.
+                while not self._writable.is_set():
+                    await self._writable.wait()
+        except TimeoutError:
+            raise TimedOut(f"{method} was not read within {timeout} s") from None
 
     def pause_writing(self) -> None:
         self._writable.clear()
 
     def resume_writing(self) -> None:
+        self._unread = 0
         self._writable.set()
 
     async def _drain(self) -> None:
@@ -115,14 +192,32 @@ class Process(asyncio.SubprocessProtocol):
     # Its end
 
     def pipe_connection_lost(self, fd: int, failure: Exception | None) -> None:
-        if fd == 1 and not self.exited.is_set():
+        self._silent.add(fd)
+        if fd == 0:
+            # Whoever waits to say something need not.
+            self._writable.set()
+        elif fd == 1 or self.exited.is_set():
             # It may live on, but it will not answer any more.
-            self.channel.close(self.farewell("closed its output"))
+            self._await_end("closed its output")
 
     def process_exited(self) -> None:
-        code = self._transport.get_returncode() if self._transport is not None else None
         self.exited.set()
-        self.channel.close(self.farewell(f"exited with status {code}"))
+        self._await_end("")
+
+    def _await_end(self, what: str) -> None:
+        """Its status and its last words may still be on their way, and they say more."""
+        if self.exited.is_set() and self._silent >= {1, 2}:
+            self._over(what)
+        else:
+            asyncio.get_running_loop().call_later(GRACE, self._over, what)
+
+    def _over(self, what: str) -> None:
+        if not self.closed:
+            code = self._transport.get_returncode() if self._transport is not None else None
+            if self.exited.is_set() and code is not None:
+                what = f"exited with status {code}" if code >= 0 else f"was ended by signal {-code}"
+            self.channel.close(self.farewell(what or "ended"))
+            self.gap()
 
     def farewell(self, what: str) -> Closed:
         """What became of it, with its last words."""
@@ -141,9 +236,12 @@ class Process(asyncio.SubprocessProtocol):
             self._signal(signal.SIGTERM)
             await self._ended()
         # Also when it has ended by itself: its children may not have.
-        self._signal(signal.SIGKILL if sys.platform != "win32" else signal.SIGTERM)
-        await self._ended()
+        if self._signal(signal.SIGKILL if sys.platform != "win32" else signal.SIGTERM):
+            await self._ended()
+            await self._group_gone()
         transport.close()
+        if sys.platform != "win32":
+            watchdog.forget(transport.get_pid())
 
     async def _ended(self) -> bool:
         try:
@@ -153,15 +251,31 @@ class Process(asyncio.SubprocessProtocol):
             return False
         return True
 
-    def _signal(self, number: int) -> None:
+    async def _group_gone(self) -> None:
+        """Who is killed does not die at once. Orphans are buried by others, if at all, so this has an end."""
+        for _ in range(50):
+            if not self._signal(0):
+                return
+            await asyncio.sleep(0.005)
+
+    def _signal(self, number: int) -> bool:
+        """Whether there was anybody to hear it."""
         if self._transport is None:
-            return
+            return False
         pid = self._transport.get_pid()
-        with contextlib.suppress(ProcessLookupError, PermissionError):
+        try:
             if sys.platform == "win32":
                 os.kill(pid, number)
             else:
                 os.killpg(pid, number)
+        except (ProcessLookupError, PermissionError):
+            return False
+        return True
+
+
+def inherited() -> dict[str, str]:
+    """What a child gets of our environment: what it takes to run, and none of the secrets that may be in it."""
+    return {name: value for name, value in os.environ.items() if name in _INHERITED or name.startswith(_FAMILIES)}
 
 
 def _die_with_parent(parent: int) -> Callable[[], None]:

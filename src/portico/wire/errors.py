@@ -13,7 +13,12 @@ Error                        everything we raise on purpose
 │   ├── HeaderMismatch             -32020  2026-07-28
 │   ├── MissingCapability          -32021  2026-07-28
 │   └── UnsupportedVersion         -32022  2026-07-28
-├── TransportError           the bytes did not make it: ConnectFailed, Closed, TimedOut
+├── TransportError           the bytes did not make it
+│   ├── ConnectFailed              nothing answered where the server should be; nothing was sent
+│   ├── Closed                     the other side is gone
+│   │   └── SessionLost            it is there, and does not know us any more
+│   ├── TimedOut                   no answer in time
+│   └── BadStatus                  an HTTP status where an answer should be
 ├── ToolError                a tool said no: an isError result, never a JSON-RPC error
 │   └── Refused                    because the client would not answer what the tool asked of it
 └── UsageError               our API was misused; raised while building, never while answering
@@ -36,6 +41,8 @@ class ProtocolError(Error):
 
     code: int = -32603
     title: ClassVar[str] = "Internal error"
+    # The HTTP status that it came with, where it came over HTTP.
+    status: int = 0
 
     def __init__(self, message: str = "", data: Any = None, *, code: int | None = None) -> None:
         super().__init__(message or self.title)
@@ -133,6 +140,18 @@ class ConnectFailed(TransportError):
 
 class Closed(TransportError):
     """The other side is gone."""
+
+
+class SessionLost(Closed):
+    """The other side is there, and does not know us any more. A new session can be had."""
+
+
+class BadStatus(TransportError):
+    """HTTP said no, and not in the protocol's words."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class TimedOut(TransportError):

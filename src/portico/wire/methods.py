@@ -92,8 +92,8 @@ _ROWS = (
     Method("tasks/result", "both", V2025_11_25, _LAST_HANDSHAKE, tasks.TaskParams, Raw),
     Method("tasks/list", "both", V2025_11_25, _LAST_HANDSHAKE, tools.ListParams, tasks.ListTasksResult),
     Method("tasks/update", "to server", V2026_07_28, _LAST, tasks.UpdateTaskParams, EmptyResult, "taskId"),
-    Method("notifications/tasks/status", "both", V2025_11_25, _LAST_HANDSHAKE, tasks.TaskStatusParams),
-    Method("notifications/tasks", "to client", V2026_07_28, _LAST, notices.NoticeParams),
+    Method(notices.TASK_STATUS, "both", V2025_11_25, _LAST_HANDSHAKE, tasks.TaskStatusParams),
+    Method(notices.TASK, "to client", V2026_07_28, _LAST, tasks.TaskNotice),
     # what a client answers
     Method(
         "sampling/createMessage",

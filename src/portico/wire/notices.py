@@ -19,6 +19,8 @@ RESOURCES_CHANGED = "notifications/resources/list_changed"
 RESOURCE_UPDATED = "notifications/resources/updated"
 ROOTS_CHANGED = "notifications/roots/list_changed"
 ELICITATION_COMPLETE = "notifications/elicitation/complete"
+TASK = "notifications/tasks"
+TASK_STATUS = "notifications/tasks/status"
 ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
 
 

@@ -40,7 +40,7 @@ class Skill(Struct, frozen=True):
 
 class ListSkillsResult(CacheableResult, kw_only=True):
     skills: list[Skill]
-    next_cursor: str | UnsetType = UNSET
+    next_cursor: str | UnsetType | None = UNSET
 
 
 class GetSkillParams(Struct, gc=False):
@@ -58,7 +58,7 @@ class ReadDirectoryParams(Struct, gc=False):
 
 class ReadDirectoryResult(CacheableResult, kw_only=True):
     resources: list[Resource]
-    next_cursor: str | UnsetType = UNSET
+    next_cursor: str | UnsetType | None = UNSET
 
 
 # No `named`: the draft does not put these into the header Mcp-Name, and 2026-07-28 lists the methods that have it.

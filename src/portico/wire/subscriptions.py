@@ -14,6 +14,8 @@ class Filter(Struct, omit_defaults=True, rename="camel"):
     prompts_list_changed: bool = False
     resources_list_changed: bool = False
     resource_subscriptions: list[str] | None = None
+    # Of the extension io.modelcontextprotocol/tasks.
+    task_ids: list[str] | None = None
 
 
 class ListenParams(Struct):

@@ -18,6 +18,8 @@ RELATED = "io.modelcontextprotocol/related-task"
 
 Status = Literal["working", "input_required", "completed", "failed", "cancelled"]
 
+ENDED = frozenset({"completed", "failed", "cancelled"})
+
 
 class TaskParams(Struct, rename="camel", gc=False):
     """What names a task."""
@@ -46,6 +48,31 @@ class CreateTaskResult(Result, kw_only=True):
     task: Task
 
 
+class TaskResult(Result, kw_only=True):
+    """A task as the answer to `tasks/get` and `tasks/cancel` of 2025-11-25: flat."""
+
+    task_id: str
+    status: Status
+    status_message: str | None = None
+    created_at: str
+    last_updated_at: str
+    ttl: int | None
+    poll_interval: int | None = None
+
+
+class TaskHandle(Struct, omit_defaults=True, rename="camel", tag_field="resultType", tag="task", kw_only=True):
+    """The extension's answer to a call that has become a task."""
+
+    task_id: str
+    status: Status
+    status_message: str | None = None
+    created_at: str
+    last_updated_at: str
+    ttl_ms: int | None
+    poll_interval_ms: int | None = None
+    meta: Any = field(default=UNSET, name="_meta")
+
+
 class ListTasksResult(Result, kw_only=True):
     tasks: list[Task]
     next_cursor: str | UnsetType | None = UNSET
@@ -72,3 +99,24 @@ class DetailedTask(Result, kw_only=True):
     result: Any = UNSET
     error: Any = UNSET
     input_requests: Any = UNSET
+
+
+class TaskNotice(Struct, omit_defaults=True, rename="camel", kw_only=True):
+    """`notifications/tasks`: a whole task, told to a listener."""
+
+    meta: dict[str, Any] = field(name="_meta")
+    task_id: str
+    status: Status
+    status_message: str | None = None
+    created_at: str
+    last_updated_at: str
+    ttl_ms: int | UnsetType | None = UNSET
+    poll_interval_ms: int | None = None
+    result: Any = UNSET
+    error: Any = UNSET
+    input_requests: Any = UNSET
+
+
+def notified(task: DetailedTask, tag: dict[str, Any]) -> TaskNotice:
+    members = {name: getattr(task, name) for name in TaskNotice.__struct_fields__ if name != "meta"}
+    return TaskNotice(meta=tag, **members)

@@ -53,6 +53,8 @@ class CallToolParams(Struct, rename="camel", gc=False):
     arguments: Raw = NOTHING
     input_responses: Raw = NOTHING
     request_state: str | UnsetType = UNSET
+    # 2025-11-25: a wish for a task. The extension that came after it has the name for something else, and ignores it.
+    task: Raw = NOTHING
 
 
 class CallToolResult(Result, kw_only=True):

@@ -379,7 +379,9 @@ class _OldStream:
         self.outlet = outlet
         self.traffic = traffic
         self.session = HttpSession(handler, principal, traffic)
-        self.channel = Channel(self.session.session, self.send, drain=outlet.drain, principal=principal)
+        self.channel = Channel(
+            self.session.session, self.send, drain=outlet.drain, principal=principal, public=principal is None
+        )
         self.channel.congested = lambda: outlet.buffered() > MOST_UNREAD
         self.session.channel = self.channel
         self.session.session.stream = self.channel

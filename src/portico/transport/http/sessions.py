@@ -145,7 +145,7 @@ class HttpSession:
         self.id = os.urandom(24).hex()
         self.principal = principal
         self.alone = Stream(self, 0, None)
-        self.channel = Channel(self.session, self.alone.send, principal=principal)
+        self.channel = Channel(self.session, self.alone.send, principal=principal, public=principal is None)
         self.session.stream = self.channel
         self.used = time.monotonic()
         self._streams: dict[int, Stream] = {0: self.alone}

@@ -1,0 +1,308 @@
+"""Hearing of changes: one way to say it for every revision."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import AsyncIterator
+from types import TracebackType
+from typing import Any, Literal, Protocol, Self
+
+import msgspec
+from msgspec import Raw, Struct
+
+from portico.transport.link import Link
+from portico.wire import meta as metas
+from portico.wire import notices
+from portico.wire.errors import Error, ProtocolError, TimedOut, TransportError
+from portico.wire.jsonrpc import RequestId
+from portico.wire.subscriptions import AcknowledgedParams, Filter
+from portico.wire.tasks import EXTENSION
+
+log = logging.getLogger("portico")
+
+# A change that was not fetched yet is remembered once, however often it is said; of so many resources at most.
+MOST_PENDING = 10_000
+LONGEST_URI = 8192
+PAUSE, LONGEST_PAUSE = 0.1, 30.0
+
+Kind = Literal["tools", "prompts", "resources", "resource"]
+
+_KINDS: dict[str, Kind] = {
+    notices.TOOLS_CHANGED: "tools",
+    notices.PROMPTS_CHANGED: "prompts",
+    notices.RESOURCES_CHANGED: "resources",
+    notices.RESOURCE_UPDATED: "resource",
+}
+
+
+class Change(Struct, frozen=True):
+    """What has changed: a list (`tools`, `prompts`, `resources`), or one `resource`, whose URI is given.
+
+    `missed`: nothing was heard for a while, so it may have changed. What was fetched before is to be fetched again.
+    """
+
+    kind: Kind
+    uri: str | None = None
+    missed: bool = False
+
+
+class Asking(Protocol):
+    """What a Listener needs of its client."""
+
+    @property
+    def modern(self) -> bool: ...
+
+    @property
+    def timeout(self) -> float | None: ...
+
+    async def alive(self) -> Link: ...
+
+    async def bears(self, link: Link | None, failure: Error, *, patient: bool) -> bool: ...
+
+    def dressed(self, params: dict[str, Any]) -> dict[str, Any]: ...
+
+    def declaring(self, extension: str) -> dict[str, Any]: ...
+
+    async def subscribe(self, uri: str) -> None: ...
+
+    async def forsake(self, uri: str) -> None: ...
+
+
+class Listener:
+    """`async for change in client.listen(tools=True)`, or the same inside `async with`, which waits until it is on.
+
+    The end of the loop is the server's: it said that there will be no more. A connection that breaks is made again.
+    """
+
+    def __init__(self, asking: Asking, wanted: Filter, listeners: set[Listener]) -> None:
+        self.wanted = wanted
+        # What the server agreed to; None until it has.
+        self.honoured: Filter | None = None
+        self._asking = asking
+        self._listeners = listeners
+        self._pending: dict[Change, None] = {}
+        self._news = asyncio.Event()
+        self._on: asyncio.Future[None] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._id: RequestId | None = None
+        self._failure: Exception | None = None
+        self._ended = False
+        # Nothing was heard for a while, and the listener is not on again yet.
+        self._gap = False
+        self._told = False
+        # Set when a session may be no more, or its server has become a newer one; None where it is not waited for.
+        self._moved: asyncio.Event | None = None
+        self._polite = True
+
+    # As a block, and as an iterator
+
+    async def __aenter__(self) -> Self:
+        self._listeners.add(self)
+        self._on = asyncio.get_running_loop().create_future()
+        self._task = asyncio.get_running_loop().create_task(self._listen())
+        try:
+            async with asyncio.timeout(self._asking.timeout):
+                await self._on
+        except TimeoutError:
+            await self.close()
+            raise TimedOut(f"listening was not acknowledged within {self._asking.timeout:g} s") from None
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, failure: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def __aiter__(self) -> AsyncIterator[Change]:
+        own = self._task is None
+        if own:
+            await self.__aenter__()
+        try:
+            while True:
+                while self._pending:
+                    change = next(iter(self._pending))
+                    del self._pending[change]
+                    yield change
+                if self._ended:
+                    break
+                self._news.clear()
+                await self._news.wait()
+            if self._failure is not None:
+                raise self._failure
+        finally:
+            if own:
+                await self.close()
+
+    async def close(self, *, polite: bool = True) -> None:
+        """Stop listening. `polite`: a session is told; there is no need to when it ends as well."""
+        self._polite = polite
+        self._listeners.discard(self)
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait({task})
+        if self._on is not None and not self._on.done():
+            self._on.cancel()
+
+    # What is heard
+
+    def hear(self, method: str, params: Raw) -> None:
+        """Any notice that came to the client; it is ours if it carries our id, or if there are no ids."""
+        try:
+            id = metas.members(params).get(metas.SUBSCRIPTION_ID)
+            if self._asking.modern and (id != self._id or isinstance(id, bool)):
+                return
+            if method == notices.ACKNOWLEDGED:
+                self._acknowledge(msgspec.json.decode(params, type=AcknowledgedParams).notifications)
+            elif (kind := _KINDS.get(method)) is not None:
+                self._note(kind, params)
+        except (msgspec.DecodeError, RecursionError) as failure:
+            log.debug("%s: %s", method, failure)
+
+    def _acknowledge(self, honoured: Filter) -> None:
+        self.honoured = honoured
+        if self._gap:
+            self._gap = False
+            # Events are not replayed (basic/utilities/subscriptions). Told now, and not when it broke: whoever
+            # fetches anew because of it hears of what changes after that.
+            self.missed()
+        self._switch_on()
+
+    def _note(self, kind: Kind, params: Raw) -> None:
+        uri = msgspec.json.decode(params, type=notices.ResourceUpdatedParams).uri if kind == "resource" else None
+        if self._asking.modern or self._wants(kind, uri):
+            self._add(Change(kind, uri))
+
+    def _wants(self, kind: Kind, uri: str | None) -> bool:
+        """Before 2026-07-28 a client hears everything, so each listener picks what is its own."""
+        wanted = self.wanted
+        if kind == "resource":
+            above = wanted.resource_subscriptions or ()
+            return any(uri == one or str(uri).startswith(one.rstrip("/") + "/") for one in above)
+        return bool(getattr(wanted, f"{kind}_list_changed"))
+
+    def _add(self, change: Change) -> None:
+        long = change.uri is not None and len(change.uri) > LONGEST_URI
+        if not long and (len(self._pending) < MOST_PENDING or change in self._pending):
+            self._pending[change] = None
+            self._news.set()
+        else:
+            # More than can be told one by one.
+            self._pending.clear()
+            self.missed()
+
+    def missed(self) -> None:
+        """There was a gap: whatever was listened for may have changed in it."""
+        wanted = self.honoured or self.wanted
+        for kind in ("tools", "prompts", "resources"):
+            if getattr(wanted, f"{kind}_list_changed"):
+                self._pending[Change(kind, missed=True)] = None
+        for uri in wanted.resource_subscriptions or ():
+            self._pending[Change("resource", uri, missed=True)] = None
+        self._news.set()
+
+    def lost(self) -> None:
+        """A session was not heard of for a while, or its connection is broken. Who only listens has to look."""
+        if self._moved is not None:
+            self._moved.set()
+
+    def reopened(self) -> None:
+        """The connection is a new one. 2026-07-28 notices by itself; a session's listener has to be told."""
+        if self._moved is None:
+            return
+        if self._asking.modern:
+            self._moved.set()
+        else:
+            self._told = True
+            self.missed()
+
+    def _switch_on(self) -> None:
+        if self._on is not None and not self._on.done():
+            self._on.set_result(None)
+
+    # Keeping at it
+
+    async def _listen(self) -> None:
+        try:
+            while not await (self._request() if self._asking.modern else self._subscribe()):
+                # It is of another era now, and is listened to in another way.
+                self._gap = True
+        except Exception as failure:
+            self._failure = failure
+            if self._on is not None and not self._on.done():
+                self._on.set_exception(failure)
+                self._failure = None
+        finally:
+            self._ended = True
+            self._news.set()
+
+    async def _request(self) -> bool:
+        """2026-07-28: a request that goes on. When it ends without a result, it is made again. True: it is over."""
+        pause = PAUSE
+        while True:
+            link = None
+            try:
+                link = await self._asking.alive()
+                if not self._asking.modern:
+                    return False
+                self._id = link.new_id()
+                params: dict[str, Any] = {"notifications": self.wanted}
+                if self.wanted.task_ids:
+                    params["_meta"] = self._asking.declaring(EXTENSION)
+                await link.request("subscriptions/listen", self._asking.dressed(params), id=self._id)
+                if self._on is not None and not self._on.done():
+                    raise ProtocolError(f"{link.name} ended subscriptions/listen before it had begun")
+                return True
+            except (TransportError, ProtocolError) as failure:
+                # Whoever waits for the beginning is told why there is none.
+                begun = self._on is None or self._on.done()
+                if not await self._asking.bears(link, failure, patient=begun):
+                    raise
+            pause = min(LONGEST_PAUSE, pause * 2) if self._gap else PAUSE
+            self._gap = True
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+
+    async def _subscribe(self) -> bool:
+        """Before: resources are subscribed to one by one, and the rest comes unasked. False: it has become newer."""
+        uris = self.wanted.resource_subscriptions or []
+        taken: list[str] = []
+        self._moved = asyncio.Event()
+        try:
+            for uri in uris:
+                await self._asking.subscribe(uri)
+                taken.append(uri)
+            self._acknowledge(self.wanted)
+            while not self._asking.modern:
+                await self._moved.wait()
+                self._moved.clear()
+                await self._mend()
+            return False
+        except ProtocolError:
+            if self._asking.modern:
+                return False
+            raise
+        finally:
+            self._moved = None
+            for uri in taken if self._polite else ():
+                await asyncio.shield(self._asking.forsake(uri))
+
+    async def _mend(self) -> None:
+        """Have the connection made again if it is broken: whoever only listens would never notice."""
+        pause = PAUSE
+        self._told = False
+        while True:
+            try:
+                await self._asking.alive()
+                break
+            except (TransportError, ProtocolError) as failure:
+                if not await self._asking.bears(None, failure, patient=True):
+                    raise
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+            pause = min(LONGEST_PAUSE, pause * 2)
+        if not self._told and not self._asking.modern:
+            self.missed()

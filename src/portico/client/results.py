@@ -1,0 +1,265 @@
+"""What a tool gave, and what it promised to give."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import re
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Struct
+
+from portico.client.weight import Weight, local, weight
+from portico.wire.content import TextContent
+from portico.wire.errors import ProtocolError, UsageError
+from portico.wire.tools import WRAPPED, ReceivedToolResult, Tool
+from portico.wire.validators import Validator, compiled
+
+# Schemas are the server's. Longer ones are not held against anything, and nothing is followed deeper than this.
+LONGEST_SCHEMA = 256 * 1024
+DEEPEST = 64
+# Nor is a value looked at more often than this, or read with more than so many values in it.
+MOST_LOOKS = 20_000_000
+LARGEST = 200_000
+# The weight of a schema up to which anything may be done with it.
+EASY = 500
+
+_TEXT = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
+# All of it up to a text that does not end.
+_WHOLE = re.compile(rb'(?:[^"]++|"(?:[^"\\]++|\\.)*+")*+', re.DOTALL)
+_PIECE = 2**20
+
+_FORMATS: dict[str, Callable[[str], Any]] = {
+    "date-time": datetime.datetime.fromisoformat,
+    "date": datetime.date.fromisoformat,
+    "time": datetime.time.fromisoformat,
+    "uuid": uuid.UUID,
+}
+
+
+class CallToolResult(Struct):
+    """What a tool gave: blocks for a model, `structured` for programs, `data` for you."""
+
+    content: list[Any]
+    structured: Any = None
+    is_error: bool = False
+    meta: dict[str, Any] | None = None
+    # The value itself: of the type that was asked for, or as the tool's output schema has it, or the text.
+    data: Any = None
+
+    @property
+    def text(self) -> str:
+        return "".join(block.text for block in self.content if isinstance(block, TextContent))
+
+
+class Promise(Struct):
+    """What one tool says about its calls and its results."""
+
+    schema: dict[str, Any] | None
+    # To call it twice is as good as once, if the server is to be believed.
+    repeatable: bool
+    _check: Check | None = None
+
+    @property
+    def wraps(self) -> bool:
+        """Whether `{"result": …}` is only the wrapping of a value that is no object."""
+        return self.schema is not None and bool(self.schema.get(WRAPPED))
+
+    def broken_by(self, structured: Any) -> str | None:
+        """What is wrong with a result. ValueError: the schema is none, is too much, or refers to what is not in it."""
+        if self._check is None:
+            self._check = _check_for(self.schema)
+        return self._check.complaint(structured)
+
+
+class Check(Struct, frozen=True):
+    """A schema that was found fit to be used, or why it was not."""
+
+    validator: Validator | None = None
+    weight: Weight = Weight(1, False)
+    unfit: str = ""
+
+    def complaint(self, value: Any) -> str | None:
+        if self.unfit:
+            raise ValueError(self.unfit)
+        if self.validator is None or self._takes_too_long(value) or self.validator.is_valid(value):
+            return None
+        if self.weight.recursive or self.weight.times > EASY:
+            # To say why, all ways to be valid are gone through, and here they multiply.
+            return "it does not fit"
+        return str(next(iter(self.validator.iter_errors(value))).message)[:300]
+
+    def _takes_too_long(self, value: Any) -> bool:
+        return self.weight.times > EASY // 10 and size_of(value, MOST_LOOKS) * self.weight.times > MOST_LOOKS
+
+
+def _check_for(schema: dict[str, Any] | None) -> Check:
+    try:
+        if schema is None or len(msgspec.json.encode(schema)) > LONGEST_SCHEMA:
+            return Check()
+        weighed = weight(schema)
+        return Check(compiled(schema), weighed)
+    except (ValueError, RecursionError) as failure:
+        return Check(unfit=str(failure)[:300])
+
+
+def has_more_values(said: bytes, most: int) -> bool:
+    """Whether JSON has more values than that, going by what separates them."""
+    if _separators(said) <= most:
+        return False
+    # Texts have commas too. A piece at a time, for what is cut out of it takes room as well.
+    count, at, inside = 0, 0, False
+    while at < len(said):
+        end = at + _PIECE
+        while said[end - 1 : end] == b"\\":
+            end += 1
+        piece = b'"' + said[at:end] if inside else said[at:end]
+        whole = _WHOLE.match(piece)
+        assert whole is not None
+        inside = whole.end() < len(piece)
+        count += _separators(_TEXT.sub(b"", piece[: whole.end()]))
+        if count > most:
+            return True
+        at = end
+    return False
+
+
+def _separators(said: bytes) -> int:
+    return said.count(b",") + said.count(b"[") + said.count(b"{")
+
+
+def size_of(value: Any, most: int) -> int:
+    """How many values are in a value; there may be more once there are that many."""
+    waiting, count = [value], 0
+    while waiting and count < most:
+        one = waiting.pop()
+        count += 1
+        if isinstance(one, dict):
+            waiting += one.values()
+        elif isinstance(one, list):
+            waiting += one
+    return count
+
+
+def promise(tool: Tool) -> Promise:
+    hints = tool.annotations
+    harmless = hints is not None and bool(hints.read_only_hint or hints.idempotent_hint)
+    return Promise(tool.output_schema, harmless)
+
+
+def read(
+    said: ReceivedToolResult, returns: Any, promised: Promise | None, name: str, *, validate: bool = True
+) -> CallToolResult:
+    """The result as its caller wants it. What breaks the tool's own promise is refused."""
+    structured = None if said.structured_content is UNSET else said.structured_content
+    meta = None if said.meta is UNSET else said.meta
+    result = CallToolResult(said.content, structured, said.is_error, meta)
+    given = said.structured_content is not UNSET
+    if said.is_error:
+        result.data = structured if given else result.text or None
+        return result
+    value: Any = structured if given else result.text or None
+    if promised is not None and promised.schema is not None:
+        if validate:
+            _check(structured, given, promised, name)
+        if given:
+            # Somebody who has a type of their own says there what is a date; the schema need not agree.
+            value = decoded(value, promised.schema) if returns is None else value
+            value = _unwrapped(value, promised)
+    result.data = value if returns is None else typed(value, returns, given=given, name=name)
+    return result
+
+
+def _check(structured: Any, given: bool, promised: Promise, name: str) -> None:
+    """2026-07-28, server/tools, Output Schema: servers must keep to it, and clients should look."""
+    if not given:
+        raise ProtocolError(f"{name} has an output schema, and gave no structured content")
+    try:
+        reason = promised.broken_by(structured)
+    except ValueError as failure:
+        raise ProtocolError(f"{name}: its output schema cannot be used: {failure}") from None
+    if reason is not None:
+        raise ProtocolError(f"{name} gave a result that breaks its own output schema: {reason}")
+
+
+def _unwrapped(value: Any, promised: Promise) -> Any:
+    """The value, out of the object that older revisions put around it."""
+    return value["result"] if promised.wraps and isinstance(value, dict) and "result" in value else value
+
+
+def typed(value: Any, returns: Any, *, given: bool, name: str) -> Any:
+    """A value of the type the caller asked for. A text is taken for JSON unless a text was asked for."""
+    try:
+        if not given and returns is not str and isinstance(value, str):
+            return msgspec.json.decode(value, type=returns, dec_hook=_model)
+        return msgspec.convert(value, returns, strict=False, dec_hook=_model)
+    except (ValueError, RecursionError) as reason:
+        raise ProtocolError(f"{name} gave a result that is no {returns}: {str(reason)[:300]}") from None
+    except TypeError as reason:
+        raise UsageError(f"`returns` is no type that a result can be given: {reason}") from None
+
+
+def _model(kind: type[Any], value: Any) -> Any:
+    """What msgspec does not know: the models of pydantic."""
+    if hasattr(kind, "model_validate"):
+        return kind.model_validate(value)
+    raise TypeError(f"{kind} is not supported")
+
+
+def decoded(value: Any, schema: dict[str, Any]) -> Any:
+    """A JSON value with its dates, times and ids as such, where the schema says that they are."""
+    size = size_of(value, LARGEST)
+    try:
+        return _Decoder(schema, 16 * size + 1000).read(value, schema, 0) if size < LARGEST else value
+    except _Enough:
+        return value
+
+
+class _Enough(Exception):
+    """The schema makes more work of the value than it is worth: it stays as it came."""
+
+
+class _Decoder:
+    def __init__(self, root: dict[str, Any], steps: int) -> None:
+        self._root = root
+        self._steps = steps
+
+    def read(self, value: Any, schema: Any, depth: int) -> Any:
+        self._steps -= 1
+        if self._steps < 0:
+            raise _Enough
+        if not isinstance(schema, dict) or depth > DEEPEST:
+            return value
+        if isinstance(schema.get("$ref"), str):
+            return self.read(value, local(schema["$ref"], self._root), depth + 1)
+        if isinstance(value, str):
+            return self._formatted(value, schema, depth)
+        if isinstance(value, dict):
+            known = schema.get("properties")
+            known = known if isinstance(known, dict) else {}
+            rest = schema.get("additionalProperties")
+            if known or isinstance(rest, dict):
+                return {name: self.read(one, known.get(name, rest), depth + 1) for name, one in value.items()}
+        if isinstance(value, list) and "items" in schema:
+            return [self.read(one, schema["items"], depth + 1) for one in value]
+        return self._by_choice(value, schema, depth)
+
+    def _formatted(self, text: str, schema: dict[str, Any], depth: int) -> Any:
+        read = _FORMATS.get(str(schema.get("format")))
+        if read is not None:
+            with contextlib.suppress(ValueError):
+                return read(text)
+            return text
+        return self._by_choice(text, schema, depth)
+
+    def _by_choice(self, value: Any, schema: dict[str, Any], depth: int) -> Any:
+        """`X | None` and its like: the first alternative that makes something of it."""
+        for key in ("anyOf", "oneOf"):
+            for one in schema.get(key) or () if isinstance(schema.get(key), list) else ():
+                found = self.read(value, one, depth + 1)
+                if found is not value and found != value:
+                    return found
+        return value

@@ -1,0 +1,234 @@
+"""One HTTP/1.1 connection to a server: one exchange at a time, and what comes back is bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import deque
+from typing import Any
+
+import httptools
+
+from portico.wire.errors import Closed, ConnectFailed, ProtocolError
+
+LONGEST_HEAD = 64 * 1024
+# How much of a body may lie here unread before the server is asked to wait.
+AHEAD = 256 * 1024
+# Asked after a minute of silence, and given up after another.
+_WHEN = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
+_KEEP_ALIVE = [
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    *((socket.IPPROTO_TCP, getattr(socket, name), value) for name, value in _WHEN.items() if hasattr(socket, name)),
+]
+
+
+class Answer:
+    """A response: its head at once, its body as it comes. Read it to the end, or close it."""
+
+    __slots__ = ("_body", "connection", "done", "headers", "status")
+
+    def __init__(self, connection: Connection, status: int, headers: dict[str, str]) -> None:
+        self.status = status
+        # Names in lower case; what came more than once is joined, as RFC 9110, section 5.3 has it.
+        self.headers = headers
+        self.connection = connection
+        # Whoever asked is done with it, and the connection may be somebody else's by now.
+        self.done = False
+        self._body: bytes | None = None
+
+    @property
+    def kind(self) -> str:
+        """The media type, without parameters."""
+        return self.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+    async def more(self) -> bytes:
+        """The next piece of the body; empty at its end."""
+        return b"" if self.done else await self.connection.more()
+
+    async def read(self, longest: int) -> bytes:
+        """All of the body, and once more for who asks again. What is longer than that is not read."""
+        if self._body is not None:
+            return self._body
+        # Not a list of pieces: many small ones take many times the room of what is in them.
+        body = bytearray()
+        while part := await self.more():
+            body += part
+            if len(body) > longest:
+                self.connection.drop()
+                raise ProtocolError(f"the answer is longer than {longest} bytes")
+        self._body = bytes(body)
+        return self._body
+
+    def forgo(self) -> None:
+        """The body is not wanted: whoever asks for it finds none."""
+        self._body = b""
+
+    def close(self) -> None:
+        """A body that was not read to its end takes the connection with it."""
+        if not self.done:
+            self.done = True
+            self.connection.leave()
+
+
+class Connection(asyncio.Protocol):
+    """Bytes to Answers, by llhttp."""
+
+    def __init__(self) -> None:
+        self.ended = False
+        self.idle_since = 0.0
+        self.transport: Any = None
+        self._parser = httptools.HttpResponseParser(self)
+        self._head: asyncio.Future[Answer] | None = None
+        self._headers: dict[str, str] = {}
+        self._size = 0
+        # Bytes since the last that were of any use: the parser holds on to a line until it ends.
+        self._useless = 0
+        self._parts: deque[bytes] = deque()
+        self._ahead = 0
+        self._paused = False
+        self._waiting: asyncio.Future[None] | None = None
+        self._busy = False
+        self._complete = False
+        self._until_end = False
+        self._keep = False
+        self._failure: Exception | None = None
+
+    @property
+    def reusable(self) -> bool:
+        return self._keep and not self._busy and not self.ended and not self.transport.is_closing()
+
+    # One exchange
+
+    async def exchange(self, request: bytes) -> Answer:
+        """Send a request, and wait for the head of what it is answered with."""
+        if self.ended:
+            raise ConnectFailed("the server spoke before it was asked, or closed the connection")
+        self._headers, self._size, self._useless = {}, 0, 0
+        self._complete = self._until_end = self._keep = False
+        self._busy = True
+        self._head = asyncio.get_running_loop().create_future()
+        self.transport.write(request)
+        try:
+            return await self._head
+        except BaseException:
+            self.drop()
+            raise
+
+    async def more(self) -> bytes:
+        while not self._parts:
+            if self._failure is not None:
+                raise self._failure
+            if self._complete:
+                self._busy = False
+                return b""
+            if self.ended:
+                raise Closed("the server closed the connection in the middle of its answer")
+            self._waiting = asyncio.get_running_loop().create_future()
+            await self._waiting
+        part = self._parts.popleft()
+        self._ahead -= len(part)
+        if self._paused and self._ahead < AHEAD:
+            self._paused = False
+            self.transport.resume_reading()
+        return part
+
+    def leave(self) -> None:
+        """Done with this answer. If there is more of it to come, nobody can use the connection any more."""
+        if self._complete and not self._parts and not self.ended:
+            self._busy = False
+        else:
+            self.drop()
+
+    def drop(self) -> None:
+        self.ended = True
+        if self.transport is not None:
+            self.transport.abort()
+
+    # What asyncio says
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport
+        sock = transport.get_extra_info("socket")
+        if sock is not None:
+            # A stream may be silent for hours, and its server gone without a word.
+            for level, option, value in _KEEP_ALIVE:
+                sock.setsockopt(level, option, value)
+
+    def data_received(self, data: bytes) -> None:
+        if not self._busy:
+            # Nobody asked. A server that says something now would be answering the next question.
+            self.drop()
+            return
+        self._useless += len(data)
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as failure:
+            self._fail(self._failure or ProtocolError(f"the answer is not HTTP: {failure}"))
+        else:
+            if self._useless > LONGEST_HEAD:
+                self._fail(self._too_long())
+        self._wake()
+
+    def connection_lost(self, failure: Exception | None) -> None:
+        self.ended = True
+        if self._until_end and failure is None:
+            self._complete = True
+        if self._head is not None and not self._head.done():
+            self._head.set_exception(Closed("the server closed the connection without an answer"))
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+    def _too_long(self) -> ProtocolError:
+        return ProtocolError(f"the head of the answer is longer than {LONGEST_HEAD} bytes")
+
+    def _fail(self, failure: Exception) -> None:
+        self._failure = failure
+        if self._head is not None and not self._head.done():
+            self._head.set_exception(failure)
+        self.drop()
+
+    # What llhttp says
+
+    def on_message_begin(self) -> None:
+        if self._complete:
+            self._failure = ProtocolError("the server gave two answers to one request")
+            raise self._failure
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._size += len(name) + len(value) + 32
+        if self._size > LONGEST_HEAD:
+            self._failure = self._too_long()
+            raise self._failure
+        if self._head is None or self._head.done():
+            return  # a trailer, which is not to be taken for a header (RFC 9110, section 6.5.1)
+        key, text = name.decode("latin-1").lower(), value.decode("latin-1")
+        known = self._headers.get(key)
+        self._headers[key] = text if known is None else f"{known}, {text}"
+
+    def on_headers_complete(self) -> None:
+        status = self._parser.get_status_code()
+        if status < 200:
+            # 102 and its like only say that it takes a while.
+            self._headers = {}
+            return
+        self._useless = 0
+        self._keep = self._parser.should_keep_alive()
+        framed = "content-length" in self._headers or "transfer-encoding" in self._headers
+        self._until_end = not framed and status not in (204, 304)
+        if self._head is not None and not self._head.done():
+            self._head.set_result(Answer(self, status, self._headers))
+
+    def on_body(self, data: bytes) -> None:
+        self._useless = 0
+        self._parts.append(data)
+        self._ahead += len(data)
+        if self._ahead > AHEAD and not self._paused:
+            self._paused = True
+            self.transport.pause_reading()
+
+    def on_message_complete(self) -> None:
+        if self._parser.get_status_code() >= 200:
+            self._complete = True

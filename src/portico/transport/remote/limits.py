@@ -1,0 +1,41 @@
+"""How long an exchange may take. A person who logs in the middle of it takes as long as a person takes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
+
+_limit: ContextVar[asyncio.Timeout | None] = ContextVar("limit", default=None)
+
+
+@asynccontextmanager
+async def limited(seconds: float | None) -> AsyncIterator[None]:
+    """`asyncio.timeout`, for what may have to wait for somebody in between."""
+    async with asyncio.timeout(seconds) as limit:
+        before = _limit.set(limit)
+        try:
+            yield
+        finally:
+            _limit.reset(before)
+
+
+@contextmanager
+def unhurried() -> Iterator[None]:
+    """Time does not run in here."""
+    limit = _limit.get()
+    when = limit.when() if limit is not None else None
+    if limit is None or when is None:
+        yield
+        return
+    clock = asyncio.get_running_loop().time
+    left = when - clock()
+    if left <= 0:
+        yield  # it is over, and is about to be said
+        return
+    limit.reschedule(None)
+    try:
+        yield
+    finally:
+        limit.reschedule(clock() + left)

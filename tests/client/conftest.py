@@ -1,0 +1,41 @@
+"""What the tests of the client need: scripted servers on this machine, and nothing remembered between two tests."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "transport" / "remote"))
+
+from scripted import Endpoint
+
+from portico.client import connection as clients
+
+
+@pytest.fixture(autouse=True)
+def forgetful() -> Iterator[None]:
+    """Which era a server is of is remembered in a process, and ports come again."""
+    clients._remembered.clear()
+    yield
+    clients._remembered.clear()
+
+
+@pytest.fixture
+async def serve() -> AsyncIterator[Callable[..., Any]]:
+    """`await serve(Endpoint(…))` listens on a free port of this machine."""
+    started: list[Endpoint] = []
+
+    async def start(endpoint: Endpoint | None = None, **options: Any) -> Endpoint:
+        endpoint = endpoint or Endpoint()
+        await endpoint.site.start(**options)
+        started.append(endpoint)
+        return endpoint
+
+    yield start
+    for endpoint in started:
+        await endpoint.site.stop()
+        assert not endpoint.site.failures, endpoint.site.failures
