@@ -200,7 +200,9 @@ async def test_a_client_gets_the_value_back(revision: str, hint: Any, value: Any
     """`.data` is the value, whatever an older revision had to wrap around it."""
     async with Client(returning(hint, value), revision=revision) as client:
         result = await client.call_tool("give")
-    assert same(result.data, json)
+    # Dates and ids are dates and ids, and not how JSON spells them.
+    assert same(msgspec.json.decode(msgspec.json.encode(result.data)), json)
+    assert type(result.data) is type(value) or not isinstance(value, datetime.date | uuid.UUID)
 
 
 @pytest.mark.parametrize("hint, value, json", VALUES, ids=lambda one: str(one)[:40])

@@ -18,6 +18,7 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 from msgspec import Raw, Struct
+from msgspec.structs import replace
 
 from portico.legacy import translate
 from portico.legacy.push import Growing, push
@@ -31,6 +32,7 @@ from portico.wire.meta import NO_CAPABILITIES, SERVER_INFO, ClientCapabilities, 
 from portico.wire.methods import METHODS
 from portico.wire.revisions import MODERN, NEWEST_HANDSHAKE, V2024_11_05, V2025_03_26, Revision, negotiate
 from portico.wire.subscriptions import Filter, ListenParams
+from portico.wire.tasks import ENDED, EXTENSION, CreateTaskResult
 
 log = logging.getLogger("portico")
 
@@ -38,6 +40,7 @@ State = Literal["CREATED", "INITIALIZING", "OPERATING", "SHUTDOWN"]
 Lifecycle = Literal["auto", "strict", "lenient"]
 
 MOST_SUBSCRIPTIONS = 1000
+_HEARS_OF_TASKS = ClientCapabilities(extensions={EXTENSION: {}})
 
 
 class Stream(Protocol):
@@ -103,6 +106,8 @@ class Session:
         result = await self.handler(call)
         if isinstance(result, InputRequiredResult):
             result = await push(call, result, self.handler)
+        if isinstance(result, CreateTaskResult):
+            self._follow(result.task.task_id, call)
         return translate.result(result, self.revision)
 
     # The state machine
@@ -151,7 +156,7 @@ class Session:
             self.stream.batches = revision <= V2025_03_26
         said = InitializeResult(
             protocol_version=revision,
-            capabilities=greeting.capabilities,
+            capabilities=_with_tasks(greeting.capabilities, revision, call.public),
             server_info=greeting.server,
             instructions=greeting.instructions,
         )
@@ -202,10 +207,14 @@ class Session:
 
     # Changes: what 2026-07-28 says to a listener, said to the whole session
 
-    async def _listen(self, wanted: Filter, heard: asyncio.Event) -> None:
+    async def _listen(self, wanted: Filter, heard: asyncio.Event, principal: Any = None) -> None:
         def relay(method: str, params: Any) -> None:
             if method == notices.ACKNOWLEDGED:
                 heard.set()
+            elif method == notices.TASK and self.stream is not None:
+                self.stream.emit(notices.TASK_STATUS, translate.task_status(params))
+                if params.status in ENDED and (following := self._subscribed.get(f"task {params.task_id}")) is not None:
+                    asyncio.get_running_loop().call_soon(following.cancel)
             elif self.stream is not None:
                 said = notices.ResourceUpdatedParams(uri=params.uri) if method == notices.RESOURCE_UPDATED else None
                 self.stream.emit(method, said)
@@ -216,6 +225,8 @@ class Session:
             id=0,
             revision=MODERN,
             emit=relay,
+            principal=principal,
+            capabilities=_HEARS_OF_TASKS if wanted.task_ids else NO_CAPABILITIES,
         )
         try:
             await self.handler(listen)
@@ -225,6 +236,14 @@ class Session:
             log.exception("error while listening for changes")
         finally:
             heard.set()
+
+    def _follow(self, task: str, call: Call) -> None:
+        """Tell the client how its task comes along. That is a courtesy, so there is an end to it."""
+        if len(self._subscribed) < MOST_SUBSCRIPTIONS and self.stream is not None:
+            listening = self._listen(Filter(task_ids=[task]), asyncio.Event(), call.principal)
+            following = asyncio.get_running_loop().create_task(listening)
+            self._subscribed[f"task {task}"] = following
+            following.add_done_callback(lambda _: self._subscribed.pop(f"task {task}", None))
 
     async def _subscribe(self, call: Call) -> EmptyResult:
         self._admit_feature(call, (self._offered.resources or {}).get("subscribe"))
@@ -246,6 +265,14 @@ class Session:
         if task is not None:
             task.cancel()
         return EmptyResult()
+
+
+def _with_tasks(offered: ServerCapabilities, revision: Revision, public: bool) -> ServerCapabilities:
+    """2025-11-25 has tasks in its core. Where nobody says who they are, nobody gets a list of everybody's."""
+    if revision != NEWEST_HANDSHAKE or EXTENSION not in (offered.extensions or {}):
+        return offered
+    able: dict[str, Any] = {"cancel": {}, "requests": {"tools": {"call": {}}}}
+    return replace(offered, tasks=able if public else {"list": {}, **able})
 
 
 def _emit(emit: Emit, revision: Revision, method: str, params: Any) -> None:

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import msgspec
 from msgspec import UNSET, Raw, Struct
 from msgspec.structs import replace
 
-from portico.wire import content, discover, inputs, meta, notices, prompts, resources, tools
+from portico.wire import content, discover, inputs, meta, notices, prompts, resources, tasks, tools
 from portico.wire.revisions import V2025_03_26, V2025_06_18, V2025_11_25, V2026_07_28, Revision
 
 S = TypeVar("S", bound=Struct)
@@ -71,9 +72,40 @@ def result(said: Any, revision: Revision) -> Any:
     return rule(said, revision) if rule is not None and revision < V2026_07_28 else said
 
 
+def modern(said: Any) -> Any:
+    """A list without what only an older revision has: whether a tool can be a task, said tool by tool."""
+    if isinstance(said, tools.ListToolsResult) and any(one.execution is not None for one in said.tools):
+        return replace(said, tools=[replace(one, execution=None) for one in said.tools])
+    return said
+
+
 def notice(params: Any, revision: Revision) -> Any:
     """The params of a notification as this revision has them."""
     return strip(params, revision) if isinstance(params, Struct) else params
+
+
+def task_status(said: tasks.TaskNotice) -> tasks.TaskStatusParams:
+    """What the extension tells of a task, as 2025-11-25 says it; there a tool that says no has failed."""
+    status = said.status
+    if status == "completed" and _is_error(said.result):
+        status = "failed"
+    return tasks.TaskStatusParams(
+        task_id=said.task_id,
+        status=status,
+        status_message=said.status_message,
+        created_at=said.created_at,
+        last_updated_at=said.last_updated_at,
+        ttl=None if said.ttl_ms is UNSET else said.ttl_ms,
+        poll_interval=said.poll_interval_ms,
+    )
+
+
+class _Verdict(Struct, rename="camel"):
+    is_error: bool = False
+
+
+def _is_error(result: Any) -> bool:
+    return isinstance(result, Raw) and msgspec.json.decode(result, type=_Verdict).is_error
 
 
 def question(params: Any, revision: Revision) -> Any:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from portico.rpc.call import Call
 from portico.server import elicitation
-from portico.server.inputs import Rounds
+from portico.server.inputs import Detached, Rounds
 from portico.wire import meta as metas
 from portico.wire import notices
 from portico.wire.content import SamplingBlock, TextContent
@@ -103,7 +103,7 @@ class Context:
         """The body runs in this task; a question may come from one of its children."""
         self._task = asyncio.current_task()
 
-    def required(self) -> InputRequiredResult | None:
+    def required(self) -> InputRequiredResult | Detached | None:
         """The result that asks. A body that was called by another leaves that to the other."""
         if self._rounds is None or self._call.rounds is not None:
             return None
@@ -244,6 +244,10 @@ class Context:
         said: ListRootsResult = await self.begin().ask("roots/list", None, key)
         return said.roots
 
+    async def detach(self) -> None:
+        """Go on as a task from here, where the client can deal with one. For tools with `TaskConfig(detached=True)`."""
+        await self.begin().detach()
+
     async def step(self, name: str, fn: Callable[[], Any]) -> Any:
         """Do something once, however often the body is run again: `await ctx.step("charge", lambda: charge(card))`."""
         return await self.begin().step(name, fn)
@@ -251,14 +255,21 @@ class Context:
     # Looking around in the same server
 
     async def read_resource(self, uri: str) -> list[Any]:
-        result = await self._server(self._inner("resources/read", {"uri": uri}))
+        result = await self._within(uri, self._inner("resources/read", {"uri": uri}))
         return cast("list[Any]", result.contents)
 
     async def call_tool(self, name: str, arguments: dict[str, Any] | None = None) -> Any:
-        result = await self._server(self._inner("tools/call", {"name": name, "arguments": arguments or {}}))
+        result = await self._within(name, self._inner("tools/call", {"name": name, "arguments": arguments or {}}))
         if getattr(result, "is_error", False):
             raise ToolError("".join(part.text for part in result.content if isinstance(part, TextContent)))
         return result
+
+    async def _within(self, name: str, inner: Call) -> Any:
+        if inner.rounds is None:
+            return await self._server(inner)
+        # What it asks and does has names of its own, so that two calls of one tool are kept apart.
+        with inner.rounds.places.inside_call(name):
+            return await self._server(inner)
 
     def _inner(self, method: str, params: dict[str, Any]) -> Call:
         asked = Raw(msgspec.json.encode(params))

@@ -42,6 +42,12 @@ def run(
     """Serve on our own listener. Beyond this machine only with a token, or when somebody says that it is meant."""
     token = token or os.environ.get("PORTICO_TOKEN") or None
     local = is_loopback(host)
+    alone = next((one.name for one in server.services if getattr(one, "local_only", False)), None)
+    if alone is not None and not local:
+        raise UsageError(
+            f"{host} can be reached from other machines, and the service {alone!r} is for this one alone; leave it "
+            "out, or tell it that others are meant (remote=True)"
+        )
     if not local and token is None and not insecure:
         raise UsageError(
             f"{host} can be reached from other machines: set PORTICO_TOKEN, or say --insecure (insecure=True)"

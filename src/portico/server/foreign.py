@@ -14,6 +14,7 @@ from portico.server.problems import MOST_PROBLEMS, ArgumentError, Problem, child
 from portico.server.signature import signature_of
 from portico.wire.docstrings import parse_docstring
 from portico.wire.errors import UsageError
+from portico.wire.validators import Validator, compiled
 
 
 class ForeignSignature(Struct, frozen=True, kw_only=True):
@@ -24,7 +25,7 @@ class ForeignSignature(Struct, frozen=True, kw_only=True):
     returns: Any
     summary: str
     context: str | None
-    validator: Any
+    validator: Validator
     context_first: bool
 
     def bind(self, arguments: bytes | Raw, context: object) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -73,14 +74,11 @@ def foreign_signature(
     )
 
 
-def _validator(schema: dict[str, Any]) -> Any:
+def _validator(schema: dict[str, Any]) -> Validator:
     try:
-        import jsonschema_rs
-    except ImportError:
-        raise UsageError("input_schema needs the package jsonschema-rs: install portico[schema]") from None
-    try:
-        # A regular expression of the linear-time engine: the arguments may be hostile.
-        return jsonschema_rs.validator_for(schema, offline=True, pattern_options=jsonschema_rs.RegexOptions())
-    except (ValueError, jsonschema_rs.ValidationError) as failure:
-        reason = str(failure).partition("\n")[0]
-        raise UsageError(f"this input_schema cannot be used: {reason}") from None
+        found = compiled(schema)
+    except ValueError as failure:
+        raise UsageError(f"this input_schema cannot be used: {failure}") from None
+    if found is None:
+        raise UsageError("input_schema needs the package jsonschema-rs: install portico[schema]")
+    return found

@@ -12,15 +12,24 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
-from msgspec import UNSET, Raw
+from msgspec import UNSET, Raw, Struct
 
 from portico.rpc.call import Call
 from portico.rpc.rounds import Seal, binding
+from portico.server.places import Places
 from portico.wire.errors import InvalidParams, MissingCapability, ProtocolError, Refused
 from portico.wire.inputs import ElicitUrlParams, InputRequest, InputRequiredResult
 from portico.wire.jsonrpc import NOTHING, encode
 from portico.wire.methods import METHODS, plainly
 from portico.wire.revisions import MODERN, V2025_06_18, V2025_11_25
+
+
+class Detached(Struct, frozen=True):
+    """A body that wants to go on as a task, and what it has learnt and done so far."""
+
+    answers: dict[str, Raw]
+    steps: dict[str, Raw]
+
 
 _responses = msgspec.json.Decoder(dict[str, Raw] | None)
 
@@ -46,7 +55,8 @@ class Rounds:
         self._answers: dict[str, Raw] = {}
         self._steps: dict[str, Raw] = {}
         self._asked: dict[str, InputRequest] = {}
-        self._counts: dict[str, int] = {}
+        self.places = Places()
+        self._detached = False
         if sealed is not UNSET:
             state = seal.open(sealed, self._binding())
             self._answers, self._steps = state.answers, state.steps
@@ -57,28 +67,25 @@ class Rounds:
         arguments = msgspec.json.decode(self._arguments) if self._arguments is not NOTHING else {}
         return binding(self._call.method, self._target, arguments, self._call.principal)
 
-    def _key(self, kind: str, key: str | None) -> str:
-        """A question's key: the author's, or its place in the body, which a replay reaches in the same order."""
-        if key is not None:
-            return key
-        self._counts[kind] = self._counts.get(kind, 0) + 1
-        return f"{kind}-{self._counts[kind]}"
-
     async def ask(self, method: str, params: Any, key: str | None = None) -> Any:
         """The client's answer, typed."""
         call = self._call
-        _require(call, method, params)
+        require(call, method, params)
         result = METHODS[method].result
+        key = self.places.question(method.partition("/")[0], key)
         if call.ask is not None:
             try:
-                return _typed(await call.ask(method, params), result, method)
+                said = await call.ask(method, params)
             except ProtocolError as refusal:
                 # It is the client's answer to us, not ours to the client's request.
                 raise Refused(f"The client refused {method}: {refusal.message}") from None
-        key = self._key(method.partition("/")[0], key)
+            # For a body that will go on as a task, and is not to ask the same again.
+            if call.detachable:
+                self._answers[key] = said
+            return typed(said, result, method)
         answer = self._answers.get(key)
         if answer is not None:
-            return _typed(answer, result, key)
+            return typed(answer, result, key)
         self._asked[key] = InputRequest(method, params)
         await self._stop()
 
@@ -88,11 +95,19 @@ class Rounds:
         loop.call_soon(self._task.cancel)
         await loop.create_future()
 
-    def required(self) -> InputRequiredResult | None:
+    async def detach(self) -> None:
+        """Stop here and go on as a task, where the caller can deal with one; elsewhere nothing happens."""
+        if self._call.detachable:
+            self._detached = True
+            await self._stop()
+
+    def required(self) -> InputRequiredResult | Detached | None:
         """The result that asks, when the body was stopped because of a question (and not by the client)."""
-        if not self._asked or self._call.cancelled:
+        if not (self._asked or self._detached) or self._call.cancelled:
             return None
         self._task.uncancel()
+        if self._detached:
+            return Detached(self._answers, self._steps)
         return InputRequiredResult(
             input_requests=self._asked,
             request_state=self._seal.close(self._binding(), self._answers, self._steps),
@@ -100,14 +115,15 @@ class Rounds:
 
     async def step(self, name: str, fn: Callable[[], Any]) -> Any:
         """The value of a side effect that a replay must not repeat. It is kept as JSON."""
-        if name in self._steps:
-            return msgspec.json.decode(self._steps[name])
-        value = fn()
-        if isinstance(value, Awaitable):
-            value = await value
-        self._steps[name] = Raw(encode(value))
+        place = self.places.step(name)
+        if place not in self._steps:
+            with self.places.inside_step(name):
+                value = fn()
+                if isinstance(value, Awaitable):
+                    value = await value
+            self._steps[place] = Raw(encode(value))
         # As a replay would see it, so that the first run and the later ones do not differ.
-        return msgspec.json.decode(self._steps[name])
+        return msgspec.json.decode(self._steps[place])
 
 
 def _read(responses: Raw) -> dict[str, Raw]:
@@ -117,7 +133,7 @@ def _read(responses: Raw) -> dict[str, Raw]:
         raise InvalidParams("Invalid inputResponses: expected an object with one answer for each key") from None
 
 
-def _typed(answer: Raw, kind: Any, key: str) -> Any:
+def typed(answer: Raw, kind: Any, key: str) -> Any:
     try:
         return msgspec.json.decode(answer, type=kind)
     except msgspec.DecodeError as failure:
@@ -130,7 +146,7 @@ def _chooses_several(params: Any) -> bool:
     return any(field.get("type") == "array" for field in fields)
 
 
-def _require(call: Call, method: str, params: Any) -> None:
+def require(call: Call, method: str, params: Any) -> None:
     """Only what the client has declared, and what its revision has, may be asked of it."""
     capabilities, revision = call.capabilities, call.revision or MODERN
     if method == "elicitation/create":

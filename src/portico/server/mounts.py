@@ -21,6 +21,7 @@ from portico.wire.prompts import GetPromptResult
 from portico.wire.resources import ReadResourceResult
 from portico.wire.revisions import MODERN
 from portico.wire.subscriptions import Filter, ListenParams
+from portico.wire.tasks import EXTENSION
 from portico.wire.tools import CallToolResult
 
 log = logging.getLogger("portico")
@@ -98,7 +99,13 @@ async def delegate(mount: Mount, call: Call, member: str, inward: Any) -> Any:
     """The same call with the inward name, answered by the mounted handler under our name."""
     members: dict[str, Any] = dict(_members.decode(call.params))
     members[member] = inward
-    said = await mount.handler(replace(call, params=Raw(jsonrpc.encode(members)), instant=False))
+    # Its tasks could not be asked for by their ids here, so from there a call is answered with its result.
+    able = call.capabilities
+    if able.extensions is not None and EXTENSION in able.extensions:
+        others = {name: one for name, one in able.extensions.items() if name != EXTENSION}
+        able = replace(able, extensions=others or None)
+    inner = replace(call, params=Raw(jsonrpc.encode(members)), capabilities=able, instant=False)
+    said = await mount.handler(inner)
     return _outward(mount, said) if isinstance(said, Struct) else said
 
 

@@ -105,7 +105,7 @@ class Catalog(Generic[Offered]):
             **self._hints,
         )
         if revision >= MODERN:
-            return Raw(jsonrpc.encode(result))
+            return Raw(jsonrpc.encode(translate.modern(result)))
         result = translate.result(result, revision)
         result.meta = UNSET
         return Raw(unstamped(jsonrpc.encode(result)))

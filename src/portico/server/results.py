@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
+from portico.server.inputs import Detached
 from portico.server.verifying import Verify
 from portico.wire.content import (
     BLOCKS,
@@ -157,11 +158,11 @@ def to_json(value: Any) -> bytes:
 
 def to_result(
     value: Any, *, declared: bool, uri: str, verify: Verify | None = None
-) -> CallToolResult | InputRequiredResult:
+) -> CallToolResult | InputRequiredResult | Detached:
     """The result of a tool. `declared`: the tool has an output schema, so structured content is owed."""
     if type(value) is str and not declared:
         return CallToolResult(content=[TextContent(text=value)], is_error=False)
-    if isinstance(value, CallToolResult | InputRequiredResult):
+    if isinstance(value, CallToolResult | InputRequiredResult | Detached):
         return value
     if isinstance(value, ToolResult):
         return _in_full(value, uri)

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial, reduce
 from importlib import import_module
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import UNSET, Raw
 from msgspec.structs import replace
@@ -23,14 +23,23 @@ from portico.server.problems import nearest
 from portico.server.prompts import Prompt
 from portico.server.resources import Resource
 from portico.server.service import Offered, Registrar, Service, marked
-from portico.server.subscriptions import Subscriptions
+from portico.server.subscriptions import MOST_URIS, Subscriptions
 from portico.server.threads import MOST_THREADS, Threads
 from portico.server.tools import ArgumentErrors, Tool
 from portico.transport import stdio
-from portico.wire import jsonrpc, notices
+from portico.wire import jsonrpc, notices, tasks
 from portico.wire.completion import CompleteParams, PromptReference
 from portico.wire.discover import DiscoverResult
-from portico.wire.errors import InvalidParams, MethodNotFound, ResourceNotFound, Unknown, UsageError
+from portico.wire.errors import (
+    InternalError,
+    InvalidParams,
+    MethodNotFound,
+    MissingCapability,
+    ResourceNotFound,
+    Unknown,
+    UsageError,
+)
+from portico.wire.jsonrpc import NOTHING
 from portico.wire.meta import SERVER_INFO, Icon, Implementation, ServerCapabilities
 from portico.wire.methods import METHODS
 from portico.wire.mirrors import Mirror
@@ -39,9 +48,12 @@ from portico.wire.resources import (
     ReadResourceParams,
     ReadResourceResult,
 )
-from portico.wire.revisions import LATEST, MODERN, MODERN_REVISIONS
+from portico.wire.revisions import LATEST, MODERN, MODERN_REVISIONS, V2025_11_25
 from portico.wire.subscriptions import Filter, ListenParams
 from portico.wire.tools import CallToolParams
+
+if TYPE_CHECKING:
+    from portico.server.tasks.tasks import Tasks
 
 Lifespan = Callable[["Server"], AbstractAsyncContextManager[Any]]
 
@@ -80,6 +92,7 @@ class Server(Registrar):
         ttl_ms: int = 0,
         cache_scope: Literal["public", "private"] = "private",
         state_key: bytes | None = None,
+        store: str | None = None,
     ) -> None:
         self.info = Implementation(name, version, title, description, website_url, list(icons) if icons else None)
         self.instructions = instructions
@@ -92,6 +105,9 @@ class Server(Registrar):
         self._stamp = Raw(jsonrpc.encode({SERVER_INFO: self.info}))
         self._hints: dict[str, Any] = {"ttl_ms": ttl_ms, "cache_scope": cache_scope}
         self._lives = Lives()
+        # Where tasks are kept: a URL of the store. None: PORTICO_STORE, or memory.
+        self.store = store
+        self._tasks: Tasks | None = None
         if lifespan is not None:
             self._lives.add(self, partial(lifespan, self))
         self._middleware = list(middleware)
@@ -116,6 +132,9 @@ class Server(Registrar):
         for service in self._running:
             extensions |= {name: dict(settings) for name, settings in service.extensions().items()}
             answers |= service.methods()
+        if self._tasks is not None:
+            extensions[tasks.EXTENSION] = {}
+            answers |= self._tasks.methods()
         self.capabilities = replace(self.capabilities, extensions=extensions or None)
         self._answers = answers
 
@@ -205,9 +224,14 @@ class Server(Registrar):
     async def _call_tool(self, call: Call) -> Any:
         params: CallToolParams = METHODS["tools/call"].decode(call.params)
         tool = self.offers.tool(params.name)
-        if tool is not None:
-            return await tool.call(call, params, self)
-        return await self._delegate(call, "tool", params.name, self.tools)
+        if tool is None:
+            return await self._delegate(call, "tool", params.name, self.tools)
+        if self._tasks is not None:
+            if tool.task is not None:
+                return await self._tasks.call(call, params, tool)
+            if params.task is not NOTHING and call.revision == V2025_11_25:
+                raise MethodNotFound(f"Method not found: {params.name!r} cannot be called as a task")
+        return await tool.call(call, params, self)
 
     async def _get_prompt(self, call: Call) -> Any:
         params: GetPromptParams = METHODS["prompts/get"].decode(call.params)
@@ -292,14 +316,28 @@ class Server(Registrar):
     async def _listen(self, call: Call) -> Any:
         params: ListenParams = METHODS["subscriptions/listen"].decode(call.params)
         await hand_over(call)
+        first = await self._told_of_tasks(call, params)
         relays = {mount: self._relay(mount, params.notifications) for mount in self._mounts}
         self._relays.append((params.notifications, relays))
         try:
-            return await self.subscriptions.listen(call, params)
+            return await self.subscriptions.listen(call, params, first)
         finally:
             self._relays.remove((params.notifications, relays))
             for task in relays.values():
                 task.cancel()
+
+    async def _told_of_tasks(self, call: Call, params: ListenParams) -> list[Any]:
+        """How the tasks stand that are listened to. Of others' tasks, and of none that exist, nothing will be heard."""
+        wanted, params.notifications.task_ids = params.notifications.task_ids, None
+        if not wanted or self._tasks is None:
+            return []
+        if tasks.EXTENSION not in (call.capabilities.extensions or {}):
+            raise MissingCapability({"extensions": {tasks.EXTENSION: {}}})
+        if len(wanted) > MOST_URIS:
+            raise InternalError("Refused: too many subscriptions")
+        found = await self._tasks.visible(call, wanted)
+        params.notifications.task_ids = [job.id for job in found]
+        return [self._tasks.told(job) for job in found]
 
     def _relay(self, mount: Mount, wanted: Filter) -> asyncio.Task[None]:
         return mounts.relay(mount, wanted, self.subscriptions.publish)
@@ -316,6 +354,7 @@ class Server(Registrar):
             prompts_list_changed=wanted.prompts_list_changed and tells("prompts"),
             resources_list_changed=wanted.resources_list_changed and tells("resources"),
             resource_subscriptions=uris,
+            task_ids=wanted.task_ids,
         )
 
     def resource_updated(self, uri: str) -> None:
@@ -326,6 +365,24 @@ class Server(Registrar):
 
     def _register(self, offered: Offered) -> None:
         self.offers.add_all([offered])
+        self._have_tasks([offered])
+
+    def _have_tasks(self, offers: Sequence[Offered]) -> None:
+        """With the first tool that may become a task there are tasks; what they need is not loaded before."""
+        if self._tasks is None and any(isinstance(one, Tool) and one.task is not None for one in offers):
+            self._tasks = import_module("portico.server.tasks.tasks").Tasks(self)
+            self._lives.add(self._tasks, self._tasks.lifespan)
+            self._extend()
+
+    @property
+    def services(self) -> tuple[Service, ...]:
+        """The services that were added, in their order."""
+        return tuple(self._running)
+
+    @property
+    def tasks(self) -> Tasks | None:
+        """The tasks of this server, if it has a tool that may become one."""
+        return self._tasks
 
     def add(self, offered: Any) -> None:
         """Add a service, a single tool, resource or prompt, or a function as a tool. At any time."""
@@ -334,6 +391,7 @@ class Server(Registrar):
         elif isinstance(offered, Service):
             self._add_service(offered.name, list(offered.offers()))
             self._running.append(offered)
+            offered.added(self)
             self._lives.add(offered, offered.lifespan)
             self._extend()
         elif marks := list(marked(offered)):
@@ -348,6 +406,7 @@ class Server(Registrar):
             raise UsageError(f"there is already a service {name!r}; remove it first")
         self.offers.add_all(offers)
         self._services[name] = offers
+        self._have_tasks(offers)
 
     def remove(self, name: str) -> None:
         """Remove a service, a tool, a prompt or a resource by its name or URI. At any time."""

@@ -127,6 +127,9 @@ class Service(Registrar):
         """Entered when the server starts, left when it stops. For connections and the like."""
         return nullcontext()
 
+    def added(self, server: Any) -> None:
+        """Which server it is part of now: for a service that has news of its own to tell."""
+
     def extensions(self) -> Mapping[str, Mapping[str, Any]]:
         """The protocol extensions that come with this service, and their settings."""
         return {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from msgspec import Raw, Struct
@@ -15,6 +15,7 @@ from portico.wire.content import EmptyResult
 from portico.wire.errors import InternalError
 from portico.wire.meta import SUBSCRIPTION_ID
 from portico.wire.subscriptions import AcknowledgedParams, Filter, ListenParams
+from portico.wire.tasks import DetailedTask, notified
 
 log = logging.getLogger("portico")
 
@@ -28,6 +29,7 @@ class Listener(Struct, eq=False):
     prompts: bool
     resources: bool
     uris: frozenset[str]
+    tasks: frozenset[str]
     # 2026-07-28, basic/utilities/subscriptions: every notification carries the id of the listen request.
     tag: dict[str, Any]
 
@@ -50,7 +52,8 @@ class Subscriptions:
         self._waiting: set[tuple[str, str | None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    async def listen(self, call: Call, params: ListenParams) -> EmptyResult:
+    async def listen(self, call: Call, params: ListenParams, first: Sequence[Struct] = ()) -> EmptyResult:
+        """`first` is how the tasks stand that are listened to, for whoever missed what came before."""
         if len(self._listeners) >= MOST_LISTENERS or len(params.notifications.resource_subscriptions or ()) > MOST_URIS:
             raise InternalError("Refused: too many subscriptions")
         honoured = self._allowed(params.notifications)
@@ -63,10 +66,13 @@ class Subscriptions:
             honoured.prompts_list_changed,
             honoured.resources_list_changed,
             frozenset(honoured.resource_subscriptions or ()),
+            frozenset(honoured.task_ids or ()),
             tag,
         )
         call.emit(notices.ACKNOWLEDGED, AcknowledgedParams(meta=tag, notifications=honoured))
         self._listeners.add(listener)
+        for said in first:
+            self._emit(listener, notices.TASK, said)
         try:
             await self._loop.create_future()
         except asyncio.CancelledError:
@@ -101,6 +107,17 @@ class Subscriptions:
             if uri is None
             else notices.ResourceUpdatedParams(meta=listener.tag, uri=uri)
         )
+        self._emit(listener, method, params)
+
+    def publish_task(self, id: str, said: Callable[[], Struct]) -> None:
+        """The same for a task, which is told in full. Called by the loop."""
+        listeners = [listener for listener in self._listeners if id in listener.tasks]
+        for listener in listeners:
+            self._emit(listener, notices.TASK, said())
+
+    def _emit(self, listener: Listener, method: str, params: Any) -> None:
+        if isinstance(params, DetailedTask):
+            params = notified(params, listener.tag)
         try:
             listener.emit(method, params)
         except Exception:

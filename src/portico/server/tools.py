@@ -12,6 +12,7 @@ from portico.rpc.call import Call
 from portico.server.bodies import Body
 from portico.server.results import MEDIA, ToolResult, to_result
 from portico.server.signature import ArgumentError
+from portico.server.tasks.config import Mode, TaskConfig, config_of
 from portico.server.verifying import verifier
 from portico.wire.content import BLOCKS
 from portico.wire.errors import InvalidParams, MissingCapability, ToolError, UsageError
@@ -54,12 +55,11 @@ class Tool:
         scopes: Collection[str] = (),
         input_schema: dict[str, Any] | None = None,
         output_schema: dict[str, Any] | None = None,
-        task: Literal["never", "optional", "required"] = "never",
+        task: Mode | TaskConfig = "never",
     ) -> None:
-        if task == "required":
-            raise UsageError("task='required' needs tasks that outlive their call, and this version has none")
         self.fn = fn
         self.name = checked_name(name or str(getattr(fn, "__name__", "")))
+        self.task = config_of(task, self.name)
         self.aliases = tuple(checked_name(alias) for alias in aliases)
         self.scopes = frozenset(scopes)
         self.body = Body(
@@ -79,6 +79,7 @@ class Tool:
             output_schema=output_schema or signature.output_schema,
             annotations=_annotations(annotations),
             icons=list(icons) if icons else None,
+            execution=None if self.task is None else {"taskSupport": self.task.mode},
             meta=_meta(meta, version),
         )
         self.mirrors = _mirrors(self.name, self.definition.input_schema)
@@ -102,6 +103,15 @@ class Tool:
         if self._wrapped and (call.revision or MODERN) < MODERN and isinstance(result, CallToolResult):
             _wrap(result)
         return result
+
+    def check(self, call: Call, params: CallToolParams, server: Server) -> None:
+        """Whether it may be called like this, without calling it: who gets a task should not learn it from there."""
+        if self.scopes:
+            self._authorize(call)
+        try:
+            self.body.signature.bind(params.arguments, None)
+        except ArgumentError as mistake:
+            raise _mistaken(mistake, call, server) from None
 
     def _authorize(self, call: Call) -> None:
         """Whoever is on stdio is the user of this machine; a principal is somebody else, with scopes of their own."""

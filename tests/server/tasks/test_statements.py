@@ -1,0 +1,85 @@
+"""What the engine asks of the store again and again does not take longer because there are many finished jobs."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from portico.server.tasks import holds, jobs
+from portico.server.tasks.engine import MIGRATIONS
+from portico.store.dialect import for_sqlite
+from portico.store.rows import to_json
+
+
+class Explaining:
+    """In place of a transaction: how SQLite would go about each statement."""
+
+    def __init__(self) -> None:
+        self.connection = sqlite3.connect(":memory:")
+        for migration in sorted(MIGRATIONS.glob("*.sql")):
+            self.connection.executescript(migration.read_text())
+        self.plans: dict[str, list[str]] = {}
+
+    def _explain(self, sql: str, parameters: dict[str, Any]) -> None:
+        values = {name: to_json(one) if isinstance(one, list) else one for name, one in parameters.items()}
+        rows = self.connection.execute(f"explain query plan {for_sqlite(sql)}", values).fetchall()
+        self.plans[sql] = [row[3] for row in rows]
+
+    def all(self, kind: Any, sql: str, parameters: Any = ()) -> list[Any]:
+        self._explain(sql, parameters)
+        return []
+
+    def maybe(self, kind: Any, sql: str, parameters: Any = ()) -> None:
+        self._explain(sql, parameters)
+
+    def one(self, kind: Any, sql: str, parameters: Any = ()) -> int:
+        self._explain(sql, parameters)
+        return 0
+
+    def run(self, sql: str, parameters: Any = ()) -> int:
+        self._explain(sql, parameters)
+        return 0
+
+    def publish(self, topic: str, payload: str = "") -> None: ...
+
+    def lock(self, name: str) -> None: ...
+
+
+HOLD = holds.Hold("id", "worker", 1)
+OFTEN: dict[str, Callable[[Any], Any]] = {
+    "take any": lambda tx: holds.claim(tx, "s", {"a": None, "b": None}, "worker", 0, 0, 5),
+    "take one": lambda tx: holds.claim(tx, "s", {"a": None}, "worker", 0, 0, 5),
+    "take limited": lambda tx: (holds._any_due(tx, "s", ["c", "d"], 0), holds._running(tx, "s", "c")),
+    "take of one tool": lambda tx: holds._due(tx, "s", ["c"], 0, 2),
+    "look ahead": lambda tx: holds.next_due(tx, "s", ["a", "b"], 0),
+    "live": lambda tx: holds.renew(tx, "s", "worker", 0),
+    "look for the dead": lambda tx: (holds.holders(tx, "s"), holds.overdue(tx, "s", 0)),
+    "take up again": lambda tx: holds.reclaim(tx, "s", ["worker"], 0),
+    "write": lambda tx: (holds.held(tx, HOLD), holds.report(tx, HOLD, 1, 2, "x", 0)),
+    "let go": lambda tx: holds.release_all(tx, "s", "worker", 0),
+    "sweep": lambda tx: jobs.sweep(tx, 0),
+    "get": lambda tx: jobs.get(tx, "s", "id"),
+    "get some": lambda tx: jobs.some(tx, "s", ["id"]),
+    "answer": lambda tx: jobs.answer(tx, "id", {}, 0),
+    "cancel": lambda tx: jobs.cancel(tx, "id", 0),
+    "list": lambda tx: jobs.listed(tx, "s", "owner", (0, "id")),
+    "list for people": lambda tx: jobs.recent(tx, None, 50),
+}
+
+
+@pytest.mark.parametrize("what", OFTEN)
+def test_an_index_leads_to_what_is_needed_in_its_order(what: str) -> None:
+    tx = Explaining()
+    OFTEN[what](tx)
+    assert tx.plans
+    for sql, plan in tx.plans.items():
+        for step in plan:
+            indexed = "USING INDEX" in step or "USING COVERING INDEX" in step
+            assert "portico_job" not in step or indexed, f"{sql}: {step}"
+            assert "TEMP B-TREE" not in step, f"{sql}: {step}"
+            # Along the whole of an index only where the index holds no more than what is asked for.
+            assert not step.startswith("SCAN portico_job") or what == "list for people", f"{sql}: {step}"
+    tx.connection.close()
