@@ -13,15 +13,18 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from portico.client.client import Client
+    from portico.client.sync import SyncClient
     from portico.server.context import Context
     from portico.server.results import Audio, File, Image, ToolResult
     from portico.server.server import Server
     from portico.server.service import Service, completion, prompt, resource, tool
     from portico.server.skills import Skills
+    from portico.server.tasks.config import TaskConfig
     from portico.wire.errors import Error, ProtocolError, ToolError, UsageError
 
 _HOMES = {
     "Client": "portico.client.client",
+    "SyncClient": "portico.client.sync",
     "Context": "portico.server.context",
     "Audio": "portico.server.results",
     "File": "portico.server.results",
@@ -34,6 +37,7 @@ _HOMES = {
     "resource": "portico.server.service",
     "tool": "portico.server.service",
     "Skills": "portico.server.skills",
+    "TaskConfig": "portico.server.tasks.config",
     "Error": "portico.wire.errors",
     "ProtocolError": "portico.wire.errors",
     "ToolError": "portico.wire.errors",
@@ -51,6 +55,8 @@ __all__ = [
     "Server",
     "Service",
     "Skills",
+    "SyncClient",
+    "TaskConfig",
     "ToolError",
     "ToolResult",
     "UsageError",

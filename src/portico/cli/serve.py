@@ -3,48 +3,38 @@
 from __future__ import annotations
 
 import argparse
-import logging
-import os
+from importlib import import_module
 from typing import Any
 
+from portico.cli.data import data_directory, store_url
+from portico.cli.forms import serve_form
+from portico.cli.logs import set_log_level
 from portico.cli.target import load
-from portico.wire.errors import UsageError
-
-LEVELS = ("debug", "info", "warning", "error", "critical")
 
 
-def add_parser(commands: Any) -> None:
-    parser = commands.add_parser("serve", help="serve a server", description="Serve a server on stdio or over HTTP.")
-    parser.add_argument("target", help="module:object or path/to/file.py:object (the object may be left out)")
-    parser.add_argument("--transport", choices=["stdio", "http"], default="stdio", help="default: %(default)s")
-    parser.add_argument(
-        "--lifecycle",
-        choices=["auto", "strict", "lenient"],
-        default="auto",
-        help="whether requests must wait for notifications/initialized (default: by revision)",
-    )
-    parser.add_argument(
-        "--max-message", type=int, metavar="BYTES", help="the longest message that is read (default: 4 MiB)"
-    )
-    http = parser.add_argument_group("over HTTP")
-    http.add_argument("--host", default="127.0.0.1", help="the address to listen on (default: %(default)s)")
-    http.add_argument("--port", type=int, default=8080, help="the port (default: %(default)s; 0: any free one)")
-    http.add_argument("--path", default="/mcp", help="the endpoint (default: %(default)s; / is the same)")
-    http.add_argument("--allow-host", action="append", default=[], metavar="NAME", help="a name we are reached by")
-    http.add_argument("--allow-origin", action="append", default=[], metavar="URL", help="an origin that pages have")
-    http.add_argument("--insecure", action="store_true", help="serve other machines without a token")
-    http.add_argument("--sse", action="store_true", help="also the two endpoints of 2024-11-05: /sse and /messages")
-    http.add_argument("--certificate", metavar="FILE", help="a TLS certificate with its chain")
-    http.add_argument("--key", metavar="FILE", help="its private key, if it is not in the same file")
-    parser.set_defaults(run=run)
-
-
-def run(arguments: argparse.Namespace) -> None:
-    set_log_level(os.environ.get("LOG_LEVEL", "warning"))
+def run(words: list[str]) -> None:
+    arguments = serve_form().parse_args(words)
+    set_log_level("warning")
     options = _http(arguments) if arguments.transport == "http" else {"lifecycle": arguments.lifecycle}
     if arguments.max_message is not None:
         options["longest_body" if arguments.transport == "http" else "longest"] = arguments.max_message
-    load(arguments.target).run(arguments.transport, **options)
+    server = load(arguments.target) if arguments.target is not None else _built_in(arguments)
+    if server.tasks is not None:
+        server.store = store_url(arguments.store, arguments.data, server.info.name)
+        server.tasks.concurrency = arguments.concurrency
+    server.run(arguments.transport, **options)
+
+
+def _built_in(arguments: argparse.Namespace) -> Any:
+    """A server of our own services. Imported here, because most serve one that they have written themselves."""
+    assembly = import_module("portico.services.assembly")
+    settings = assembly.read_settings(arguments.config) if arguments.config else assembly.Settings()
+    names = None if arguments.services is None else [name for name in arguments.services.split(",") if name]
+    data = data_directory(arguments.data)
+    data.mkdir(mode=0o700, parents=True, exist_ok=True)
+    store = store_url(arguments.store, arguments.data, assembly.NAME)
+    place = assembly.Place(data=data, store=store, read_only=arguments.read_only)
+    return assembly.assemble(names, settings, place)
 
 
 def _http(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -59,10 +49,3 @@ def _http(arguments: argparse.Namespace) -> dict[str, Any]:
         "certificate": arguments.certificate,
         "key": arguments.key,
     }
-
-
-def set_log_level(level: str) -> None:
-    """Logging goes to standard error, whatever the transport."""
-    if level.lower() not in LEVELS:
-        raise UsageError(f"LOG_LEVEL={level!r}: there are {', '.join(LEVELS)}")
-    logging.basicConfig(level=level.upper(), format="%(levelname)s %(name)s: %(message)s")

@@ -1,0 +1,286 @@
+"""The arguments of a call, from what was typed: `key=value` and its relatives, read as the tool's schema wants them.
+
+| typed | means |
+|---|---|
+| `key=value` | a text, number, true, false or null: whichever the schema takes |
+| `key=a key=b` | an array of both |
+| `key='{…}'`, `key='[…]'` | JSON, where the schema wants an object or an array and no text |
+| `a.b=value` | inside an object |
+| `key=@file`, `key=-` | what is in the file, or on standard input |
+| `key:=json` | JSON as it is |
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import sys
+from base64 import b64encode
+from collections.abc import Callable
+from itertools import islice
+from typing import Any
+
+from msgspec import UNSET, Struct
+
+from portico.cli.forms import is_text
+from portico.cli.schemas import Reader, Schema
+from portico.server.problems import MOST_PROBLEMS, child, kind_of, unknown
+from portico.server.words import quoted
+from portico.wire.errors import UsageError
+
+LONGEST_INPUT = 64 * 1024 * 1024
+DEEPEST_KEY = 32
+# A number with more digits than this is a text that looks like one.
+LONGEST_SCALAR = 400
+
+_SCALAR = re.compile(r"true|false|null|-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
+
+
+class Given(Struct, frozen=True):
+    """One word of the line: what was typed for which key, or where it was read."""
+
+    key: str
+    text: str
+    # JSON, because the word says so.
+    raw: bool = False
+    # A file, or standard input; then `data` is what was there.
+    source: str = ""
+    data: bytes = b""
+
+    def read(self) -> str:
+        return _text(self.data, self.source) if self.source else self.text
+
+
+class Sources:
+    """Where `@file` and `-` are read."""
+
+    def __init__(self) -> None:
+        self._is_read = False
+
+    def open(self, word: str) -> tuple[str, bytes] | None:
+        """The name of the place and what is there, or nothing for a word that is meant as it stands."""
+        if word == "-":
+            return "standard input", self._bounded("standard input", self._standard_input)
+        if word.startswith("@"):
+            return word[1:], self._bounded(word[1:], lambda: _file(word[1:]))
+        return None
+
+    def _bounded(self, place: str, read: Callable[[], bytes]) -> bytes:
+        try:
+            data = read()
+        except OSError as failure:
+            raise UsageError(f"cannot read {place}: {failure.strerror or failure}") from None
+        if len(data) > LONGEST_INPUT:
+            raise UsageError(f"{place} has more than {LONGEST_INPUT} bytes")
+        return data
+
+    def _standard_input(self) -> bytes:
+        if self._is_read:
+            raise UsageError("standard input can be read once: only one value can be -")
+        self._is_read = True
+        return sys.stdin.buffer.read(LONGEST_INPUT + 1)
+
+
+def _file(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read(LONGEST_INPUT + 1)
+
+
+def _text(data: bytes, place: str) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise UsageError(f"{place} is not text in UTF-8") from None
+
+
+def split(word: str, sources: Sources) -> Given:
+    """`key=value` or `key:=json`. The key ends at the first `=`."""
+    key, mark, text = word.partition("=")
+    if not is_text(word):
+        raise UsageError(f"{quoted(ascii(word))} is not text in UTF-8")
+    if not mark:
+        raise UsageError(f"{quoted(word)} is not key=value")
+    raw = key.endswith(":")
+    key = key[:-1] if raw else key
+    if not all(key.split(".")) or key.count(".") > DEEPEST_KEY:
+        raise UsageError(f"{quoted(word)} has no key in front of the =")
+    found = sources.open(text)
+    return Given(key, text, raw) if found is None else Given(key, text, raw, *found)
+
+
+def from_json(text: str, sources: Sources) -> dict[str, Any]:
+    """What stands behind --json: an object, `@file`, or `-`."""
+    found = sources.open(text)
+    place = "--json" if found is None else found[0]
+    value = _parsed(text if found is None else _text(found[1], place), place)
+    if not isinstance(value, dict):
+        raise UsageError(f"{place} is not an object: all arguments are expected there, by their names")
+    return value
+
+
+def for_tool(schema: Any, given: list[Given], whole: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a tool, or a UsageError that says everything that is wrong with them."""
+    arguments = dict(whole)
+    by_key: dict[str, list[Given]] = {}
+    for one in given:
+        by_key.setdefault(one.key, []).append(one)
+    form = Form(schema)
+    # An object before what is put into it.
+    for key in sorted(by_key, key=lambda key: key.count(".")):
+        form.fill(arguments, key, by_key[key])
+    mistakes = form.mistakes or form.check(arguments)
+    if mistakes:
+        raise UsageError("\n".join(mistakes))
+    return arguments
+
+
+def for_prompt(known: dict[str, bool], given: list[Given]) -> dict[str, str]:
+    """The arguments of a prompt, which are texts. `known` says of each whether it is required."""
+    found: dict[str, str] = {}
+    mistakes: list[str] = []
+    for one in given:
+        if one.key not in known:
+            mistakes.append(unknown(one.key, one.text, list(known), "arguments").message)
+        elif one.raw:
+            mistakes.append(f"Invalid argument '{one.key}': it is a text, so write {one.key}=… without the colon.")
+        elif one.key in found:
+            mistakes.append(f"Invalid argument '{one.key}': given more than once.")
+        found[one.key] = one.read()
+    missing = [name for name, needed in known.items() if needed and name not in found]
+    mistakes = mistakes or [f"Missing argument '{name}': expected a text." for name in missing]
+    if mistakes:
+        raise UsageError("\n".join(mistakes))
+    return found
+
+
+class Form:
+    """A schema being filled in. What cannot be read is noted and the rest goes on: all mistakes are told at once."""
+
+    def __init__(self, schema: Any) -> None:
+        self.reader = Reader(schema)
+        self.root: Schema = schema if isinstance(schema, dict) else {}
+        self.mistakes: list[str] = []
+
+    def check(self, value: Any, schema: Schema | None = None, path: str = "arguments") -> list[str]:
+        problems = self.reader.problems(value, self.root if schema is None else schema, path)
+        return [problem.message for problem in islice(problems, MOST_PROBLEMS)]
+
+    def fill(self, arguments: dict[str, Any], key: str, given: list[Given]) -> None:
+        *above, last = self._path(self.root, key)
+        place, schema, path = arguments, self.root, "arguments"
+        for name in above:
+            if not self._is_known(schema, name, path, given):
+                return
+            place, schema, path = place.setdefault(name, {}), self.reader.member(schema, name), child(path, name)
+            if not isinstance(place, dict):
+                self.mistakes.append(f"Invalid argument '{key}': '{name}' has a value of its own.")
+                return
+        if not self._is_known(schema, last, path, given):
+            return
+        try:
+            place[last] = self._value(given, self.reader.member(schema, last))
+        except UsageError as mistake:
+            self.mistakes.append(f"Invalid argument '{key}': {mistake}")
+
+    def _path(self, schema: Schema, key: str) -> list[str]:
+        """A property may have dots in its name; otherwise they lead inward."""
+        known = self.reader.known(schema)
+        if key in known or "." not in key:
+            return [key]
+        for name in sorted(known, key=len, reverse=True):
+            if key.startswith(f"{name}."):
+                return [name, *self._path(self.reader.member(schema, name), key[len(name) + 1 :])]
+        return key.split(".")
+
+    def _is_known(self, schema: Schema, name: str, path: str, given: list[Given]) -> bool:
+        """A schema that does not forbid further properties rarely means them, and a misspelt name is soon typed."""
+        known = self.reader.known(schema)
+        if name in known or self.reader.takes_more(schema) or all(one.raw for one in given):
+            return True
+        self.mistakes.append(unknown(name, given[0].text, known, path).message)
+        return False
+
+    # Values
+
+    def _value(self, given: list[Given], schema: Schema) -> Any:
+        if len(given) == 1:
+            return self._one(given[0], schema)
+        if any(one.raw for one in given):
+            raise UsageError("given more than once, which := cannot be.")
+        if not self.reader.takes(schema, "array"):
+            raise UsageError(f"given {len(given)} times; expected {self.reader.words(schema)}.")
+        return [self._one(one, self._item(schema, at)) for at, one in enumerate(given)]
+
+    def _one(self, given: Given, schema: Schema) -> Any:
+        if given.raw:
+            return _parsed(given.read(), given.source or "the value")
+        if not given.source:
+            return self.typed(given.text, schema)
+        return self._from_source(given, schema)
+
+    def _from_source(self, given: Given, schema: Schema) -> Any:
+        if self.reader.is_base64(schema):
+            return b64encode(given.data).decode()
+        text = given.read()
+        if self.reader.takes(schema, "string") and not self.reader.choices(schema):
+            return text
+        if self.reader.takes(schema, "object") or self.reader.takes(schema, "array"):
+            return _parsed(text, given.source)
+        return self.typed(text.strip(), schema)
+
+    def typed(self, text: str, schema: Schema) -> Any:
+        """A text as the schema wants it. What it does not want stays a text, and is refused by the check."""
+        scalar = _scalar(text)
+        for choice in self.reader.choices(schema):
+            if choice == text or (kind_of(choice) == kind_of(scalar) and choice == scalar):
+                return choice
+        if scalar is not UNSET and self.reader.takes(schema, kind_of(scalar)):
+            return scalar
+        if self.reader.takes(schema, "string"):
+            return text
+        if isinstance(scalar, float) and scalar.is_integer() and self.reader.takes(schema, "integer"):
+            return int(scalar)
+        if text[:1] in ("[", "{") and (self.reader.takes(schema, "array") or self.reader.takes(schema, "object")):
+            return _parsed(text, "the value")
+        if self.reader.takes(schema, "array"):
+            return [self.typed(text, self._item(schema, 0))]
+        return text
+
+    def _item(self, schema: Schema, at: int) -> Schema:
+        for option in self.reader.options(schema):
+            if self.reader.takes(option, "array"):
+                return self.reader.item(option, at)
+        return {}
+
+
+def _scalar(text: str) -> Any:
+    if len(text) > LONGEST_SCALAR or not _SCALAR.fullmatch(text):
+        return UNSET
+    try:
+        return _parsed(text, "the value")
+    except UsageError:
+        return UNSET
+
+
+def _parsed(text: str, place: str) -> Any:
+    """Strict JSON. Python's reader knows integers of any size, and also NaN, which JSON does not."""
+    try:
+        value = json.loads(text, parse_constant=_refuse, parse_float=_finite)
+        # `"\ud800"` is half a character, which JSON can say and UTF-8 cannot.
+        json.dumps(value, ensure_ascii=False).encode()
+        return value
+    except (ValueError, RecursionError) as failure:
+        reason = "nested too deeply" if isinstance(failure, RecursionError) else str(failure)
+        raise UsageError(f"{place} is not valid JSON: {reason}.") from None
+
+
+def _refuse(word: str) -> Any:
+    raise ValueError(f"{word} is not JSON")
+
+
+def _finite(word: str) -> float:
+    value = float(word)
+    if math.isinf(value):
+        raise ValueError(f"{word} is too large")
+    return value

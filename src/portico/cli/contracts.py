@@ -1,0 +1,275 @@
+"""`portico contracts`"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterable
+from copy import copy
+from typing import Any
+
+import msgspec
+
+from portico.cli.findings import Findings, counted
+from portico.cli.forms import contracts_form, parse
+from portico.cli.printer import Printer
+from portico.cli.running import run_errand
+from portico.client.client import Client
+from portico.server.problems import did_you_mean
+from portico.services.contracts import lock, reading, specification
+from portico.services.contracts.codegen.python import python
+from portico.services.contracts.codegen.shapes import surface
+from portico.services.contracts.codegen.typescript import typescript
+from portico.services.contracts.definitions import Contract, Definition, contract_of
+from portico.services.contracts.diff import Difference, diff, migration
+from portico.services.contracts.lint import Finding, lint
+from portico.services.contracts.render import render
+from portico.services.contracts.versions import LEVELS, Level
+from portico.wire.errors import UsageError
+
+WRITERS = {"python": python, "typescript": typescript}
+LONGEST_FILE = 32 * 1024 * 1024
+
+Target = str | list[str]
+
+
+def run(words: list[str]) -> int:
+    arguments = parse(contracts_form, words)
+    # What stands behind `--` is the last of the targets.
+    targets: list[Target] = [*arguments.targets, *([arguments.target] if "target" in arguments else [])]
+    arguments.output = "json" if arguments.format == "json" else "text"
+    printer = Printer(arguments.output)
+    status = _ERRANDS[arguments.errand](arguments, targets, printer)
+    printer.flush()
+    return status
+
+
+# Where contracts come from
+
+
+def _one(targets: list[Target]) -> Target:
+    if len(targets) != 1:
+        raise UsageError("one TARGET is expected" if targets else "which TARGET?")
+    return targets[0]
+
+
+def _contract(target: Target, arguments: argparse.Namespace, revision: str | None = None) -> Contract:
+    """What a target promises: a file says it, or a server is asked."""
+    found = _from_file(target) if isinstance(target, str) else None
+    if found is None:
+        found = _from_server(target, arguments, revision)
+    return _chosen(found, arguments.tools)
+
+
+def _from_file(word: str) -> Contract | None:
+    """None: it is no file that holds a contract, but the way to a server."""
+    if not word.endswith((".md", ".lock", ".json")) or "://" in word:
+        return None
+    text = _text(word)
+    if word.endswith(".json") and _is_configuration(text):
+        return None
+    try:
+        return reading.from_text(text)
+    except reading.Unreadable as failure:
+        raise UsageError(f"{word}: {failure}") from None
+
+
+def _is_configuration(text: str) -> bool:
+    """An mcp.json, which says how servers are reached."""
+    try:
+        said = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(said, dict) and any(key in said for key in ("mcpServers", "servers", "command", "url"))
+
+
+def _text(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read(LONGEST_FILE + 1)
+    except FileNotFoundError:
+        raise UsageError(f"there is no file {path}") from None
+    except (OSError, UnicodeDecodeError) as failure:
+        raise UsageError(f"{path} cannot be read: {failure}") from None
+    if len(text) > LONGEST_FILE:
+        raise UsageError(f"{path} is longer than {LONGEST_FILE} characters")
+    return text
+
+
+def _from_server(target: Target, arguments: argparse.Namespace, revision: str | None) -> Contract:
+    found: list[Contract] = []
+
+    async def look(client: Client, printer: Printer) -> int:
+        info = client.server_info
+        listed = [msgspec.to_builtins(tool) for tool in await client.list_tools(fresh=True)]
+        found.append(
+            contract_of(
+                listed,
+                server=info.name if info is not None else "",
+                version=info.version if info is not None else "",
+                revision=client.revision,
+                instructions=client.instructions,
+            )
+        )
+        return 0
+
+    asking = copy(arguments)
+    asking.target, asking.revision = target, arguments.revision or revision
+    run_errand(asking, look)
+    if not found:
+        raise UsageError("the server was not asked")
+    return found[0]
+
+
+def _chosen(contract: Contract, names: list[str]) -> Contract:
+    if not names:
+        return contract
+    return msgspec.structs.replace(contract, tools=tuple(_found(contract, name) for name in names))
+
+
+def _found(contract: Contract, name: str) -> Definition:
+    tool = contract.find(name)
+    if tool is None:
+        meant = did_you_mean(name, [one.name for one in contract.tools])
+        raise UsageError(f"there is no tool {name!r}{f'; {meant}' if meant else ''}")
+    return tool
+
+
+# Writing
+
+
+def _written(text: str, arguments: argparse.Namespace, printer: Printer) -> None:
+    """To the file that was named, or to standard output."""
+    if arguments.out is None:
+        printer.text(text)
+    else:
+        _save(arguments.out, text)
+        printer.aside(f"{arguments.out}: written")
+
+
+def _save(path: str, text: str) -> None:
+    """Whole or not at all."""
+    folder = os.path.dirname(os.path.abspath(path))
+    try:
+        handle, draft = tempfile.mkstemp(dir=folder, prefix=".portico-")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
+                file.write(text)
+            os.chmod(draft, 0o644)
+            os.replace(draft, path)
+        except BaseException:
+            os.unlink(draft)
+            raise
+    except OSError as failure:
+        raise UsageError(f"{path} cannot be written: {failure.strerror or failure}") from None
+
+
+def _render(arguments: argparse.Namespace, targets: list[Target], printer: Printer) -> int:
+    contract = _contract(_one(targets), arguments)
+    text = render(contract)
+    if arguments.format == "json" and arguments.out is None:
+        for tool in contract.tools:
+            printer.json({"tool": tool.invocation, "markdown": render(contract, [tool])})
+        return 0
+    _written(text, arguments, printer)
+    return 0
+
+
+def _codegen(arguments: argparse.Namespace, targets: list[Target], printer: Printer) -> int:
+    contract = _contract(_one(targets), arguments)
+    text = WRITERS[arguments.language](surface(contract, contract.tools))
+    if arguments.format == "json" and arguments.out is None:
+        printer.json({"language": arguments.language, "code": text})
+    else:
+        _written(text, arguments, printer)
+    return 0
+
+
+# Looking
+
+
+def _lint(arguments: argparse.Namespace, targets: list[Target], printer: Printer) -> int:
+    if not targets:
+        raise UsageError("which TARGET?")
+    findings = Findings(printer, arguments.format)
+    for target in targets:
+        is_file = isinstance(target, str) and target.endswith(".md")
+        for one in _of_file(str(target)) if is_file else _of_server(target, arguments):
+            findings.lint(str(target) if is_file else specification.FILE, one)
+    findings.conclude("specifications")
+    return 1 if findings.errors or (arguments.strict and findings.warnings) else 0
+
+
+def _of_file(path: str) -> list[Finding]:
+    return lint(_text(path))
+
+
+def _of_server(target: Target, arguments: argparse.Namespace) -> Iterable[Finding]:
+    contract = _contract(target, arguments)
+    for tool in contract.tools:
+        if tool.trouble:
+            yield Finding(1, "error", "notes", tool.trouble, tool.invocation)
+    yield from lint(render(contract))
+
+
+def _diff(arguments: argparse.Namespace, targets: list[Target], printer: Printer) -> int:
+    if not 1 <= len(targets) <= 2:
+        raise UsageError("one TARGET is expected, or two to be compared")
+    before = targets[0] if len(targets) == 2 else arguments.lock
+    old = _contract(before, arguments)
+    # What is listed differs from revision to revision, so that of a lock is spoken again. Two servers may have none in
+    # common.
+    is_lock = isinstance(before, str) and before.endswith(".lock")
+    new = _contract(targets[-1], arguments, old.revision if is_lock and old.revision else None)
+    found = diff(old, new)
+    Findings(printer, arguments.format).difference(found)
+    if arguments.out is not None:
+        _save(arguments.out, migration(found))
+    return 1 if _fails(found, arguments.fail_on) else 0
+
+
+def _fails(found: Difference, threshold: Any) -> bool:
+    if threshold == "undeclared":
+        return bool(found.undeclared)
+    return threshold != "never" and LEVELS.index(found.level) >= LEVELS.index(threshold)
+
+
+# The lock
+
+
+def _lock(arguments: argparse.Namespace, targets: list[Target], printer: Printer) -> int:
+    contract = _contract(_one(targets), arguments)
+    _save(arguments.lock, lock.write(contract))
+    if arguments.format == "json":
+        printer.json({"lock": arguments.lock, "server": contract.server, "tools": len(contract.tools)})
+    else:
+        printer.line(
+            f"{arguments.lock}: {counted(len(contract.tools), 'tool')} of {contract.server} {contract.version}"
+        )
+    return 0
+
+
+def _check(arguments: argparse.Namespace, targets: list[Target], printer: Printer) -> int:
+    try:
+        pinned = lock.read(_text(arguments.lock))
+    except lock.BadLock as failure:
+        raise UsageError(f"{arguments.lock}: {failure}") from None
+    pinned = _chosen(pinned, arguments.tools)
+    # What is listed differs from revision to revision, so the one of then is spoken.
+    found = _contract(_one(targets), arguments, pinned.revision or None)
+    drift = lock.check(pinned, found)
+    allowed: Level = "none" if arguments.allow == "nothing" else arguments.allow
+    Findings(printer, arguments.format).drift(drift, arguments.lock, allowed)
+    return 1 if LEVELS.index(drift.difference.level) > LEVELS.index(allowed) else 0
+
+
+_ERRANDS: dict[str, Callable[[argparse.Namespace, list[Target], Printer], int]] = {
+    "render": _render,
+    "lint": _lint,
+    "diff": _diff,
+    "codegen": _codegen,
+    "lock": _lock,
+    "check": _check,
+}

@@ -1,0 +1,220 @@
+"""What a server asks in the middle of a call, asked of the person at the terminal.
+
+client/elicitation of the specification: it has to be clear who asks, the person can look at the answers before they
+are sent, and can decline or leave at any time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from portico.cli.arguments import Form
+from portico.cli.printable import one_line
+from portico.cli.printer import Printer
+from portico.cli.schemas import Reader, Schema, listed
+from portico.client.client import Client
+from portico.wire.inputs import ElicitParams, ElicitResult
+
+MOST_FIELDS = 100
+LONGEST_MESSAGE = 4000
+LONGEST_LINE = 64 * 1024
+LEAVE = "Ctrl-D leaves without an answer"
+NOTHING = object()
+WORDS = {"y": True, "yes": True, "true": True, "n": False, "no": False, "false": False}
+
+
+def can_ask() -> bool:
+    """There is somebody to read a question, and to answer it."""
+    return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))
+
+
+class Left(Exception):
+    """The person has closed the input."""
+
+
+class Choice(NamedTuple):
+    value: Any
+    title: str
+
+
+class Questions:
+    """Asks on standard error, because standard output may be going elsewhere."""
+
+    def __init__(self, printer: Printer) -> None:
+        self.client: Client | None = None
+        self._printer = printer
+        # Servers may ask two things at once; people are asked one by one.
+        self._turn = asyncio.Lock()
+
+    async def answer(self, question: ElicitParams) -> ElicitResult:
+        async with self._turn:
+            # Further lines are set in, so that they do not pass for ours.
+            message = question.message[:LONGEST_MESSAGE].strip().replace("\n", "\n    ")
+            self._printer.aside(f"{self._name} asks: {message}")
+            try:
+                if question.mode == "url":
+                    return await self._page(question.url or "")
+                return await self._form(question.requested_schema)
+            except Left:
+                self._printer.aside("")
+                return ElicitResult("cancel")
+
+    @property
+    def _name(self) -> str:
+        info = self.client.server_info if self.client is not None else None
+        return one_line(info.title or info.name, 80) if info is not None else "the server"
+
+    # A page
+
+    async def _page(self, url: str) -> ElicitResult:
+        try:
+            host = urlsplit(url).hostname if url.lower().startswith(("http://", "https://")) else None
+            # As the network spells it: letters that only look like others do not pass for them.
+            shown = host.encode("idna").decode() if host else None
+        except (ValueError, UnicodeError):
+            shown = None
+        if shown is None:
+            self._printer.aside("It wants to show you a page, and names none that could be opened. Declined.")
+            return ElicitResult("decline")
+        self._printer.aside(f"It wants you to open a page of {shown}:\n\n  {one_line(url)}\n")
+        is_agreed = await self._yes("Do you agree, and open it in your browser?", default=False)
+        return ElicitResult("accept" if is_agreed else "decline")
+
+    # A form
+
+    async def _form(self, schema: Any) -> ElicitResult:
+        form = Form(schema)
+        names = form.reader.known(form.root)[:MOST_FIELDS]
+        if not names:
+            return ElicitResult("accept", {}) if await self._yes("Agreed?", default=False) else ElicitResult("decline")
+        self._printer.aside(f"({LEAVE})")
+        required = form.reader.required(form.root)
+        content = {}
+        for name in names:
+            value = await self._field(form, name, name in required)
+            if value is not NOTHING:
+                content[name] = value
+        if await self._yes(f"Send this to {self._name}?", default=True):
+            return ElicitResult("accept", content)
+        return ElicitResult("decline")
+
+    async def _field(self, form: Form, name: str, is_required: bool) -> Any:
+        schema = form.reader.member(form.root, name)
+        default = schema.get("default", NOTHING)
+        choices = choices_of(form.reader, schema)
+        self._introduce(name, schema, choices)
+        prompt = f"  {one_line(name, 80)}{_hint(form.reader, schema, choices, default, is_required)}: "
+        while True:
+            text = await self._line(prompt)
+            if not text.strip():
+                if default is not NOTHING or not is_required:
+                    return default
+                self._printer.aside("    It has to be answered.")
+                continue
+            value = _read(form, schema, choices, text)
+            mistakes = form.check(value, schema, f"arguments.{name}")
+            if not mistakes:
+                return value
+            self._printer.aside(f"    {one_line(mistakes[0])}")
+
+    def _introduce(self, name: str, schema: Schema, choices: list[Choice]) -> None:
+        words = schema.get("description") or schema.get("title") or ""
+        if choices or (words and words != name):
+            self._printer.aside(f"  {one_line(name, 80)}: {one_line(words)}".rstrip())
+        for number, choice in enumerate(choices, 1):
+            self._printer.aside(f"    {number}) {one_line(choice.title, 200)}")
+
+    async def _yes(self, words: str, *, default: bool) -> bool:
+        while True:
+            said = (await self._line(f"{words} [{'Y/n' if default else 'y/N'}] ")).strip().lower()
+            if said in ("", "y", "yes", "n", "no"):
+                return default if not said else said.startswith("y")
+
+    async def _line(self, prompt: str) -> str:
+        self._printer.aside(prompt, end="")
+        line = await read_line()
+        if not line:
+            raise Left
+        return line.rstrip("\r\n")
+
+
+async def read_line() -> str:
+    """One line from the terminal; empty when it was closed. The loop goes on, and so Ctrl-C does too."""
+    loop = asyncio.get_running_loop()
+    arrived: asyncio.Future[bytes] = loop.create_future()
+    stdin = sys.stdin.fileno()
+
+    def read() -> None:
+        if not arrived.done():
+            arrived.set_result(os.read(stdin, LONGEST_LINE))
+
+    try:
+        loop.add_reader(stdin, read)
+    except NotImplementedError:
+        return await asyncio.to_thread(sys.stdin.readline)
+    try:
+        return (await arrived).decode(errors="replace")
+    finally:
+        loop.remove_reader(stdin)
+
+
+def choices_of(reader: Reader, schema: Schema) -> list[Choice]:
+    """What can be chosen: `enum`, perhaps with `enumNames`, or `oneOf`/`anyOf` with titles; of an array, its items'."""
+    items = schema.get("items")
+    if reader.takes(schema, "array") and isinstance(items, dict):
+        schema = items
+    titled = [
+        Choice(one["const"], str(one.get("title", one["const"])))
+        for keyword in ("oneOf", "anyOf")
+        for one in listed(schema.get(keyword))
+        if isinstance(one, dict) and "const" in one
+    ]
+    values, names = reader.choices(schema), schema.get("enumNames")
+    if titled or not isinstance(names, list) or len(names) != len(values):
+        return titled or [Choice(value, str(value)) for value in values]
+    return [Choice(value, str(name)) for value, name in zip(values, names, strict=True)]
+
+
+def _read(form: Form, schema: Schema, choices: list[Choice], text: str) -> Any:
+    """What was typed. A choice may be made by its number, its value or its title, and several with commas between."""
+    if form.reader.takes(schema, "array"):
+        return [_chosen(choices, word.strip()) for word in text.split(",") if word.strip()]
+    if choices:
+        return _chosen(choices, text.strip())
+    if form.reader.takes(schema, "boolean"):
+        return {"y": True, "yes": True, "true": True, "n": False, "no": False, "false": False}.get(
+            text.strip().lower(), text
+        )
+    return form.typed(text if form.reader.takes(schema, "string") else text.strip(), schema)
+
+
+def _chosen(choices: list[Choice], word: str) -> Any:
+    for choice in choices:
+        if word in (choice.value, choice.title):
+            return choice.value
+    if word.isascii() and word.isdigit() and 0 < int(word) <= len(choices):
+        return choices[int(word) - 1].value
+    return word
+
+
+def _hint(reader: Reader, schema: Schema, choices: list[Choice], default: Any, is_required: bool) -> str:
+    """What is expected, and what an empty line would mean."""
+    if not choices and reader.takes(schema, "boolean") and not reader.takes(schema, "string"):
+        return f" [{'Y/n' if default is True else 'y/N' if default is False else 'y/n'}]"
+    words = (
+        [f"1 to {len(choices)}{', with commas between' if reader.takes(schema, 'array') else ''}"] if choices else []
+    )
+    if not choices and not reader.takes(schema, "string"):
+        words = [reader.words(schema)]
+    if not is_required and default is NOTHING:
+        words.append("may be left empty")
+    shown = "" if default is NOTHING else f" [{one_line(_shown(default), 200)}]"
+    return (f" ({', '.join(words)})" if words else "") + shown
+
+
+def _shown(value: Any) -> str:
+    return value if isinstance(value, str) else ", ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -1,0 +1,252 @@
+"""The command as its users have it: in a process of its own, and at a terminal that is a pseudo-terminal."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import select
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+PATIENCE = 30.0
+PORTICO = [sys.executable, "-m", "portico"]
+# Movements and colours, titles, and what a shell says to a terminal about its prompt.
+SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[()][A-Z0-9]|[=>78])")
+
+
+@pytest.fixture
+def surroundings(tmp_path: Path) -> dict[str, str]:
+    """Our environment, with a cache of its own and without what a developer may have set."""
+    ours = {name: value for name, value in os.environ.items() if name not in ("LOG_LEVEL", "PORTICO_TOKEN", "COLUMNS")}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{ours['PATH']}"
+    return {**ours, "XDG_CACHE_HOME": str(tmp_path / "cache"), "PATH": path, "TERM": "xterm", "LC_ALL": "C.UTF-8"}
+
+
+@pytest.fixture
+def portico(surroundings: dict[str, str]) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """`portico("list", "tools", target)` runs the command to its end, without a terminal."""
+
+    def run(
+        *words: str | Path, stdin: str | bytes = "", cwd: Path = ROOT, **env: str
+    ) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [*PORTICO, *map(str, words)],
+            input=stdin.encode() if isinstance(stdin, str) else stdin,
+            capture_output=True,
+            cwd=cwd,
+            env={**surroundings, **env},
+            timeout=PATIENCE,
+        )
+        return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    """examples/hello.py over HTTP."""
+    command = [*PORTICO, "serve", "examples/hello.py", "--transport", "http", "--port", "0"]
+    child = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    try:
+        assert child.stderr is not None
+        yield child.stderr.readline().removeprefix("Serving on ").strip()
+    finally:
+        child.terminate()
+        child.communicate(timeout=PATIENCE)
+
+
+class Gate(ThreadingHTTPServer):
+    """Answers every request with 401, and remembers its headers."""
+
+    headers: list[dict[str, str]]
+
+
+@pytest.fixture
+def gate() -> Iterator[Gate]:
+    class Refusal(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            server.headers.append({name.lower(): value for name, value in self.headers.items()})
+            self.rfile.read(int(self.headers.get("content-length", 0)))
+            self.send_response(401)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        do_GET = do_POST
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = Gate(("127.0.0.1", 0), Refusal)
+    server.headers = []
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join(PATIENCE)
+    server.server_close()
+
+
+class Terminal:
+    """A command at a terminal of 100 columns: type to it, and wait for what it shows."""
+
+    def __init__(self, command: Sequence[str], env: dict[str, str], cwd: Path) -> None:
+        self._master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 100, 0, 0))
+        self.raw = ""
+        self._seen = 0
+        self._bytes = b""
+
+        def take_over() -> None:
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+        self.process = subprocess.Popen(
+            command,
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            env=env,
+            cwd=cwd,
+            start_new_session=True,
+            preexec_fn=take_over,
+        )
+        os.close(slave)
+
+    @property
+    def shown(self) -> str:
+        """Everything so far, as somebody would read it."""
+        return SEQUENCE.sub("", self.raw).replace("\r\n", "\n")
+
+    def type(self, text: str) -> None:
+        os.write(self._master, text.encode())
+
+    def wait_for(self, text: str) -> None:
+        """Until this is shown, after what was waited for before."""
+        deadline = time.monotonic() + PATIENCE
+        while text not in self.shown[self._seen :]:
+            if not self._read(deadline):
+                raise AssertionError(f"{text!r} was not shown, but:\n{self.shown[self._seen :]}")
+        self._seen = self.shown.index(text, self._seen) + len(text)
+
+    def end(self) -> int:
+        """Its exit status, once it has ended."""
+        deadline = time.monotonic() + PATIENCE
+        while self._read(deadline):
+            pass
+        return self.process.wait(PATIENCE)
+
+    def _read(self, deadline: float) -> bool:
+        ready, _, _ = select.select([self._master], [], [], max(0.0, deadline - time.monotonic()))
+        try:
+            data = os.read(self._master, 65536) if ready else b""
+        except OSError:
+            data = b""  # Linux: the other side was closed
+        self._bytes += data
+        self.raw = self._bytes.decode(errors="replace")
+        return bool(data)
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGKILL)
+            self.process.wait(PATIENCE)
+        os.close(self._master)
+
+
+@pytest.fixture
+def terminal(surroundings: dict[str, str]) -> Iterator[Callable[..., Terminal]]:
+    """`terminal("call", target, "tool")` starts the command there; `terminal(program=[…])` something else."""
+    opened: list[Terminal] = []
+
+    def start(*words: str | Path, program: Sequence[str] = PORTICO, cwd: Path = ROOT, **env: str) -> Terminal:
+        opened.append(Terminal([*program, *map(str, words)], {**surroundings, **env}, cwd))
+        return opened[-1]
+
+    yield start
+    for one in opened:
+        one.close()
+
+
+@pytest.fixture
+def shell() -> Callable[[str], str]:
+    """The path of a shell. Where the tests have to run they install it."""
+
+    def find(name: str) -> str:
+        if shutil.which(name) is None and "CI" in os.environ:
+            for step in (["update"], ["install", "-y", name]):
+                subprocess.run(["apt-get", "-qq", *step], check=True, timeout=600, stdout=subprocess.DEVNULL)
+        found = shutil.which(name)
+        if found is None:
+            pytest.skip(f"completion in {name} needs {name}, and this machine has none")
+        return found
+
+    return find
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Callable[..., Path]:
+    """`server(body)` writes a file with a Server called `odd` and what is given."""
+
+    def write(body: str, name: str = "odd.py") -> Path:
+        path = tmp_path / name
+        path.write_text(
+            f'from typing import *\nfrom portico import *\n\nserver = Server("odd", version="1")\n\n{body}\n'
+        )
+        return path
+
+    return write
+
+
+@pytest.fixture
+def liar(tmp_path: Path) -> Callable[[dict[str, Any]], list[str]]:
+    """`liar({"tools/list": {…}})` is the command of a child that answers each method with what is written there."""
+
+    def write(answers: dict[str, Any]) -> list[str]:
+        path = tmp_path / "liar.py"
+        path.write_text(f"{LIAR}\nserve({answers!r})\n")
+        return [sys.executable, str(path)]
+
+    return write
+
+
+LIAR = """
+import json, os, sys
+
+INITIALIZE = {
+    "protocolVersion": "2025-11-25",
+    "capabilities": {"tools": {}, "prompts": {}, "resources": {}},
+    "serverInfo": {"name": "liar", "version": "1"},
+}
+
+def serve(answers):
+    for line in sys.stdin:
+        message = json.loads(line)
+        if "id" not in message or "method" not in message:
+            continue
+        answer = {"initialize": INITIALIZE, **answers}.get(message["method"])
+        if answer == "exit":
+            sys.stderr.write("last words\\n")
+            sys.stderr.flush()
+            os._exit(7)
+        if answer == "silence":
+            continue
+        reply = {"jsonrpc": "2.0", "id": message["id"]}
+        if answer is None:
+            reply["error"] = {"code": -32601, "message": "Method not found"}
+        else:
+            reply["error" if "code" in answer else "result"] = answer
+        print(json.dumps(reply), flush=True)
+"""

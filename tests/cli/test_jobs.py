@@ -1,0 +1,116 @@
+"""`portico work` and `portico jobs`, with a store on the disk and real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from portico import SyncClient
+
+REPORTS = str(Path(__file__).parents[2] / "examples" / "reports.py")
+PORTICO = [sys.executable, "-m", "portico"]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> str:
+    return str(tmp_path / "kept" / "reports.db")
+
+
+@pytest.fixture
+def client(store: str) -> Iterator[SyncClient]:
+    """A server that only takes tasks, and runs none."""
+    Path(store).parent.mkdir()
+    with SyncClient([*PORTICO, "serve", REPORTS, "--store", store, "--concurrency", "0"]) as client:
+        yield client
+
+
+def jobs(store: str, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*PORTICO, "jobs", *words, "--store", store], capture_output=True, text=True, timeout=30, check=False
+    )
+
+
+def shown(store: str, id: str) -> dict[str, object]:
+    found: dict[str, object] = json.loads(jobs(store, "show", id).stdout)
+    return found
+
+
+def wait(until: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 20
+    while not until():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_task_waits_in_the_store_until_somebody_works(client: SyncClient, store: str) -> None:
+    task = client.start_task("make_report", {"topic": "bees", "chapters": 2})
+    [line] = jobs(store, "list").stdout.splitlines()
+    found = json.loads(line)
+    assert (found["id"], found["tool"], found["status"]) == (task.id, "make_report", "queued")
+    worker = subprocess.Popen([*PORTICO, "work", REPORTS, "--store", store], stderr=subprocess.PIPE, text=True)
+    try:
+        assert task.result(timeout=20).text == "1. More about bees\n2. More about bees"
+        assert shown(store, task.id[:12])["steps"] == {
+            "chapter 1": "1. More about bees",
+            "chapter 2": "2. More about bees",
+        }
+    finally:
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(15) == 0
+        assert worker.stderr is not None
+        worker.stderr.close()
+
+
+def test_a_worker_that_is_told_to_stop_leaves_its_work_to_the_next(client: SyncClient, store: str) -> None:
+    task = client.start_task("make_report", {"topic": "bees", "chapters": 50})
+    for _ in range(2):
+        worker = subprocess.Popen([*PORTICO, "work", REPORTS, "--store", store], stderr=subprocess.DEVNULL)
+        before = len(shown(store, task.id)["steps"])  # type: ignore[arg-type]
+        wait(lambda before=before: len(shown(store, task.id)["steps"]) > before)  # type: ignore[misc]
+        worker.terminate()
+        assert worker.wait(15) == 0
+        assert shown(store, task.id)["status"] == "queued"
+    assert task.refresh() == "working"
+
+
+def test_tasks_are_cancelled_and_tried_again_from_a_shell(client: SyncClient, store: str) -> None:
+    task = client.start_task("make_report", {"topic": "bees"})
+    assert jobs(store, "retry", task.id).returncode == 1
+    assert jobs(store, "cancel", task.id).returncode == 0
+    assert task.refresh() == "cancelled"
+    done = jobs(store, "cancel", task.id, "--output", "text")
+    assert (done.returncode, done.stdout) == (1, f"{task.id}: over already\n")
+    assert jobs(store, "retry", task.id).returncode == 0
+    assert task.refresh() == "working"
+
+
+def test_what_is_not_there_is_said(store: str, tmp_path: Path) -> None:
+    Path(store).parent.mkdir()
+    assert jobs(store, "list", "--output", "table").stderr == "no tasks\n"
+    assert jobs(store, "show", "nothing").returncode == 2
+    assert jobs(store, "cancel").returncode == 2
+    done = subprocess.run(
+        [*PORTICO, "jobs", "list"],
+        env={**os.environ, "PORTICO_DATA": str(tmp_path / "empty"), "PORTICO_STORE": ""},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "which store?" in done.stderr
+
+
+def test_a_server_without_tasks_gives_nothing_to_work_on() -> None:
+    hello = str(Path(REPORTS).parent / "hello.py")
+    done = subprocess.run([*PORTICO, "work", hello], capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 2
+    assert "no tool that may become a task" in done.stderr
