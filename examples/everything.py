@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from portico import Audio, Context, File, Image, Server, Skills, ToolError
+from portico import Audio, Context, File, Image, ProtocolError, Server, Skills, TaskConfig, ToolError
 from portico.wire.content import EmbeddedResource, TextContent, TextContents
 from portico.wire.prompts import PromptMessage
 
@@ -374,6 +374,58 @@ def test_trigger_prompt_change() -> str:
 
 
 # Resources
+
+# Work that takes longer than a call: tasks, where the client can deal with them
+
+
+@server.tool
+def greet(name: str) -> str:
+    """Say hello. Too quick to be a task."""
+    return f"Hello, {name}!"
+
+
+@server.tool(task="optional")
+async def slow_compute(seconds: float = 1.0, label: str = "work", ctx: Context = None) -> str:
+    """Take a while, and say how far it is."""
+    for step in range(10):
+        ctx.report_progress(step, 10, label)
+        await asyncio.sleep(seconds / 10)
+    return f"{label}: done in {seconds:g} s"
+
+
+@server.tool(task="required")
+async def failing_job() -> str:
+    """A task whose tool says no."""
+    raise ToolError("This job fails, as it should.")
+
+
+@server.tool(task="required")
+async def protocol_error_job() -> str:
+    """A task that ends with an error of the protocol."""
+    raise ProtocolError("This job ends with an error, as it should.")
+
+
+@server.tool(task="required")
+async def confirm_delete(filename: str = "file.txt", ctx: Context = None) -> str:
+    """A task that asks in the middle."""
+    sure = await ctx.elicit(f"Delete {filename}?", bool)
+    return f"{filename} deleted" if sure.data else f"{filename} kept"
+
+
+@server.tool(task="required")
+async def multi_input(ctx: Context) -> str:
+    """A task that asks two things at once."""
+    one, other = await asyncio.gather(ctx.elicit("Your name?", Name), ctx.elicit("And your friend's?", Name))
+    return f"{one.data.name if one.data else 'Somebody'} and {other.data.name if other.data else 'somebody'}"
+
+
+@server.tool(task=TaskConfig(detached=True))
+async def test_tool_with_task(ctx: Context) -> str:
+    """Asks first, and then becomes a task."""
+    answer = await ctx.elicit("What is your name?", Name, key="user_name")
+    await ctx.detach()
+    await asyncio.sleep(0.1)
+    return f"Done, {answer.data.name if answer.data else 'somebody'}."
 
 
 @server.resource("test://static-text", mime_type="text/plain")

@@ -1,6 +1,6 @@
-"""The official conformance suite against examples/everything.py: every leg, one table.
+"""The official conformance suite against examples/everything.py and examples/everything_client.py: one table.
 
-    python tests/conformance/run.py [--leg NAME] [--url URL] [--strict] [--keep]
+    python tests/conformance/run.py [--leg NAME] [--url URL] [--command COMMAND] [--strict] [--keep]
 
 The suite and its Node are installed under `.conformance/` on first use, at the versions pinned here. What must pass
 is in legs.py; what is known to fail, leg by leg, in expected/. Ends with 0 if all is as it must be, and with 1 if not.
@@ -18,9 +18,9 @@ from pathlib import Path
 
 sys.path.insert(1, str(Path(__file__).resolve().parent.parent))  # for node.py
 
-from legs import LEGS
+from legs import CLIENT_LEGS, LEGS, SERVER_LEGS, Leg
 from suite import install
-from under_test import NotServing, reached, serving
+from under_test import Client, NotServing, Server, our_client, reached, serving
 from verdict import report, table
 
 from node import NotInstalled
@@ -31,7 +31,8 @@ NOTHING_EXPECTED = "server: []\nclient: []\n"
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--leg", metavar="NAME", action="append", choices=LEGS, help=f"one of {', '.join(LEGS)}")
-    parser.add_argument("--url", help="test the server there, instead of starting ours")
+    parser.add_argument("--url", help="test the server there, instead of starting ours; and no client")
+    parser.add_argument("--command", help="test this client, instead of ours; and no server")
     parser.add_argument("--strict", action="store_true", help="expect nothing to fail, whatever is in expected/")
     parser.add_argument("--keep", action="store_true", help="keep what the suite and the server wrote")
     return parser.parse_args()
@@ -42,21 +43,33 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
+def chosen(options: argparse.Namespace) -> list[Leg]:
+    if options.leg:
+        return [LEGS[name] for name in options.leg]
+    servers = [] if options.command and not options.url else SERVER_LEGS
+    clients = [] if options.url and not options.command else CLIENT_LEGS
+    return [*servers, *clients]
+
+
 def run(options: argparse.Namespace, folder: Path) -> int:
     suite = install()
     nothing = folder / "nothing.yml"
     nothing.write_text(NOTHING_EXPECTED, encoding="utf-8")
+    client = Client(options.command) if options.command else our_client()
+    server: Server | None = None
     outcomes = []
     with ExitStack() as stack:
-        server = reached(options.url) if options.url else stack.enter_context(serving(folder / "server.log"))
-        for leg in [LEGS[name] for name in options.leg or LEGS]:
-            say(f"running {leg.name} against {server.url}")
+        for leg in chosen(options):
+            say(f"running {leg.name}")
+            if leg.side == "server" and server is None:
+                server = reached(options.url) if options.url else stack.enter_context(serving(folder / "server.log"))
+            tested = client if server is None or leg.side == "client" else server
             expected = nothing if options.strict else leg.expected_file
-            outcomes.append(suite.run(leg, server.target, folder / leg.name, expected))
+            outcomes.append(suite.run(leg, tested.target, folder / leg.name, expected))
         wrong = [outcome for outcome in outcomes if outcome.complaints]
         for outcome in wrong:
             print(report(outcome), end="\n\n")
-        if wrong and server.child is not None:
+        if server is not None and server.child is not None and any(outcome.leg.side == "server" for outcome in wrong):
             print(server.said(), end="\n\n")
     print(table(outcomes))
     return 1 if wrong else 0

@@ -5,18 +5,27 @@ The suite is a Node program, installed as ../node.py says. When its pin changes,
 
 from __future__ import annotations
 
+import re
+import subprocess
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from child import Child
 from legs import Leg
-from verdict import Outcome, judge, read
+from verdict import Ending, Outcome, judge, read
 
 import node
 
 HERE = Path(__file__).resolve().parent
 LEG_SECONDS = 300
+# A client has the first for a scenario, and the suite the second for all that is around it.
+CLIENT_SECONDS, SCENARIO_SECONDS = 60, 90
+AT_ONCE = 2
+PAUSE = 0.02
+
+CLIENT_ENDED = re.compile(r"^Client (exited with code -?\d+|timed out after \d+ms)$", re.MULTILINE)
+LISTED = re.compile(r"^  - (?P<scenario>\S+) \[(?P<revisions>\S+)\]$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -27,19 +36,105 @@ class Suite:
     script: Path
 
     def run(self, leg: Leg, target: list[str], folder: Path, expected: Path) -> Outcome:
-        """One leg, its results in `folder`. `target` says what is tested: `--url URL` for a server."""
+        """One leg, its results in `folder`. `target` says what is tested: `--url` and a URL, `--command` and a client.
+
+        A client is run by the suite, once for each scenario. To run them all the suite would start all at once, and
+        then not care how they ended.
+        """
         results = folder / "results"
         results.mkdir(parents=True)
-        command = [str(self.node), str(self.script), leg.side, *target, *leg.options]
-        command += ["--expected-failures", str(expected), "--output-dir", str(results)]
         began = time.monotonic()
+        if leg.side == "client":
+            endings = self._run_each(leg, target, folder)
+        else:
+            endings = self._run_all(leg, target, folder, expected)
+        return judge(leg, read(results), expected, endings, time.monotonic() - began)
+
+    def scenarios(self) -> dict[str, set[str]]:
+        """What the suite has for clients, and for which revisions."""
+        done = subprocess.run(
+            [str(self.node), str(self.script), "list", "--client"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            env=node.environment(),
+            timeout=SCENARIO_SECONDS,
+            check=True,
+        )
+        return {found["scenario"]: set(found["revisions"].split(",")) for found in LISTED.finditer(done.stdout)}
+
+    def _run_all(self, leg: Leg, target: list[str], folder: Path, expected: Path) -> dict[str, Ending]:
+        command = self._command(leg, [*target, "--expected-failures", str(expected)], folder)
         with Child(command, folder / "suite.log", cwd=folder, env=node.environment()) as child:
             code = child.wait(LEG_SECONDS)
-        seconds = time.monotonic() - began
-        ending = "" if code == 0 else f"the suite ended with {code}"
-        if code is None:
-            ending = f"the suite did not end within {LEG_SECONDS} s"
-        return judge(leg, read(results), expected, ending, child.said(), seconds)
+        if code == 0:
+            return {}
+        text = f"the suite ended with {code}" if code is not None else f"the suite did not end within {LEG_SECONDS} s"
+        return {"": Ending(text, child.said())}
+
+    def _run_each(self, leg: Leg, target: list[str], folder: Path) -> dict[str, Ending]:
+        """A few at a time, and each alone, so that what a client ends with counts.
+
+        That is also why the suite is not told what is expected to fail: it would look at nothing else then, neither at
+        the client's exit status nor at its time. A warning is a failure to it all the same.
+        """
+        home = folder / "home"
+        home.mkdir()
+        more = [*target, "--timeout", str(CLIENT_SECONDS * 1000)]
+        waiting = list(leg.checks)
+        running: list[_Running] = []
+        endings: dict[str, Ending] = {}
+        try:
+            while waiting or running:
+                while waiting and len(running) < AT_ONCE:
+                    scenario = waiting.pop(0)
+                    command = self._command(leg, ["--scenario", scenario, *more], folder)
+                    log = folder / f"{scenario.replace('/', '-')}.log"
+                    child = Child(command, log, cwd=folder, env=_homeless(home))
+                    running.append(_Running(scenario, child, time.monotonic() + SCENARIO_SECONDS))
+                for one in [one for one in running if one.over]:
+                    endings |= {} if (ending := how_it_ended(one.child)) is None else {one.scenario: ending}
+                    one.child.end()
+                    running.remove(one)
+                time.sleep(PAUSE)
+        finally:
+            for one in running:
+                one.child.end()
+        return endings
+
+    def _command(self, leg: Leg, more: list[str], folder: Path) -> list[str]:
+        results = ["--output-dir", str(folder / "results")]
+        return [str(self.node), str(self.script), leg.side, *leg.options, *more, *results]
+
+
+@dataclass(frozen=True)
+class _Running:
+    """A scenario that is being run alone."""
+
+    scenario: str
+    child: Child
+    deadline: float
+
+    @property
+    def over(self) -> bool:
+        return self.child.code is not None or time.monotonic() > self.deadline
+
+
+def _homeless(home: Path) -> dict[str, str]:
+    """An environment without what the user has set for other clients, and a home to see whether anything is kept."""
+    kept = {name: value for name, value in node.environment().items() if not name.startswith(("PORTICO_", "XDG_"))}
+    return {**kept, "HOME": str(home)}
+
+
+def how_it_ended(child: Child) -> Ending | None:
+    """What is to be said of a client that did not end well, also where the suite forgives it; None if it did."""
+    said = child.said(lines=10_000)
+    found = CLIENT_ENDED.search(said)
+    if found is not None:
+        return Ending(f"the client {found[1]}", child.said())
+    if child.code is None:
+        return Ending(f"the suite did not end within {SCENARIO_SECONDS} s", child.said())
+    return None if child.code == 0 else Ending(f"the suite ended with {child.code}", child.said())
 
 
 def install() -> Suite:

@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from legs import SERVER_LEGS, Leg
-from suite import Suite, install
+from suite import Suite
 from under_test import Server, serving
 from verdict import report
-
-from node import NotInstalled
-
-
-@pytest.fixture(scope="session")
-def suite() -> Suite:
-    try:
-        return install()
-    except NotInstalled as why:
-        reason = f"The conformance suite is not installed and cannot be: {why}"
-    if os.environ.get("CI"):
-        pytest.fail(reason, pytrace=False)
-    pytest.skip(reason)
 
 
 @pytest.fixture(scope="session")

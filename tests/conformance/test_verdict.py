@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from child import Child
 from legs import EXPECTED, LEGS, Leg, expected_failures
-from verdict import Outcome, judge, read, report, table
+from suite import how_it_ended
+from verdict import Ending, Outcome, judge, read, report, table
 
 LEG = Leg("small", "server", (), {"ping": 2, "tools-list": 1, "tasks-status-notifications": 0}, frozenset({"ping"}))
 PATIENCE = 10.0
@@ -21,22 +22,28 @@ STAMP = "2026-11-15T10-15-57-921Z"
 
 
 def check(status: str = "SUCCESS", **more: Any) -> dict[str, Any]:
-    return {"id": "an-id", "name": "n", "description": "What is looked at", "status": status, **more}
+    return {"id": "an-id", "name": "AName", "description": "What is looked at", "status": status, **more}
 
 
 @pytest.fixture
 def found(tmp_path: Path) -> Callable[..., Outcome]:
     """The verdict when the suite has written this, over what is right."""
 
-    def write(changed: dict[str, Any] | None = None, *, expected: str = "server: []\n", ending: str = "") -> Outcome:
-        right = {"ping": [check(), check()], "tools-list": [check()], "tasks-status-notifications": [check("SKIPPED")]}
+    def write(
+        changed: dict[str, Any] | None = None,
+        *,
+        expected: str = "server: []\n",
+        endings: dict[str, Ending] | None = None,
+    ) -> Outcome:
+        skipped = check("SKIPPED", name="TasksStatusNotificationsScenario")
+        right = {"ping": [check(), check()], "tools-list": [check()], "tasks-status-notifications": [skipped]}
         for scenario, checks in {**right, **(changed or {})}.items():
             if checks is not None:
                 folder = tmp_path / f"server-{scenario}-{STAMP}"
                 folder.mkdir(parents=True)
                 (folder / "checks.json").write_text(json.dumps(checks))
         (tmp_path / "expected.yml").write_text(expected)
-        return judge(LEG, read(tmp_path), tmp_path / "expected.yml", ending, "the last words", 1.5)
+        return judge(LEG, read(tmp_path), tmp_path / "expected.yml", endings or {}, 1.5)
 
     return write
 
@@ -98,7 +105,44 @@ def test_an_expectation_for_another_leg_is_wrong(found: Callable[..., Outcome]) 
 
 
 def test_an_unhappy_suite_is_wrong_even_if_its_results_look_well(found: Callable[..., Outcome]) -> None:
-    assert report(found(ending="the suite ended with 1")) == "small\n  the suite ended with 1:\n  the last words"
+    endings = {"": Ending("the suite ended with 1", "the last words")}
+    assert report(found(endings=endings)) == "small\n  the suite ended with 1:\n  the last words"
+
+
+def test_a_scenario_that_ended_badly_is_wrong_even_if_its_results_look_well(found: Callable[..., Outcome]) -> None:
+    outcome = found(endings={"ping": Ending("the client exited with code 1", "the last words")})
+    assert report(outcome) == "small / ping\n  the client exited with code 1:\n  the last words"
+    assert "ping" not in outcome.passed
+
+
+def test_what_is_expected_to_fail_may_end_badly_too(found: Callable[..., Outcome]) -> None:
+    endings = {"tools-list": Ending("the client exited with code 1", "")}
+    outcome = found({"tools-list": [check("FAILURE")]}, expected="server:\n  - tools-list\n", endings=endings)
+    assert outcome.complaints == ()
+
+
+def test_only_the_checks_that_cannot_be_had_may_be_skipped(found: Callable[..., Outcome]) -> None:
+    outcome = found({"tasks-status-notifications": [check("SKIPPED", name="Another")]})
+    assert [complaint.scenario for complaint in outcome.complaints] == ["tasks-status-notifications"]
+
+
+@pytest.mark.parametrize(
+    ("said", "code", "text"),
+    [
+        ("Checks:\nall well", 0, None),
+        ("Checks:\nnone", 3, "the suite ended with 3"),
+        ("\nClient exited with code 1\n\nStderr:\nits last words", 0, "the client exited with code 1"),
+        ("\nClient timed out after 60000ms", 1, "the client timed out after 60000ms"),
+    ],
+)
+def test_how_a_client_ended_is_told_from_what_the_suite_says(
+    tmp_path: Path, said: str, code: int, text: str | None
+) -> None:
+    command = [sys.executable, "-c", "import sys; print(sys.argv[1]); sys.exit(int(sys.argv[2]))", said, str(code)]
+    with Child(command, tmp_path / "log", cwd=tmp_path) as child:
+        assert child.wait(PATIENCE) == code
+        ending = how_it_ended(child)
+    assert (ending.text if ending is not None else None) == text
 
 
 def test_the_table_has_the_numbers_that_were_measured() -> None:
@@ -111,6 +155,12 @@ def test_the_table_has_the_numbers_that_were_measured() -> None:
         "server-all-2025-11-25": (33, 84, 0),
         "server-all-2026-07-28": (40, 152, 0),
         "server-all": (65, 187 + tasks + skills, 0),
+        "client-2025-03-26": (2, 19, 0),
+        "client-2025-06-18": (5, 60, 0),
+        "client-2025-11-25": (18 + 1, 257, 248),
+        "client-2026-07-28": (32 + 1, 424, 415),
+        "client-extensions-2025-11-25": (10, 63, 0),
+        "client-extensions-2026-07-28": (10, 61, 0),
     }
 
 

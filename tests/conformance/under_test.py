@@ -1,8 +1,9 @@
-"""The server under test: ours as a child, or whoever listens at an address."""
+"""What is under test: our server as a child, or whoever listens at an address; and our client, or any command."""
 
 from __future__ import annotations
 
 import os
+import shlex
 import socket
 import sys
 import time
@@ -16,6 +17,7 @@ from child import Child
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 EXAMPLE = "examples/everything.py"
+EXAMPLE_CLIENT = "examples/everything_client.py"
 START_SECONDS = 30.0
 REACH_SECONDS = 5.0
 PAUSE = 0.02
@@ -45,6 +47,23 @@ class Server:
         return f"{ended}The server said last:\n{self.child.said() or '(nothing)'}"
 
 
+@dataclass(frozen=True)
+class Client:
+    """A command that the suite runs, with the URL of a server of its own as the last word."""
+
+    command: str
+
+    @property
+    def target(self) -> list[str]:
+        """How the suite is told."""
+        return ["--command", self.command]
+
+
+def our_client() -> Client:
+    """The example with everything in it. `exec`, because the shell that the suite runs it in is all it can end."""
+    return Client(f"exec {shlex.quote(sys.executable)} {shlex.quote(str(ROOT / EXAMPLE_CLIENT))}")
+
+
 @contextmanager
 def serving(log: Path) -> Iterator[Server]:
     """The example with everything in it, over HTTP on a free port of the loopback, for as long as the `with`."""
@@ -52,6 +71,8 @@ def serving(log: Path) -> Iterator[Server]:
     command = [sys.executable, "-m", "portico", "serve", EXAMPLE, "--transport", "http", "--port", str(port)]
     # A token, a store or a data folder that the user has set for other servers is not for this one.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PORTICO_")}
+    # Tasks of an earlier run, or of another version, are not looked at.
+    environment["PORTICO_DATA"] = str(log.parent / "data")
     with Child(command, log, cwd=ROOT, env=environment) as child:
         server = Server(f"http://127.0.0.1:{port}/mcp", child)
         _wait_for("127.0.0.1", port, START_SECONDS, server)

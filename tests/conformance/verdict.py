@@ -10,6 +10,7 @@ import json
 import re
 import textwrap
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,14 @@ class Complaint:
 
     scenario: str  # or nothing, when it is the leg as a whole
     text: str
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How something ended that did not end well, and what it said last."""
+
+    text: str
+    said: str
 
 
 @dataclass(frozen=True)
@@ -69,12 +78,14 @@ def read(folder: Path) -> Results:
     return found
 
 
-def judge(leg: Leg, results: Results, expected_file: Path, ending: str, said: str, seconds: float) -> Outcome:
-    """`ending` says how the suite ended if it did not end well, `said` what it printed."""
+def judge(leg: Leg, results: Results, expected_file: Path, endings: Mapping[str, Ending], seconds: float) -> Outcome:
+    """`endings` has what did not end well: a scenario that was run alone, or under no name the suite as a whole."""
     expected = expected_failures(expected_file, leg.side)
     complaints = []
     for scenario in leg.checks:
         complaints += _judge_scenario(leg, scenario, results.get(scenario), scenario in expected)
+        if scenario in endings and scenario not in expected:
+            complaints.append(Complaint(scenario, f"{endings[scenario].text}:\n{endings[scenario].said}"))
     complaints += [Complaint(name, "is not in the table of legs.py") for name in results.keys() - leg.checks.keys()]
     astray = expected - leg.checks.keys()
     complaints += [Complaint(name, "is expected to fail, but is no part of this leg") for name in astray]
@@ -83,9 +94,10 @@ def judge(leg: Leg, results: Results, expected_file: Path, ending: str, said: st
     if required_passing < leg.required_checks:
         text = f"{required_passing} checks passed in the required scenarios; {leg.required_checks} must"
         complaints.append(Complaint("", text))
-    if ending:
+    ending = endings.get("")
+    if ending is not None:
         # A failure that we have found too needs no other witness.
-        complaints.append(Complaint("", ending if complaints else f"{ending}:\n{said}"))
+        complaints.append(Complaint("", ending.text if complaints else f"{ending.text}:\n{ending.said}"))
     blamed = {complaint.scenario for complaint in complaints}
     return Outcome(
         leg=leg,
@@ -106,8 +118,8 @@ def _judge_scenario(leg: Leg, scenario: str, checks: list[Check] | None, expecte
     if expected:
         return [] if bad else [Complaint(scenario, f"passes now: take it out of expected/{leg.expected_file.name}")]
     # What is skipped may be all of a scenario; and a status that we do not know is no success.
-    fine = ("SUCCESS", NOT_COUNTED, *(["SKIPPED"] if scenario in ALWAYS_SKIPPED else []))
-    complaints = [Complaint(scenario, text) for text in describe([c for c in checks if c["status"] not in fine])]
+    unfit = [c for c in checks if c["status"] not in ("SUCCESS", NOT_COUNTED) and not _always_skipped(scenario, c)]
+    complaints = [Complaint(scenario, text) for text in describe(unfit)]
     passing = sum(check["status"] == "SUCCESS" for check in checks)
     if passing < leg.checks[scenario] and not complaints:
         # Why the suite did not look, it says in what it does not count.
@@ -115,6 +127,10 @@ def _judge_scenario(leg: Leg, scenario: str, checks: list[Check] | None, expecte
         count = f"only {passing} checks passed; {leg.checks[scenario]} must"
         complaints += [Complaint(scenario, text) for text in (count, *notes)]
     return complaints
+
+
+def _always_skipped(scenario: str, check: Check) -> bool:
+    return check["status"] == "SKIPPED" and check["name"] in ALWAYS_SKIPPED.get(scenario, ())
 
 
 def _passing(results: Results, scenarios: Any) -> int:

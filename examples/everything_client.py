@@ -1,0 +1,375 @@
+"""A client that does everything: one function for each thing a server may want of one.
+
+The official conformance suite runs it once for each of its scenarios (`make conform`), and says which in the
+environment: MCP_CONFORMANCE_SCENARIO is one of the names below, MCP_CONFORMANCE_PROTOCOL_VERSION the revision to speak,
+and MCP_CONFORMANCE_CONTEXT a JSON object with what somebody would have configured, such as a client id.
+
+MCP_CONFORMANCE_SCENARIO=tools_call python examples/everything_client.py http://127.0.0.1:8080/mcp
+
+It ends with 0 if all went as it should, and with 1 if not. In some scenarios the server cheats, and then all went as it
+should if we noticed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from portico import Client, Error
+from portico.auth import (
+    AuthorizationCode,
+    ClientCredentials,
+    Credentials,
+    EnterpriseManaged,
+    IdentityProvider,
+    OAuth,
+    Registration,
+    SigningKey,
+    WorkloadIdentity,
+)
+from portico.auth.errors import IssuerMismatch, RedirectRejected, ResourceMismatch, ScopeRejected
+from portico.auth.grants import Grant
+from portico.client.skills import SkillMismatch, list_skills, read_skill, read_skill_file
+from portico.transport.remote.browser import headless
+from portico.wire.inputs import CreateMessageParams, ElicitParams
+from portico.wire.revisions import NEWEST_HANDSHAKE
+
+REDIRECT_URI = "http://localhost:8976/callback"
+
+
+class NotAsExpected(Exception):
+    """The server is not what the scenario says it is, or we did not notice what it did."""
+
+
+def expect(true: bool, otherwise: str) -> None:
+    if not true:
+        raise NotAsExpected(otherwise)
+
+
+@dataclass(frozen=True)
+class Run:
+    """Where the server is, and what was configured for it."""
+
+    url: str
+    revision: Any
+    context: dict[str, Any]
+
+    def client(self, **options: Any) -> Client:
+        """A client finds the revision out by itself. Here it is told, to be seen as a client of that time is."""
+        return Client(self.url, name="everything-client", version="1.0.0", revision=self.revision, **options)
+
+    def logged_in(self, grant: Grant, *, dpop: bool | None = None) -> Client:
+        """A client of a server that wants to know who is asking.
+
+        `Client(url, auth=grant)` would do, and remember what it was given; here everything is forgotten in the end.
+        Nobody is there to click, either: this authorization server redirects by itself.
+        """
+        memory = Credentials()
+        oauth = OAuth(self.url, grant, clock=time.time, credentials=memory, dpop=dpop, revision=self.revision)
+        return self.client(auth=oauth, browser=headless)
+
+
+Scenario = Callable[[Run], Coroutine[Any, Any, None]]
+SCENARIOS: dict[str, Scenario] = {}
+
+
+def scenario(*names: str) -> Callable[[Scenario], Scenario]:
+    def register(function: Scenario) -> Scenario:
+        SCENARIOS.update(dict.fromkeys(names, function))
+        return function
+
+    return register
+
+
+# Tools, resources, prompts
+
+
+@scenario("initialize")
+async def say_hello(run: Run) -> None:
+    async with run.client() as client:
+        expect(client.server_info is not None, "the server does not say who it is")
+        expect(client.revision == run.revision, f"the server speaks {client.revision}")
+
+
+@scenario("tools_call")
+async def call_a_tool(run: Run) -> None:
+    async with run.client() as client:
+        names = [tool.name for tool in await client.list_tools()]
+        expect("add_numbers" in names, f"the tools are {', '.join(names)}")
+        result = await client.call_tool("add_numbers", {"a": 5, "b": 3})
+        expect("8" in result.text, f"5 and 3 are {result.text}")
+
+
+@scenario("http-standard-headers")
+async def use_one_of_each(run: Run) -> None:
+    """Over HTTP the headers say what a request is about; that is the client's business, not yours."""
+    async with run.client() as client:
+        for tool in await client.list_tools():
+            await client.call_tool(tool.name)
+        for resource in await client.list_resources():
+            await client.read_resource(resource.uri)
+        for prompt in await client.list_prompts():
+            await client.get_prompt(prompt.name)
+
+
+@scenario("http-custom-headers")
+async def call_tools_that_mirror_arguments(run: Run) -> None:
+    """Arguments that a tool wants in headers too are put there, once the tool is known: so list first."""
+    async with run.client() as client:
+        known = {tool.name for tool in await client.list_tools()}
+        for call in run.context["toolCalls"]:
+            expect(call["name"] in known, f"there is no tool {call['name']}")
+            await client.call_tool(call["name"], call["arguments"])
+
+
+@scenario("http-invalid-tool-headers")
+async def leave_out_what_cannot_be_called(run: Run) -> None:
+    """A tool whose annotations break the rules is not listed; the others are."""
+    async with run.client() as client:
+        tools = [tool.name for tool in await client.list_tools()]
+        expect(tools == ["valid_tool"], f"these are taken for valid: {', '.join(tools)}")
+        await client.call_tool("valid_tool", {"region": "us-west1"})
+
+
+@scenario("json-schema-ref-no-deref")
+async def follow_no_references(run: Run) -> None:
+    """A schema that refers to somewhere on the network is taken as it is. Nothing is fetched."""
+    async with run.client() as client:
+        tools = await client.list_tools()
+        references = [tool.input_schema["properties"]["profile"]["$ref"] for tool in tools]
+        expect(all("://" in reference for reference in references) and bool(references), f"found {references}")
+
+
+@scenario("json-schema-2020-12-preservation")
+async def keep_schemas_as_they_are(run: Run) -> None:
+    async with run.client() as client:
+        schemas = {tool.name: tool.input_schema for tool in await client.list_tools()}
+        await client.call_tool("json_schema_echo", {"schema": schemas["json_schema_2020_12_tool"]})
+
+
+# What a server asks of us
+
+
+@scenario("elicitation-sep1034-client-defaults")
+async def fill_in_a_form(run: Run) -> None:
+    """What the user does not fill in is what the form had in it already."""
+
+    def fill_in(form: ElicitParams) -> dict[str, Any]:
+        return {}
+
+    async with run.client(elicitation_handler=fill_in) as client:
+        await client.list_tools()
+        result = await client.call_tool("test_client_elicitation_defaults")
+        expect("completed" in result.text, f"the form was not accepted: {result.text}")
+
+
+@scenario("request-metadata")
+async def say_what_we_can_do(run: Run) -> None:
+    """What has a handler is declared. The first request is refused for its revision, and asked again."""
+
+    def think(request: CreateMessageParams) -> str:
+        return "a thought"
+
+    options = {"sampling_handler": think, "elicitation_handler": dict, "roots": ["file:///tmp"]}
+    async with run.client(**options) as client:
+        await client.list_tools()
+
+
+@scenario("sep-2322-client-request-state")
+async def answer_in_rounds(run: Run) -> None:
+    """Questions within a call: the handlers answer them, and the call is made again with what they said."""
+    asked: list[str] = []
+
+    def confirm(form: ElicitParams) -> dict[str, Any]:
+        asked.append(form.message)
+        return {"confirmed": True}
+
+    async with run.client(elicitation_handler=confirm) as client:
+        await client.list_tools()
+        # Side by side, so that what belongs to one would be seen in another.
+        names = ["test_mrtr_echo_state", "test_mrtr_no_state", "test_mrtr_unrelated", "test_mrtr_no_result_type"]
+        await asyncio.gather(*map(client.call_tool, names))
+        expect(len(asked) == 2, f"{len(asked)} questions were asked")
+
+
+@scenario("sse-retry")
+async def survive_a_broken_stream(run: Run) -> None:
+    """The server ends its answer before there is one. The client comes back for the rest, when it was told to."""
+    async with run.client() as client:
+        result = await client.call_tool("test_reconnection")
+        expect("success" in result.text, f"the answer is {result.text}")
+
+
+# Servers that want to know who is asking
+
+
+async def use_the_tool(client: Client) -> None:
+    """Logging in happens on the way, when the server asks for it."""
+    async with client:
+        tools = await client.list_tools()
+        expect(bool(tools), "there are no tools")
+        await client.call_tool(tools[0].name)
+
+
+@scenario(
+    "auth/metadata-default",
+    "auth/metadata-var1",
+    "auth/metadata-var2",
+    "auth/metadata-var3",
+    "auth/scope-from-www-authenticate",
+    "auth/scope-from-scopes-supported",
+    "auth/scope-omitted-when-undefined",
+    "auth/scope-step-up",
+    "auth/token-endpoint-auth-basic",
+    "auth/token-endpoint-auth-post",
+    "auth/token-endpoint-auth-none",
+    "auth/offline-access-scope",
+    "auth/offline-access-not-supported",
+    "auth/authorization-server-migration",
+    "auth/iss-supported",
+    "auth/iss-not-advertised",
+    "auth/2025-03-26-oauth-metadata-backcompat",
+    "auth/2025-03-26-oauth-endpoint-fallback",
+)
+async def log_in(run: Run) -> None:
+    """A user at a browser, and a server that nobody configured anything for: we register by ourselves."""
+    await use_the_tool(run.logged_in(AuthorizationCode(REDIRECT_URI)))
+
+
+@scenario("auth/basic-cimd")
+async def log_in_with_a_document(run: Run) -> None:
+    """A document of our own on the web serves as the client id, where such documents are read."""
+    document = "https://conformance-test.local/client-metadata.json"
+    await use_the_tool(run.logged_in(AuthorizationCode(REDIRECT_URI, client_metadata_url=document)))
+
+
+@scenario("auth/pre-registration")
+async def log_in_as_a_registered_client(run: Run) -> None:
+    client = Registration(client_id=run.context["client_id"], client_secret=run.context["client_secret"])
+    await use_the_tool(run.logged_in(AuthorizationCode(REDIRECT_URI, client=client)))
+
+
+@scenario("auth/dpop", "auth/dpop-nonce")
+async def bind_tokens_to_a_key(run: Run) -> None:
+    """A token that is of no use to a thief. `dpop=None` does it where the server asks; True insists on it."""
+    await use_the_tool(run.logged_in(AuthorizationCode(REDIRECT_URI), dpop=True))
+
+
+# Programs that log in for themselves
+
+
+@scenario("auth/client-credentials-basic")
+async def log_in_with_a_secret(run: Run) -> None:
+    client = Registration(client_id=run.context["client_id"], client_secret=run.context["client_secret"])
+    await use_the_tool(run.logged_in(ClientCredentials(client)))
+
+
+@scenario("auth/client-credentials-jwt")
+async def log_in_with_a_key(run: Run) -> None:
+    key = SigningKey(run.context["private_key_pem"], run.context["signing_algorithm"])
+    client = Registration(client_id=run.context["client_id"], key=key)
+    await use_the_tool(run.logged_in(ClientCredentials(client)))
+
+
+@scenario("auth/enterprise-managed-authorization")
+async def log_in_by_way_of_the_enterprise(run: Run) -> None:
+    """The user is logged in at the enterprise already, which decides what else they may use."""
+    provider = IdentityProvider(
+        run.context["idp_issuer"],
+        Registration(client_id=run.context["idp_client_id"], token_endpoint_auth_method="none"),
+        run.context["idp_token_endpoint"],
+    )
+    client = Registration(client_id=run.context["client_id"], client_secret=run.context["client_secret"])
+    await use_the_tool(run.logged_in(EnterpriseManaged(provider, client, run.context["idp_id_token"])))
+
+
+@scenario("auth/wif-jwt-bearer")
+async def log_in_as_a_workload(run: Run) -> None:
+    """The platform that we run on vouches for us."""
+    client = Registration(client_id=run.context["client_id"], token_endpoint_auth_method="none")
+    await use_the_tool(run.logged_in(WorkloadIdentity(run.context["valid_jwt"], client)))
+
+
+# Servers that cheat, and are not believed
+
+
+async def refuse(client: Client, because: type[Error]) -> None:
+    try:
+        await use_the_tool(client)
+    except because as reason:
+        print(f"refused, as it should be: {reason}", file=sys.stderr)
+    else:
+        raise NotAsExpected(f"all went well, and it should have ended with {because.__name__}")
+
+
+@scenario("auth/scope-retry-limit")
+async def give_up(run: Run) -> None:
+    """A server that wants more scopes each time it gets them."""
+    await refuse(run.logged_in(AuthorizationCode(REDIRECT_URI)), ScopeRejected)
+
+
+@scenario("auth/resource-mismatch")
+async def notice_metadata_of_another_server(run: Run) -> None:
+    await refuse(run.logged_in(AuthorizationCode(REDIRECT_URI)), ResourceMismatch)
+
+
+@scenario("auth/metadata-issuer-mismatch")
+async def notice_metadata_of_another_issuer(run: Run) -> None:
+    await refuse(run.logged_in(AuthorizationCode(REDIRECT_URI)), IssuerMismatch)
+
+
+@scenario("auth/iss-supported-missing", "auth/iss-wrong-issuer", "auth/iss-unexpected", "auth/iss-normalized")
+async def notice_a_login_somewhere_else(run: Run) -> None:
+    await refuse(run.logged_in(AuthorizationCode(REDIRECT_URI)), RedirectRejected)
+
+
+# Skills
+
+
+@scenario("sep-2640-client-no-prefetch")
+async def look_at_skills(run: Run) -> None:
+    """What is listed is enough to choose by. No file is fetched until a skill is chosen."""
+    async with run.client() as client:
+        skills = await list_skills(client)
+        names = [skill.frontmatter["name"] for skill in skills]
+        expect(names == ["pdf-processing"], f"the skills are {names}")
+
+
+@scenario("sep-2640-client-verify-digest", "sep-2640-client-verify-size", "sep-2640-client-verify-frontmatter")
+async def notice_a_forged_skill(run: Run) -> None:
+    """A skill that is not what was listed is not used, and nothing else of it is read."""
+    async with run.client() as client:
+        (skill,) = await list_skills(client)
+        try:
+            await read_skill(client, skill)
+        except SkillMismatch as reason:
+            print(f"refused, as it should be: {reason}", file=sys.stderr)
+            return
+        # Where the skill is what was listed, one would go on like this.
+        await read_skill_file(client, skill, "references/FORMS.md")
+        raise NotAsExpected("the skill was taken for what was listed")
+
+
+def main() -> int:
+    name = os.environ.get("MCP_CONFORMANCE_SCENARIO", "tools_call")
+    if len(sys.argv) != 2 or name not in SCENARIOS:
+        print(f"usage: MCP_CONFORMANCE_SCENARIO=… {sys.argv[0]} URL\nknown: {', '.join(SCENARIOS)}", file=sys.stderr)
+        return 2
+    revision = os.environ.get("MCP_CONFORMANCE_PROTOCOL_VERSION", NEWEST_HANDSHAKE)
+    context = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT", "{}"))
+    try:
+        asyncio.run(SCENARIOS[name](Run(sys.argv[1], revision, context)))
+    except (Error, NotAsExpected) as reason:
+        print(f"{name}: {reason}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,87 @@
+"""What the official Python SDK has below its high-level class: lowlevel.py, with answers as streams or as JSON."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from portico.client.listen import Change
+from portico.wire.errors import ProtocolError
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+LEGS = [
+    *(("lowlevel", transport, revision) for transport in ("http", "json") for revision in ("", "2025-06-18")),
+    ("lowlevel", "stdio", "2025-03-26"),
+]
+
+
+async def test_all_pages_are_fetched(talk):
+    tools = await talk.client.list_tools()
+    assert {*(tool.name for tool in tools)} >= {f"tool_{at}" for at in range(20)}
+    # A list that may be kept is not asked for again; this server says of none that it may.
+    assert len([one for one in talk.sent if b'"tools/list"' in one]) == 4
+
+
+async def test_an_argument_is_repeated_in_a_header_where_the_tool_wants_it(client):
+    assert (await client.call_tool("route", {"region": "Zürich ☂"})).data == "Routed to Zürich ☂."
+
+
+async def test_a_value_need_not_be_an_object_on_2026_07_28(talk):
+    if talk.modern:
+        result = await talk.client.call_tool("numbers", returns=list[int])
+        assert result.structured == result.data == [1, 2, 3]
+    else:
+        with pytest.raises(ProtocolError, match="invalid result"):
+            await talk.client.call_tool("numbers")
+
+
+async def test_a_result_that_breaks_the_tool_s_own_promise_is_refused(client):
+    with pytest.raises(ProtocolError, match='liar gave a result that breaks its own output schema: "many"'):
+        await client.call_tool("liar")
+
+
+async def test_an_error_keeps_its_code_and_its_data(client):
+    with pytest.raises(ProtocolError, match="Unknown tool: nothing") as raised:
+        await client.call_tool("nothing")
+    assert (raised.value.code, raised.value.data) == (-32602, {"known": 27})
+
+
+async def test_logs_are_heard_from_the_level_that_was_asked_for(leg, talk):
+    await talk.client.set_log_level("warning")
+    await talk.client.call_tool("log")
+    if leg.transport != "json":  # where there is no stream to send them on
+        await talk.until(lambda: len(talk.logs) >= 2)
+        assert talk.logs == [("warning", "warning"), ("error", "error")]
+
+
+async def test_a_change_of_a_resource_is_heard_by_who_listens_for_it(talk):
+    client = talk.client
+    async with client.listen(uris=["notes://today"]) as changes:
+        subscribed = (await client.call_tool("touch")).text
+        assert subscribed == ("" if talk.modern else "notes://today")
+        async with asyncio.timeout(10):
+            assert await anext(aiter(changes)) == Change("resource", "notes://today")
+    assert (await client.call_tool("touch")).text == ""
+
+
+async def test_questions_come_in_rounds_and_the_state_is_given_back_as_it_was(talk):
+    """Rounds came with 2026-07-28; before, the SDK does not let such a result out."""
+    if not talk.modern:
+        with pytest.raises(ProtocolError, match="invalid result"):
+            await talk.client.call_tool("two_rounds")
+        return
+    assert (await talk.client.call_tool("two_rounds")).data == "2 ☂ Alice likes blue."
+    assert [one.message for one in talk.asked] == ["Your name?", "Your colour, Alice?"]
+
+
+async def test_a_page_that_has_to_be_seen_first_is_asked_for_or_is_in_the_error(talk):
+    if talk.modern:
+        assert (await talk.client.call_tool("browse")).data == "accept None"
+        assert [one.url for one in talk.asked] == ["https://example.com/login"]
+    else:
+        with pytest.raises(ProtocolError, match="Log in first") as raised:
+            await talk.client.call_tool("browse")
+        assert raised.value.code == -32042
+        assert raised.value.data["elicitations"][0]["url"] == "https://example.com/login"
