@@ -1,0 +1,13 @@
+"""Live Python: code that an assistant runs stays in a jail, and its names stay for the next call.
+
+portico serve examples/live_session.py
+"""
+
+from portico import Server
+from portico.services.live import Live
+
+server = Server("live", version="1.0.0", instructions="Evaluate Python; names stay from call to call.")
+server.add(Live(timeout=5, memory=512 * 2**20, sessions=8))
+
+if __name__ == "__main__":
+    server.run()

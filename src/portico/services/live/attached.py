@@ -1,0 +1,185 @@
+"""The objects of a running application, served by itself, as an image serves its own."""
+
+from __future__ import annotations
+
+import asyncio
+import platform
+import secrets
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from types import ModuleType, TracebackType
+from typing import Any, Self
+
+from msgspec import Raw
+
+from portico.server.endpoint import exchange
+from portico.server.server import Server
+from portico.server.service import Offered
+from portico.server.tools import Tool
+from portico.services.live.image import Image
+from portico.services.live.names import Refusal
+from portico.services.live.pool import MAIN, About, Key
+from portico.services.live.protocol import encode
+from portico.services.live.service import Live
+from portico.services.live.workers import Answer
+from portico.transport.http.exchange import Settings
+from portico.transport.http.listener import Place, is_loopback, serve
+from portico.wire.errors import UsageError
+
+PATIENCE = 10.0
+
+
+class Application:
+    """The one image of a process that serves itself. It has no jail and cannot be stopped: it is the application."""
+
+    def __init__(self, namespace: dict[str, Any], *, evaluate: bool) -> None:
+        self._image = Image(namespace, runs=evaluate, alone=False)
+        self._lock = asyncio.Lock()
+        self._used = time.monotonic()
+        # Also when nobody waits any more for what is running.
+        self._busy = False
+
+    async def open(self) -> None:
+        """It is there already."""
+
+    async def ready(self) -> None:
+        """And always was."""
+
+    async def close(self) -> None:
+        """And it stays, without the loop that code awaited on."""
+        if not self._busy:
+            await asyncio.to_thread(self._image.close)
+
+    async def ask(self, key: Key, op: str, arguments: Mapping[str, Any], seconds: float) -> Answer:
+        if key[1] != MAIN:
+            raise Refusal(f"There is one session here, {MAIN!r}: the application itself.")
+        if op == "evaluate" and not self._image.runs:
+            raise Refusal("Evaluating is switched off in this application.")
+        async with self._lock:
+            if self._busy:
+                raise Refusal("The application is still busy with what it was asked before.")
+            self._busy = True
+            try:
+                async with asyncio.timeout(seconds):
+                    return await asyncio.to_thread(self._answer, op, arguments)
+            except TimeoutError:
+                raise Refusal(
+                    f"It did not finish within {seconds:g} s. It runs on: an application cannot be stopped from inside."
+                ) from None
+            finally:
+                self._used = time.monotonic()
+
+    def _answer(self, op: str, arguments: Mapping[str, Any]) -> Answer:
+        try:
+            return Answer(Raw(encode(self._image.answer(op, arguments))))
+        except Refusal as refusal:
+            return Answer(refusal=str(refusal))
+        finally:
+            self._busy = False
+
+    def sessions(self, owner: str | None) -> list[About]:
+        idle = round(time.monotonic() - self._used, 1)
+        return [About(MAIN, self._image.evaluations, self._busy, idle)]
+
+    def reset(self, key: Key) -> bool:
+        return False
+
+    def info(self) -> dict[str, Any]:
+        return {"python": platform.python_version(), "mostSessions": 1}
+
+
+class Attached(Live):
+    """The objects of a namespace as a service, to be added to a server that this process runs.
+
+    Looking is all there is, unless `evaluate` is switched on: then whoever can call the server can do whatever the
+    application can.
+    """
+
+    def __init__(
+        self,
+        namespace: dict[str, Any] | ModuleType,
+        *,
+        evaluate: bool = False,
+        timeout: float = 10.0,
+        longest_timeout: float = 60.0,
+    ) -> None:
+        names = vars(namespace) if isinstance(namespace, ModuleType) else namespace
+        self._start("the application itself", Application(names, evaluate=evaluate), timeout, longest_timeout)
+        self._evaluates = evaluate
+
+    def offers(self) -> Iterator[Offered]:
+        absent = {"list_sessions", "reset_session"} | (set() if self._evaluates else {"evaluate"})
+        return (one for one in super().offers() if not (isinstance(one, Tool) and one.name in absent))
+
+
+class Attachment:
+    """A server inside an application, in a thread of its own. `url` and `token` are what a client needs."""
+
+    def __init__(self, server: Server, place: Place, token: str) -> None:
+        self.url = ""
+        self.token = token
+        self._server = server
+        self._place = place
+        self._up = threading.Event()
+        self._failure: BaseException | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+        self._thread = threading.Thread(target=self._run, name="portico-attach", daemon=True)
+        self._thread.start()
+        self._up.wait(PATIENCE)
+        if self._failure is not None:
+            raise self._failure
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except BaseException as failure:
+            self._failure = failure
+        finally:
+            self._up.set()
+
+    async def _serve(self) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        async with self._server.lifespan():
+            settings = Settings(token=self.token)
+            await serve(exchange(self._server, settings), self._place, ready=self._ready, stop=self._stop)
+
+    def _ready(self, url: str) -> None:
+        self.url = url
+        self._up.set()
+
+    def close(self) -> None:
+        """Stop serving. The application goes on."""
+        if self._loop is not None and self._stop is not None and self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(PATIENCE)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, failure: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def attach(
+    namespace: dict[str, Any] | ModuleType,
+    *,
+    evaluate: bool = False,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    token: str | None = None,
+    name: str = "application",
+) -> Attachment:
+    """Serve the live objects of this process over HTTP, to this machine alone, while it goes on with its work.
+
+    Every other user of the machine can reach the address, so a token is asked for; one is made if none is given.
+    """
+    if not is_loopback(host):
+        raise UsageError(f"{host} can be reached from other machines: an application is only served to its own")
+    server = Server(name, version=f"{sys.version_info.major}.{sys.version_info.minor}")
+    server.add(Attached(namespace, evaluate=evaluate))
+    return Attachment(server, Place(host=host, port=port), token or secrets.token_urlsafe(32))

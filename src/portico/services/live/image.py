@@ -1,0 +1,158 @@
+"""A live image: names that stay, code that is run among them, and questions about what is there.
+
+Plain Python and the standard library, because it runs in several places: in a worker's jail, in WebAssembly, and, for
+an application that serves itself, in that application.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import linecache
+import sys
+import textwrap
+import types
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from portico.services.live import inspect as questions
+from portico.services.live.display import clean, json_of, pictures_of, table_of, text_of
+from portico.services.live.limits import Limits
+from portico.services.live.names import Names, Refusal
+from portico.services.live.references import references_to
+from portico.services.live.traces import OWN, told
+
+# Enough for every integer whose text is shown.
+LONGEST_INTEGER = 70_000
+
+
+class Image:
+    """`answer` takes the name of an operation and its arguments, and gives what JSON can say."""
+
+    def __init__(
+        self,
+        namespace: dict[str, Any] | None = None,
+        *,
+        limits: Limits | None = None,
+        runs: bool = True,
+        alone: bool = True,
+    ) -> None:
+        self.limits = limits or Limits()
+        self.runs = runs
+        # Nobody else draws in this process, so every open figure is meant for us.
+        self.alone = alone
+        self.busy = False
+        self.evaluations = 0
+        self._runner: Any = None
+        if namespace is None:
+            # Under its usual name, so that pickle, dataclasses and typing find what is defined here.
+            module = types.ModuleType("__main__")
+            sys.modules["__main__"] = module
+            namespace = vars(module)
+        self.namespace = namespace
+        self.names = Names(namespace, imports=runs)
+        self._operations: dict[str, Callable[..., Any]] = {
+            "evaluate": self.evaluate,
+            "inspect_object": self.inspect_object,
+            "list_packages": questions.packages,
+            "list_classes": self._about(questions.classes),
+            "class_details": self._about(questions.class_details),
+            "method_source": self._about(questions.method_source),
+            "search_methods": self._about(questions.search_methods),
+            "references_to": self._about(references_to),
+            "complete": self._about(questions.complete),
+        }
+
+    def _about(self, question: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda **arguments: question(self.names, **arguments)
+
+    def answer(self, op: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Raises Refusal with a reason for whoever asked."""
+        operation = self._operations.get(op)
+        if operation is None:
+            raise Refusal(f"There is no operation {op!r}.")
+        self.busy = True
+        try:
+            result: dict[str, Any] = operation(**arguments)
+            return result
+        except Refusal:
+            raise
+        # Code that is run, and code that is only asked what it is, can raise anything: also SystemExit.
+        except BaseException as failure:
+            raise Refusal(told(failure)) from None
+        finally:
+            self.busy = False
+
+    # Evaluating
+
+    def evaluate(self, expression: str) -> dict[str, Any]:
+        """Run expressions and statements; the value is that of the last one, if it is an expression."""
+        value, has_value = self._run(expression)
+        if has_value and value is not None:
+            self.namespace["_"] = value
+        result: dict[str, Any] = {"pictures": pictures_of(value, self.limits, figures=self.alone)}
+        if has_value:
+            result["text"] = text_of(value, self.limits)
+            result["type"] = clean(type(value).__qualname__)[:200]
+            result |= self._as_json(value)
+        return result
+
+    def _as_json(self, value: Any) -> dict[str, Any]:
+        """The value as a text of JSON, which is not decoded before its length is known."""
+        table = table_of(value)
+        if table is not None:
+            columns, rows, total = table
+            value = {"columns": columns, "rows": rows, "total": total}
+        text = json_of(value, self.limits.value)
+        return {} if text is None else {"value": text}
+
+    def _run(self, expression: str) -> tuple[Any, bool]:
+        name = self._remember(expression)
+        source = "".join(linecache.cache[name][2])  # type: ignore[misc]
+        flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+        tree = compile(source, name, "exec", flags | ast.PyCF_ONLY_AST, dont_inherit=True)
+        last = tree.body.pop().value if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+        if tree.body:
+            self._execute(compile(tree, name, "exec", flags, dont_inherit=True))
+        if last is None:
+            return None, False
+        return self._execute(compile(ast.Expression(last), name, "eval", flags, dont_inherit=True)), True
+
+    def _remember(self, expression: str) -> str:
+        """Keep the text under a name, so that tracebacks and questions about the source find it."""
+        self.evaluations += 1
+        name = f"{OWN}{self.evaluations}>"
+        # Indented as a whole, as when it was copied out of something; never when it is not, for the sake of its texts.
+        indented = expression.lstrip("\n")[:1] in (" ", "\t")
+        source = (textwrap.dedent(expression) if indented else expression) + "\n"
+        linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+        return name
+
+    def _execute(self, code: types.CodeType) -> Any:
+        if not code.co_flags & inspect.CO_COROUTINE:
+            return eval(code, self.namespace)
+        import asyncio  # as much as everything else together, and most code does not await
+
+        if asyncio._get_running_loop() is not None:
+            raise Refusal("`await` outside of a function cannot be had here: an event loop is running already.")
+        if self._runner is None:
+            self._runner = asyncio.Runner()
+        return self._runner.run(eval(code, self.namespace))
+
+    def close(self) -> None:
+        """What code awaited on."""
+        if self._runner is not None:
+            self._runner.close()
+            self._runner = None
+
+    # Looking
+
+    def inspect_object(self, expression: str) -> dict[str, Any]:
+        """What an expression's value is made of. Where nothing may be run, names and what they hold are followed."""
+        if self.runs:
+            value, has_value = self._run(expression)
+            if not has_value:
+                raise Refusal(f"{expression!r} is no expression, so it has no value to look at.")
+        else:
+            value = self.names.follow(expression)
+        return questions.inspected(value, expression)

@@ -1,0 +1,347 @@
+"""Questions about an image: packages, classes, methods, objects, and who uses what."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import pkgutil
+import sys
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from itertools import islice
+from types import BuiltinFunctionType, FunctionType, ModuleType
+from typing import Any
+
+from portico.services.live.display import clean, one_line, repr_of, shortened
+from portico.services.live.names import Names, Refusal, static
+
+MOST_PACKAGES = 1000
+MOST_CLASSES = 1000
+MOST_MEMBERS = 300
+MOST_FOUND = 200
+MOST_ITEMS = 50
+MOST_FILES = 500
+MOST_VALUES = 100
+LONGEST_DOC = 4000
+LONGEST_SOURCE = 64 * 1024
+LONGEST_FILE = 2_000_000
+
+Json = dict[str, Any]
+
+
+# Packages
+
+
+def packages(pattern: str | None = None) -> Json:
+    """What is installed, then what comes with Python."""
+    from importlib.metadata import distributions  # brings a good deal with it, for this one question
+
+    found: dict[str, Json] = {}
+    for one in distributions():
+        name = one.metadata["Name"]
+        if name and _matches(name, pattern):
+            about = {"name": name, "kind": "installed", "version": one.version}
+            found[name] = about | {"summary": one_line(one.metadata["Summary"] or "")}
+    standard = sorted(name for name in sys.stdlib_module_names if not name.startswith("_"))
+    listed = sorted(found.values(), key=lambda one: one["name"].lower())
+    listed += [{"name": name, "kind": "standard"} for name in standard if _matches(name, pattern)]
+    return {"packages": listed[:MOST_PACKAGES], "total": len(listed)}
+
+
+def _matches(name: str, pattern: str | None) -> bool:
+    """A pattern with * or ? is one; anything else is a part of the name."""
+    if not pattern:
+        return True
+    name, pattern = name.lower(), pattern.lower()
+    return fnmatchcase(name, pattern) if set("*?[") & set(pattern) else pattern in name
+
+
+# Classes
+
+
+def classes(names: Names, package: str) -> Json:
+    """The classes of a package and its modules, or with the name "__main__" those of the session."""
+    if package in ("", "__main__"):
+        found = [_brief(name, cls) for name, cls in names.own_classes().items()]
+    else:
+        module = names.module(package)
+        live = {
+            f"{cls.__module__}.{cls.__qualname__}": cls
+            for cls in list(vars(module).values())
+            if isinstance(cls, type) and f"{cls.__module__}.".startswith(f"{package}.")
+        }
+        found = [_brief(full, cls) for full, cls in live.items()]
+        written = (one for one in _written(module, package) if one["qualifiedName"] not in live)
+        found += islice(written, MOST_CLASSES)
+    found.sort(key=lambda one: one["qualifiedName"])
+    return {"package": package, "classes": found[:MOST_CLASSES], "total": len(found)}
+
+
+def _brief(full: str, cls: type) -> Json:
+    return {"name": cls.__name__, "qualifiedName": full, "summary": _summary(cls)}
+
+
+def _written(module: ModuleType, package: str) -> Iterator[Json]:
+    """The classes in the text of a package's modules, which need not be imported for it."""
+    for name, path in islice(sources(module, package), MOST_FILES):
+        for node in _tree(path).body:
+            if isinstance(node, ast.ClassDef):
+                summary = one_line((ast.get_docstring(node) or "").partition("\n")[0])
+                yield {"name": node.name, "qualifiedName": f"{name}.{node.name}", "summary": summary}
+
+
+def sources(module: ModuleType, package: str) -> Iterator[tuple[str, str]]:
+    """The modules of a package and the files they are in."""
+    pending = [(list(getattr(module, "__path__", ())), package)]
+    while pending:
+        paths, prefix = pending.pop()
+        for finder, name, is_package in pkgutil.iter_modules(paths):
+            spec = finder.find_spec(name)  # type: ignore[call-arg]
+            if spec is None or spec.origin is None:
+                continue
+            if spec.origin.endswith(".py"):
+                yield f"{prefix}.{name}", spec.origin
+            if is_package and spec.submodule_search_locations:
+                pending.append((list(spec.submodule_search_locations), f"{prefix}.{name}"))
+
+
+def _tree(path: str) -> ast.Module:
+    try:
+        with open(path, "rb") as file:
+            return ast.parse(file.read(LONGEST_FILE))
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return ast.Module([], [])
+
+
+def class_details(names: Names, className: str) -> Json:
+    cls = names.find_class(className)
+    methods = [_method(cls, name) for name in islice(_selectors(cls), MOST_MEMBERS)]
+    return {
+        "name": cls.__name__,
+        "qualifiedName": f"{cls.__module__}.{cls.__qualname__}",
+        "module": cls.__module__,
+        "superclass": cls.__base__.__name__ if cls.__base__ is not None else None,
+        "bases": [base.__qualname__ for base in cls.__bases__],
+        "mro": [base.__qualname__ for base in cls.__mro__],
+        "doc": shortened(inspect.cleandoc(cls.__doc__ or ""), LONGEST_DOC) if isinstance(cls.__doc__, str) else "",
+        "fields": _fields(cls)[:MOST_MEMBERS],
+        "instanceVariables": _instance_variables(cls)[:MOST_MEMBERS],
+        "methods": methods,
+        "methodCount": sum(1 for _ in _selectors(cls)),
+        "subclasses": _subclasses(cls),
+    }
+
+
+def _subclasses(cls: type) -> list[str]:
+    found: list[type] = type.__subclasses__(cls)
+    return [one.__qualname__ for one in found[:MOST_ITEMS]]
+
+
+def _selectors(cls: type) -> Iterator[str]:
+    return (name for name, value in list(vars(cls).items()) if _function(value) is not None)
+
+
+def _function(value: Any) -> Any:
+    """The function behind a member of a class, or None if there is none."""
+    if isinstance(value, staticmethod | classmethod):
+        value = value.__func__
+    elif isinstance(value, property):
+        value = value.fget
+    elif isinstance(value, functools.cached_property):
+        value = value.func
+    return value if callable(value) and not isinstance(value, type) else None
+
+
+def _method(cls: type, name: str) -> Json:
+    value = vars(cls)[name]
+    kinds = {staticmethod: "static", classmethod: "class", property: "property", functools.cached_property: "property"}
+    function = _function(value)
+    kind = kinds.get(type(value), "async" if inspect.iscoroutinefunction(function) else "method")
+    return {"name": name, "kind": kind, "signature": _signature(function), "summary": _summary(function)}
+
+
+def _signature(function: Any) -> str:
+    try:
+        return one_line(str(inspect.signature(function)))
+    except (ValueError, TypeError):
+        return "(…)"  # most of what is written in C does not say
+
+
+def _summary(value: Any) -> str:
+    doc = getattr(value, "__doc__", None)
+    return one_line(doc.strip().partition("\n")[0]) if isinstance(doc, str) else ""
+
+
+def _fields(cls: type) -> list[Json]:
+    """What a class has besides methods: annotated names, slots, and values."""
+    found = {name: {"name": name, "type": _type_name(hint)} for name, hint in _annotations(cls).items()}
+    for name, value in list(vars(cls).items()):
+        if name.startswith("__") or _function(value) is not None:
+            continue
+        field = found.setdefault(name, {"name": name, "type": type(value).__name__})
+        if not inspect.isdatadescriptor(value):
+            field["value"] = one_line(repr_of(value))
+    return list(found.values())
+
+
+def _annotations(cls: type) -> dict[str, Any]:
+    stored = vars(cls).get("__annotations__")
+    if isinstance(stored, dict):
+        return stored
+    try:
+        return inspect.get_annotations(cls)
+    except Exception:
+        return {}  # they are computed, and name something that is not there
+
+
+def _type_name(hint: Any) -> str:
+    return one_line(hint if isinstance(hint, str) else hint.__name__ if isinstance(hint, type) else repr_of(hint))
+
+
+def _instance_variables(cls: type) -> list[str]:
+    """The names its instances have: annotated, in slots, or assigned to in `__init__`."""
+    slots = vars(cls).get("__slots__", ())
+    found = dict.fromkeys([slots] if isinstance(slots, str) else [str(one) for one in slots])
+    found |= dict.fromkeys(_annotations(cls))
+    init = vars(cls).get("__init__")
+    if isinstance(init, FunctionType):
+        found |= dict.fromkeys(_assigned(init))
+    return list(found)
+
+
+def _assigned(init: FunctionType) -> Iterator[str]:
+    try:
+        tree = ast.parse(inspect.cleandoc("\n" + inspect.getsource(init)))
+    except (OSError, TypeError, SyntaxError):
+        return
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(value=ast.Name(id="self"), attr=name, ctx=ast.Store()):
+                yield name
+
+
+# Methods
+
+
+def method_source(names: Names, className: str, selector: str) -> Json:
+    cls = names.find_class(className)
+    for owner in cls.__mro__:
+        if selector in vars(owner):
+            break
+    else:
+        known = [name for base in cls.__mro__ for name in vars(base)]
+        raise Refusal(f"{className} has no {selector!r}.{names._meant(selector, known)}")
+    function = _function(vars(owner)[selector])
+    if function is None:
+        raise Refusal(f"{className}.{selector} is not a method, it is a {type(vars(owner)[selector]).__name__}.")
+    function = inspect.unwrap(function)
+    try:
+        lines, line = inspect.getsourcelines(function)
+    except (OSError, TypeError):
+        why = "is written in C" if not isinstance(function, FunctionType) else "has no source here"
+        raise Refusal(f"{className}.{selector} {why}. {_signature(function)} {_summary(function)}".rstrip()) from None
+    return {
+        "className": cls.__qualname__,
+        "selector": selector,
+        "definedIn": owner.__qualname__,
+        "kind": _method(owner, selector)["kind"],
+        "line": line,
+        "source": shortened(inspect.cleandoc("\n" + "".join(lines)), LONGEST_SOURCE),
+    }
+
+
+def search_methods(names: Names, pattern: str, className: str | None = None, includeSuper: bool = False) -> Json:
+    """Methods by a part of their name or a pattern with * and ?, of one class or of all."""
+    if className:
+        cls = names.find_class(className)
+        searched = [(base.__qualname__, base) for base in (cls.__mro__ if includeSuper else (cls,))]
+    else:
+        searched = list(names.classes())
+    found: list[Json] = []
+    total = 0
+    for full, cls in searched:
+        for selector in _selectors(cls):
+            if _matches(selector, pattern):
+                total += 1
+                if len(found) < MOST_FOUND:
+                    found.append({"className": full, **_method(cls, selector), "selector": selector})
+    for one in found:
+        del one["name"]
+    return {"pattern": pattern, "methods": found, "total": total}
+
+
+# Objects
+
+
+def inspected(value: Any, expression: str) -> Json:
+    kind = type(value)
+    result: Json = {
+        "expression": one_line(expression),
+        "type": clean(kind.__qualname__),
+        "module": clean(str(kind.__module__)),
+        "repr": shortened(repr_of(value), LONGEST_DOC),
+        "doc": shortened(inspect.cleandoc(kind.__doc__), LONGEST_DOC) if isinstance(kind.__doc__, str) else "",
+        "attributes": _attributes(value),
+        "methods": [name for name in dir(kind) if not name.startswith("_")][:MOST_MEMBERS],
+        "items": _items(value),
+    }
+    # By its type: an object can claim to be an instance of anything, and run code to say so.
+    if issubclass(kind, dict | list | tuple | set | frozenset | str | bytes | bytearray | range):
+        result["length"] = len(value)
+    if issubclass(kind, type | FunctionType | BuiltinFunctionType):
+        result["signature"] = _signature(value)
+    return result
+
+
+def _part(name: str, value: Any) -> Json:
+    return {"name": one_line(name), "type": type(value).__name__, "repr": one_line(repr_of(value))}
+
+
+def _attributes(value: Any) -> list[Json]:
+    """What the object itself has, not its class."""
+    try:
+        # Past whatever its class does when it is asked for an attribute.
+        own = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        own = {}
+    parts = [(name, one) for name, one in list(own.items()) if isinstance(name, str) and not name.startswith("__")]
+    for cls in type(value).__mro__:
+        slots = vars(cls).get("__slots__", ())
+        for name in [slots] if isinstance(slots, str) else slots:
+            try:
+                parts.append((name, static(value, name)))
+            except Refusal:
+                continue  # it was never given a value
+    return [_part(name, one) for name, one in parts[:MOST_MEMBERS]]
+
+
+def _items(value: Any) -> list[Json]:
+    """The first of what a collection holds."""
+    kind = type(value)
+    if issubclass(kind, dict):
+        return [_part(repr_of(key), one) for key, one in islice(list(value.items()), MOST_ITEMS)]
+    if issubclass(kind, list | tuple | range):
+        return [_part(str(place), one) for place, one in enumerate(islice(value, MOST_ITEMS))]
+    if issubclass(kind, set | frozenset):
+        return [_part("", one) for one in islice(list(value), MOST_ITEMS)]
+    return []
+
+
+# Completion
+
+
+def complete(names: Names, kind: str, typed: str, className: str | None = None) -> Json:
+    """Names that begin as somebody has begun, for classes also by the last part of the name."""
+    begun = typed.lower()
+    if kind == "package":
+        candidates: Iterator[str] = (one["name"] for one in packages()["packages"])
+    elif kind == "method":
+        cls = names.find_class(className or "")
+        candidates = (name for base in cls.__mro__ for name in _selectors(base))
+    else:
+        candidates = (name for name, _ in names.classes())
+    fitting = dict.fromkeys(
+        name for name in candidates if name.lower().startswith(begun) or f".{begun}" in name.lower()
+    )
+    return {"values": list(fitting)[:MOST_VALUES], "total": len(fitting)}

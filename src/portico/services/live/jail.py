@@ -1,0 +1,121 @@
+"""The jail: what a worker does to itself, for good, before it reads the first byte of anybody's code.
+
+Nothing here can be taken back by the process that has done it. Linux only: seccomp decides which system calls there
+are, Landlock which files, rlimits how much.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import site
+import sys
+import sysconfig
+from collections.abc import Iterable, Sequence
+
+from portico.services.live import landlock, seccomp
+from portico.services.live.kernel import (
+    PR_SET_NO_NEW_PRIVS,
+    PR_SET_PDEATHSIG,
+    Unavailable,
+    drop_capabilities,
+    prctl,
+)
+from portico.services.live.limits import Limits
+
+# Behind those who wait for an answer, and first to go when memory runs out.
+NICENESS = 10
+OUT_OF_MEMORY_FIRST = "1000"
+
+_LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache")
+_TABLES = ("/etc/localtime", "/usr/share/zoneinfo", "/usr/share/fonts")
+_DEVICES = ("/dev/zero", "/dev/urandom", "/dev/random")
+
+
+def obstacle(limits: Limits) -> str | None:
+    """Why the jail cannot be built here, or None."""
+    if sys.platform != "linux":
+        return f"the jail is made of Linux's Landlock and seccomp, and this is {sys.platform}"
+    try:
+        landlock.version()
+        seccomp.check()
+    except Unavailable as reason:
+        return str(reason)
+    if limits.threads and os.getuid() == 0:
+        return "threads can only be counted for an ordinary user, and this is root: use threads=0, or another user"
+    return None
+
+
+def settle(scratch: str, limits: Limits, parent: int) -> None:
+    """What is done in any case: a group of its own, a place of its own, and bounds. No jail yet."""
+    os.setsid()
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        raise Unavailable("the process that workers come from has ended")
+    os.chdir(scratch)
+    os.umask(0o077)
+    os.nice(NICENESS)
+    with open("/proc/self/oom_score_adj", "w") as file:
+        file.write(OUT_OF_MEMORY_FIRST)
+    set_limits(limits)
+
+
+def lock(scratch: str, readable: Iterable[str], limits: Limits) -> dict[str, int]:
+    """Lock this process up. Its only thread is ours, its descriptors are already those it may keep."""
+    import resource  # there is none on Windows, which gets as far as asking for an obstacle
+
+    processes = _tasks() + limits.threads if limits.threads else 0
+    resource.setrlimit(resource.RLIMIT_NPROC, (processes, processes))
+    drop_capabilities()
+    prctl(PR_SET_NO_NEW_PRIVS, 1)
+    abi = landlock.restrict(rules(scratch, readable))
+    seccomp.install(os.getpid(), threads=limits.threads > 0)
+    return {"landlock": abi}
+
+
+def rules(scratch: str, readable: Iterable[str]) -> list[tuple[str, int]]:
+    """What is open: Python to read, the scratch directory to write, and a few tables and devices."""
+    given = [(path, landlock.READ) for path in (*readable, *_LIBRARIES, *_TABLES, *_DEVICES)]
+    return [(scratch, landlock.READ_WRITE), ("/dev/null", landlock.READ_FILE | landlock.WRITE_FILE), *given]
+
+
+def set_limits(limits: Limits) -> None:
+    import resource
+
+    bounds = {
+        resource.RLIMIT_AS: limits.memory,
+        resource.RLIMIT_FSIZE: limits.file_size,
+        resource.RLIMIT_NOFILE: limits.open_files,
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_MEMLOCK: 0,
+        resource.RLIMIT_MSGQUEUE: 0,
+    }
+    for which, bound in bounds.items():
+        resource.setrlimit(which, (bound, bound))
+    # The first is a signal that can be caught, the second is the end.
+    resource.setrlimit(resource.RLIMIT_CPU, (limits.cpu, limits.cpu + 1))
+
+
+def _tasks() -> int:
+    """How many threads the user of this process has on this machine: the kernel counts them all."""
+    user, count = os.getuid(), 0
+    for name in os.listdir("/proc"):
+        try:
+            if name.isdigit() and os.stat(f"/proc/{name}").st_uid == user:
+                count += len(os.listdir(f"/proc/{name}/task"))
+        except OSError:
+            continue  # it has ended meanwhile
+    return count
+
+
+def installation(more: Sequence[str] = ()) -> list[str]:
+    """The directories of this Python: its standard library, its packages, the libraries they need.
+
+    Not all of `sys.path`: a project that is installed for editing may have its secrets next to its code.
+    """
+    paths = sysconfig.get_paths()
+    found = [paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    found += [os.path.join(sys.base_prefix, "lib"), *site.getsitepackages()]
+    homes = tuple(os.path.join(prefix, "lib") + os.sep for prefix in (sys.prefix, sys.base_prefix))
+    found += [path for path in sys.path if path.startswith(homes)]
+    return list(dict.fromkeys([*found, *more]))

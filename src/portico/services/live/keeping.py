@@ -1,0 +1,68 @@
+"""How code is kept: in the jail, in WebAssembly, or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from portico.services.live.forking import Forking
+from portico.services.live.jail import obstacle
+from portico.services.live.kernel import Unavailable
+from portico.services.live.limits import MIB, Limits
+from portico.services.live.pool import About, Key, Pool, Starter
+from portico.services.live.spawning import Spawning
+from portico.services.live.workers import Answer
+
+# What Python takes by itself.
+SMALLEST_MEMORY = 64 * MIB
+
+
+class Images(Protocol):
+    """Where code runs: sessions in workers, or the application itself."""
+
+    async def open(self) -> None: ...
+
+    async def ready(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def ask(self, key: Key, op: str, arguments: Mapping[str, Any], seconds: float) -> Answer: ...
+
+    def sessions(self, owner: str | None) -> list[About]: ...
+
+    def reset(self, key: Key) -> bool: ...
+
+    def info(self) -> dict[str, Any]: ...
+
+
+class Kept:
+    """A choice of how to keep code. `images` raises Unavailable with the reason where it cannot be done."""
+
+    def __init__(
+        self,
+        python: str,
+        limits: Limits,
+        *,
+        strict: bool = False,
+        unsafe: bool = False,
+        readable: Sequence[str] = (),
+        preload: Sequence[str] = (),
+    ) -> None:
+        self.limits = limits
+        self.strict, self.unsafe = strict, unsafe
+        self.mode = "strict: in WebAssembly" if strict else "UNSAFE: in no jail" if unsafe else "in a jail"
+        self._starter: Starter = (
+            Spawning(python, limits)
+            if strict
+            else Forking(python, limits, readable=readable, preload=preload, jailed=not unsafe)
+        )
+
+    def images(self, sessions: int, *, spare: int, idle: float) -> Pool:
+        if self.strict and self.unsafe:
+            raise Unavailable("live Python is strict or unsafe, not both")
+        if self.limits.memory < SMALLEST_MEMORY:
+            raise Unavailable(f"Python itself needs {SMALLEST_MEMORY // MIB} MiB of memory")
+        reason = None if self.strict or self.unsafe else obstacle(self.limits)
+        if reason is not None:
+            raise Unavailable(f"{reason}. Use strict=True, or unsafe=True if code may do whatever you may do")
+        return Pool(self._starter, most=sessions, spare=spare, idle=idle)

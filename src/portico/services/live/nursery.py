@@ -1,0 +1,183 @@
+"""The process that workers come from. It has loaded Python once, and each worker is a copy of it.
+
+It runs nobody's code and talks to nobody but the server: one line of JSON and two descriptors for each worker that is
+wanted; back come its process as a descriptor, and in the end what became of it. When the server goes away, however it
+goes, the nursery ends, and with it every worker.
+
+    → {"limits": {…}, "readable": […], "preload": […], "jailed": true}
+    ← {"up": "3.12.1", "directory": "/…"}
+    → {"worker": 1}                             + the worker's end of its channel, and of its output
+    ← {"worker": 1, "pid": 4711}                + its pidfd
+    ← {"gone": 1, "status": -9}
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import platform
+import select
+import signal
+import socket
+import tempfile
+from typing import Any, NoReturn
+
+from portico.services.live import jail, scratch, worker
+from portico.services.live.kernel import Unavailable
+from portico.services.live.limits import Limits
+from portico.services.live.protocol import READY
+
+LONGEST_LINE = 1 << 16
+
+# What most code begins with: loaded here, it costs a worker neither time nor memory of its own.
+_STAPLES = """
+collections dataclasses datetime decimal enum fractions functools itertools json math operator os pathlib pprint
+random re statistics string textwrap time typing
+"""
+
+
+class Nursery:
+    """Makes workers, and tells of their end."""
+
+    def __init__(self, control: socket.socket) -> None:
+        self.control = control
+        self.poll = select.epoll()
+        self.poll.register(control, select.EPOLLIN)
+        # By their pidfd: the number that the server gave them, and their process.
+        self.workers: dict[int, tuple[int, int]] = {}
+        # Who is cleaning up after somebody, also by their pidfd.
+        self.cleaners: dict[int, int] = {}
+        setup = json.loads(control.recv(LONGEST_LINE))
+        self.limits = Limits(**setup["limits"])
+        self.jailed: bool = setup["jailed"]
+        self.readable = jail.installation(setup["readable"])
+        for name in (*_STAPLES.split(), *setup["preload"]):
+            importlib.import_module(name)
+        # What is here now is shared with every worker as long as nobody touches it; the collector would.
+        gc.collect()
+        gc.freeze()
+        self.directory = tempfile.mkdtemp(prefix="portico-live-")
+        # Found for us; a worker has one of its own.
+        tempfile.tempdir = None
+        self._say({"up": platform.python_version(), "directory": self.directory})
+
+    def run(self) -> None:
+        while True:
+            for descriptor, _ in self.poll.poll():
+                if descriptor in self.workers:
+                    self._bury(descriptor)
+                elif descriptor in self.cleaners:
+                    os.waitpid(self.cleaners.pop(descriptor), 0)
+                    self._forget(descriptor)
+                elif not self._order():
+                    return
+
+    def _order(self) -> bool:
+        """One worker. False when the server has gone."""
+        line, descriptors, _, _ = socket.recv_fds(self.control, LONGEST_LINE, 2)
+        if not line:
+            return False
+        number = json.loads(line)["worker"]
+        channel, output = descriptors
+        home = self._home(number)
+        os.mkdir(home, 0o700)
+        parent = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            self._become(home, channel, output, parent)
+        os.close(channel)
+        os.close(output)
+        process = os.pidfd_open(pid)
+        self.workers[process] = number, pid
+        self.poll.register(process, select.EPOLLIN)
+        self._say({"worker": number, "pid": pid}, [process])
+        return True
+
+    def _home(self, number: int) -> str:
+        return os.path.join(self.directory, str(number))
+
+    def _become(self, home: str, channel: int, output: int, parent: int) -> NoReturn:
+        """In the copy: give up what is the nursery's, lock the door, and only then listen."""
+        leave = os._exit
+        try:
+            self.poll.close()
+            self.control.detach()
+            worker.take_descriptors(channel, output)
+            try:
+                jail.settle(home, self.limits, parent)
+                report = jail.lock(home, self.readable, self.limits) if self.jailed else {}
+            except (Unavailable, OSError) as reason:
+                worker.say(READY, "refusal", str(reason))
+                leave(1)
+            worker.settle({**os.environ, "HOME": home, "TMPDIR": home, "MPLCONFIGDIR": home}, self.readable)
+            worker.main(self.limits, report)
+            leave(0)
+        finally:
+            # Whatever was raised is not printed: the server sees that the channel has ended.
+            leave(2)
+
+    def _bury(self, process: int) -> None:
+        number, pid = self.workers.pop(process)
+        # Its number is still its own, so that this cannot meet anybody else's group.
+        try:
+            os.killpg(pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            pass
+        _, status = os.waitpid(pid, 0)
+        self._forget(process)
+        self._say({"gone": number, "status": os.waitstatus_to_exitcode(status)})
+        self._clean(self._home(number))
+
+    def _forget(self, process: int) -> None:
+        self.poll.unregister(process)
+        os.close(process)
+
+    def _clean(self, home: str) -> None:
+        """Most leave nothing behind. What others leave can take long to remove, and somebody may want a worker."""
+        try:
+            os.rmdir(home)
+        except OSError:
+            pid = os.fork()
+            if pid == 0:
+                scratch.remove(home)
+                os._exit(0)
+            cleaner = os.pidfd_open(pid)
+            self.cleaners[cleaner] = pid
+            self.poll.register(cleaner, select.EPOLLIN)
+
+    def close(self) -> None:
+        """The end of every worker, and of what they have written. Nobody waits for the disk."""
+        everybody = {process: pid for process, (_, pid) in self.workers.items()} | self.cleaners
+        for process, pid in everybody.items():
+            signal.pidfd_send_signal(process, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        for name in os.listdir(self.directory):
+            try:
+                os.rmdir(os.path.join(self.directory, name))
+            except OSError:
+                if os.fork() == 0:
+                    scratch.remove(self.directory)
+                os._exit(0)
+        os.rmdir(self.directory)
+
+    def _say(self, message: dict[str, Any], descriptors: list[int] | None = None) -> None:
+        line = json.dumps(message).encode() + b"\n"
+        if descriptors:
+            socket.send_fds(self.control, [line], descriptors)
+        else:
+            self.control.sendall(line)
+
+
+def main(descriptor: int) -> None:
+    # The terminal's ^C is for the server, which will tell us.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    nursery = Nursery(socket.socket(fileno=descriptor))
+    try:
+        nursery.run()
+    except (BrokenPipeError, ConnectionResetError):
+        pass  # the server has gone
+    finally:
+        # Not in a copy, which ends in `_become`.
+        nursery.close()

@@ -1,0 +1,225 @@
+"""Sessions, each with a worker of its own, and a few workers more that wait for the next session."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from portico.services.live.kernel import Unavailable
+from portico.services.live.limits import Limits
+from portico.services.live.names import Refusal
+from portico.services.live.workers import UNASKED, Answer, Ended, Worker
+
+log = logging.getLogger("portico")
+
+MAIN = "main"
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
+
+# Whoever a session belongs to, and what they call it. Nobody reaches the session of somebody else.
+Key = tuple[str | None, str]
+
+
+class Starter(Protocol):
+    """Makes workers that are ready to be asked."""
+
+    version: str
+    limits: Limits
+
+    async def open(self) -> None: ...
+
+    async def start(self) -> Worker: ...
+
+    async def close(self) -> None: ...
+
+
+class Session:
+    """Names that last from call to call, as long as the worker does that has them."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.worker: Worker | None = None
+        self.lock = asyncio.Lock()
+        self.evaluations = 0
+        self.used = self.begun = time.monotonic()
+        # What became of the worker before this one, until somebody has been told.
+        self.loss: str | None = None
+
+
+class About(Struct, rename="camel"):
+    """What a list of sessions says of one."""
+
+    name: str
+    evaluations: int
+    busy: bool
+    seconds_idle: float
+
+
+class Pool:
+    """Asks on behalf of sessions. A worker that has ended is replaced, and the session says so."""
+
+    def __init__(self, starter: Starter, *, most: int, spare: int, idle: float) -> None:
+        self.starter = starter
+        self.most = most
+        self.spare = spare
+        self.idle = idle
+        self._sessions: dict[Key, Session] = {}
+        self._spares: deque[Worker] = deque()
+        self._filling: asyncio.Task[None] | None = None
+        self._opening = asyncio.Lock()
+        self._open = self._closed = False
+
+    async def open(self) -> None:
+        """Raises Unavailable with the reason if a worker cannot be made."""
+        self._closed = False
+        await self.ready()
+
+    async def ready(self) -> None:
+        """Open by now, also when it was added to a server that was running already, or is used without one."""
+        if self._open:
+            return
+        async with self._opening:
+            if self._closed:
+                raise Unavailable("live Python has ended")
+            if not self._open:
+                await self.starter.open()
+                if self.spare:
+                    self._spares.append(await self.starter.start())
+                self._open = True
+
+    async def close(self) -> None:
+        self._open, self._closed = False, True
+        if self._filling is not None:
+            self._filling.cancel()
+            await asyncio.wait([self._filling])
+        for worker in [*self._spares, *(one.worker for one in self._sessions.values() if one.worker)]:
+            worker.kill("the server is ending")
+        self._spares.clear()
+        self._sessions.clear()
+        await self.starter.close()
+
+    # Asking
+
+    async def ask(self, key: Key, op: str, arguments: Mapping[str, Any], seconds: float) -> Answer:
+        """Raises Ended if the session's worker ended over this, Refusal if there can be no such session."""
+        await self.ready()
+        while True:
+            session = self._session(key)
+            async with session.lock:
+                # It may have been reset while we waited for it.
+                if self._sessions.get(key) is session:
+                    return await self._asked(session, op, arguments, seconds)
+
+    async def _asked(self, session: Session, op: str, arguments: Mapping[str, Any], seconds: float) -> Answer:
+        session.evaluations += op == "evaluate"
+        try:
+            answer = await self._insist(session, op, arguments, seconds)
+        except Ended as end:
+            # Whoever asked is told, so the next one need not be.
+            session.worker = None
+            end.answer.note, session.loss = session.loss, None
+            raise
+        finally:
+            session.used = time.monotonic()
+        if op == "evaluate":
+            answer.note, session.loss = session.loss, None
+        return answer
+
+    async def _insist(self, session: Session, op: str, arguments: Mapping[str, Any], seconds: float) -> Answer:
+        try:
+            return await self._ask(session, op, arguments, seconds)
+        except Ended as end:
+            if end.reason != UNASKED:
+                raise
+        # It may have answered what was asked before, and that was answered already: somebody had lied. Nothing is left
+        # of what it did, so it can be asked again, once.
+        return await self._ask(session, op, arguments, seconds)
+
+    async def _ask(self, session: Session, op: str, arguments: Mapping[str, Any], seconds: float) -> Answer:
+        if session.worker is not None and session.worker.ended:
+            session.loss = f"Session {session.name!r} begins anew, without its names: {session.worker.reason}."
+            session.worker = None
+        if session.worker is None:
+            session.worker = await self._take()
+        return await session.worker.ask(op, arguments, seconds)
+
+    async def _take(self) -> Worker:
+        worker = None
+        while self._spares and (worker is None or worker.ended):
+            worker = self._spares.popleft()
+        if worker is None or worker.ended:
+            worker = await self.starter.start()
+        self._fill()
+        return worker
+
+    def _fill(self) -> None:
+        if self._open and len(self._spares) < self.spare and (self._filling is None or self._filling.done()):
+            self._filling = asyncio.get_running_loop().create_task(self._start_spares())
+
+    async def _start_spares(self) -> None:
+        while len(self._spares) < self.spare:
+            try:
+                self._spares.append(await self.starter.start())
+            except Unavailable as reason:
+                # The next session that needs one will be told.
+                log.warning("no worker for live Python: %s", reason)
+                return
+
+    # Sessions
+
+    def _session(self, key: Key) -> Session:
+        session = self._sessions.get(key)
+        if session is None:
+            _, name = key
+            if not _NAME.fullmatch(name):
+                raise Refusal("A session's name is 1 to 64 letters, digits, dots, dashes and underscores.")
+            if len(self._sessions) >= self.most:
+                self._evict()
+            session = self._sessions[key] = Session(name)
+        return session
+
+    def _evict(self) -> None:
+        """Make room: the session that nobody has used for longest, if that is long."""
+        idle = [key for key, one in self._sessions.items() if not one.lock.locked()]
+        oldest = min(idle, key=lambda key: self._sessions[key].used, default=None)
+        if oldest is None or time.monotonic() - self._sessions[oldest].used < self.idle:
+            raise Refusal(f"There are {self.most} sessions already: reset one that is not needed any more.")
+        self._drop(oldest)
+
+    def _drop(self, key: Key) -> None:
+        session = self._sessions.pop(key)
+        if session.worker is not None:
+            session.worker.kill("the session was reset")
+
+    def sessions(self, owner: str | None) -> list[About]:
+        now = time.monotonic()
+        return [
+            About(one.name, one.evaluations, one.lock.locked(), round(now - one.used, 1))
+            for (whose, _), one in self._sessions.items()
+            if whose == owner
+        ]
+
+    def info(self) -> dict[str, Any]:
+        limits = self.starter.limits
+        return {
+            "python": self.starter.version,
+            "mostSessions": self.most,
+            "memory": limits.memory,
+            "cpuSeconds": limits.cpu,
+            "threads": limits.threads,
+            "scratch": limits.scratch,
+            "output": limits.output,
+        }
+
+    def reset(self, key: Key) -> bool:
+        """Forget a session and end its worker, whatever that is doing. False if there is none."""
+        if key not in self._sessions:
+            return False
+        self._drop(key)
+        return True

@@ -1,0 +1,87 @@
+"""How the server and a worker speak: a length in four bytes, then that much JSON. Both sides use this file.
+
+    → {"id": 7, "op": "evaluate", "arguments": {…}}
+    ← {"id": 7, "output": "…"}           only from workers whose output has no pipe of its own
+    ← {"id": 7, "result": {…}}           or {"id": 7, "refusal": "why not"}
+
+A worker says {"id": 0, …} by itself when it is ready. The server believes nothing else: it reads no more than it has
+asked for, and no more than it has said it would.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from json import dumps
+
+_LENGTH = struct.Struct(">I")
+
+READY = 0
+# The exit status of a worker whose interpreter is beyond repair.
+BROKEN = 70
+
+
+def encode(message: object) -> bytes:
+    """A message as JSON. Half a surrogate pair, which UTF-8 does not have, becomes a question mark."""
+    return dumps(message, ensure_ascii=False).encode("utf-8", "replace")
+
+
+class TooLong(ValueError):
+    """A frame beyond what was agreed on."""
+
+
+def pack(payload: bytes) -> bytes:
+    return _LENGTH.pack(len(payload)) + payload
+
+
+class Frames:
+    """Bytes as they come, put together to frames."""
+
+    def __init__(self, longest: int) -> None:
+        self._longest = longest
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """The frames that are complete now. Raises TooLong as soon as one says that it will be."""
+        self._buffer += data
+        while len(self._buffer) >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self._buffer)
+            if length > self._longest:
+                raise TooLong(f"a frame of {length} bytes")
+            end = _LENGTH.size + length
+            if len(self._buffer) < end:
+                return
+            frame = bytes(self._buffer[_LENGTH.size : end])
+            del self._buffer[:end]
+            yield frame
+
+    @property
+    def pending(self) -> bool:
+        """Whether a part of another frame is there."""
+        return bool(self._buffer)
+
+
+def read(descriptor: int) -> bytes | None:
+    """The next frame of a blocking descriptor; None at its end. For the side that trusts the other."""
+    head = _exactly(descriptor, _LENGTH.size)
+    if head is None:
+        return None
+    return _exactly(descriptor, _LENGTH.unpack(head)[0])
+
+
+def _exactly(descriptor: int, size: int) -> bytes | None:
+    parts: list[bytes] = []
+    while size:
+        part = os.read(descriptor, min(size, 1 << 20))
+        if not part:
+            return None
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
+
+
+def write(descriptor: int, payload: bytes) -> None:
+    left = memoryview(pack(payload))
+    while left:
+        left = left[os.write(descriptor, left) :]

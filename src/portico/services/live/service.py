@@ -1,0 +1,429 @@
+"""Live Python as tools, resources and prompts."""
+
+from __future__ import annotations
+
+import sys
+from base64 import b64decode
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Annotated, Any, TypeVar
+
+from msgspec import Meta
+
+from portico.server.context import Context
+from portico.server.results import Image, ToolResult
+from portico.server.service import Service, completion, prompt, resource, tool
+from portico.services.live import replies, wording
+from portico.services.live.keeping import Images, Kept
+from portico.services.live.kernel import Unavailable
+from portico.services.live.limits import LONGEST_REPLY, Limits
+from portico.services.live.names import Refusal
+from portico.services.live.pool import MAIN, About
+from portico.services.live.replies import Nonsense
+from portico.services.live.workers import Answer, Ended
+from portico.wire.content import TextContent
+from portico.wire.errors import InternalError, ToolError, UsageError
+from portico.wire.prompts import GetPromptResult, PromptMessage
+
+T = TypeVar("T")
+
+# Completion is for somebody who is typing.
+TYPING = 2.0
+LONGEST_EXPRESSION = 256 * 1024
+
+SessionName = Annotated[str, "Whose names to use: each session has its own"]
+ClassName = Annotated[str, "A class: its name, or with its module, as in json.decoder.JSONDecoder"]
+Expression = Annotated[str, Meta(max_length=LONGEST_EXPRESSION)]
+
+READ = {"readOnlyHint": True, "openWorldHint": False}
+CHANGE = {"readOnlyHint": False, "destructiveHint": False, "openWorldHint": False}
+
+
+class Live(Service):
+    """A Python that stays alive between calls: `server.add(Live())`.
+
+    By default code runs in a jail of Linux's own, with the packages of `python`. `strict` runs it in WebAssembly
+    instead, on any system and with the standard library alone; `unsafe` runs it with no jail at all, as whoever runs
+    the server. Raises UsageError with the reason where the jail cannot be built.
+    """
+
+    name = "live"
+
+    def __init__(
+        self,
+        *,
+        strict: bool = False,
+        unsafe: bool = False,
+        python: str | None = None,
+        timeout: float = 10.0,
+        longest_timeout: float = 60.0,
+        memory: int = Limits.memory,
+        cpu: int = Limits.cpu,
+        threads: int = Limits.threads,
+        scratch: int = Limits.scratch,
+        output: int = Limits.output,
+        sessions: int = 16,
+        spare: int = 1,
+        idle: float = 1800.0,
+        readable: Sequence[str] = (),
+        preload: Sequence[str] = (),
+        remote: bool = False,
+    ) -> None:
+        limits = Limits(memory=memory, cpu=cpu, threads=threads, scratch=scratch, output=output)
+        kept = Kept(python or sys.executable, limits, strict=strict, unsafe=unsafe, readable=readable, preload=preload)
+        try:
+            images = kept.images(sessions, spare=spare, idle=idle)
+        except Unavailable as reason:
+            raise UsageError(str(reason)) from None
+        self._start(kept.mode, images, timeout, longest_timeout, remote=remote)
+
+    def _start(self, mode: str, images: Images, timeout: float, longest: float, *, remote: bool = False) -> None:
+        super().__init__()
+        self.mode = mode
+        self._images = images
+        self.timeout, self.longest_timeout = timeout, longest
+        # Only clients on this machine, unless somebody says that others are meant: whoever binds an address looks here.
+        self.local_only = not remote
+
+    @asynccontextmanager
+    async def lifespan(self) -> AsyncIterator[None]:
+        try:
+            await self._images.open()
+        except Unavailable as reason:
+            await self._images.close()
+            raise UsageError(f"live Python cannot start: {reason}") from None
+        try:
+            yield
+        finally:
+            await self._images.close()
+
+    # Asking
+
+    async def _ask(self, ctx: Context, op: str, session: str = MAIN, **asked: Any) -> Answer:
+        """Raises ToolError, whatever went wrong."""
+        try:
+            answer = await self._images.ask((_owner(ctx), session), op, asked, self.timeout)
+        except (Refusal, Unavailable) as refusal:
+            raise ToolError(f"Error: {refusal}") from None
+        except Ended as end:
+            raise ToolError(f"Error: {wording.lost(session, end.reason)}") from None
+        if answer.interrupted:
+            raise ToolError(f"Error: {wording.kept(session, self.timeout)}")
+        if answer.refusal is not None:
+            raise ToolError(f"Error: {answer.refusal}")
+        return answer
+
+    async def _read(self, ctx: Context, kind: type[T], op: str, session: str = MAIN, **asked: Any) -> T:
+        answer = await self._ask(ctx, op, session, **asked)
+        try:
+            return replies.read(answer.result, kind)
+        except Nonsense:
+            raise self._nonsense(ctx, session) from None
+
+    def _nonsense(self, ctx: Context, session: str) -> ToolError:
+        """Code can speak in its worker's name. It gains nothing by it, and loses its session."""
+        self._images.reset((_owner(ctx), session))
+        return ToolError(f"Error: {wording.lost(session, 'it answered with nonsense')}")
+
+    async def _resource(self, ctx: Context, kind: type[T], op: str, **asked: Any) -> T | None:
+        """For resources: what is not there is None, and not an error of ours."""
+        try:
+            answer = await self._images.ask((_owner(ctx), MAIN), op, asked, self.timeout)
+            if answer.interrupted:
+                raise InternalError(wording.kept(MAIN, self.timeout))
+            return None if answer.refusal is not None else replies.read(answer.result, kind)
+        except (Refusal, Unavailable) as refusal:
+            raise InternalError(str(refusal)) from None
+        except Ended as end:
+            raise InternalError(wording.lost(MAIN, end.reason)) from None
+        except Nonsense:
+            raise InternalError(str(self._nonsense(ctx, MAIN))) from None
+
+    # Tools
+
+    @tool(annotations=CHANGE)
+    async def evaluate(
+        self,
+        ctx: Context,
+        expression: Annotated[Expression, "Python: expressions and statements, `await` included"],
+        session: SessionName = MAIN,
+        timeout: Annotated[float | None, Meta(gt=0, description="Seconds until it is stopped")] = None,
+    ) -> ToolResult:
+        """Run Python and give the value of the last expression, with what was printed.
+
+        Names stay in the session from call to call. There is no network and no other process; files can be written in
+        the current directory. Figures and tables are shown.
+        """
+        seconds = timeout or self.timeout
+        if seconds > self.longest_timeout:
+            raise ToolError(f"Error: a timeout is at most {self.longest_timeout:g} s here.")
+        key = (_owner(ctx), session)
+        try:
+            answer = await self._images.ask(key, "evaluate", {"expression": expression}, seconds)
+        except (Refusal, Unavailable) as refusal:
+            raise ToolError(f"Error: {refusal}") from None
+        except Ended as end:
+            return _failed(end.answer, wording.lost(session, end.reason))
+        if answer.interrupted:
+            where = "".join(f"\n{line}" for line in (answer.refusal or "").splitlines()[1:])
+            return _failed(answer, wording.kept(session, seconds) + where)
+        if answer.refusal is not None:
+            return _failed(answer, answer.refusal)
+        try:
+            return _shown(answer, replies.read(answer.result, replies.Evaluated, LONGEST_REPLY), session)
+        except Nonsense:
+            raise self._nonsense(ctx, session) from None
+
+    @tool(annotations=READ)
+    async def system_info(self, ctx: Context) -> dict[str, Any]:
+        """Which Python this is, how it is kept, and what its limits are."""
+        return await self._info(ctx)
+
+    async def _info(self, ctx: Context | None = None) -> dict[str, Any]:
+        try:
+            await self._images.ready()
+        except Unavailable as refusal:
+            raise InternalError(str(refusal)) from None
+        return {"mode": self.mode, "timeout": self.timeout, "longestTimeout": self.longest_timeout} | {
+            **self._images.info(),
+            "sessions": len(self._images.sessions(_owner(ctx) if ctx is not None else None)),
+        }
+
+    @tool(annotations=READ)
+    async def list_packages(
+        self, ctx: Context, pattern: Annotated[str | None, "A part of the name, or a pattern with * and ?"] = None
+    ) -> replies.Packages:
+        """The packages that can be imported: what is installed, then what comes with Python."""
+        return await self._read(ctx, replies.Packages, "list_packages", pattern=pattern)
+
+    @tool(annotations=READ)
+    async def list_classes(
+        self,
+        ctx: Context,
+        package: Annotated[str, "A package or module; __main__ for what was defined in the session"],
+        session: SessionName = MAIN,
+    ) -> replies.Classes:
+        """The classes of a package and its modules."""
+        return await self._read(ctx, replies.Classes, "list_classes", session, package=package)
+
+    @tool(annotations=READ)
+    async def class_details(
+        self, ctx: Context, className: ClassName, session: SessionName = MAIN
+    ) -> replies.ClassDetails:
+        """A class: its superclass, fields, methods with their signatures, and documentation."""
+        return await self._read(ctx, replies.ClassDetails, "class_details", session, className=className)
+
+    @tool(annotations=READ)
+    async def method_source(
+        self,
+        ctx: Context,
+        className: ClassName,
+        selector: Annotated[str, "The name of the method"],
+        session: SessionName = MAIN,
+    ) -> ToolResult:
+        """The source of a method, its own or an inherited one."""
+        found = await self._read(
+            ctx, replies.MethodSource, "method_source", session, className=className, selector=selector
+        )
+        return ToolResult(content=found.source, structured=found)
+
+    @tool(annotations=READ)
+    async def search_methods(
+        self,
+        ctx: Context,
+        pattern: Annotated[str, "A part of the name, or a pattern with * and ?"],
+        className: Annotated[str | None, "Only in this class"] = None,
+        includeSuper: Annotated[bool, "With what it inherits"] = False,
+        session: SessionName = MAIN,
+    ) -> replies.FoundMethods:
+        """Find methods by name: in one class, or in every class that is loaded."""
+        asked = {"pattern": pattern, "className": className, "includeSuper": includeSuper}
+        return await self._read(ctx, replies.FoundMethods, "search_methods", session, **asked)
+
+    @tool(annotations=CHANGE)
+    async def inspect_object(
+        self,
+        ctx: Context,
+        expression: Annotated[Expression, "An expression; its value is what is looked at"],
+        session: SessionName = MAIN,
+    ) -> replies.Inspected:
+        """What an object is made of: its type, attributes, items and methods."""
+        return await self._read(ctx, replies.Inspected, "inspect_object", session, expression=expression)
+
+    @tool(annotations=READ)
+    async def references_to(
+        self,
+        ctx: Context,
+        name: Annotated[str, "A name: of a variable, a function, a class, a method"],
+        package: Annotated[str | None, "Look in this package, too"] = None,
+        session: SessionName = MAIN,
+    ) -> replies.References:
+        """Where a name is used: in what the session was given, and in a package."""
+        return await self._read(ctx, replies.References, "references_to", session, name=name, package=package)
+
+    @tool(annotations=READ)
+    async def list_sessions(self, ctx: Context) -> list[About]:
+        """The sessions that are alive."""
+        return self._images.sessions(_owner(ctx))
+
+    @tool(annotations={**CHANGE, "destructiveHint": True, "idempotentHint": True})
+    async def reset_session(self, ctx: Context, session: SessionName = MAIN) -> str:
+        """End a session and whatever it is doing. Its names and files are gone; the next call begins anew."""
+        if self._images.reset((_owner(ctx), session)):
+            return f"The session {session!r} was reset."
+        return f"There was no session {session!r}; the next call begins one."
+
+    # Resources
+
+    @resource("python://system/version", name="System Version", mime_type="text/plain")
+    async def version(self) -> str:
+        """The version of Python"""
+        return f"Python {(await self._info())['python']}"
+
+    @resource("python://system/info", name="System Info", mime_type="application/json")
+    async def system(self, ctx: Context) -> dict[str, Any]:
+        """Version, mode and limits"""
+        return await self._info(ctx)
+
+    @resource("python://system/summary", name="System Summary", mime_type="text/plain")
+    async def summary(self, ctx: Context) -> str:
+        """Version, mode and sessions in a sentence"""
+        return wording.summary(await self._info(ctx))
+
+    @resource("python://packages", name="Packages", mime_type="application/json")
+    async def packages(self, ctx: Context) -> replies.Packages | None:
+        """The packages that can be imported"""
+        return await self._resource(ctx, replies.Packages, "list_packages")
+
+    @resource("python://class/{className}", name="Class Details", mime_type="application/json")
+    async def class_resource(self, ctx: Context, className: str) -> replies.ClassDetails | None:
+        """A class: superclass, fields, methods"""
+        return await self._resource(ctx, replies.ClassDetails, "class_details", className=className)
+
+    @resource("python://method/{className}/{selector}", name="Method Source", mime_type="text/x-python")
+    async def method_resource(self, ctx: Context, className: str, selector: str) -> str | None:
+        """The source of a method"""
+        found = await self._resource(ctx, replies.MethodSource, "method_source", className=className, selector=selector)
+        return None if found is None else found.source
+
+    @resource("python://package/{packageName}", name="Package", mime_type="application/json")
+    async def package_resource(self, ctx: Context, packageName: str) -> replies.Classes | None:
+        """The classes of a package"""
+        return await self._resource(ctx, replies.Classes, "list_classes", package=packageName)
+
+    # Prompts
+
+    @prompt(name="review-class", inline=True)
+    def review_class(
+        self,
+        className: Annotated[str, "The class to review"],
+        focus: Annotated[str, "What to look at above all"] = "",
+    ) -> GetPromptResult:
+        """Review a class"""
+        return _said(f"Code review for {className}", wording.review_class(className, focus))
+
+    @prompt(name="refactor-method", inline=True)
+    def refactor_method(
+        self,
+        className: Annotated[str, "The class it belongs to"],
+        selector: Annotated[str, "The method to refactor"],
+    ) -> GetPromptResult:
+        """Refactor a method"""
+        turns = wording.refactor_method(className, selector)
+        return _said(f"Refactoring of {className}.{selector}", *turns)
+
+    @prompt(name="document-class", inline=True)
+    def document_class(
+        self,
+        className: Annotated[str, "The class to document"],
+        style: Annotated[str, "A docstring style"] = "plain sentences",
+    ) -> GetPromptResult:
+        """Document a class"""
+        return _said(f"Documentation for {className}", wording.document_class(className, style))
+
+    @prompt(name="generate-tests", inline=True)
+    def generate_tests(self, className: Annotated[str, "The class to test"]) -> GetPromptResult:
+        """Write tests for a class"""
+        return _said(f"Tests for {className}", wording.generate_tests(className))
+
+    @prompt(name="system-overview", inline=True)
+    def system_overview(self) -> GetPromptResult:
+        """An overview of this Python"""
+        return _said("Overview of the system", wording.system_overview())
+
+    # Completion
+
+    @completion("review-class", "className")
+    @completion("refactor-method", "className")
+    @completion("document-class", "className")
+    @completion("generate-tests", "className")
+    @completion("python://class/{className}", "className")
+    @completion("python://method/{className}/{selector}", "className")
+    async def complete_class(self, typed: str) -> list[str]:
+        return await self._complete("class", typed)
+
+    @completion("python://package/{packageName}", "packageName")
+    async def complete_package(self, typed: str) -> list[str]:
+        return await self._complete("package", typed)
+
+    @completion("refactor-method", "selector")
+    @completion("python://method/{className}/{selector}", "selector")
+    async def complete_method(self, typed: str, given: Mapping[str, str]) -> list[str]:
+        return await self._complete("method", typed, className=given.get("className", ""))
+
+    async def _complete(self, kind: str, typed: str, **more: str) -> list[str]:
+        """Nothing rather than an error, and nothing rather than waiting for what is running."""
+        if any(one.busy for one in self._images.sessions(None) if one.name == MAIN):
+            return []
+        try:
+            answer = await self._images.ask((None, MAIN), "complete", {"kind": kind, "typed": typed, **more}, TYPING)
+            if answer.refusal is not None:
+                return []
+            return replies.read(answer.result, replies.Completions).values
+        except (Refusal, Unavailable, Ended, Nonsense):
+            return []
+
+
+def _owner(ctx: Context) -> str | None:
+    """Whose sessions these are: of everybody on stdio, or of one principal."""
+    return None if ctx.principal is None else str(ctx.principal.id)
+
+
+def _said(description: str, *turns: str | tuple[str, str]) -> GetPromptResult:
+    spoken = [("user", one) if isinstance(one, str) else one for one in turns]
+    messages = [PromptMessage(role, TextContent(text=text)) for role, text in spoken]  # type: ignore[arg-type]
+    return GetPromptResult(description=description, messages=messages)
+
+
+def _printed(answer: Answer) -> list[str]:
+    """What comes before the value: a word about the session, and what was printed."""
+    note = [] if answer.note is None else [answer.note]
+    if answer.dropped:
+        return [*note, f"{answer.output}\n[… {answer.dropped:,} more bytes]"]
+    return [*note, answer.output] if answer.output else note
+
+
+def _failed(answer: Answer, why: str) -> ToolResult:
+    return ToolResult(content=[*_printed(answer), f"Error: {why}"], is_error=True)
+
+
+def _shown(answer: Answer, found: replies.Evaluated, session: str) -> ToolResult:
+    blocks: list[Any] = list(_printed(answer))
+    pictures = [picture for picture in map(_picture, found.drawn()) if picture is not None]
+    # As at a prompt: nothing is not worth a word, unless there is no other.
+    if found.text is not None and (found.text != "None" or not (blocks or pictures)):
+        blocks.append(found.text)
+    elif not blocks and not pictures:
+        blocks.append("(no value)")
+    structured = {"session": session, "type": found.type, "output": answer.output or None, "value": found.decoded()}
+    told = {name: one for name, one in structured.items() if one is not None}
+    return ToolResult(content=[*blocks, *pictures], structured=told)
+
+
+def _picture(picture: replies.Picture) -> Image | None:
+    if picture.mime_type not in ("image/png", "image/jpeg"):
+        return None
+    try:
+        return Image(data=b64decode(picture.data, validate=True), mime_type=picture.mime_type)
+    except ValueError:
+        return None

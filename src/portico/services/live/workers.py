@@ -1,0 +1,267 @@
+"""A worker, seen from the server: asked one thing at a time, believed nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import msgspec
+from msgspec import Raw, Struct
+
+from portico.services.live.limits import KIB, LONGEST_REPLY, Limits
+from portico.services.live.protocol import BROKEN, READY, Frames, TooLong, pack
+
+# How long code is given to stop by itself, and a worker to come up.
+GRACE = 0.5
+PATIENCE = 30.0
+# How often it is looked at what a worker uses, while it may use more.
+LOOK = 0.1
+
+LONGEST_REFUSAL = 64 * KIB
+
+NOTHING = Raw(b"")
+
+_SIGNALS = {
+    "SIGSEGV": "it crashed (segmentation fault)",
+    "SIGABRT": "it aborted",
+    "SIGBUS": "it crashed (bus error)",
+    "SIGFPE": "it crashed (arithmetic)",
+    "SIGILL": "it crashed (illegal instruction)",
+    "SIGSYS": "it called the kernel in a way that is not allowed",
+    "SIGXCPU": "it has used up its processor time",
+    "SIGKILL": "the system has ended it, perhaps for want of memory",
+}
+
+
+class Ends(Protocol):
+    """The descriptors and the process of a worker, however it was started."""
+
+    # Whether its output comes among its words, for want of a pipe of its own.
+    prints: bool
+
+    def listen(self, hear: Callable[[bytes], None], print: Callable[[bytes], None], end: Callable[[], None]) -> None:
+        """Where its words and its output go, and who is told that there will be no more."""
+
+    def send(self, data: bytes) -> None: ...
+
+    def rest(self, most: int) -> bytes:
+        """What it has printed and nobody has read, at most so much."""
+
+    def freeze(self) -> None:
+        """Let nothing of it run until `thaw`."""
+
+    def thaw(self) -> None: ...
+
+    def interrupt(self) -> None:
+        """Ask the code to stop."""
+
+    def kill(self) -> None: ...
+
+    async def status(self) -> int | None:
+        """Its exit status, or the negative number of a signal. For a short time only; None if it is not known."""
+
+    def excess(self, limits: Limits) -> str | None:
+        """Why it must end: what it has used is more than it may. Called in a thread."""
+
+    def close(self) -> None: ...
+
+
+class Answer(Struct):
+    """What a worker said, and what it printed meanwhile."""
+
+    result: Raw = NOTHING
+    refusal: str | None = None
+    output: str = ""
+    # Bytes that were printed and not kept.
+    dropped: int = 0
+    # Time was up, and it could be stopped without being ended.
+    interrupted: bool = False
+    # Something about the session that whoever asked should know.
+    note: str | None = None
+
+
+UNASKED = "it said what nobody had asked for"
+
+
+class Ended(Exception):
+    """The worker is no more, and the names of its session with it."""
+
+    def __init__(self, reason: str, answer: Answer) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.answer = answer
+
+
+class _Reply(Struct):
+    id: int
+    result: Raw = NOTHING
+    refusal: str | None = None
+    output: str | None = None
+
+
+_decode = msgspec.json.Decoder(_Reply).decode
+_encode = msgspec.json.Encoder().encode
+
+
+class Worker:
+    """One process that runs code for us.
+
+    Between two questions it is stopped, so that nothing the code has left behind runs on: no thread, no timer, no
+    handler. What it sends is bounded, and whatever was not asked for is its end.
+    """
+
+    def __init__(self, ends: Ends, limits: Limits) -> None:
+        self.ends = ends
+        self.limits = limits
+        self.greeting: Mapping[str, Any] = {}
+        # Why it has ended, once it has.
+        self.reason: str | None = None
+        self._loop = asyncio.get_running_loop()
+        self._frames = Frames(LONGEST_REPLY)
+        self._asked = READY
+        # Its first words come by themselves, so somebody waits for them from the beginning.
+        self._waiting: asyncio.Future[Answer] | None = self._loop.create_future()
+        self._printed = bytearray()
+        self._dropped = 0
+        self._late = False
+        self._looking: asyncio.TimerHandle | asyncio.Task[None] | None = None
+        self._farewell: asyncio.Task[None] | None = None
+        ends.listen(self._hear, self._print, self._end)
+
+    @property
+    def ended(self) -> bool:
+        return self.reason is not None
+
+    async def ready(self) -> None:
+        """Until it has said that it is locked up. Raises Ended with the reason if it could not be."""
+        answer = await self._wait(PATIENCE, "it did not start in time")
+        if answer.refusal is not None:
+            self.kill(answer.refusal)
+            raise Ended(answer.refusal, answer)
+        self.greeting = msgspec.json.decode(answer.result)
+
+    async def ask(self, op: str, arguments: Mapping[str, Any], seconds: float) -> Answer:
+        """Raises Ended if that was its end, or if it has ended before. One at a time: the caller holds a lock."""
+        if self.reason is not None:
+            raise Ended(self.reason, Answer())
+        self._asked += 1
+        request = _encode({"id": self._asked, "op": op, "arguments": arguments})
+        self._waiting = self._loop.create_future()
+        self._printed, self._dropped, self._late = bytearray(), 0, False
+        self.ends.thaw()
+        self.ends.send(pack(request))
+        self._look_later()
+        return await self._wait(seconds, f"it did not stop within {seconds:g} s")
+
+    async def _wait(self, seconds: float, reason: str) -> Answer:
+        assert self._waiting is not None
+        clock = self._loop.call_later(seconds, self._interrupt)
+        deadline = self._loop.call_later(seconds + GRACE, self.kill, reason)
+        try:
+            return await self._waiting
+        except asyncio.CancelledError:
+            self.kill("it was cancelled")
+            raise
+        finally:
+            self._waiting = None
+            clock.cancel()
+            deadline.cancel()
+
+    def _interrupt(self) -> None:
+        """Time is up. Code that can be interrupted keeps its names."""
+        self._late = True
+        self.ends.interrupt()
+
+    # What it says
+
+    def _hear(self, data: bytes) -> None:
+        try:
+            for frame in self._frames.feed(data):
+                self._take(_decode(frame))
+            if self._frames.pending and (self._waiting is None or self._waiting.done()):
+                raise ValueError
+        except (TooLong, ValueError, RecursionError):
+            self.kill(UNASKED)
+
+    def _take(self, reply: _Reply) -> None:
+        if self._waiting is None or self._waiting.done() or reply.id != self._asked:
+            raise ValueError
+        if reply.refusal is not None and len(reply.refusal) > LONGEST_REFUSAL:
+            raise ValueError
+        if reply.output is not None:
+            if not self.ends.prints:
+                raise ValueError
+            self._print(reply.output.encode())
+            return
+        self.ends.freeze()
+        self._print(self.ends.rest(self.limits.flood))
+        if self.reason is None:
+            self._waiting.set_result(self._answer(reply.result, reply.refusal))
+
+    def _print(self, data: bytes) -> None:
+        room = self.limits.output - len(self._printed)
+        self._printed += data[: max(0, room)]
+        self._dropped += len(data) - min(len(data), max(0, room))
+        if self._dropped > self.limits.flood:
+            self.kill(f"it printed more than {self.limits.flood // 2**20} MiB")
+
+    def _answer(self, result: Raw = NOTHING, refusal: str | None = None) -> Answer:
+        output = self._printed.decode("utf-8", "replace")
+        return Answer(result, refusal, output, self._dropped, interrupted=self._late)
+
+    # Its end
+
+    def kill(self, reason: str) -> None:
+        """End it, for this reason. Whoever waits for it hears of it at once."""
+        if self.reason is not None:
+            return
+        self.reason = reason
+        self.ends.kill()
+        if isinstance(self._looking, asyncio.TimerHandle):
+            self._looking.cancel()
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_exception(Ended(reason, self._answer()))
+        self.ends.close()
+
+    def _end(self) -> None:
+        """It has hung up: by ending, or by closing what it should not."""
+        if self.reason is None and self._farewell is None:
+            self._print(self.ends.rest(self.limits.flood))
+            self._farewell = self._loop.create_task(self._explain())
+
+    async def _explain(self) -> None:
+        status = await self.ends.status()
+        if status is None:
+            self.kill("it hung up")
+        elif status < 0:
+            self.kill(_signal(-status))
+        elif status == BROKEN:
+            self.kill("its interpreter broke down")
+        else:
+            self.kill(f"it ended itself with status {status}")
+
+    # What it uses
+
+    def _look_later(self) -> None:
+        if self._looking is None:
+            self._looking = self._loop.call_later(LOOK, self._look)
+
+    def _look(self) -> None:
+        self._looking = self._loop.create_task(self._measure())
+
+    async def _measure(self) -> None:
+        """Once after each evaluation, and again and again during one."""
+        excess = await asyncio.to_thread(self.ends.excess, self.limits)
+        self._looking = None
+        if excess is not None:
+            self.kill(excess)
+        elif self.reason is None and self._waiting is not None:
+            self._look_later()
+
+
+def _signal(number: int) -> str:
+    """What it means to have ended by this signal. Not every system has them all, and some numbers have no name."""
+    known = {getattr(signal, name, None): words for name, words in _SIGNALS.items()}
+    return known.get(number, f"signal {number} ended it")

@@ -1,0 +1,157 @@
+"""The strict way: the same tools, with code in WebAssembly."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from shutil import which
+from typing import Any
+
+import pytest
+from prison import REVISION, Talk
+
+from portico import Client, Server, UsageError
+from portico.services.live.service import Live
+
+HAS = "import sys, eryx; assert sys.version_info >= (3, 12)"
+NEWER = ("python3.14", "python3.13", "python3.12")
+ROOM = "import sys, venv, ensurepip; assert sys.version_info >= (3, 12)"
+
+
+def _candidates() -> Iterator[str]:
+    """On the path, and beside ours: tools that keep several Pythons keep them in one folder."""
+    yield from filter(None, map(which, NEWER))
+    for place in sorted(Path(sys.base_prefix).parent.glob("*/bin/python3"), reverse=True):
+        yield str(place)
+
+
+def _works(python: str, program: str) -> bool:
+    try:
+        return (
+            subprocess.run([python, "-I", "-c", program], capture_output=True, check=False, timeout=60).returncode == 0
+        )
+    except OSError:
+        return False
+
+
+@pytest.fixture(scope="session")
+def python(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A Python that has pyeryx: ours, the one that is named, or in CI one that is made for it."""
+    named = os.environ.get("PORTICO_TEST_ERYX", sys.executable)
+    if _works(named, HAS):
+        return named
+    if not os.environ.get("CI"):
+        pytest.skip("no Python with pyeryx: install it with Python 3.12 or newer, and name it in PORTICO_TEST_ERYX")
+    newer = next((found for found in _candidates() if _works(found, ROOM)), None)
+    if newer is None:
+        pytest.skip("pyeryx needs Python 3.12 or newer, and there is none on this machine")
+    place = tmp_path_factory.mktemp("eryx")
+    subprocess.run([newer, "-m", "venv", str(place)], check=True, timeout=300)
+    made = str(place / "bin" / "python")
+    subprocess.run([made, "-m", "pip", "install", "--quiet", "pyeryx"], check=True, timeout=600)
+    return made
+
+
+@pytest.fixture
+async def strict(python: str) -> AsyncIterator[Talk]:
+    server, live = Server("live", version="1"), Live(strict=True, python=python)
+    server.add(live)
+    async with Client(server, revision=REVISION) as client:
+        yield Talk(client, live)
+
+
+async def test_code_runs_and_names_stay(strict: Talk) -> None:
+    assert await strict.text("3 + 4") == "7"
+    await strict.run("x = 5")
+    result = await strict.run("print('hello'); {'x': x}")
+    assert [block.text for block in result.content] == ["hello\n", "{'x': 5}"]
+    assert result.structured["value"] == {"x": 5}
+    assert (await strict.text("1/0")).startswith("Error: ZeroDivisionError: division by zero\n  line 1")
+    assert "NameError" in await strict.text("x", session="other")
+    assert "strict" in (await strict.call("system_info")).text
+
+
+async def test_the_questions_are_answered(strict: Talk) -> None:
+    await strict.run("class A:\n    def hello(self): return 'hi'\na = A()")
+    for name, arguments, words in [
+        ("list_packages", {"pattern": "json"}, "standard"),
+        ("list_classes", {"package": "__main__"}, '"A"'),
+        ("class_details", {"className": "A"}, '"superclass":"object"'),
+        ("method_source", {"className": "A", "selector": "hello"}, "def hello(self)"),
+        ("search_methods", {"pattern": "hello"}, '"className":"A"'),
+        ("inspect_object", {"expression": "a"}, '"type":"A"'),
+        ("references_to", {"name": "A"}, "a = A()"),
+    ]:
+        result = await strict.call(name, **arguments)
+        assert not result.is_error, result.text
+        assert words in result.text
+    [version] = await strict.client.read_resource("python://system/version")
+    assert version.text.startswith("Python 3.")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "open('/etc/passwd').read(); 'ESC' + 'APED'",
+        "import os; os.listdir('/'); 'ESC' + 'APED'",
+        "open('file', 'w').write('x'); 'ESC' + 'APED'",
+        "import os; 'ESC' + 'APED' if 'SECRET' in str(os.environ) else 'no'",
+        "import socket; socket.create_connection(('127.0.0.1', 22)); 'ESC' + 'APED'",
+        "import os; os.fork(); 'ESC' + 'APED'",
+        "import subprocess; subprocess.run(['true']); 'ESC' + 'APED'",
+        "import ctypes; ctypes.CDLL(None); 'ESC' + 'APED'",
+        "import threading; threading.Thread(target=print).start(); 'ESC' + 'APED'",
+        "import os; os.kill(1, 9); 'ESC' + 'APED'",
+        "import eryx; 'ESC' + 'APED'",
+        "import msgspec; 'ESC' + 'APED'",
+    ],
+    ids=range(12),
+)
+async def test_there_is_nothing_to_reach(strict: Talk, code: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PORTICO_TEST_SECRET", "SECRET")
+    assert "ESCAPED" not in await strict.text(code)
+    assert await strict.text("3 + 4") == "7"
+
+
+@pytest.mark.parametrize(
+    "code, reason",
+    [
+        ("while True: pass", "did not stop"),
+        ("9**9**9", "did not stop"),
+        ("import os; os._exit(3)", "its interpreter broke down"),
+        ("while True: print('x' * 10000)", "printed more than"),
+        ("import sys; sys.setrecursionlimit(10**8)\ndef f(): f()\nf()", "was ended"),
+    ],
+    ids=range(5),
+)
+async def test_what_cannot_go_on_is_ended_and_the_server_answers_meanwhile(
+    strict: Talk, code: str, reason: str
+) -> None:
+    await strict.client.ping()
+    result = await strict.run(code, timeout=2)
+    assert result.is_error
+    assert reason in result.text
+    assert await strict.text("3 + 4") == "7"
+
+
+async def test_memory_is_bounded(python: str) -> None:
+    server = Server("live", version="1")
+    server.add(Live(strict=True, python=python, memory=100 * 2**20))
+    async with Client(server, revision=REVISION) as client:
+        talk = Talk(client, Live(strict=True))
+        text = await talk.text("x = [bytearray(b'x' * 10**7) for _ in range(100)]\nwhile True: pass", timeout=30)
+        assert "more than 100 MiB of memory" in text or "MemoryError" in text
+        assert await talk.text("3 + 4") == "7"
+
+
+async def test_a_python_without_it_says_what_is_missing(tmp_path: Path, monkeypatch: Any) -> None:
+    if _works(sys.executable, HAS):
+        pytest.skip("this Python has pyeryx")
+    server = Server("live", version="1")
+    server.add(Live(strict=True))
+    with pytest.raises(UsageError, match="strict mode needs the package pyeryx"):
+        async with Client(server):
+            pass

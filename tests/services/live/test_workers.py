@@ -1,0 +1,279 @@
+"""The server's view of a worker that says and does what it likes. No process here: its ends are ours."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from portico.services.live import workers
+from portico.services.live.limits import LONGEST_REPLY, Limits
+from portico.services.live.protocol import pack
+from portico.services.live.workers import UNASKED, Answer, Ended, Worker
+
+PATIENCE = 10.0
+
+
+class Puppet:
+    """The ends of a worker, with strings."""
+
+    prints = True
+
+    def __init__(self) -> None:
+        self.sent: list[Any] = []
+        self.orders: list[str] = []
+        self.closed = False
+        self.unread = b""
+        self.exit: int | None = None
+        self.too_much: str | None = None
+        self.asked = asyncio.Event()
+        self.got = {order: asyncio.Event() for order in ("freeze", "thaw", "interrupt", "kill")}
+
+    def listen(self, hear: Callable[[bytes], None], print: Callable[[bytes], None], end: Callable[[], None]) -> None:
+        self.hear, self.print, self.end = hear, print, end
+
+    def send(self, data: bytes) -> None:
+        self.sent.append(json.loads(data[4:]))
+        self.asked.set()
+
+    def rest(self, most: int) -> bytes:
+        data, self.unread = self.unread[:most], self.unread[most:]
+        return data
+
+    def _order(self, name: str) -> None:
+        self.orders.append(name)
+        self.got[name].set()
+
+    def freeze(self) -> None:
+        self._order("freeze")
+
+    def thaw(self) -> None:
+        self._order("thaw")
+
+    def interrupt(self) -> None:
+        self._order("interrupt")
+
+    def kill(self) -> None:
+        self._order("kill")
+
+    async def status(self) -> int | None:
+        return self.exit
+
+    def excess(self, limits: Limits) -> str | None:
+        return self.too_much
+
+    def close(self) -> None:
+        self.closed = True
+
+    def say(self, **message: Any) -> None:
+        self.hear(pack(json.dumps(message).encode()))
+
+
+@pytest.fixture
+async def puppet() -> Puppet:
+    return Puppet()
+
+
+@pytest.fixture
+async def worker(puppet: Puppet) -> Worker:
+    worker = Worker(puppet, Limits(output=100, flood=1000))
+    puppet.say(id=0, result={"landlock": 7})
+    await worker.ready()
+    puppet.orders.clear()
+    return worker
+
+
+async def asked(worker: Worker, puppet: Puppet, seconds: float = PATIENCE) -> asyncio.Task[Answer]:
+    puppet.asked.clear()
+    task = asyncio.ensure_future(worker.ask("evaluate", {"expression": "1"}, seconds))
+    async with asyncio.timeout(PATIENCE):
+        await puppet.asked.wait()
+    return task
+
+
+async def ended(task: asyncio.Task[Answer]) -> Ended:
+    with pytest.raises(Ended) as caught:
+        async with asyncio.timeout(PATIENCE):
+            await task
+    return caught.value
+
+
+async def test_a_question_is_answered_and_the_worker_stands_still_before_and_after(
+    worker: Worker, puppet: Puppet
+) -> None:
+    task = await asked(worker, puppet)
+    assert puppet.sent == [{"id": 1, "op": "evaluate", "arguments": {"expression": "1"}}]
+    puppet.print(b"some ")
+    puppet.unread = b"more"
+    puppet.say(id=1, result={"text": "1"})
+    answer = await task
+    assert (bytes(answer.result), answer.output) == (b'{"text": "1"}', "some more")
+    assert puppet.orders == ["thaw", "freeze"]
+    assert not worker.ended
+
+
+async def test_what_the_jail_cannot_do_is_the_reason_it_is_not_there() -> None:
+    puppet = Puppet()
+    worker = Worker(puppet, Limits())
+    puppet.say(id=0, refusal="no Landlock")
+    with pytest.raises(Ended, match="no Landlock"):
+        await worker.ready()
+    assert puppet.closed
+
+
+@pytest.mark.parametrize(
+    "bytes_said",
+    [
+        pack(b'{"id":2,"result":{}}'),
+        pack(b'{"id":0,"result":{}}'),
+        pack(b"{"),
+        pack(b"[]"),
+        pack(b'{"id":"1"}'),
+        pack(b'{"id":1,"refusal":5}'),
+        pack(b"\xff\xfe"),
+        pack(b"[" * 100_000),
+        pack(b'{"id":1,"refusal":"' + b"x" * 100_000 + b'"}'),
+        (LONGEST_REPLY + 1).to_bytes(4, "big"),
+        b"\xff\xff\xff\xff",
+    ],
+    ids=range(11),
+)
+async def test_whatever_was_not_asked_for_is_the_end(worker: Worker, puppet: Puppet, bytes_said: bytes) -> None:
+    task = await asked(worker, puppet)
+    puppet.hear(bytes_said)
+    assert (await ended(task)).reason == UNASKED
+    assert puppet.orders[-1] == "kill"
+    assert puppet.closed
+
+
+async def test_an_answer_and_something_more_is_an_answer_and_the_end(worker: Worker, puppet: Puppet) -> None:
+    task = await asked(worker, puppet)
+    puppet.hear(pack(b'{"id":1,"result":{}}') + b"\0")
+    assert bytes((await task).result) == b"{}"
+    assert worker.reason == UNASKED
+
+
+async def test_two_answers_are_one_too_many(worker: Worker, puppet: Puppet) -> None:
+    task = await asked(worker, puppet)
+    puppet.hear(pack(b'{"id":1,"result":{}}') * 2)
+    await task
+    assert worker.reason == UNASKED
+
+
+async def test_words_between_two_questions_are_the_end(worker: Worker, puppet: Puppet) -> None:
+    puppet.say(id=1, result={})
+    assert worker.reason == UNASKED
+    with pytest.raises(Ended):
+        await worker.ask("evaluate", {}, 1)
+
+
+async def test_an_answer_in_pieces_is_an_answer(worker: Worker, puppet: Puppet) -> None:
+    task = await asked(worker, puppet)
+    for byte in pack(b'{"id":1,"result":{}}'):
+        puppet.hear(bytes([byte]))
+    assert bytes((await task).result) == b"{}"
+
+
+async def test_output_is_kept_up_to_a_bound_and_counted_beyond(worker: Worker, puppet: Puppet) -> None:
+    task = await asked(worker, puppet)
+    puppet.print(b"x" * 90)
+    puppet.print(b"y" * 90)
+    puppet.say(id=1, output="z" * 20)
+    puppet.say(id=1, result={})
+    answer = await task
+    assert answer.output == "x" * 90 + "y" * 10
+    assert answer.dropped == 100
+
+
+async def test_output_on_the_line_is_the_end_where_it_has_a_pipe_of_its_own(worker: Worker, puppet: Puppet) -> None:
+    puppet.prints = False
+    task = await asked(worker, puppet)
+    puppet.say(id=1, output="")
+    assert (await ended(task)).reason == UNASKED
+
+
+async def test_a_flood_of_output_is_the_end(worker: Worker, puppet: Puppet) -> None:
+    task = await asked(worker, puppet)
+    puppet.print(b"x" * 2000)
+    end = await ended(task)
+    assert "printed more than" in end.reason
+    assert end.answer.output == "x" * 100
+
+
+async def test_output_that_is_no_text_is_text_all_the_same(worker: Worker, puppet: Puppet) -> None:
+    task = await asked(worker, puppet)
+    puppet.print(b"\xff\xfea")
+    puppet.say(id=1, result={})
+    assert (await task).output == "\ufffd\ufffda"
+
+
+async def test_time_that_is_up_is_said_first_and_enforced_then(
+    worker: Worker, puppet: Puppet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "GRACE", 0.01)
+    end = await ended(await asked(worker, puppet, 0.01))
+    assert "did not stop within 0.01 s" in end.reason
+    assert puppet.orders == ["thaw", "interrupt", "kill"]
+
+
+async def test_code_that_stops_when_it_is_told_to_keeps_its_worker(worker: Worker, puppet: Puppet) -> None:
+    task = await asked(worker, puppet, 0.01)
+    async with asyncio.timeout(PATIENCE):
+        await puppet.got["interrupt"].wait()
+    puppet.say(id=1, refusal="KeyboardInterrupt")
+    assert (await task).interrupted
+    assert not worker.ended
+
+
+async def test_whoever_is_cancelled_takes_the_worker_along(worker: Worker, puppet: Puppet) -> None:
+    task = await asked(worker, puppet)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert worker.reason == "it was cancelled"
+    assert puppet.orders[-1] == "kill"
+
+
+@pytest.mark.parametrize(
+    "status, reason",
+    [
+        (0, "status 0"),
+        (3, "status 3"),
+        (70, "broke down"),
+        (-11, "segmentation fault"),
+        (-9, "want of memory"),
+        (-24, "processor time"),
+        (-40, "signal 40"),
+        (None, "hung up"),
+    ],
+)
+async def test_how_it_ended_is_told(worker: Worker, puppet: Puppet, status: int | None, reason: str) -> None:
+    task = await asked(worker, puppet)
+    puppet.exit, puppet.unread = status, b"last words"
+    puppet.end()
+    end = await ended(task)
+    assert reason in end.reason
+    assert end.answer.output == "last words"
+
+
+async def test_whoever_uses_too_much_is_ended(worker: Worker, puppet: Puppet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "LOOK", 0)
+    task = await asked(worker, puppet)
+    puppet.too_much = "it wrote too much"
+    assert (await ended(task)).reason == "it wrote too much"
+
+
+async def test_it_is_looked_at_once_more_after_the_answer(
+    worker: Worker, puppet: Puppet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "LOOK", 0)
+    puppet.too_much = "it wrote too much"
+    task = await asked(worker, puppet)
+    puppet.say(id=1, result={})
+    await task
+    async with asyncio.timeout(PATIENCE):
+        await puppet.got["kill"].wait()
+    assert worker.reason == "it wrote too much"
