@@ -1,0 +1,15 @@
+"""The machine that the server runs on: event logs, files, registry, processes. It reads, and names nobody.
+
+portico serve examples/system_machine.py
+"""
+
+from pathlib import Path
+
+from portico import Server
+from portico.services.system.service import System
+
+server = Server("machine", version="1.0.0", instructions="Look before you conclude: logs, files, registry, processes.")
+server.add(System(roots=[Path(__file__).parent]))
+
+if __name__ == "__main__":
+    server.run()

@@ -1,0 +1,282 @@
+"""The one door through which files are opened: below allowed roots, by `beneath`, and past the list of denials."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from msgspec import Struct
+
+from portico.services.system import beneath
+from portico.services.system.deny import Denials
+from portico.services.system.errors import Absent, Denied, Invalid, Outside, Trouble, Unreadable
+
+LARGEST_COPY = 256 * 2**20
+LONGEST_PATH = 4096
+BLOCK = 2**20
+
+Image = bytes | mmap.mmap
+"""The bytes of a file, all of them there without being read."""
+
+
+class Root(Struct, frozen=True):
+    """A folder that may be looked into; or with `only`, one file of it."""
+
+    given: str
+    path: str
+    only: str = ""
+
+
+class Place(Struct, frozen=True):
+    """A path that somebody asked for, taken apart."""
+
+    root: Root
+    relative: str
+    asked: str
+
+
+class File:
+    """A regular file, open for reading. What happens to its name no longer matters."""
+
+    def __init__(self, fd: int, path: str) -> None:
+        self.fd = fd
+        self.path = path
+        self.info = os.fstat(fd)
+
+    def __enter__(self) -> File:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        os.close(self.fd)
+
+    @property
+    def size(self) -> int:
+        return self.info.st_size
+
+    def read(self, offset: int, length: int) -> bytes:
+        """At most this many bytes from here on; fewer at the end."""
+        parts: list[bytes] = []
+        while length > 0:
+            try:
+                part = _pread(self.fd, min(length, BLOCK), offset)
+            except OSError as error:
+                raise Unreadable(f"It cannot be read: {os.strerror(error.errno or errno.EIO)}.") from None
+            if not part:
+                break
+            parts.append(part)
+            offset += len(part)
+            length -= len(part)
+        return b"".join(parts)
+
+    def blocks(self) -> Iterator[bytes]:
+        """The whole file, bit by bit. A file that grows is read to where it ended when it was opened."""
+        for offset in range(0, self.size, BLOCK):
+            block = self.read(offset, min(BLOCK, self.size - offset))
+            if not block:
+                return
+            yield block
+
+    def image(self) -> Image:
+        """All bytes. They are mapped if nobody else can cut the file short meanwhile, for that would end this process;
+        otherwise they are copied."""
+        if self.size == 0:
+            return b""
+        if self._is_steady():
+            return mmap.mmap(self.fd, self.size, access=mmap.ACCESS_READ)
+        if self.size > LARGEST_COPY:
+            raise Unreadable(
+                f"The file has {self.size:,} bytes. Where others may write to a file, {LARGEST_COPY:,} is the most."
+            )
+        return self.read(0, self.size)
+
+    def _is_steady(self) -> bool:
+        if os.name == "nt":
+            return True  # there a file that is mapped cannot be cut
+        mine = self.info.st_uid in (0, os.geteuid())
+        return mine and not self.info.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+class Folder:
+    """A folder, open. Its entries, and the folders in it, are reached through its descriptor and not by its name."""
+
+    def __init__(self, fd: int | None, path: str, denials: Denials) -> None:
+        self.fd = fd
+        self.path = path
+        self._denials = denials
+        self._name = os.path.basename(path)
+        self._by_place = denials.by_place(path)
+
+    def __enter__(self) -> Folder:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self.fd is not None:
+            os.close(self.fd)
+
+    def scan(self) -> list[os.DirEntry[str]]:
+        """What is in it and may be seen, by name."""
+        with os.scandir(self.path if self.fd is None else self.fd) as found:
+            seen = [entry for entry in found if not self.hides(entry.name)]
+        seen.sort(key=_name)
+        return seen
+
+    def hides(self, name: str) -> bool:
+        if self._denials.name(name, self._name):
+            return True
+        return self._by_place and self._denials.place(os.path.join(self.path, name))
+
+    def child(self, name: str) -> Folder:
+        """A folder in this one, unless it is a link. Raises OSError."""
+        path = os.path.join(self.path, name)
+        if self.fd is not None:
+            return Folder(beneath.child(self.fd, name), path, self._denials)
+        if os.path.realpath(path) != path:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+        return Folder(None, path, self._denials)
+
+
+class Roots:
+    """The folders (and files) that may be looked into. Everything else is outside."""
+
+    def __init__(
+        self, paths: Iterable[str | os.PathLike[str]], deny: Iterable[str] = (), *, tells_paths: bool = True
+    ) -> None:
+        self.denials = Denials(deny)
+        # Whoever asks for a log by its name need not hear where it lies.
+        self._tells_paths = tells_paths
+        self.all = [_root(os.path.abspath(path)) for path in paths]
+
+    def __bool__(self) -> bool:
+        return bool(self.all)
+
+    def open(self, path: str) -> File:
+        """A regular file, and nothing else."""
+        fd, real = self._open(path, stat.S_ISREG, "a file")
+        return File(fd, real)
+
+    def folder(self, path: str) -> Folder:
+        fd, real = self._open(path, stat.S_ISDIR, "a folder", by_path=os.name == "nt")
+        return Folder(fd if fd >= 0 else None, real, self.denials)
+
+    def stat(self, path: str) -> tuple[os.stat_result, str]:
+        """What it is, of whatever kind, and where it really is."""
+        place = self.locate(path)
+        try:
+            pinned = beneath.pin(place.root.path, place.relative)
+        except OSError as error:
+            raise _trouble(error, self._called(path)) from None
+        pinned.close()
+        self._permit(pinned.path, place)
+        return pinned.info, pinned.path
+
+    def locate(self, path: str) -> Place:
+        """Which root a path is below, if any. It decides nothing yet: names are only names."""
+        if not path or len(path) > LONGEST_PATH or "\0" in path:
+            raise Invalid(f"A path has 1 to {LONGEST_PATH} characters, and no NUL among them.")
+        slashed = path.replace("\\", "/") if os.name == "nt" else path
+        if ".." in slashed.split("/") or (os.name == "nt" and slashed.startswith("//")):
+            raise Outside(f"{path!r} is refused: a path must not contain '..' or name another machine.")
+        whole = os.path.normpath(slashed if os.path.isabs(slashed) else self._below_the_only_root(slashed))
+        for root in self.all:
+            for top in (root.given, root.path):
+                relative = _below(whole, top)
+                if relative is not None and relative in ((root.only,) if root.only else (relative,)):
+                    return Place(root, relative, path)
+        raise Outside(f"{path!r} is outside the folders that may be read here{self._which()}")
+
+    def _below_the_only_root(self, path: str) -> str:
+        if len(self.all) != 1:
+            raise Outside(f"{path!r} is not absolute, and there is more than one folder it could be in{self._which()}")
+        return os.path.join(self.all[0].path, path)
+
+    def _which(self) -> str:
+        if not self.all:
+            return ": none. The operator of this server names them with roots=[…]."
+        return ": " + ", ".join(root.given + (root.only and f"/{root.only}") for root in self.all[:10]) + "."
+
+    def _open(self, path: str, kind: Any, noun: str, *, by_path: bool = False) -> tuple[int, str]:
+        place = self.locate(path)
+        try:
+            pinned = beneath.pin(place.root.path, place.relative)
+        except OSError as error:
+            raise _trouble(error, self._called(path)) from None
+        try:
+            self._permit(pinned.path, place)
+            if not kind(pinned.info.st_mode):
+                raise Unreadable(f"{self._called(path)} is {_kind(pinned.info.st_mode)}, not {noun}.")
+            return (-1 if by_path else pinned.open()), pinned.path
+        except OSError as error:
+            raise _trouble(error, self._called(path)) from None
+        finally:
+            pinned.close()
+
+    def _permit(self, real: str, place: Place) -> None:
+        """A file that the operator has named by itself is meant, whatever it is called."""
+        if place.root.only != place.relative or not place.root.only:
+            top = place.root.path.rstrip("/")
+            # The root itself was chosen; it is judged by where it lies, and what is below it by name as well.
+            if self.denials.path(real[len(top) :]) or self.denials.place(real):
+                raise Denied(f"{self._called(place.asked)} is kept from everybody: it may hold keys or other secrets.")
+
+    def _called(self, path: str) -> str:
+        return repr(path) if self._tells_paths else repr(os.path.basename(path))
+
+
+def _pread(fd: int, length: int, offset: int) -> bytes:
+    if hasattr(os, "pread"):
+        return os.pread(fd, length, offset)
+    os.lseek(fd, offset, os.SEEK_SET)
+    return os.read(fd, length)
+
+
+def _name(entry: os.DirEntry[str]) -> str:
+    return entry.name
+
+
+def _root(given: str) -> Root:
+    real = os.path.realpath(given)
+    if os.path.isfile(real):
+        return Root(os.path.dirname(given), os.path.dirname(real), os.path.basename(real))
+    return Root(given, real)
+
+
+def _below(path: str, top: str) -> str | None:
+    """The rest of a path below a folder: "" for the folder itself, None where it is not below."""
+    if os.path.normcase(path) == os.path.normcase(top):
+        return ""
+    prefix = top if top.endswith(os.sep) else top + os.sep
+    return (
+        path[len(prefix) :].replace(os.sep, "/")
+        if os.path.normcase(path).startswith(os.path.normcase(prefix))
+        else None
+    )
+
+
+def _kind(mode: int) -> str:
+    return next((noun for test, noun in _KINDS if test(mode)), "something else")
+
+
+_KINDS = (
+    (stat.S_ISREG, "a file"),
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISLNK, "a link"),
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISBLK, "a device"),
+    (stat.S_ISCHR, "a device"),
+)
+
+
+def _trouble(error: OSError, called: str) -> Trouble:
+    if error.errno in (errno.EXDEV, errno.ELOOP, errno.EAGAIN):
+        return Outside(f"{called} leads outside the folders that may be read here.")
+    if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG):
+        return Absent(f"There is no {called}.")
+    return Unreadable(f"{called} cannot be read: {os.strerror(error.errno or errno.EIO)}.")

@@ -1,0 +1,304 @@
+"""Where questions about the machine are answered: what was asked is allowed and understood, and what is answered is fit
+to be shown. It knows nothing of any protocol."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar, overload
+
+import msgspec
+
+from portico.services.system import install, processes
+from portico.services.system.audit import Audit
+from portico.services.system.containment import Root, Roots
+from portico.services.system.cursors import Cursors
+from portico.services.system.errors import Denied, Trouble
+from portico.services.system.eventlog import evtx_reader, sources
+from portico.services.system.eventlog.entries import LEVELS, Entry, Log, Query, iso
+from portico.services.system.eventlog.logs import Logs
+from portico.services.system.files.index import Index
+from portico.services.system.files.questions import Files
+from portico.services.system.files.walk import Row, Wanted
+from portico.services.system.levels import Part, Privacy
+from portico.services.system.privacy import Anonymizer
+from portico.services.system.registry.machine import branches
+from portico.services.system.registry.portable import Portable
+from portico.services.system.registry.tree import Datum, Registry, shown
+from portico.services.system.results import (
+    Algorithm,
+    AuditTrail,
+    Checksum,
+    EventEntry,
+    EventPage,
+    FileInfo,
+    FilePage,
+    FilePart,
+    FileRow,
+    FullEntry,
+    Health,
+    LogInfo,
+    LogList,
+    LogStats,
+    Machine,
+    Order,
+    Process,
+    ProcessPage,
+    RegistryChange,
+    RegistryKey,
+    RegistryRead,
+    RegistryValue,
+)
+from portico.services.system.text import cut, plain, plain_all
+
+T = TypeVar("T")
+Paths = Mapping[str, str | os.PathLike[str]]
+
+
+class Desk:
+    def __init__(
+        self,
+        *,
+        roots: Iterable[str | os.PathLike[str]] = (),
+        logs: Paths | None = None,
+        machine_logs: bool = True,
+        hives: Paths | None = None,
+        levels: Mapping[Part, str],
+        privacy: Privacy,
+        deny: Iterable[str] = (),
+        data: str | os.PathLike[str] | None = None,
+        index: bool = True,
+    ) -> None:
+        folder = None if data is None else Path(data)
+        secret = install.key(folder)
+        denied = list(deny)
+        self.levels = levels
+        self.privacy = Anonymizer(privacy, secret, install.names())
+        self.audit = Audit(None if folder is None else folder / "system-audit.jsonl")
+        cursors = Cursors(secret)
+        self.logs = Logs(lambda: sources.logs(logs or {}, machine=machine_logs, deny=denied), cursors)
+        allowed = Roots(roots, denied)
+        kept = None if folder is None else str(folder / "system-files.sqlite")
+        self.index = Index(allowed, kept) if index and allowed and levels["fs"] != "disabled" else None
+        self.files = Files(allowed, cursors, self.index)
+        self._portable = Portable(":memory:" if folder is None else str(folder / "system-registry.sqlite"))
+        self.registry = Registry(branches(hives or {}, self._portable), writable=levels["reg"] == "read-write")
+
+    def close(self) -> None:
+        if self.index is not None:
+            self.index.close()
+        self._portable.close()
+        evtx_reader.close()
+
+    def _said(self, result: T, besides: Iterable[Any] = ()) -> T:
+        """A result as it may be shown: with nobody in it, unless privacy is off."""
+        if self.privacy.level == "off":
+            return result
+        hidden = self.privacy.hide(msgspec.to_builtins(result), besides)
+        return msgspec.convert(hidden, type(result))
+
+    @overload
+    def _meant(self, text: str) -> str: ...
+    @overload
+    def _meant(self, text: str | None) -> str | None: ...
+    def _meant(self, text: str | None) -> str | None:
+        """What an argument means in which a token may stand for a name."""
+        return None if text is None else self.privacy.reveal(text)
+
+    # Event logs
+
+    def list_logs(self) -> LogList:
+        found = [_log(name, log) for name, log in self.logs.all.items()]
+        return self._said(LogList(found, len(found), _now()))
+
+    def query(self, name: str, query: Query, limit: int, offset: int, cursor: str | None) -> EventPage:
+        meant = msgspec.structs.replace(query, contains=self._meant(query.contains))
+        found = self.logs.query(name, meant, limit=limit, offset=offset, cursor=cursor)
+        seen = found.offset + len(found.entries)
+        page = EventPage(
+            entries=[_entry(name, entry) for entry in found.entries],
+            total_count=found.total,
+            total_is_exact=found.counted,
+            next_offset=seen if found.has_more else None,
+            next_cursor=found.cursor,
+            page=found.offset // limit + 1,
+            page_size=limit,
+            has_more=found.has_more,
+            timed_out=found.timed_out,
+            problems=found.problems,
+        )
+        return self._said(page, (entry.fields for entry in found.entries))
+
+    def entry(self, name: str, id: int) -> FullEntry:
+        found = self.logs.entry(name, id)
+        fields = plain_all(dict(found.fields))
+        return self._said(FullEntry(_entry(name, found, whole=True), fields), [found.fields])
+
+    def log_stats(self, name: str, query: Query) -> LogStats:
+        found = self.logs.stats(name, query)
+        result = LogStats(
+            log_name=name,
+            total_count=found.total,
+            total_is_exact=found.counted,
+            by_level=found.by_level,
+            by_source={plain(source): count for source, count in found.by_source.items()},
+            oldest=_time(found.oldest),
+            newest=_time(found.newest),
+            problems=found.problems,
+        )
+        return self._said(result)
+
+    # Files
+
+    def search(self, path: str | None, within: str | None, limit: int, cursor: str | None, **criteria: Any) -> FilePage:
+        """Files by the criteria of `Wanted`, and by what they contain."""
+        wanted = Wanted(**criteria)
+        found = self.files.search(
+            msgspec.structs.replace(wanted, text=self._meant(wanted.text)),
+            self._meant(path),
+            self._meant(within),
+            limit,
+            cursor,
+        )
+        rows = [_row(hit.row) for hit in found.hits]
+        for row, hit in zip(rows, found.hits, strict=True):
+            row.matches = [msgspec.structs.replace(match, text=plain(match.text)) for match in hit.matches]
+        page = FilePage(
+            files=rows,
+            count=len(rows),
+            has_more=found.has_more,
+            next_cursor=found.cursor,
+            timed_out=found.timed_out,
+            used_index=found.used_index,
+            problems=found.problems,
+        )
+        return self._said(page)
+
+    def about(self, path: str) -> FileInfo:
+        found = msgspec.structs.asdict(self.files.about(self._meant(path)))
+        times = {name: _time(found[name]) for name in ("accessed", "modified", "changed", "created")}
+        return self._said(FileInfo(**{**found, **times}))
+
+    def listing(self, path: str, limit: int, cursor: str | None) -> FilePage:
+        if not path:
+            rows = [_root(root) for root in self.files.roots.all]
+            return self._said(FilePage(rows, len(rows), False, None, len(rows)))
+        found, total, following = self.files.listing(self._meant(path), limit, cursor)
+        rows = [_row(row) for row in found]
+        return self._said(FilePage(rows, len(rows), following is not None, following, total))
+
+    def read(self, path: str, offset: int, length: int) -> FilePart:
+        part = self.files.read(self._meant(path), offset, length)
+        if part.encoding == "base64" and self.privacy.level != "off":
+            raise Denied(f"{path!r} is not text, so names in it could not be hidden. Its checksum and size are free.")
+        end = offset + part.length
+        content = part.data if part.encoding == "base64" else plain(part.data)
+        following = end if part.length and end < part.size else None
+        return self._said(FilePart(part.path, offset, part.length, part.size, part.encoding, content, following))
+
+    def checksum(self, path: str, algorithm: Algorithm) -> Checksum:
+        digest, real, size = self.files.checksum(self._meant(path), algorithm)
+        return self._said(Checksum(real, algorithm, digest, size))
+
+    # The registry
+
+    def key(self, path: str) -> RegistryKey:
+        real, found = self.registry.content(self._meant(path))
+        result = RegistryKey(
+            path=plain(real),
+            subkeys=[plain(name) for name in found.subkeys],
+            values=[_value(one) for one in found.values],
+            last_written=_time(found.written),
+            has_more=found.more,
+            problems=found.problems,
+        )
+        return self._said(result)
+
+    def value(self, path: str, name: str) -> RegistryRead:
+        real, found = self.registry.value(self._meant(path), self._meant(name))
+        one = _value(found)
+        return self._said(RegistryRead(plain(real), one.name, one.type, one.value))
+
+    def write(self, path: str, name: str, value: Any, type: str | None, *, dry_run: bool) -> RegistryChange:
+        change = self.registry.write(self._meant(path), self._meant(name), value, type, dry_run=dry_run)
+        before = None if change.before is None else _value(change.before)
+        return self._said(RegistryChange(change.path, name, change.type, before, value, change.written))
+
+    # The machine
+
+    def process_page(self, name: str | None, order: Order, limit: int) -> ProcessPage:
+        found, total = processes.processes(self._meant(name), order, limit)
+        rows = [msgspec.convert(plain_all(msgspec.to_builtins(one)), Process) for one in found]
+        if self.privacy.level == "strict":
+            for row in rows:
+                row.cmdline = None
+        return self._said(ProcessPage(rows, len(rows), total))
+
+    def machine(self) -> Machine:
+        return self._said(processes.machine())
+
+    def health(self) -> Health:
+        ready = self.index is None or self.index.is_ready
+        result = Health(
+            status="ok" if ready else "degraded",
+            levels={str(part): level for part, level in self.levels.items()},
+            privacy=self.privacy.level,
+            logs=list(self.logs.all),
+            roots=[root.given for root in self.files.roots.all],
+            branches=list(self.registry.branches),
+            indexed_files=self.index.count() if self.index is not None and self.index.is_ready else None,
+            timestamp=_now(),
+        )
+        return self._said(result)
+
+    def trail(self) -> AuditTrail:
+        """The last calls. Where privacy matters, what was asked is nobody's business but that of who asked."""
+        records = list(self.audit.recent)
+        if self.privacy.level != "off":
+            records = [msgspec.structs.replace(record, arguments={}) for record in records]
+        return AuditTrail(records)
+
+
+def _log(name: str, log: Log) -> LogInfo:
+    try:
+        return LogInfo(name, log.description, log.count(), log.size())
+    except Trouble as trouble:
+        return LogInfo(name, f"{log.description}: {trouble}", None, None)
+
+
+def _entry(name: str, entry: Entry, *, whole: bool = False) -> EventEntry:
+    message = plain(entry.message)
+    return EventEntry(
+        id=entry.id,
+        log_name=name,
+        level=LEVELS[entry.level],
+        source=plain(entry.source),
+        event_id=entry.event_id,
+        message=message if whole else cut(message, f"read eventlog://{name}/{entry.id}"),
+        timestamp=iso(entry.time),
+        computer=plain(entry.computer),
+    )
+
+
+def _root(root: Root) -> FileRow:
+    if root.only:
+        return FileRow(os.path.join(root.given, root.only), root.only, "file")
+    return FileRow(root.given, os.path.basename(root.given), "directory")
+
+
+def _row(row: Row) -> FileRow:
+    return FileRow(plain(row.path), plain(row.name), row.type, row.size, _time(row.modified))
+
+
+def _value(datum: Datum) -> RegistryValue:
+    return RegistryValue(plain(datum.name), datum.type, plain_all(shown(datum.value)))
+
+
+def _time(time: int | None) -> str | None:
+    return None if time is None else iso(time)
+
+
+def _now() -> str:
+    return iso(time.time_ns() // 1000)

@@ -1,0 +1,191 @@
+"""Windows event logs in files (`.evtx`), on any system. The records are read by the package `evtx`.
+
+A file is a header and chunks of 64 KiB, each of which can be read by itself; so it is read chunk by chunk from the
+newest on, and a damaged chunk costs only its own records. The file's own header is not needed for that, and one that
+is always right is put before each chunk instead.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from portico.services.system.containment import File, Roots
+from portico.services.system.errors import Damaged
+from portico.services.system.eventlog import evtx_reader
+from portico.services.system.eventlog.entries import (
+    CRITICAL,
+    DEBUG,
+    ERROR,
+    INFORMATION,
+    WARNING,
+    Entry,
+    Position,
+    Query,
+)
+
+CHUNK = 65536
+HEADER = 4096
+MOST_CHUNKS = 65536
+
+# winmeta.xml: 0 is "log always", then from critical to verbose. Audits say success or failure by keyword.
+OF_LEVEL = {0: INFORMATION, 1: CRITICAL, 2: ERROR, 3: WARNING, 4: INFORMATION, 5: DEBUG}
+_AUDIT_FAILURE = 0x0010000000000000
+
+
+def _header() -> bytes:
+    """A header of a file with one chunk: version 3.1, and the checksum over its first 120 bytes."""
+    head = struct.pack("<8sQQQIHHHH76x", b"ElfFile\0", 0, 0, 1, 128, 1, 3, HEADER, 1)
+    return (head + struct.pack("<II", 0, zlib.crc32(head))).ljust(HEADER, b"\0")
+
+
+_HEADER = _header()
+
+
+class EvtxLog:
+    """One file. `tag` keeps the ids of several files of one log apart."""
+
+    def __init__(self, name: str, description: str, roots: Roots, path: str, tag: int = 0) -> None:
+        self.name = name
+        self.description = description
+        self._roots = roots
+        self._path = path
+        self._tag = tag << 32
+
+    def newest_first(self, query: Query, after: Position, problems: list[str]) -> Iterator[Entry | None]:
+        with self._roots.open(self._path) as file:
+            for first, _, slot in reversed(chunks(file)):
+                if after is not None and first > after[0]:
+                    continue
+                records, damage = records_of(file, slot)
+                if damage:
+                    first_words = damage[0].partition("\n")[0][:120]
+                    problems.append(f"chunk {slot}: some of it is damaged, {len(damage)} times ({first_words})")
+                for record in reversed(records):
+                    number = record["event_record_id"]
+                    yield entry_of(record, slot, self._tag) if after is None or [number, slot] < after else None
+                if not records:
+                    yield None
+
+    def entry(self, id: int) -> Entry | None:
+        number = id - self._tag
+        with self._roots.open(self._path) as file:
+            for first, last, slot in chunks(file):
+                # A chunk that has lost its header claims every number.
+                if first <= number <= last:
+                    for record in records_of(file, slot)[0]:
+                        if record["event_record_id"] == number:
+                            return entry_of(record, slot, self._tag)
+        return None
+
+    def count(self) -> int | None:
+        return None  # what the chunks claim is only true of those that are whole
+
+    def size(self) -> int | None:
+        return self._roots.stat(self._path)[0].st_size
+
+    def stamp(self) -> object:
+        info, _ = self._roots.stat(self._path)
+        return info.st_size, info.st_mtime_ns
+
+
+def chunks(file: File) -> list[tuple[int, int, int]]:
+    """The first and last record number of each chunk, and where it is, oldest first. A full log begins again at its
+    start, so their places say nothing about their ages."""
+    found = []
+    for slot in range(min((file.size - HEADER) // CHUNK, MOST_CHUNKS)):
+        head = file.read(HEADER + slot * CHUNK, 40)
+        if head[:8] == b"ElfChnk\0" and len(head) == 40:
+            first, last = struct.unpack_from("<QQ", head, 24)
+            if first != 2**64 - 1:  # what an unused chunk says
+                found.append((first, last, slot))
+        elif file.read(HEADER + slot * CHUNK, CHUNK).strip(b"\0"):
+            # Not one that was never used. Its records are lost, but that they are is said.
+            found.append((0, 2**64 - 1, slot))
+    return sorted(found)
+
+
+def records_of(file: File, slot: int) -> tuple[list[dict[str, Any]], list[str]]:
+    """The records of a chunk in their order, and what is wrong with those that are missing."""
+    chunk = file.read(HEADER + slot * CHUNK, CHUNK).ljust(CHUNK, b"\0")
+    try:
+        return evtx_reader.records(_HEADER + chunk)
+    except Damaged as trouble:
+        return [], [str(trouble)]
+
+
+def entry_of(record: dict[str, Any], slot: int = 0, tag: int = 0) -> Entry:
+    """An entry of what the package gives for a record."""
+    try:
+        event = msgspec.json.decode(record["data"], type=dict[str, Any]).get("Event") or {}
+    except (msgspec.DecodeError, RecursionError):
+        event = {}
+    number = record["event_record_id"]
+    return event_entry(event, id=tag + number, position=[number, slot], written=record["timestamp"])
+
+
+def event_entry(event: dict[str, Any], *, id: int, position: Position, written: str = "", message: str = "") -> Entry:
+    """An entry of an event as Windows has it: `System`, and then `EventData` or `UserData`."""
+    system = _object(event.get("System"))
+    provider = _attributes(system.get("Provider"))
+    level = OF_LEVEL.get(_number(system.get("Level")) or 0, INFORMATION)
+    if level == INFORMATION and (_number(system.get("Keywords")) or 0) & _AUDIT_FAILURE:
+        level = ERROR
+    data = event.get("EventData") or event.get("UserData")
+    created = _attributes(system.get("TimeCreated")).get("SystemTime") or written
+    return Entry(
+        id=id,
+        time=_time(str(created)),
+        level=level,
+        source=str(provider.get("Name") or provider.get("EventSourceName") or ""),
+        message=message or "; ".join(_said("", data)),
+        computer=str(system.get("Computer") or ""),
+        position=position,
+        event_id=_number(system.get("EventID")),
+        fields=event,
+    )
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    return _object(_object(value).get("#attributes"))
+
+
+def _number(value: Any) -> int | None:
+    if isinstance(value, dict):
+        value = value.get("#text")
+    try:
+        return int(value, 0) if isinstance(value, str) else value if type(value) is int else None
+    except ValueError:
+        return None
+
+
+def _time(text: str) -> int:
+    try:
+        moment = datetime.fromisoformat(text.removesuffix(" UTC")[:26].rstrip("Z") + "+00:00")
+    except ValueError:
+        return 0
+    return int(moment.timestamp()) * 1_000_000 + moment.microsecond
+
+
+def _said(name: str, value: Any, depth: int = 0) -> Iterator[str]:
+    """The data of an event as words: its file has no sentences, they are in the program that wrote it."""
+    if isinstance(value, dict):
+        if "#text" in value:
+            yield from _said(name, value["#text"], depth)
+        for key, one in value.items():
+            if not key.startswith("#") and depth < 8:
+                yield from _said(key, one, depth + 1)
+    elif isinstance(value, list):
+        for one in value[:256]:
+            yield from _said(name, one, depth + 1)
+    elif value is not None:
+        yield f"{name}={value}" if name and name != "Data" else str(value)

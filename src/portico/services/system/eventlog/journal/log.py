@@ -1,0 +1,280 @@
+"""A log made of journal files: those of one machine, with the ones that have rotated away.
+
+Entries with the same `seqnum_id` were numbered by one counter, whatever file they are in, so they are put in order by
+their numbers; what was numbered by different counters, by time.
+"""
+
+from __future__ import annotations
+
+import zlib
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from functools import partial
+from struct import unpack_from
+from typing import Any
+
+from portico.services.system.containment import File, Roots
+from portico.services.system.errors import Damaged, Trouble
+from portico.services.system.eventlog.entries import INFORMATION, OF_SEVERITY, WARNING, Entry, Position, Query
+from portico.services.system.eventlog.journal.file import Head, JournalFile, Pair
+from portico.services.system.eventlog.merge import newest_first
+from portico.services.system.text import decoded
+
+MOST_FILES = 512
+SEQNUMS = 1 << 36
+SOURCES = ("SYSLOG_IDENTIFIER", "_SYSTEMD_UNIT", "_COMM", "_SYSTEMD_USER_UNIT")
+
+Where = Mapping[str, frozenset[str]]
+"""Of each of these fields, one of these values."""
+
+
+class JournalLog:
+    """`paths` are journal files, or folders that have some, or folders of such folders."""
+
+    def __init__(
+        self,
+        name: str,
+        description: str,
+        roots: Roots,
+        paths: list[str],
+        *,
+        wanted: Callable[[str], bool] = lambda name: True,
+        where: Where | None = None,
+    ) -> None:
+        self.name = name
+        self.description = description
+        self._roots = roots
+        self._paths = paths
+        self._wanted = wanted
+        self._where = where or {}
+
+    def newest_first(self, query: Query, after: Position, problems: list[str]) -> Iterator[Entry | None]:
+        with ExitStack() as stack:
+            families: dict[bytes, list[_Open]] = {}
+            for file in self._open(stack, problems):
+                families.setdefault(file.seqnum_id, []).append(file)
+            streams = [
+                ((max(file.newest for file in files), seqnum_id), partial(self._family, files, query, after, problems))
+                for seqnum_id, files in families.items()
+            ]
+            for _, entry in newest_first(streams):
+                yield entry
+
+    def _family(
+        self, files: list[_Open], query: Query, after: Position, problems: list[str]
+    ) -> Iterator[tuple[Any, Entry | None]]:
+        streams = [(file.newest_seqnum, partial(self._one, file, query, after, problems)) for file in files]
+        latest = (2**64, files[0].seqnum_id)
+        for _, entry in newest_first(streams):
+            if entry is not None:
+                # The clock may have been put back; the order of numbers stands.
+                latest = min(latest, (entry.time, files[0].seqnum_id))
+            yield latest, entry
+
+    def _one(
+        self, opened: _Open, query: Query, after: Position, problems: list[str]
+    ) -> Iterator[tuple[int, Entry | None]]:
+        """The entries of one file, each with its number."""
+        try:
+            file = JournalFile(opened.file.image())
+        except Trouble as trouble:
+            problems.append(f"{opened.name}: {trouble}")
+            return
+        stop = _stop(file, query, after)
+        chosen = self._chosen(file, query)
+        offsets = file.entries.backwards(stop) if chosen is None else reversed(_before(file, chosen, stop))
+        number = 2**64
+        for offset in offsets:
+            try:
+                head = file.head(offset)
+                if query.start is not None and head[3] < query.start:
+                    break
+                number = head[2]
+                yield number, entry_of(file, head)
+            except Damaged as damage:
+                file.problems.add(str(damage)) if len(file.problems) < 5 else None
+                yield number, None
+        problems.extend(f"{opened.name}: {problem}" for problem in sorted(file.problems))
+
+    def _chosen(self, file: JournalFile, query: Query) -> list[int] | None:
+        """The entries that the index has for a query, oldest first; None where the index cannot help."""
+        lists = [_having(file, (field,), values.__contains__) for field, values in self._where.items()]
+        if query.min_level >= WARNING:
+            # What has no priority counts as information, so above that the index knows them all.
+            severe = {str(n) for n, level in enumerate(OF_SEVERITY) if level >= query.min_level}
+            lists.append(_having(file, ("PRIORITY",), severe.__contains__))
+        if query.source is not None:
+            lists.append(_having(file, SOURCES, query.names))
+        if not lists:
+            return None
+        return sorted(set.intersection(*lists))
+
+    def entry(self, id: int) -> Entry | None:
+        with ExitStack() as stack:
+            for opened in self._open(stack, []):
+                seqnum = id % SEQNUMS
+                if entry_id(opened.seqnum_id, seqnum) != id:
+                    continue
+                try:
+                    file = JournalFile(opened.file.image())
+                    number = file.before_seqnum(seqnum)
+                    if number < len(file.entries):
+                        head = file.head(file.entries[number])
+                        if head[2] == seqnum:
+                            return self._if_ours(entry_of(file, head))
+                except Trouble:
+                    continue
+        return None
+
+    def _if_ours(self, entry: Entry) -> Entry | None:
+        return entry if all(entry.fields.get(field) in values for field, values in self._where.items()) else None
+
+    def count(self) -> int | None:
+        if self._where:
+            return None
+        with ExitStack() as stack:
+            return sum(file.count for file in self._open(stack, []))
+
+    def size(self) -> int | None:
+        with ExitStack() as stack:
+            return sum(file.file.size for file in self._open(stack, []))
+
+    def stamp(self) -> object:
+        with ExitStack() as stack:
+            return tuple((file.seqnum_id, file.newest_seqnum) for file in self._open(stack, [], archived=False))
+
+    def _open(self, stack: ExitStack, problems: list[str], *, archived: bool = True) -> Iterator[_Open]:
+        """The files as they are now. Once open, it does not matter that one is renamed or vacuumed away."""
+        for path in files(self._roots, self._paths, problems):
+            name = path.rsplit("/", 1)[-1]
+            if self._wanted(name) and (archived or "@" not in name):
+                try:
+                    yield _Open(stack.enter_context(self._roots.open(path)), name)
+                except Trouble as trouble:
+                    problems.append(f"{name}: {trouble}")
+
+
+class _Open:
+    """A journal file that has been opened, but not read: what its header says."""
+
+    def __init__(self, file: File, name: str) -> None:
+        head = file.read(0, 208)
+        if len(head) < 208:
+            raise Damaged("no journal: it is too short for one")
+        self.file = file
+        self.name = name
+        self.seqnum_id = head[72:88]
+        self.count: int
+        self.count, self.newest_seqnum = unpack_from("<QQ", head, 152)
+        [self.newest] = unpack_from("<Q", head, 192)
+
+
+def files(roots: Roots, paths: list[str], problems: list[str]) -> list[str]:
+    """The journal files at these paths, and in folders up to one level below."""
+    found: list[str] = []
+    for path in paths:
+        try:
+            info, _ = roots.stat(path)
+            if info.st_mode & 0o170000 == 0o040000:
+                found += _below(roots, path, 1)
+            else:
+                found.append(path)
+        except Trouble as trouble:
+            problems.append(str(trouble))
+    # Names of archived files hold their first number and time, so the last names are the newest.
+    return found if len(found) <= MOST_FILES else sorted(found, reverse=True)[:MOST_FILES]
+
+
+def _below(roots: Roots, path: str, depth: int) -> Iterator[str]:
+    with roots.folder(path) as folder:
+        entries = folder.scan()
+    for entry in entries:
+        below = f"{path}/{entry.name}"
+        if entry.name.endswith((".journal", ".journal~")) and not entry.is_symlink():
+            yield below
+        elif depth and entry.is_dir(follow_symlinks=False):
+            yield from _below(roots, below, depth - 1)
+
+
+def _stop(file: JournalFile, query: Query, after: Position) -> int:
+    """How many of a file's entries may be wanted: those up to the end of the query and behind the last page."""
+    stop = len(file.entries)
+    if query.end is not None:
+        stop = min(stop, file.before_time(query.end + 1))
+    if after is not None:
+        seqnum_id, seqnum, time = bytes.fromhex(after[0]), after[1], after[2]
+        if file.seqnum_id == seqnum_id:
+            stop = min(stop, file.before_seqnum(seqnum))
+        else:
+            stop = min(stop, file.before_time(time + (file.seqnum_id < seqnum_id)))
+    return stop
+
+
+def _before(file: JournalFile, offsets: list[int], stop: int) -> list[int]:
+    """Those of these entries that are among the first `stop`. Entries are only ever appended."""
+    if stop >= len(file.entries):
+        return offsets
+    return offsets[: bisect_left(offsets, file.entries[stop])]
+
+
+def _having(file: JournalFile, fields: tuple[str, ...], wanted: Callable[[str], bool]) -> set[int]:
+    found: set[int] = set()
+    for field in fields:
+        for value, data in file.values(field):
+            if isinstance(value, str) and wanted(value):
+                try:
+                    found.update(file.having(data))
+                except Damaged as damage:
+                    file.problems.add(str(damage))
+    return found
+
+
+def entry_of(file: JournalFile, head: Head) -> Entry:
+    pairs = file.fields(head)
+    fields: dict[str, Any] = dict(pairs)
+    if len(fields) < len(pairs):
+        fields = _several(pairs)
+    return made(fields, id=entry_id(file.seqnum_id, head[2]), time=head[3], position=[file.seqnum_id.hex(), *head[2:4]])
+
+
+def entry_id(seqnum_id: bytes, seqnum: int) -> int:
+    """A number for an entry that holds for the whole log: its own, and sixteen bits of whose counter it is from."""
+    return (zlib.crc32(seqnum_id) & 0xFFFF) * SEQNUMS + seqnum % SEQNUMS
+
+
+def made(fields: dict[str, Any], *, id: int, time: int, position: Position) -> Entry:
+    """An entry of the fields that journald gives one."""
+    priority = fields.get("PRIORITY")
+    severity = int(priority) if isinstance(priority, str) and priority in "01234567" and priority else None
+    names = [name for field in SOURCES if type(name := fields.get(field)) is str]
+    return Entry(
+        id=id,
+        time=time,
+        level=INFORMATION if severity is None else OF_SEVERITY[severity],
+        source=names[0] if names else "journal",
+        message=_text(fields.get("MESSAGE", "")),
+        computer=_text(fields.get("_HOSTNAME", "")),
+        position=position,
+        also=tuple(names[1:]),
+        fields=fields,
+    )
+
+
+def _several(pairs: list[Pair]) -> dict[str, Any]:
+    """A field may be there more than once, and then has a list of values."""
+    fields: dict[str, Any] = {}
+    for name, value in pairs:
+        if name not in fields:
+            fields[name] = value
+        elif isinstance(fields[name], list):
+            fields[name].append(value)
+        else:
+            fields[name] = [fields[name], value]
+    return fields
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        value = value[0]
+    return decoded(value) if isinstance(value, bytes) else str(value)

@@ -1,0 +1,211 @@
+"""The logs that there are, by name, and questions to them."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from difflib import get_close_matches
+from typing import Any
+
+from msgspec import Struct
+
+from portico.services.system.cursors import Cursors
+from portico.services.system.errors import Absent, Trouble
+from portico.services.system.eventlog.entries import LEVELS, Entry, Log, Query
+from portico.services.system.text import LONGEST_MESSAGE
+
+SECONDS = 2.0
+COUNTING_SECONDS = 0.05
+LARGEST_PAGE = 4 * 2**20
+MOST_PROBLEMS = 10
+MOST_SOURCES = 20
+_STEPS = 64
+
+
+class Found(Struct):
+    """One page of what was asked for. `total` is what was counted, and exact only if `counted`."""
+
+    entries: list[Entry]
+    offset: int
+    total: int
+    counted: bool
+    has_more: bool
+    cursor: str | None
+    problems: list[str]
+    timed_out: bool
+
+
+class Stats(Struct):
+    total: int
+    counted: bool
+    by_level: dict[str, int]
+    by_source: dict[str, int]
+    oldest: int | None
+    newest: int | None
+    problems: list[str]
+
+
+class Logs:
+    """`make` gives the logs there are; it is asked again when one is not found, since logs come and go."""
+
+    def __init__(
+        self, make: Callable[[], Mapping[str, Log]], cursors: Cursors, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._make = make
+        self._logs: Mapping[str, Log] | None = None
+        self._cursors = cursors
+        self._clock = clock
+
+    @property
+    def all(self) -> Mapping[str, Log]:
+        if self._logs is None:
+            self._logs = self._make()
+        return self._logs
+
+    def named(self, name: str) -> Log:
+        """A log by its name, in whatever case."""
+        for fresh in (False, True):
+            if fresh:
+                self._logs = None
+            folded = {known.casefold(): log for known, log in self.all.items()}
+            if name.casefold() in folded:
+                return folded[name.casefold()]
+        near = get_close_matches(name, self.all, 3, 0.5)
+        words = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+        raise Absent(f"There is no log {name[:100]!r}.{words} There are: {', '.join(self.all)}.")
+
+    def query(
+        self,
+        name: str,
+        query: Query,
+        *,
+        limit: int,
+        offset: int = 0,
+        cursor: str | None = None,
+        seconds: float = SECONDS,
+    ) -> Found:
+        log = self.named(name)
+        question = ["log", log.name, query]
+        position = None
+        if cursor is not None:
+            # The offset in it is only for show; the position is where it goes on.
+            position, offset = self._cursors.redeem(cursor, question)
+        asked = _Asking(log, query, position, self._clock, seconds)
+        with closing(asked):
+            if cursor is None:
+                asked.skip(offset)
+            entries: list[Entry] = []
+            room = LARGEST_PAGE
+            while len(entries) < limit and room > 0 and (entry := asked.next()) is not None:
+                entries.append(entry)
+                room -= min(len(entry.message), LONGEST_MESSAGE)
+            seen = offset + len(entries)
+            # A position holds until the next entry is asked for, so the cursor is made before there is any counting.
+            following = None if asked.position is None else self._cursors.issue(question, [asked.position, seen])
+            timed_out = asked.timed_out
+            rest = self._rest(asked, log, query, seen)
+        has_more = rest > 0 or timed_out
+        return Found(
+            entries=entries,
+            offset=offset,
+            total=seen + rest,
+            counted=not asked.timed_out,
+            has_more=has_more,
+            cursor=following if has_more else None,
+            problems=asked.problems[:MOST_PROBLEMS],
+            timed_out=timed_out,
+        )
+
+    def _rest(self, asked: _Asking, log: Log, query: Query, seen: int) -> int:
+        """How many more there are. Where nobody knows it they are counted, but not for long."""
+        asked.allow(COUNTING_SECONDS)
+        if asked.next() is None:
+            return 0
+        if query.is_open and (known := log.count()) is not None:
+            return max(1, known - seen)
+        return 1 + asked.skip(2**63)
+
+    def entry(self, name: str, id: int) -> Entry:
+        entry = self.named(name).entry(id)
+        if entry is None:
+            raise Absent(f"The log {name!r} has no entry {id}. It may have been vacuumed away.")
+        return entry
+
+    def stats(self, name: str, query: Query, *, seconds: float = SECONDS) -> Stats:
+        """What a log consists of. Where there is more of it than there is time, the newest part."""
+        asked = _Asking(self.named(name), query, None, self._clock, seconds)
+        levels: Counter[int] = Counter()
+        sources: Counter[str] = Counter()
+        oldest = newest = None
+        with closing(asked):
+            while (entry := asked.next()) is not None:
+                levels[entry.level] += 1
+                sources[entry.source] += 1
+                newest = entry.time if newest is None else max(newest, entry.time)
+                oldest = entry.time if oldest is None else min(oldest, entry.time)
+        return Stats(
+            total=levels.total(),
+            counted=not asked.timed_out,
+            by_level={LEVELS[level]: count for level, count in sorted(levels.items(), reverse=True)},
+            by_source=dict(sources.most_common(MOST_SOURCES)),
+            oldest=oldest,
+            newest=newest,
+            problems=asked.problems[:MOST_PROBLEMS],
+        )
+
+    def stamps(self) -> dict[str, object]:
+        """For each log something that changes when it grows."""
+        found: dict[str, object] = {}
+        for name, log in self.all.items():
+            try:
+                found[name] = log.stamp()
+            except Trouble:
+                found[name] = None
+        return found
+
+
+class _Asking:
+    """A question that is being answered: the next entry that matches, as long as there is time."""
+
+    def __init__(self, log: Log, query: Query, position: Any, clock: Callable[[], float], seconds: float) -> None:
+        self.problems: list[str] = []
+        self.timed_out = False
+        self.position: Any = position
+        self._clock = clock
+        self._deadline = clock() + seconds
+        self._query = query
+        self._steps = 0
+        self._entries: Iterator[Entry | None] = log.newest_first(query, position, self.problems)
+
+    def next(self) -> Entry | None:
+        """The next one, or None at the end, or when time is up: then `timed_out`."""
+        if self.timed_out:
+            return None
+        for entry in self._entries:
+            self._steps += 1
+            # A step without an entry may have taken long.
+            if (entry is None or not self._steps % _STEPS) and self._clock() > self._deadline:
+                self.timed_out = True
+                return None
+            if entry is not None:
+                self.position = entry.position
+                if self._query.matches(entry):
+                    return entry
+        return None
+
+    def skip(self, most: int) -> int:
+        """Pass over at most so many; gives how many there were."""
+        passed = 0
+        while passed < most and self.next() is not None:
+            passed += 1
+        return passed
+
+    def allow(self, seconds: float) -> None:
+        self._deadline = min(self._deadline, self._clock() + seconds)
+
+    def close(self) -> None:
+        close = getattr(self._entries, "close", None)
+        if close is not None:
+            close()

@@ -1,0 +1,162 @@
+"""Which logs a machine has. The names are those of Windows, wherever one is: System, Application, Security, Kernel."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from itertools import islice
+
+from portico.services.system import programs
+from portico.services.system.containment import Roots
+from portico.services.system.errors import Trouble
+from portico.services.system.eventlog.entries import Entry, Log, Position, Query
+from portico.services.system.eventlog.evtx import EvtxLog
+from portico.services.system.eventlog.folderlog import FolderLog
+from portico.services.system.eventlog.journal.journalctl import JournalctlLog
+from portico.services.system.eventlog.journal.log import JournalLog, Where, files
+from portico.services.system.eventlog.macos import MacLog
+from portico.services.system.eventlog.textlog import TextLog, rotated
+from portico.services.system.eventlog.windows import WindowsLog, channels
+
+JOURNALS = ("/var/log/journal", "/run/log/journal")
+TEXTS = "/var/log"
+MOST_CHANNELS = 500
+
+_WORDS = {
+    "System": "Everything that this machine logs",
+    "Application": "What programs of users log",
+    "Security": "Logins and what concerns rights",
+    "Kernel": "What the kernel says",
+}
+# Facilities auth (4) and authpriv (10) of syslog.
+_OF_JOURNAL: dict[str, Where] = {
+    "System": {},
+    "Security": {"SYSLOG_FACILITY": frozenset({"4", "10"})},
+    "Kernel": {"_TRANSPORT": frozenset({"kernel"})},
+}
+_OF_TEXT = {
+    "System": ("syslog", "messages", "system.log"),
+    "Application": ("user.log", "daemon.log"),
+    "Security": ("auth.log", "secure", "authlog"),
+    "Kernel": ("kern.log", "kernel.log", "dmesg"),
+}
+_OF_MACOS = {
+    "System": "",
+    "Application": 'processImagePath BEGINSWITH "/Applications/"',
+    "Security": 'process == "securityd" OR process == "sudo" OR process == "sshd" OR process == "loginwindow"',
+    "Kernel": 'process == "kernel"',
+}
+
+
+class NoLog:
+    """A log of a machine that keeps none: it can be asked, and says so."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.description = f"{_WORDS.get(name, name)}: this machine keeps no such log, or not where it can be read"
+
+    def newest_first(self, query: Query, after: Position, problems: list[str]) -> Iterator[Entry | None]:
+        problems.append(f"{self.description}.")
+        return iter(())
+
+    def entry(self, id: int) -> Entry | None:
+        return None
+
+    def count(self) -> int | None:
+        return 0
+
+    def size(self) -> int | None:
+        return 0
+
+    def stamp(self) -> object:
+        return None
+
+
+def logs(
+    configured: Mapping[str, str | os.PathLike[str]], *, machine: bool = True, deny: Iterable[str] = ()
+) -> dict[str, Log]:
+    """The machine's own logs, unless they are not wanted, and those that are configured by a path."""
+    found: dict[str, Log] = {}
+    if machine:
+        found = dict(_windows() if sys.platform == "win32" else _macos() if sys.platform == "darwin" else _unix(deny))
+    for name, path in configured.items():
+        found[name] = at_path(name, os.path.abspath(path), deny)
+    return found
+
+
+def at_path(name: str, path: str, deny: Iterable[str] = ()) -> Log:
+    """A log that an operator has named: a file with its rotated forms, or a folder of files of any kind."""
+    if os.path.isdir(path):
+        return FolderLog(name, "A folder of log files", Roots([path], deny, tells_paths=False), path)
+    if path.lower().endswith(".evtx"):
+        return EvtxLog(name, "A Windows event log in a file", Roots([path], deny, tells_paths=False), path)
+    if path.endswith((".journal", ".journal~")):
+        return JournalLog(name, "A journal file", Roots([path], deny, tells_paths=False), [path])
+    # The folder is allowed for the sake of the rotated forms; nothing else in it is asked for.
+    roots = Roots([os.path.dirname(path)], deny, tells_paths=False)
+    return TextLog(name, "A log file", roots, partial(rotated, roots, path))
+
+
+def _windows() -> Iterator[tuple[str, Log]]:
+    try:
+        for name in ("System", "Application", "Security"):
+            yield name, WindowsLog(name, _WORDS[name])
+        for name in islice(channels(), MOST_CHANNELS):
+            yield name, WindowsLog(name)
+    except Trouble:
+        yield from ((name, NoLog(name)) for name in _WORDS)
+
+
+def _macos() -> Iterator[tuple[str, Log]]:
+    for name, predicate in _OF_MACOS.items():
+        yield name, MacLog(name, _WORDS[name], predicate)
+
+
+def _unix(deny: Iterable[str]) -> Iterator[tuple[str, Log]]:
+    folders = [path for path in JOURNALS if os.path.isdir(path)]
+    roots = Roots(folders, deny, tells_paths=False)
+    problems: list[str] = []
+    paths = files(roots, folders, problems)
+    if any(_is_readable(roots, path) for path in paths):
+        for name, where in _OF_JOURNAL.items():
+            yield name, JournalLog(name, _WORDS[name], roots, folders, where=where)
+        yield "Application", JournalLog("Application", _WORDS["Application"], roots, folders, wanted=_is_users)
+    elif (paths or problems) and programs.find("journalctl") is not None:
+        for name, where in _OF_JOURNAL.items():
+            yield name, JournalctlLog(name, _WORDS[name], where=where)
+        yield "Application", JournalctlLog("Application", _WORDS["Application"], ("--user",))
+    else:
+        yield from _texts(Roots([TEXTS], deny, tells_paths=False))
+
+
+def _is_users(name: str) -> bool:
+    return name.startswith("user-")
+
+
+def _is_readable(roots: Roots, path: str) -> bool:
+    try:
+        with roots.open(path):
+            return True
+    except Trouble:
+        return False
+
+
+def _texts(roots: Roots) -> Iterator[tuple[str, Log]]:
+    for name, candidates in _OF_TEXT.items():
+        paths = [path for candidate in candidates if _is_file(roots, path := f"{TEXTS}/{candidate}")]
+        if paths:
+            yield name, TextLog(name, _WORDS[name], roots, partial(rotated, roots, paths[0]))
+        elif name == "System" and os.path.isdir(TEXTS):
+            yield name, FolderLog(name, _WORDS[name], roots, TEXTS)
+        else:
+            yield name, NoLog(name)
+
+
+def _is_file(roots: Roots, path: str) -> bool:
+    try:
+        return stat.S_ISREG(roots.stat(path)[0].st_mode)
+    except Trouble:
+        return False

@@ -1,0 +1,153 @@
+"""The live event log of Windows, through `wevtapi` (pywin32). Queries are XPath, made here of checked parts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+from xml.etree import ElementTree
+
+from portico.services.system.errors import Absent, Damaged, Unreadable, package
+from portico.services.system.eventlog.entries import WARNING, Entry, Position, Query, iso
+from portico.services.system.eventlog.evtx import OF_LEVEL, event_entry
+
+BATCH = 64
+_NOT_FOUND, _DENIED = 15007, 5
+_RECORDS, _LAST_WRITTEN, _FILE_SIZE = 5, 2, 3
+_PURPOSE = "Reading the event log of Windows"
+
+
+def channels() -> Iterator[str]:
+    """The names of all logs there are."""
+    api = package("win32evtlog", _PURPOSE)
+    opened = api.EvtOpenChannelEnum()
+    while (name := api.EvtNextChannelPath(opened)) is not None:
+        yield name
+
+
+class WindowsLog:
+    """One channel, such as `System` or `Microsoft-Windows-Sysmon/Operational`."""
+
+    def __init__(self, name: str, description: str = "") -> None:
+        self.name = name
+        self.description = description
+        self._api = package("win32evtlog", _PURPOSE)
+        self._error: type[Exception] = package("pywintypes", _PURPOSE).error
+        self._publishers: dict[str, Any] = {}
+
+    def newest_first(self, query: Query, after: Position, problems: list[str]) -> Iterator[Entry | None]:
+        flags = self._api.EvtQueryChannelPath | self._api.EvtQueryReverseDirection
+        try:
+            found = self._api.EvtQuery(self.name, flags, xpath(query, before=after))
+            while batch := self._api.EvtNext(found, BATCH):
+                for event in batch:
+                    try:
+                        yield self._entry(event)
+                    except Damaged as damage:
+                        problems.append(str(damage))
+                        yield None
+        except self._error as error:
+            raise self._trouble(error) from None
+
+    def entry(self, id: int) -> Entry | None:
+        try:
+            found = self._api.EvtQuery(self.name, self._api.EvtQueryChannelPath, f"*[System[EventRecordID={int(id)}]]")
+            batch = self._api.EvtNext(found, 1)
+        except self._error as error:
+            raise self._trouble(error) from None
+        return self._entry(batch[0]) if batch else None
+
+    def count(self) -> int | None:
+        return self._about(_RECORDS)
+
+    def size(self) -> int | None:
+        return self._about(_FILE_SIZE)
+
+    def stamp(self) -> object:
+        return self._about(_LAST_WRITTEN), self._about(_RECORDS)
+
+    def _about(self, what: int) -> int | None:
+        try:
+            opened = self._api.EvtOpenLog(self.name, self._api.EvtOpenChannelPath)
+            return int(self._api.EvtGetLogInfo(opened, what)[0])
+        except (self._error, TypeError, ValueError):
+            return None
+
+    def _entry(self, event: Any) -> Entry:
+        written = parsed(self._api.EvtRender(event, self._api.EvtRenderEventXml))
+        number = int(written.get("System", {}).get("EventRecordID") or 0)
+        entry = event_entry(written, id=number, position=number)
+        entry.message = self._message(event, entry.source) or entry.message
+        return entry
+
+    def _message(self, event: Any, publisher: str) -> str:
+        """The event as a sentence. The program that has the words may be gone; then its data must do."""
+        try:
+            if publisher not in self._publishers:
+                self._publishers[publisher] = self._api.EvtOpenPublisherMetadata(publisher)
+            said = self._api.EvtFormatMessage(self._publishers[publisher], event, self._api.EvtFormatMessageEvent)
+            return str(said or "").strip()
+        except self._error:
+            return ""
+
+    def _trouble(self, error: Exception) -> Exception:
+        code = getattr(error, "winerror", 0)
+        if code == _NOT_FOUND:
+            return Absent(f"There is no log {self.name!r}.")
+        if code == _DENIED:
+            return Unreadable(f"The log {self.name!r} is not for this user to read.")
+        return Unreadable(f"The log {self.name!r} cannot be read now (Windows error {code}).")
+
+
+def xpath(query: Query, before: int | None = None) -> str:
+    """A query in the XPath that the event log understands. What cannot be said safely is left to be looked at later."""
+    parts: list[str] = []
+    if query.min_level >= WARNING:
+        # An audit has the level 0, and whether it is a failure stands elsewhere.
+        numbers = [number for number, level in OF_LEVEL.items() if number == 0 or level >= query.min_level]
+        parts.append("(" + " or ".join(f"Level={number}" for number in numbers) + ")")
+    if query.event_id is not None:
+        parts.append(f"EventID={query.event_id}")
+    if query.source is not None and re.fullmatch(r"[\w .()/-]{1,128}", query.source):
+        parts.append(f"Provider[@Name='{query.source}']")
+    limits = [(">=", query.start), ("<=", query.end)]
+    if said := [f"@SystemTime{sign}'{iso(time)}'" for sign, time in limits if time is not None]:
+        parts.append(f"TimeCreated[{' and '.join(said)}]")
+    if before is not None:
+        parts.append(f"EventRecordID<{before}")
+    return f"*[System[{' and '.join(parts)}]]" if parts else "*"
+
+
+def parsed(text: str) -> dict[str, Any]:
+    """An event's XML in the shape that the package `evtx` gives, so that both are read the same way."""
+    if "<!" in text:
+        raise Damaged("an event declares entities, as no event does")
+    try:
+        return _members(ElementTree.fromstring(text))
+    except ElementTree.ParseError:
+        raise Damaged("an event is no whole XML") from None
+
+
+def _members(element: ElementTree.Element) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for child in element:
+        name = child.tag.rpartition("}")[2]
+        if name == "Data" and "Name" in child.attrib:
+            name, value = child.attrib["Name"], child.text
+        else:
+            value = _value(child)
+        if name in found:
+            several = found[name] if isinstance(found[name], list) else [found[name]]
+            found[name] = [*several, value]
+        else:
+            found[name] = value
+    return found
+
+
+def _value(element: ElementTree.Element) -> Any:
+    inner = _members(element)
+    if element.attrib:
+        inner["#attributes"] = dict(element.attrib)
+        if element.text and element.text.strip():
+            inner["#text"] = element.text
+    return inner or element.text

@@ -1,0 +1,1 @@
+"""Files: what is there, what is in it, where something is."""

@@ -1,0 +1,214 @@
+"""An index of the names of files below some roots, so that looking for one does not mean walking.
+
+It is SQLite's: names by their trigrams (FTS5), with sizes and times beside them. A thread of its own fills it, is told
+of changes (`watch`), and walks everything again now and then, in case it was not told.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import sqlite3
+import tempfile
+import threading
+import time
+from typing import Any
+
+from portico.services.system.containment import Roots
+from portico.services.system.files.keeper import Keeper, connect
+from portico.services.system.files.walk import Row, Wanted
+from portico.services.system.files.watch import Watch
+from portico.services.system.text import shown_path
+
+log = logging.getLogger("portico")
+
+REWALK_SECONDS = 600.0
+UNWATCHED_SECONDS = 60.0
+_SETTLING_SECONDS = 0.05
+
+
+class Index:
+    """`start` begins to fill it; until it `is_ready`, one has to walk. A `file` is kept from one start to the next."""
+
+    def __init__(self, roots: Roots, file: str | None = None, *, rewalk_seconds: float = REWALK_SECONDS) -> None:
+        self._roots = roots
+        self._file = file
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        self._rewalk_seconds = rewalk_seconds
+        self._lock = threading.Lock()
+        self._reading: sqlite3.Connection | None = None
+        self._thread: threading.Thread | None = None
+        self._watch: Watch | None = None
+        self._stopping = False
+        self._changed = threading.Condition()
+        self._passes = 0
+        self.is_ready = False
+
+    def start(self) -> None:
+        with self._lock:
+            if self._thread is None and not self._stopping:
+                if self._file is None:
+                    self._temporary = tempfile.TemporaryDirectory(prefix="portico-")
+                    self._file = os.path.join(self._temporary.name, "files.sqlite")
+                self._watch = Watch()
+                self._thread = threading.Thread(target=self._run, name="portico-index", daemon=True)
+                self._thread.start()
+
+    def close(self) -> None:
+        self._stopping = True
+        if self._thread is not None and self._watch is not None:
+            self._watch.stop()
+            self._thread.join()
+            self._watch.close()
+        with self._lock:
+            if self._reading is not None:
+                self._reading.close()
+                self._reading = None
+        if self._temporary is not None:
+            self._temporary.cleanup()
+
+    def wait(self, passes: int, seconds: float) -> bool:
+        """Wait until it has been brought up to date so many times; False if the time was not enough."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._passes >= passes, seconds)
+
+    @property
+    def passes(self) -> int:
+        return self._passes
+
+    # Asking
+
+    def search(self, wanted: Wanted, below: str, after: int, limit: int) -> list[Row]:
+        """What is wanted below a folder, in the order it was first seen, from behind a position."""
+        rows = self._ask(*question(wanted, shown_path(below), after, limit))
+        return [
+            Row(os.path.join(folder, name), name, kind, size, modified, number)
+            for number, folder, name, kind, size, modified in rows
+        ]
+
+    def count(self) -> int:
+        return int(self._ask("select count(*) from files", [])[0][0])
+
+    def _ask(self, sql: str, values: list[Any]) -> list[Any]:
+        with self._lock:
+            if self._reading is None:
+                assert self._file is not None
+                self._reading = connect(self._file)
+            return self._reading.execute(sql, values).fetchall()
+
+    # Keeping it
+
+    def _run(self) -> None:
+        assert self._watch is not None
+        assert self._file is not None
+        try:
+            database = connect(self._file)
+        except sqlite3.Error:
+            log.warning("no index of files: this SQLite has no FTS5 with trigrams; searching walks instead")
+            return
+        try:
+            self._keep(Keeper(database, self._roots, self._watch), self._watch)
+        except sqlite3.Error:
+            log.exception("the index of files has stopped; searching walks instead")
+        finally:
+            self.is_ready = False
+            database.close()
+
+    def _keep(self, keeper: Keeper, watch: Watch) -> None:
+        due = 0.0
+        while not self._stopping:
+            left = due - time.monotonic()
+            changed = watch.wait(left) if left > 0 else None
+            if changed is None:
+                # It is time, or changes were missed.
+                self.is_ready = keeper.walk(self._is_over)
+                due = time.monotonic() + min(
+                    self._rewalk_seconds, self._rewalk_seconds if watch.is_complete else UNWATCHED_SECONDS
+                )
+            else:
+                # More usually follows at once, and need not be taken in one by one.
+                while changed and (more := watch.wait(_SETTLING_SECONDS)):
+                    changed |= more
+                for number in changed:
+                    keeper.look_again(number, self._is_over)
+            with self._changed:
+                self._passes += 1
+                self._changed.notify_all()
+
+    def _is_over(self) -> bool:
+        return self._stopping
+
+
+def question(wanted: Wanted, below: str, after: int, limit: int) -> tuple[str, list[Any]]:
+    """A search in SQL. Everything that came from outside is a value, never a part of the text."""
+    tables, tests = "files", ["files.id > ?"]
+    values: list[Any] = [after]
+    if found := _literals(wanted):
+        # The trigrams lead, in the order of the numbers, so that the search ends with its limit.
+        tables = "names cross join files on files.id = names.rowid"
+        tests = ["names match ?", "names.rowid > ?"]
+        values = [" AND ".join(f'"{text}"' for text in found), after]
+    for test, more in (*_by_text(wanted, below), *_by_name(wanted), *_by_stat(wanted)):
+        tests.append(test)
+        values += more
+    top = below.rstrip("/")
+    tests.append("(folders.path = ? or (folders.path >= ? and folders.path < ?))")
+    values += [below, f"{top}/", f"{top}0"]
+    order = "names.rowid" if found else "files.id"
+    return (
+        "select files.id, folders.path, files.name, files.type, files.size, files.modified "
+        f"from {tables} cross join folders on folders.id = files.folder where {' and '.join(tests)} "
+        f"order by {order} limit ?"
+    ), [*values, limit]
+
+
+def _literals(wanted: Wanted) -> list[str]:
+    """Texts of three characters and more that a name must contain: what the trigrams can be asked for."""
+    found: list[str] = []
+    if wanted.mode == "CONTAINS" and wanted.text is not None and "/" not in wanted.text:
+        found.append(wanted.text)
+    if len(wanted.names) == 1:
+        found += re.split(r"\*|\?|\[.*?\]", wanted.names[0])
+    return [text.replace('"', '""') for text in found if len(text) >= 3]
+
+
+def _by_text(wanted: Wanted, below: str) -> list[tuple[str, list[Any]]]:
+    if wanted.text is None:
+        return []
+    if wanted.mode == "CONTAINS" and "/" not in wanted.text:
+        return [("files.name like ? escape '\\'", [_like(wanted.text)])]
+    # In the path below the folder that is searched: its own names do not count.
+    length = len(below.rstrip("/")) + 2
+    return [
+        ("substr(folders.path || '/' || files.name, ?) like ? escape '\\'", [length, _like(word)])
+        for word in wanted.words
+    ]
+
+
+def _by_name(wanted: Wanted) -> list[tuple[str, list[Any]]]:
+    found: list[tuple[str, list[Any]]] = []
+    if wanted.names:
+        any_of = " or ".join("lower(files.name) glob ?" for _ in wanted.names)
+        found.append((f"({any_of})", [name.lower().replace("[!", "[^") for name in wanted.names]))
+    if wanted.type in ("file", "directory", "link", "other"):
+        found.append(("files.type = ?", [wanted.type]))
+    elif wanted.type is not None:
+        ending = wanted.type.lstrip(".")
+        found.append(("files.type = 'file' and files.name like ? escape '\\'", [_like(f".{ending}")[:-1]]))
+    return found
+
+
+def _by_stat(wanted: Wanted) -> list[tuple[str, list[Any]]]:
+    limits = (
+        ("files.size >= ?", wanted.min_size),
+        ("files.size <= ?", wanted.max_size),
+        ("files.modified >= ?", wanted.after),
+        ("files.modified <= ?", wanted.before),
+    )
+    return [(test, [value]) for test, value in limits if value is not None]
+
+
+def _like(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+    return f"%{escaped}%"

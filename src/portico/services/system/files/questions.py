@@ -1,0 +1,298 @@
+"""Questions about files: what is there, what is in it, where something is."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import time
+from base64 import b64encode
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from portico.services.system.containment import File, Roots
+from portico.services.system.cursors import Cursors
+from portico.services.system.errors import Invalid, Outside, Trouble
+from portico.services.system.files import contents
+from portico.services.system.files.contents import Search
+from portico.services.system.files.index import Index
+from portico.services.system.files.walk import Row, Wanted, kind_of, kind_of_mode, look, walk
+from portico.services.system.results import LARGEST_READ, Algorithm, Match
+from portico.services.system.text import meant_path, shown_path
+
+SECONDS = 5.0
+LARGEST_HASHED = 16 * 2**30
+HASHING_SECONDS = 60.0
+MOST_PROBLEMS = 10
+_STEPS = 64
+_PAGE = 256
+
+
+class Hit(Struct):
+    """A file that was looked for, with the lines that match if its contents were looked into."""
+
+    row: Row
+    matches: list[Match]
+
+
+class Hits(Struct):
+    hits: list[Hit]
+    cursor: str | None
+    has_more: bool
+    timed_out: bool
+    used_index: bool
+    problems: list[str]
+
+
+class About(Struct):
+    """What is known of one file: the columns of osquery's `file`. Times are in microseconds."""
+
+    path: str
+    name: str
+    type: str
+    size: int
+    mode: str
+    uid: int
+    gid: int
+    owner: str
+    inode: int
+    hard_links: int
+    accessed: int
+    modified: int
+    changed: int
+    created: int | None
+
+
+class Part(Struct):
+    """Some bytes of a file: as text where they are text, otherwise in base64."""
+
+    path: str
+    offset: int
+    length: int
+    size: int
+    encoding: Literal["utf-8", "utf-16", "base64"]
+    data: str
+
+
+class Files:
+    def __init__(
+        self, roots: Roots, cursors: Cursors, index: Index | None = None, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.roots = roots
+        self.index = index
+        self._cursors = cursors
+        self._clock = clock
+
+    # Finding
+
+    def search(
+        self,
+        wanted: Wanted,
+        path: str | None,
+        within: str | None,
+        limit: int,
+        cursor: str | None,
+        seconds: float = SECONDS,
+    ) -> Hits:
+        """Files by name, size, time and what they contain. As far as it comes in the time it has."""
+        tops = [self._top(path)] if path is not None else [root.path for root in self.roots.all if not root.only]
+        if not tops:
+            raise Outside("No folder may be searched here. The operator of this server names some with roots=[…].")
+        question = ["files", wanted, tops, within]
+        start = self._cursors.redeem(cursor, question) if cursor is not None else [0, self._fresh()]
+        deadline = self._clock() + seconds
+        search = contents.searcher(within) if within is not None else None
+        looking = _Looking(self, wanted, tops, start, deadline, self._clock)
+        hits: list[Hit] = []
+        with closing(looking):
+            while len(hits) < limit and (row := looking.next()) is not None:
+                hit = self._looked_into(row, search, looking) if search is not None else Hit(row, [])
+                if hit is not None:
+                    hits.append(hit)
+            position = looking.position
+            has_more = looking.timed_out or (len(hits) == limit and looking.next() is not None)
+        return Hits(
+            hits=hits,
+            cursor=self._cursors.issue(question, position) if has_more else None,
+            has_more=has_more,
+            timed_out=looking.timed_out,
+            used_index=isinstance(start[1], int),
+            problems=looking.problems[:MOST_PROBLEMS],
+        )
+
+    def _fresh(self) -> Any:
+        """Where a search begins: with a number in the index, or with names to walk by."""
+        if self.index is not None:
+            self.index.start()
+            if self.index.is_ready:
+                return 0
+        return []
+
+    def _top(self, path: str) -> str:
+        with self.roots.folder(meant_path(path)) as folder:
+            return folder.path
+
+    def _looked_into(self, row: Row, search: Search, looking: _Looking) -> Hit | None:
+        if row.type != "file":
+            return None
+        try:
+            with self.roots.open(meant_path(row.path)) as file:
+                found = contents.matches(file, search, looking.time_is_up)
+        except (Trouble, OSError):
+            return None
+        return Hit(row, found) if found else None
+
+    # Looking
+
+    def about(self, path: str) -> About:
+        info, real = self.roots.stat(meant_path(path))
+        created = getattr(info, "st_birthtime_ns", None)
+        return About(
+            path=shown_path(real),
+            name=shown_path(os.path.basename(real)),
+            type=kind_of_mode(info.st_mode),
+            size=info.st_size,
+            mode=stat.filemode(info.st_mode),
+            uid=info.st_uid,
+            gid=info.st_gid,
+            owner=_owner(info.st_uid),
+            inode=info.st_ino,
+            hard_links=info.st_nlink,
+            accessed=info.st_atime_ns // 1000,
+            modified=info.st_mtime_ns // 1000,
+            changed=info.st_ctime_ns // 1000,
+            created=None if created is None else created // 1000,
+        )
+
+    def listing(self, path: str, limit: int, cursor: str | None) -> tuple[list[Row], int, str | None]:
+        """What is in a folder, by name: a page of it, how much there is, and how to go on."""
+        with self.roots.folder(meant_path(path)) as folder:
+            entries = folder.scan()
+            after = self._cursors.redeem(cursor, ["folder", folder.path]) if cursor is not None else ""
+            left = [entry for entry in entries if shown_path(entry.name) > after] if after else entries
+            rows = [Row(os.path.join(folder.path, entry.name), entry.name, kind_of(entry)) for entry in left[:limit]]
+            for row, entry in zip(rows, left, strict=False):
+                look(row, entry)
+            more = len(left) > limit
+            following = self._cursors.issue(["folder", folder.path], shown_path(rows[-1].name)) if more else None
+        return rows, len(entries), following
+
+    def read(self, path: str, offset: int, length: int) -> Part:
+        with self.roots.open(meant_path(path)) as file:
+            data = file.read(offset, min(length, LARGEST_READ))
+            encoding, text, used = _decoded(file, offset, data)
+            return Part(shown_path(file.path), offset, used, file.size, encoding, text)
+
+    def checksum(self, path: str, algorithm: Algorithm) -> tuple[str, str, int]:
+        """The digest of a whole file, with its path and size."""
+        deadline = self._clock() + HASHING_SECONDS
+        digest = hashlib.new(algorithm, usedforsecurity=False)
+        with self.roots.open(meant_path(path)) as file:
+            if file.size > LARGEST_HASHED:
+                raise Invalid(f"The file has {file.size:,} bytes; {LARGEST_HASHED:,} is the most.")
+            for block in file.blocks():
+                digest.update(block)
+                if self._clock() > deadline:
+                    raise Invalid(f"The file could not be read within {HASHING_SECONDS:g} s.")
+            return digest.hexdigest(), shown_path(file.path), file.size
+
+
+class _Looking:
+    """A search that is going on: the next file by name, as long as there is time."""
+
+    def __init__(
+        self, files: Files, wanted: Wanted, tops: list[str], start: Any, deadline: float, clock: Callable[[], float]
+    ) -> None:
+        self.problems: list[str] = []
+        self.timed_out = False
+        # Which of the folders, and where in it.
+        self.position: list[Any] = start
+        self._files = files
+        self._wanted = wanted
+        self._tops = tops
+        self._deadline = deadline
+        self._clock = clock
+        self._steps = 0
+        self._rows = self._all()
+
+    def next(self) -> Row | None:
+        """The next one, or None at the end, or when time is up: then `timed_out`."""
+        if self.timed_out:
+            return None
+        for number, row in self._rows:
+            self._steps += 1
+            if row is not None:
+                self.position = [number, row.position]
+                if self.time_is_up():
+                    self.timed_out = True
+                return row
+            if not self._steps % _STEPS and self.time_is_up():
+                self.timed_out = True
+                return None
+        return None
+
+    def time_is_up(self) -> bool:
+        return self._clock() > self._deadline
+
+    def close(self) -> None:
+        self._rows.close()
+
+    def _all(self) -> Generator[tuple[int, Row | None], None, None]:
+        first, place = self.position
+        for number, top in enumerate(self._tops):
+            if number >= first:
+                begin = place if number == first else type(place)()
+                rows = self._indexed(top, begin) if isinstance(begin, int) else self._walked(top, begin)
+                for row in rows:
+                    yield number, row
+
+    def _indexed(self, top: str, after: int) -> Iterator[Row]:
+        assert self._files.index is not None
+        while rows := self._files.index.search(self._wanted, top, after, _PAGE):
+            yield from rows
+            after = int(rows[-1].position)  # type: ignore[arg-type]  # in the index it is a number
+
+    def _walked(self, top: str, after: list[str]) -> Iterator[Row | None]:
+        try:
+            folder = self._files.roots.folder(top)
+            for row in walk(folder, self._wanted, list(map(meant_path, after)), self._failed):
+                if row is not None:
+                    row.path, row.name = shown_path(row.path), shown_path(row.name)
+                    row.position = list(map(shown_path, row.position))  # type: ignore[arg-type]  # here it is names
+                yield row
+        except (Trouble, OSError) as trouble:
+            self.problems.append(str(trouble) if isinstance(trouble, Trouble) else "A folder could not be read.")
+
+    def _failed(self, why: str) -> None:
+        if len(self.problems) < MOST_PROBLEMS:
+            self.problems.append(f"A folder could not be read: {why}.")
+
+
+def _owner(uid: int) -> str:
+    try:
+        import pwd  # not on Windows
+    except ImportError:
+        return ""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return ""
+
+
+def _decoded(file: File, offset: int, data: bytes) -> tuple[Literal["utf-8", "utf-16", "base64"], str, int]:
+    """Bytes as text, and how many of them it took: a character that was cut at the end is left for the next read."""
+    mark = file.read(0, 2)
+    if mark in (b"\xff\xfe", b"\xfe\xff"):
+        whole = data[: len(data) & ~1]
+        order = "utf-16-le" if mark == b"\xff\xfe" else "utf-16-be"
+        return "utf-16", whole.decode(order, "backslashreplace").removeprefix("\ufeff"), len(whole)
+    if b"\0" not in data:
+        for cut in range(min(4, len(data)) if offset + len(data) < file.size else 1):
+            try:
+                return "utf-8", data[: len(data) - cut].decode(), len(data) - cut
+            except UnicodeDecodeError:
+                continue
+    return "base64", b64encode(data).decode(), len(data)

@@ -1,0 +1,1 @@
+"""Registry hives, read from their files: no library, no Windows."""

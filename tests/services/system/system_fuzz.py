@@ -1,0 +1,139 @@
+"""Reads files that were spoilt in many ways, in little memory. Anything but a typed error is a failure.
+
+It is run as a program of its own, so that a hang or a hunger for memory ends it and not the tests.
+
+python system_fuzz.py journal|hive|evtx|text SEED ROUNDS FILE...
+"""
+
+from __future__ import annotations
+
+import random
+import resource
+import struct
+import sys
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+
+from portico.services.system.containment import Roots
+from portico.services.system.errors import Trouble
+from portico.services.system.eventlog import evtx_reader
+from portico.services.system.eventlog.entries import Query
+from portico.services.system.eventlog.evtx import EvtxLog
+from portico.services.system.eventlog.journal.file import JournalFile
+from portico.services.system.eventlog.journal.log import JournalLog, entry_of
+from portico.services.system.eventlog.textlog import TextLog, rotated
+from portico.services.system.registry.hive.file import Hive
+from portico.services.system.registry.hive.values import decoded
+
+MEMORY = 1536 * 2**20
+MOST = 20_000
+# What is often special: nothing, everything, the sign, powers of two, one more and one less.
+NUMBERS = [0, 1, 7, 8, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1, 2**63, 2**64 - 1]
+
+
+def spoilt(data: bytes, chance: random.Random) -> bytes:
+    """A copy with a few things wrong: bytes, numbers, pieces that moved, an end that is missing."""
+    out = bytearray(data)
+    for _ in range(chance.choice([1, 2, 5, 20, 200])):
+        at = chance.randrange(len(out))
+        kind = chance.randrange(6)
+        if kind == 0:
+            out[at] ^= 1 << chance.randrange(8)
+        elif kind == 1:
+            out[at : at + 8] = struct.pack("<Q", chance.choice(NUMBERS))[: len(out) - at]
+        elif kind == 2:
+            # Somewhere else in the file: this is how circles are made.
+            out[at & ~7 : (at & ~7) + 8] = struct.pack("<Q", chance.randrange(len(out)) & ~7)
+        elif kind == 3:
+            out[at & ~3 : (at & ~3) + 4] = struct.pack("<I", chance.randrange(len(out)) & ~7)
+        elif kind == 4:
+            length = chance.randrange(1, 256)
+            source = chance.randrange(len(out))
+            out[at : at + length] = out[source : source + length]
+        else:
+            out[at : at + 64] = bytes(min(64, len(out) - at))
+    if chance.random() < 0.1:
+        del out[chance.randrange(1, len(out)) :]
+    return bytes(out)
+
+
+def read_journal(data: bytes, folder: Path) -> None:
+    file = JournalFile(data)
+    for offset in islice(file.entries.backwards(len(file.entries)), MOST):
+        try:
+            entry_of(file, file.head(offset))
+        except Trouble:
+            continue
+    for field in ("PRIORITY", "MESSAGE", "_SYSTEMD_UNIT"):
+        for _, datum in islice(file.values(field), 500):
+            try:
+                for _ in islice(file.having(datum), MOST):
+                    pass
+            except Trouble:
+                continue
+    file.before_seqnum(1000)
+    file.before_time(1_666_000_000_000_000)
+    path = folder / "fuzz.journal"
+    path.write_bytes(data)
+    log = JournalLog("fuzz", "", Roots([path]), [str(path)])
+    for _ in islice(log.newest_first(Query(min_level=3, source="systemd"), None, []), MOST):
+        pass
+
+
+def read_hive(data: bytes, folder: Path) -> None:
+    hive = Hive(data)
+    for path, key in islice(hive.walk(), MOST):
+        for value in islice(key.values(), 1000):
+            decoded(value.type, value.data)
+        if len(path) == 2:
+            hive.find(list(path))
+
+
+def read_evtx(data: bytes, folder: Path) -> None:
+    path = folder / "fuzz.evtx"
+    path.write_bytes(data)
+    log = EvtxLog("fuzz", "", Roots([path]), str(path))
+    for _ in islice(log.newest_first(Query(), None, []), MOST):
+        pass
+    log.entry(1000)
+
+
+def read_text(data: bytes, folder: Path) -> None:
+    path = folder / "fuzz.log"
+    path.write_bytes(data)
+    roots = Roots([folder])
+    log = TextLog("fuzz", "", roots, lambda: rotated(roots, str(path)))
+    for _ in islice(log.newest_first(Query(), None, []), MOST):
+        pass
+
+
+READERS: dict[str, Callable[[bytes, Path], None]] = {
+    "journal": read_journal,
+    "hive": read_hive,
+    "evtx": read_evtx,
+    "text": read_text,
+}
+
+
+def main() -> None:
+    kind, seed, rounds, folder, *paths = sys.argv[1:]
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    # A chunk that the package would read for ever costs its whole time, and there may be several.
+    evtx_reader.SECONDS = 1.0
+    originals = [Path(path).read_bytes() for path in paths]
+    chance = random.Random(int(seed))
+    for number in range(int(rounds)):
+        data = spoilt(originals[number % len(originals)], chance)
+        try:
+            READERS[kind](data, Path(folder))
+        except Trouble:
+            continue
+        except BaseException:
+            (Path(folder) / "culprit").write_bytes(data)
+            print(f"round {number} of {kind} with seed {seed}; see {folder}/culprit", file=sys.stderr)
+            raise
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,246 @@
+"""Nothing is opened that is not below a root: not by a link, a device, a pipe, or a race."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from portico.services.system import beneath
+from portico.services.system.containment import Roots
+from portico.services.system.deny import Denials
+from portico.services.system.errors import Absent, Denied, Invalid, Outside, Unreadable
+
+FLIPS = 30_000
+
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="links and pipes as Unix has them")
+
+
+@pytest.fixture(params=["by the kernel", "step by step"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Both ways to stay below a folder are held to the same."""
+    if request.param == "by the kernel":
+        if not beneath._has_openat2():
+            pytest.skip("this kernel has no openat2")
+    else:
+        monkeypatch.setattr(beneath, "_KERNEL_HAS_IT", False)
+    return str(request.param)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "outside.txt").write_text("secret")
+    inside = tmp_path / "root"
+    (inside / "folder").mkdir(parents=True)
+    (inside / "folder" / "file.txt").write_text("inside")
+    return inside
+
+
+def text(roots: Roots, path: object) -> str:
+    with roots.open(str(path)) as file:
+        return file.read(0, 100).decode()
+
+
+def test_a_file_below_a_root_is_read(root: Path, way: str) -> None:
+    assert text(Roots([root]), root / "folder" / "file.txt") == "inside"
+
+
+def test_a_relative_path_is_below_the_only_root(root: Path, way: str) -> None:
+    assert text(Roots([root]), "folder/file.txt") == "inside"
+
+
+def test_a_relative_path_is_refused_where_there_are_two_roots(root: Path) -> None:
+    with pytest.raises(Outside, match="not absolute"):
+        Roots([root, root.parent]).open("folder/file.txt")
+
+
+@pytest.mark.parametrize("path", ["../outside.txt", "folder/../../outside.txt", "folder/..", ".."])
+def test_two_dots_are_refused(root: Path, way: str, path: str) -> None:
+    with pytest.raises(Outside):
+        Roots([root]).open(f"{root}/{path}")
+
+
+@pytest.mark.parametrize("path", ["", "a\0b", "x" * 5000])
+def test_a_path_that_is_none_is_refused(root: Path, path: str) -> None:
+    with pytest.raises(Invalid):
+        Roots([root]).open(path)
+
+
+def test_what_only_begins_like_a_root_is_outside(root: Path, way: str) -> None:
+    other = root.parent / "root-of-another"
+    other.mkdir()
+    (other / "file").write_text("secret")
+    with pytest.raises(Outside):
+        Roots([root]).open(str(other / "file"))
+
+
+@pytest.mark.parametrize("target", ["../outside.txt", "/etc/passwd", "folder/../../outside.txt"])
+def test_a_link_that_leads_out_is_refused(root: Path, way: str, target: str) -> None:
+    (root / "link").symlink_to(target)
+    with pytest.raises(Outside):
+        Roots([root]).open(str(root / "link"))
+
+
+def test_a_folder_that_is_a_link_out_is_refused(root: Path, way: str) -> None:
+    (root / "way").symlink_to("..")
+    with pytest.raises((Outside, Absent)):
+        Roots([root]).open(str(root / "way" / "outside.txt"))
+
+
+def test_the_links_of_proc_lead_nowhere() -> None:
+    with pytest.raises((Outside, Denied)):
+        Roots(["/proc"]).open("/proc/self/root/etc/passwd")
+
+
+def test_pipes_sockets_and_devices_are_refused_and_not_waited_for(root: Path, way: str) -> None:
+    os.mkfifo(root / "pipe")
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(str(root / "socket"))
+    for name in ("pipe", "socket"):
+        with pytest.raises(Unreadable, match=f"a {name}"):
+            Roots([root]).open(str(root / name))
+    listening.close()
+    with pytest.raises((Unreadable, Denied)):
+        Roots(["/dev"]).open("/dev/zero")
+
+
+def test_a_file_that_is_gone_is_absent(root: Path, way: str) -> None:
+    with pytest.raises(Absent):
+        Roots([root]).open(str(root / "nothing"))
+    with pytest.raises(Absent):
+        Roots([root]).open(str(root / "folder" / "file.txt" / "more"))
+
+
+def test_a_root_that_is_a_file_is_only_that_file(root: Path, way: str) -> None:
+    (root / "folder" / "other.txt").write_text("not named")
+    roots = Roots([root / "folder" / "file.txt"])
+    assert text(roots, root / "folder" / "file.txt") == "inside"
+    with pytest.raises(Outside):
+        roots.open(str(root / "folder" / "other.txt"))
+
+
+SECRETS = [".ssh/id_rsa", "x/.gnupg/y", "server.key", "cert.pem", ".env", "logins.json", "NTUSER.DAT", "config/SAM"]
+
+
+@pytest.mark.parametrize("name", SECRETS)
+def test_secrets_are_denied_and_hidden(root: Path, way: str, name: str) -> None:
+    path = root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("secret")
+    roots = Roots([root])
+    with pytest.raises(Denied):
+        roots.open(str(path))
+    with pytest.raises(Denied):
+        roots.stat(str(path))
+    top = root / name.split("/")[0]
+    if top == path:
+        with roots.folder(str(root)) as folder:
+            assert name not in [entry.name for entry in folder.scan()]
+
+
+def test_a_secret_by_another_name_is_denied(root: Path) -> None:
+    (root / "id_rsa").write_text("secret")
+    (root / "harmless.txt").symlink_to("id_rsa")
+    with pytest.raises((Denied, Outside)):
+        Roots([root]).open(str(root / "harmless.txt"))
+
+
+@pytest.mark.parametrize("path", ["/etc/shadow", "/proc/self/environ", "/proc/1/mem", "/proc/kcore"])
+def test_secrets_of_the_system_are_denied(path: str) -> None:
+    if not os.path.exists(path):
+        pytest.skip(f"there is no {path} here")
+    with pytest.raises((Denied, Outside)):
+        Roots(["/"]).open(path)
+
+
+def test_an_operator_denies_more(root: Path, way: str) -> None:
+    roots = Roots([root], deny=["*.txt"])
+    with pytest.raises(Denied):
+        roots.open(str(root / "folder" / "file.txt"))
+    with roots.folder(str(root / "folder")) as folder:
+        assert folder.scan() == []
+
+
+def test_a_folder_is_walked_by_its_descriptor(root: Path, way: str) -> None:
+    (root / "link").symlink_to("/etc")
+    with Roots([root]).folder(str(root)) as folder:
+        with pytest.raises(OSError):
+            folder.child("link")
+        with folder.child("folder") as below:
+            (root / "folder").rename(root / "moved")
+            assert [entry.name for entry in below.scan()] == ["file.txt"]
+
+
+def test_a_file_that_others_may_cut_short_is_copied_and_not_mapped(root: Path) -> None:
+    path = root / "folder" / "file.txt"
+    for mode, kind in ((0o600, "mmap"), (0o622, "bytes")):
+        path.chmod(mode)
+        with Roots([root]).open(str(path)) as file:
+            image = file.image()
+            assert type(image).__name__ == kind
+            assert image[:6] == b"inside"
+
+
+# Races
+
+
+@pytest.fixture
+def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder in memory where there is one, as a disk makes thirty thousand changes slow. What lies below /dev would
+    be denied."""
+    monkeypatch.setattr(Denials, "place", lambda self, path: False)
+    top = Path(tempfile.mkdtemp(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else tmp_path)).resolve()
+    (top / "outside.txt").write_text("secret")
+    (top / "root" / "folder").mkdir(parents=True)
+    (top / "root" / "folder" / "file.txt").write_text("inside")
+    yield top / "root"
+    shutil.rmtree(top)
+
+
+# Two things take turns at one name, by renaming, so that there is always one.
+FLIP = """
+import os, sys
+place, count, *targets = sys.argv[1:]
+for n in range(int(count)):
+    os.symlink(targets[n % 2], place + ".spare")
+    os.replace(place + ".spare", place)
+"""
+
+
+def race(roots: Roots, place: Path, path: Path, one: Path, other: Path) -> set[str]:
+    """What a reader sees of a path while another process changes a link on the way, many times."""
+    seen: set[str] = set()
+    flipping = subprocess.Popen([sys.executable, "-c", FLIP, str(place), str(FLIPS), str(one), str(other)])
+    while flipping.poll() is None:
+        try:
+            with roots.open(str(path)) as file:
+                seen.add(file.read(0, 100).decode())
+        except (Outside, Absent, Denied, Unreadable) as refused:
+            seen.add(type(refused).__name__)
+    assert flipping.returncode == 0
+    return seen
+
+
+def test_a_link_that_is_flipped_while_it_is_read_never_leads_out(quick: Path, way: str) -> None:
+    place = quick / "flipped"
+    seen = race(Roots([quick]), place, place, Path("folder/file.txt"), quick.parent / "outside.txt")
+    assert "secret" not in seen
+    if way == "by the kernel":
+        assert {"inside", "Outside"} <= seen, "a link that stays inside is followed"
+
+
+def test_a_folder_that_is_flipped_while_it_is_passed_never_leads_out(quick: Path, way: str) -> None:
+    (quick.parent / "elsewhere").mkdir()
+    (quick.parent / "elsewhere" / "file.txt").write_text("secret")
+    place = quick / "flipped"
+    seen = race(Roots([quick]), place, place / "file.txt", Path("folder"), quick.parent / "elsewhere")
+    assert "secret" not in seen
+    if way == "by the kernel":
+        assert {"inside", "Outside"} <= seen, "a link that stays inside is followed"

@@ -1,0 +1,177 @@
+"""Windows event logs in files: every record is what the package says, and a damaged chunk costs only itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from portico.services.system.containment import Roots
+from portico.services.system.eventlog import evtx_reader
+from portico.services.system.eventlog.entries import ERROR, INFORMATION, Entry, Query, iso
+from portico.services.system.eventlog.evtx import CHUNK, HEADER, EvtxLog, event_entry
+from portico.services.system.eventlog.folderlog import FolderLog
+
+evtx = pytest.importorskip("evtx")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _children() -> Iterator[None]:
+    yield
+    evtx_reader.close()
+
+
+def theirs(path: Path) -> list[dict[str, Any]]:
+    """All records that the package can read, oldest first."""
+    found = []
+    reading = evtx.PyEvtxParser(str(path), number_of_threads=1).records_json()
+    for _ in range(100_000):
+        try:
+            found.append(next(reading))
+        except StopIteration:
+            break
+        except RuntimeError:
+            continue
+    return found
+
+
+def log_of(path: Path) -> EvtxLog:
+    return EvtxLog(path.stem, "", Roots([path]), str(path))
+
+
+def read(log: Any, problems: list[str] | None = None) -> list[Entry]:
+    return [entry for entry in log.newest_first(Query(), None, [] if problems is None else problems) if entry]
+
+
+def test_every_record_of_the_corpus_is_what_the_package_says(evtx_files: list[Path]) -> None:
+    assert len(evtx_files) == 11
+    for path in evtx_files:
+        expected = sorted(theirs(path), key=lambda record: record["event_record_id"])
+        found = read(log_of(path))[::-1]
+        assert len(found) == len(expected), path.name
+        for entry, record in zip(found, expected, strict=True):
+            event = json.loads(record["data"])["Event"]
+            assert entry.id == record["event_record_id"]
+            assert entry.fields == event
+            assert entry.computer == event["System"]["Computer"]
+            created = (event["System"]["TimeCreated"] or {}).get("#attributes", {}).get("SystemTime")
+            assert iso(entry.time)[:19] == (created or record["timestamp"])[:19]
+
+
+def test_damage_is_said(evtx_files: list[Path]) -> None:
+    problems: list[str] = []
+    [path] = [path for path in evtx_files if path.name == "sample_with_a_bad_chunk_magic.evtx"]
+    assert read(log_of(path), problems)
+    assert len(problems) == 2
+
+
+def test_the_header_of_a_file_is_not_needed(evtx_files: list[Path], tmp_path: Path) -> None:
+    [path] = [path for path in evtx_files if path.name == "security.evtx"]
+    headless = tmp_path / "headless.evtx"
+    headless.write_bytes(bytes(HEADER) + path.read_bytes()[HEADER:])
+    assert [entry.id for entry in read(log_of(headless))] == [entry.id for entry in read(log_of(path))]
+
+
+def test_a_log_that_has_begun_again_at_its_start_is_in_order(evtx_files: list[Path], tmp_path: Path) -> None:
+    [path] = [path for path in evtx_files if path.name == "security.evtx"]
+    data = path.read_bytes()
+    chunks = [data[at : at + CHUNK] for at in range(HEADER, len(data), CHUNK)]
+    turned = tmp_path / "turned.evtx"
+    turned.write_bytes(data[:HEADER] + b"".join(chunks[10:] + chunks[:10]))
+    assert [entry.id for entry in read(log_of(turned))] == [entry.id for entry in read(log_of(path))]
+
+
+def test_pages_together_are_the_whole_and_entries_are_found_again(evtx_files: list[Path]) -> None:
+    [path] = [path for path in evtx_files if path.name == "system.evtx"]
+    log = log_of(path)
+    entries = read(log)
+    position, found = None, []
+    while True:
+        page = []
+        for entry in log.newest_first(Query(), position, []):
+            if entry is not None:
+                page.append(entry)
+                if len(page) == 400:
+                    break
+        found += [entry.id for entry in page]
+        if len(page) < 400:
+            break
+        position = json.loads(json.dumps(page[-1].position))
+    assert found == [entry.id for entry in entries]
+    again = log.entry(entries[77].id)
+    assert again is not None
+    assert again.fields == entries[77].fields
+    assert log.entry(10**9) is None
+
+
+def test_ids_of_several_files_in_a_folder_are_different(evtx_files: list[Path], tmp_path: Path) -> None:
+    for path in evtx_files:
+        if path.stat().st_size < 100_000:
+            shutil.copy(path, tmp_path / path.name)
+    log = FolderLog("test", "", Roots([tmp_path]), str(tmp_path))
+    entries = read(log)
+    assert len({entry.id for entry in entries}) == len(entries) > 10
+    for entry in entries:
+        again = log.entry(entry.id)
+        assert again is not None
+        assert again.fields == entry.fields
+
+
+def test_a_chunk_that_would_be_read_for_ever_is_given_up(
+    evtx_files: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The child that reads is stopped, and another reads the rest."""
+    child = tmp_path / "child.py"
+    child.write_text(
+        "import sys\nsys.path.insert(0, sys.argv[0])\n"
+        "if sys.stdin.buffer.read(4):\n    while True: sys.stdin.buffer.read(1)\n"
+    )
+    evtx_reader.close()
+    monkeypatch.setattr(evtx_reader, "SECONDS", 0.2)
+    with monkeypatch.context() as patch:
+        patch.setattr(evtx_reader, "_CHILD", str(child))
+        problems: list[str] = []
+        assert read(log_of(evtx_files[0]), problems) == []
+        assert "not in any reasonable time" in problems[0]
+    monkeypatch.setattr(evtx_reader, "SECONDS", 30.0)
+    assert read(log_of(evtx_files[0]))
+
+
+def test_without_the_package_it_is_said_what_to_install(
+    evtx_files: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evtx_reader.close()
+    monkeypatch.setattr(evtx_reader, "find_spec", lambda name: None)
+    with pytest.raises(evtx_reader.Unavailable, match=r"pip install 'portico\[system\]'"):
+        read(log_of(evtx_files[0]))
+
+
+def test_no_child_is_left_behind(evtx_files: list[Path]) -> None:
+    read(log_of(evtx_files[0]))
+    children = [reader._child.pid for reader in evtx_reader._idle]
+    assert children
+    evtx_reader.close()
+    for pid in children:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+@pytest.mark.parametrize(
+    "keywords, level",
+    [("0x8010000000000000", ERROR), ("0x8020000000000000", INFORMATION), ("", INFORMATION), (None, INFORMATION)],
+)
+def test_an_audit_that_failed_is_an_error(keywords: object, level: int) -> None:
+    event = {"System": {"Level": 0, "Keywords": keywords}}
+    assert event_entry(event, id=1, position=1).level == level
+
+
+@pytest.mark.parametrize(
+    "event", [{}, {"System": None}, {"System": {"EventID": {}, "Level": "x"}}, {"EventData": [1, {}]}]
+)
+def test_an_event_of_any_shape_is_an_entry(event: dict[str, Any]) -> None:
+    assert event_entry(event, id=1, position=1).id == 1

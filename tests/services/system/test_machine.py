@@ -1,0 +1,179 @@
+"""Processes, the machine, the audit trail, the key, and texts that are made fit to be shown."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from portico.services.system import audit, install, processes, programs
+from portico.services.system.audit import Audit, verify
+from portico.services.system.errors import Damaged, Unavailable, package
+from portico.services.system.text import cut, meant_path, plain, plain_all, shown_path
+
+
+def test_this_process_is_among_the_processes() -> None:
+    pytest.importorskip("psutil")
+    found, total = processes.processes(None, "pid", 100_000)
+    assert total == len(found)
+    [mine] = [one for one in found if one.pid == os.getpid()]
+    assert mine.parent == os.getppid()
+    assert mine.resident_size is not None and mine.resident_size > 10**6
+    assert "pytest" in (mine.cmdline or "")
+
+
+def test_processes_are_found_by_name_and_put_in_order() -> None:
+    pytest.importorskip("psutil")
+    found, total = processes.processes("PYTEST", "memory", 1)
+    assert len(found) == 1
+    assert total >= 1
+    sizes = [one.resident_size or 0 for one in processes.processes(None, "memory", 100)[0]]
+    assert sizes == sorted(sizes, reverse=True)
+
+
+@pytest.mark.parametrize(
+    "command, shown",
+    [
+        ("mysql --password=hunter2 -u x", "mysql --password=*** -u x"),
+        ("curl -H x --api-key abc url", "curl -H x --api-key *** url"),
+        ("TOKEN=abc run", "TOKEN=*** run"),
+        ("ls /tmp", "ls /tmp"),
+    ],
+)
+def test_a_command_line_is_shown_without_its_secrets(command: str, shown: str) -> None:
+    assert processes.without_secrets(command) == shown
+
+
+def test_the_machine_is_described() -> None:
+    pytest.importorskip("psutil")
+    machine = processes.machine()
+    assert machine.physical_memory > 0
+    assert machine.os_name
+    assert machine.cpu_logical_cores == os.cpu_count()
+
+
+def test_a_package_that_is_missing_is_named_with_what_to_do() -> None:
+    with pytest.raises(Unavailable, match=r"Doing this needs .*'no_such_package'.*pip install 'portico\[system\]'"):
+        package("no_such_package", "Doing this")
+
+
+# Audit
+
+
+def test_records_are_a_chain_that_shows_every_change(tmp_path: Path) -> None:
+    file = tmp_path / "audit.jsonl"
+    for n in range(3):
+        # As if the service had been started three times.
+        trail = Audit(file)
+        trail.add("fs_read", {"path": f"/{n}", "none": None}, "ok")
+        trail.add("fs_read", {"path": "x" * 1000}, "denied")
+    assert verify(file) is None
+    lines = file.read_text().splitlines()
+    assert len(lines) == 6
+    assert "x" * 201 not in lines[1]
+    for n in range(6):
+        spoilt = [*lines[:n], lines[n].replace("fs_read", "fs_stat"), *lines[n + 1 :]]
+        file.write_text("\n".join(spoilt) + "\n")
+        assert verify(file) == n + 1
+    file.write_text("\n".join([*lines[:2], *lines[3:]]) + "\n")
+    assert verify(file) == 4
+    assert file.stat().st_mode & 0o077 == 0
+
+
+def test_an_audit_file_that_is_full_is_put_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit, "LARGEST_FILE", 1000)
+    trail = Audit(tmp_path / "audit.jsonl")
+    for _ in range(20):
+        trail.add("fs_read", {}, "ok")
+    assert (tmp_path / "audit.jsonl.1").exists()
+    assert verify(tmp_path / "audit.jsonl") is None
+    assert [record.number for record in trail.recent] == list(range(1, 21))
+
+
+# The key
+
+
+def test_the_key_is_made_once_and_for_nobody_else(tmp_path: Path) -> None:
+    first = install.key(tmp_path / "data")
+    assert install.key(tmp_path / "data") == first
+    assert (tmp_path / "data" / "system.key").stat().st_mode & 0o077 == 0
+    assert os.listdir(tmp_path / "data") == ["system.key"]
+    assert install.key(None) != install.key(None)
+
+
+def test_a_broken_key_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "system.key").write_bytes(b"short")
+    with pytest.raises(ValueError, match="no key"):
+        install.key(tmp_path)
+
+
+# Programs
+
+
+def test_a_program_is_run_without_a_shell_and_stopped_when_nobody_reads() -> None:
+    lines = programs.lines(["yes", "a; rm -rf /"])
+    assert next(lines) == b"a; rm -rf /\n"
+    lines.close()
+
+
+def test_a_program_that_hangs_is_stopped() -> None:
+    assert list(programs.lines(["sleep", "1000"], seconds=0.05)) == []
+
+
+def test_a_program_that_is_missing_is_named() -> None:
+    with pytest.raises(Unavailable, match="no-such-program"):
+        next(programs.lines(["no-such-program"]))
+
+
+def test_a_line_without_end_is_damaged() -> None:
+    with pytest.raises(Damaged):
+        list(programs.lines(["head", "-c", "5000000", "/dev/zero"]))
+
+
+# Texts
+
+
+@pytest.mark.parametrize(
+    "text, shown",
+    [
+        ("plain text\twith\nlines, ÄÖ, 世界 🙂", "plain text\twith\nlines, ÄÖ, 世界 🙂"),
+        ("\x1b[31mred\x1b[0m", "\\x1b[31mred\\x1b[0m"),
+        ("a\rb\0c\x7f\x85", "a\\x0db\\x00c\\x7f\\x85"),
+        ("evil\u202etxt.exe", "evil\\u202etxt.exe"),
+        ("zero\u200bwidth\ufeff", "zero\\u200bwidth\\ufeff"),
+        ("half \udcff", "half \\udcff"),
+    ],
+)
+def test_what_could_be_obeyed_is_made_visible(text: str, shown: str) -> None:
+    assert plain(text) == shown
+    assert plain_all({text: [text]}) == {shown: [shown]}
+
+
+def test_a_long_text_is_cut_with_a_way_to_the_rest() -> None:
+    assert cut("x" * 5, "there") == "x" * 5
+    assert (
+        cut("x" * 5000, "read eventlog://System/1", 10)
+        == "x" * 10 + "… [4,990 more characters: read eventlog://System/1]"
+    )
+
+
+@pytest.mark.skipif(os.name == "nt", reason="names as Unix has them")
+def test_a_path_that_is_no_text_is_shown_and_meant_again() -> None:
+    path = os.fsdecode(b"/caf\xe9/\xff")
+    assert shown_path(path) == "/caf\\udce9/\\udcff"
+    assert meant_path(shown_path(path)) == path
+
+
+def test_the_service_starts_without_any_optional_package() -> None:
+    """Imports of such packages wait until they are needed."""
+    code = (
+        "import sys\n"
+        "for name in ('psutil', 'evtx', 'zstandard', 'lz4', 're2', 'win32evtlog'): sys.modules[name] = None\n"
+        "from portico import Server\nfrom portico.services.system.service import System\n"
+        "s = Server('x'); s.add(System()); print(len(list(s.tools)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert done.stdout.strip() == "13", done.stderr

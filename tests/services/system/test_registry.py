@@ -1,0 +1,290 @@
+"""The registry, on every system: branches, reading, writing, and what is kept from everybody."""
+
+from __future__ import annotations
+
+import os
+import plistlib
+import sys
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import system_forgery as forgery
+
+from portico.services.system import programs
+from portico.services.system.containment import Roots
+from portico.services.system.errors import Absent, Damaged, Denied, Invalid
+from portico.services.system.registry import settings
+from portico.services.system.registry.hives import HiveBranch
+from portico.services.system.registry.machine import branches
+from portico.services.system.registry.portable import Portable
+from portico.services.system.registry.settings import GsettingsBranch, PlistBranch, SysctlBranch
+from portico.services.system.registry.tree import MOST_LISTED, Content, Registry, shown
+from portico.services.system.registry.windows import WindowsBranch
+
+KEY = r"HKEY_CURRENT_USER\Software\Example"
+
+
+@pytest.fixture
+def registry() -> Iterator[Registry]:
+    portable = Portable()
+    yield Registry({"HKEY_CURRENT_USER": portable.branch("HKEY_CURRENT_USER")}, writable=True)
+    portable.close()
+
+
+def test_what_was_written_is_read(registry: Registry) -> None:
+    change = registry.write(KEY, "Answer", 42, None, dry_run=False)
+    assert (change.type, change.before, change.written) == ("REG_DWORD", None, True)
+    path, value = registry.value(KEY, "Answer")
+    assert (path, value.type, value.value) == (KEY, "REG_DWORD", 42)
+
+
+@pytest.mark.parametrize("path", [KEY, KEY.lower(), r"HKCU\SOFTWARE\example", "HKCU/Software/Example"])
+def test_names_are_compared_without_regard_to_case(registry: Registry, path: str) -> None:
+    registry.write(KEY, "Answer", "x", None, dry_run=False)
+    assert registry.value(path, "ANSWER")[1].value == "x"
+    registry.write(path, "ANSWER", "y", None, dry_run=False)
+    assert [value.value for value in registry.content(KEY)[1].values] == ["y"]
+
+
+def test_a_dry_run_writes_nothing_and_says_what_it_would(registry: Registry) -> None:
+    registry.write(KEY, "Answer", 1, None, dry_run=False)
+    change = registry.write(KEY, "Answer", ["a", "b"], None, dry_run=True)
+    assert change.before is not None
+    assert (change.before.value, change.after, change.type, change.written) == (1, ["a", "b"], "REG_MULTI_SZ", False)
+    assert registry.value(KEY, "Answer")[1].value == 1
+
+
+def test_where_only_reading_is_allowed_nothing_is_written() -> None:
+    portable = Portable()
+    registry = Registry({"HKEY_CURRENT_USER": portable.branch("HKEY_CURRENT_USER")})
+    assert not registry.write(KEY, "Answer", 42, None, dry_run=True).written
+    with pytest.raises(Denied, match="read-only here"):
+        registry.write(KEY, "Answer", 42, None, dry_run=False)
+    with pytest.raises(Absent):
+        registry.value(KEY, "Answer")
+    portable.close()
+
+
+@pytest.mark.parametrize(
+    "path, name, value, kind",
+    [
+        (KEY, "x", "zz", "REG_BINARY"),
+        (KEY, "x", -1, "REG_DWORD"),
+        (KEY, "x", True, None),
+        (KEY, "x", 1.5, None),
+        (KEY, "x", 1, "REG_NONSENSE"),
+        (KEY, "x" * 300, 1, None),
+        (KEY, "x", "y" * 2**20, None),
+        ("HKCU", "x", 1, None),
+        ("HKCU\\" + "\\".join("x" * 600), "x", 1, None),
+        ("x\0y", "x", 1, None),
+    ],
+)
+def test_what_cannot_be_written_is_refused(registry: Registry, path: str, name: str, value: Any, kind: Any) -> None:
+    with pytest.raises(Invalid):
+        registry.write(path, name, value, kind, dry_run=False)
+
+
+@pytest.mark.parametrize(
+    "path", [r"HKLM\SAM\Domains", r"HKEY_LOCAL_MACHINE\SECURITY", r"HKU\S-1-5-21-1-2-3-1001\Software"]
+)
+def test_secrets_and_other_users_are_denied(path: str) -> None:
+    portable = Portable()
+    registry = Registry(branches({}, portable))
+    with pytest.raises(Denied):
+        registry.content(path)
+    with pytest.raises(Denied):
+        registry.value(path, "")
+    portable.close()
+
+
+def test_a_branch_or_key_that_is_not_there_is_absent(registry: Registry) -> None:
+    assert registry.content("")[1].subkeys == ["HKEY_CURRENT_USER"]
+    assert registry.content("HKCU")[1] == Content([], [])
+    for path in (r"HKCU\nothing", r"nothing\at\all"):
+        with pytest.raises(Absent):
+            registry.content(path)
+
+
+def test_the_portable_registry_is_kept_in_its_file(tmp_path: Path) -> None:
+    for value in (1, 2):
+        portable = Portable(str(tmp_path / "registry.sqlite"))
+        registry = Registry({"HKEY_CURRENT_USER": portable.branch("HKEY_CURRENT_USER")}, writable=True)
+        before = registry.write(KEY, "n", value, None, dry_run=False).before
+        portable.close()
+    assert before is not None
+    assert before.value == 1
+
+
+def test_a_key_of_very_many_is_listed_in_part(registry: Registry) -> None:
+    for n in range(MOST_LISTED + 1):
+        registry.write(KEY, f"v{n:05}", n, None, dry_run=False)
+    content = registry.content(KEY)[1]
+    assert len(content.values) == MOST_LISTED
+    assert content.more
+
+
+def test_a_hive_file_is_a_branch(tmp_path: Path) -> None:
+    (tmp_path / "NTUSER.DAT").write_bytes(forgery.hive())
+    path = str(tmp_path / "NTUSER.DAT")
+    registry = Registry({"sample": HiveBranch(Roots([path]), path)}, writable=True)
+    content = registry.content("sample")[1]
+    assert content.subkeys == ["branch"]
+    assert registry.value(r"SAMPLE\Branch\LEAF2", "N")[1].value == 2
+    with pytest.raises(Denied, match="read-only"):
+        registry.write(r"sample\branch", "x", 1, None, dry_run=False)
+
+
+def test_long_bytes_are_cut() -> None:
+    assert shown(b"\1\2") == "0102"
+    assert shown(bytes(5000)).endswith("… [5,000 bytes in all]")
+
+
+# What other systems have
+
+
+def test_sysctl_is_a_branch(tmp_path: Path) -> None:
+    (tmp_path / "kernel" / "random").mkdir(parents=True)
+    (tmp_path / "kernel" / "ostype").write_text("Linux\n")
+    (tmp_path / "kernel" / "link").symlink_to("/etc/passwd")
+    registry = Registry({"sysctl": SysctlBranch(str(tmp_path))})
+    content = registry.content(r"sysctl\kernel")[1]
+    assert content.subkeys == ["random"]
+    assert [(value.name, value.value) for value in content.values] == [("ostype", "Linux")]
+    for path, name in ((r"sysctl\..\..", "passwd"), (r"sysctl\kernel", "../kernel/ostype"), (r"sysctl\kernel", "link")):
+        with pytest.raises(Absent):
+            registry.value(path, name)
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/sys/kernel"), reason="the settings of a Linux kernel")
+def test_the_settings_of_this_kernel_are_read() -> None:
+    assert Registry({"sysctl": SysctlBranch()}).value(r"sysctl\kernel", "ostype")[1].value == "Linux"
+
+
+def test_gsettings_is_a_branch(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[str]] = []
+
+    def lines(argv: list[str], **_: Any) -> Iterator[bytes]:
+        asked.append(argv)
+        yield from {
+            "list-schemas": [b"org.gnome.desktop.interface\n", b"org.gnome.mutter\n"],
+            "list-recursively": [b"org.gnome.mutter edge-tiling true\n", b"org.gnome.mutter keys ['a', 'b']\n"],
+        }[argv[1]]
+
+    monkeypatch.setattr(programs, "lines", lines)
+    registry = Registry({"gsettings": GsettingsBranch()})
+    assert registry.content("gsettings")[1].subkeys == ["org.gnome.desktop.interface", "org.gnome.mutter"]
+    assert registry.value(r"gsettings\org.gnome.mutter", "keys")[1].value == "['a', 'b']"
+    asked.clear()
+    with pytest.raises(Absent):
+        registry.content(r"gsettings\--help; ls")
+    assert asked == []
+
+
+def test_property_lists_are_a_branch(tmp_path: Path) -> None:
+    said = {
+        "text": "x", "yes": True, "n": 7, "data": b"\1", "at": datetime(2026, 1, 1), "list": [1, {"a": 1}],
+        "inner": {"deep": "y"},
+    }  # fmt: skip
+    (tmp_path / "com.example.app.plist").write_bytes(plistlib.dumps(said, fmt=plistlib.FMT_BINARY))
+    (tmp_path / "broken.plist").write_bytes(b"bplist00nonsense")
+    (tmp_path / "bomb.plist").write_text('<!DOCTYPE x [<!ENTITY a "b">]><plist><string>&a;</string></plist>')
+    registry = Registry({"plists": PlistBranch((str(tmp_path),))})
+    assert registry.content("plists")[1].subkeys == ["bomb", "broken", "com.example.app"]
+    content = registry.content(r"plists\com.example.app")[1]
+    assert content.subkeys == ["inner"]
+    assert {value.name: (value.type, value.value) for value in content.values} == {
+        "text": ("REG_SZ", "x"),
+        "yes": ("REG_DWORD", 1),
+        "n": ("REG_QWORD", 7),
+        "data": ("REG_BINARY", b"\1"),
+        "at": ("REG_SZ", "2026-01-01T00:00:00+00:00"),
+        "list": ("REG_MULTI_SZ", ["1", "(dict of 1)"]),
+    }
+    assert registry.value(r"plists\com.example.app\inner", "deep")[1].value == "y"
+    for name in ("broken", "bomb"):
+        with pytest.raises(Damaged):
+            registry.content(f"plists\\{name}")
+    with pytest.raises(Absent):
+        registry.content(r"plists\nothing")
+
+
+def test_a_property_list_that_is_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "LARGEST_PLIST", 100)
+    (tmp_path / "a.plist").write_bytes(plistlib.dumps({"x": "y" * 200}))
+    with pytest.raises(Damaged, match="more than 100 bytes"):
+        Registry({"plists": PlistBranch((str(tmp_path),))}).content(r"plists\a")
+
+
+# Windows, against a double of `winreg`
+
+
+class Winreg(SimpleNamespace):
+    HKEY_CURRENT_USER, KEY_READ, KEY_WRITE = "HKCU", 1, 2
+
+    def __init__(self) -> None:
+        self.keys: dict[str, dict[str, tuple[Any, int]]] = {"": {}, "Software": {"Text": ("x", 1), "Bytes": (b"\1", 3)}}
+
+    def OpenKey(self, top: str, path: str, reserved: int, access: int) -> Any:
+        if path not in self.keys:
+            raise FileNotFoundError
+        if path == "Software\\Secret":
+            raise PermissionError
+        return self.Key(path)
+
+    def CreateKeyEx(self, top: str, path: str, reserved: int, access: int) -> Any:
+        self.keys.setdefault(path, {})
+        return self.Key(path)
+
+    class Key(str):
+        def __enter__(self) -> Any:
+            return self
+
+        def __exit__(self, *raised: object) -> None:
+            pass
+
+    def QueryInfoKey(self, key: str) -> tuple[int, int, int]:
+        return 0, 0, 132_000_000_000_000_000
+
+    def EnumKey(self, key: str, n: int) -> str:
+        below = sorted(path for path in self.keys if path and path.rpartition("\\")[0] == key)
+        if n >= len(below):
+            raise OSError
+        return below[n].rpartition("\\")[2]
+
+    def EnumValue(self, key: str, n: int) -> tuple[str, Any, int]:
+        rows = [(name, *value) for name, value in self.keys[key].items()]
+        if n >= len(rows):
+            raise OSError
+        return rows[n]
+
+    def QueryValueEx(self, key: str, name: str) -> tuple[Any, int]:
+        if name not in self.keys[key]:
+            raise FileNotFoundError
+        return self.keys[key][name]
+
+    def SetValueEx(self, key: str, name: str, reserved: int, kind: int, value: Any) -> None:
+        self.keys[key][name] = (value, kind)
+
+
+def test_the_live_registry_of_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    api = Winreg()
+    monkeypatch.setitem(sys.modules, "winreg", api)  # type: ignore[arg-type]
+    registry = Registry({"HKEY_CURRENT_USER": WindowsBranch("HKEY_CURRENT_USER")}, writable=True)
+    assert registry.content("HKCU")[1].subkeys == ["Software"]
+    content = registry.content(r"HKCU\Software")[1]
+    assert [(value.name, value.type, value.value) for value in content.values] == [
+        ("Text", "REG_SZ", "x"),
+        ("Bytes", "REG_BINARY", b"\1"),
+    ]
+    assert content.written == 1_555_526_400_000_000
+    registry.write(r"HKCU\Software\New", "b", "00ff", "REG_BINARY", dry_run=False)
+    assert api.keys["Software\\New"] == {"b": (b"\0\xff", 3)}
+    with pytest.raises(Absent):
+        registry.value(r"HKCU\Software", "nothing")
+    with pytest.raises(Absent):
+        registry.content(r"HKCU\Nothing")
