@@ -1,0 +1,51 @@
+"""Tools that say what they promise: a version, hints, what goes in, what comes out, and how they fail.
+
+portico serve examples/contracts_weather.py
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from portico import Context, Server
+from portico.contracts import ContractContext, Contracts, failed
+
+server = Server("weather", version="1.3.0")
+server.add(Contracts(rate=5, burst=20))
+
+RAIN = {"Oslo": 3.2, "Rome": 0.0}
+
+
+@dataclass
+class Rain:
+    """How much it rains."""
+
+    city: Annotated[str, "Where"]
+    millimetres: Annotated[float, "How much, in a day"]
+
+
+NOTES = {
+    "use_cases": ["To decide whether somebody needs an umbrella."],
+    "errors": [{"type": "ResourceNotFound", "when": "Nothing is known about the city.", "details": "`city`, `known`"}],
+    "examples": [{"arguments": {"city": "Oslo"}, "data": {"city": "Oslo", "millimetres": 3.2}}],
+}
+
+
+@server.tool(version="2.0.1", annotations={"readOnlyHint": True}, meta={"portico/spec": NOTES})
+async def rain(city: Annotated[str, "A city, by its English name"], ctx: Context) -> Rain:
+    """How much it rains somewhere today."""
+    if city not in RAIN:
+        return failed("ResourceNotFound", f"Nothing is known about {city}.", {"city": city, "known": list(RAIN)})
+    about = ContractContext.read(ctx.meta)
+    if about is not None:
+        await ctx.info(f"asked by {about.caller}, as part of {about.correlation_id}")
+    return Rain(city, RAIN[city])
+
+
+@server.tool(version="1.0.0", annotations={"readOnlyHint": True, "openWorldHint": False})
+async def cities() -> dict[str, Any]:
+    """The cities that something is known about."""
+    return {"cities": sorted(RAIN)}
+
+
+if __name__ == "__main__":
+    server.run()

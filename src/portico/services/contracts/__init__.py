@@ -1,0 +1,1 @@
+"""What tools promise: specifications, versions, typed clients, and calls that keep to a contract."""

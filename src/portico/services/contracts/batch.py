@@ -1,0 +1,61 @@
+"""Several calls in one: one after the other or side by side, each with a result of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from portico.services.contracts import outcomes
+from portico.services.contracts.outcomes import Outcome
+
+MOST_CALLS = 100
+AT_ONCE = 8
+# All results together; what does not fit is asked for by itself.
+LARGEST = 2 * 1024 * 1024
+
+Ask = Callable[[str, dict[str, Any]], Awaitable[Outcome]]
+
+
+async def run(
+    calls: Sequence[tuple[str, dict[str, Any]]], ask: Ask, *, stop_on_error: bool = False, parallel: bool = False
+) -> list[Outcome]:
+    """The results, each in the place of its call. With `stop_on_error`, calls that have not begun when one fails never
+    do, and their results say so."""
+    found: list[Outcome | None] = [None] * len(calls)
+    failed: list[int] = []
+    waiting = iter(enumerate(calls))
+
+    async def work() -> None:
+        for at, (name, arguments) in waiting:
+            if failed and stop_on_error:
+                return
+            found[at] = await ask(name, arguments)
+            if found[at]["status"] == "failure":  # type: ignore[index]
+                failed.append(at)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(min(AT_ONCE, len(calls)) if parallel else 1):
+            group.create_task(work())
+    return _within(
+        [
+            one or outcomes.failure("ToolExecutionError", f"Not called, because call {failed[0]} failed.")
+            for one in found
+        ]
+    )
+
+
+def _within(found: list[Outcome]) -> list[Outcome]:
+    left = LARGEST
+    kept = []
+    for one in found:
+        size = len(msgspec.json.encode(one))
+        if size > left and one["status"] != "failure":
+            said = f"It was done. Its result of {size} bytes has no room in this batch: call it by itself."
+            one = outcomes.success(None, said, "partial_success")
+        else:
+            left -= min(size, left)
+        kept.append(one)
+    return kept

@@ -1,0 +1,198 @@
+"""A typed client in Python: one method for each tool, TypedDicts for what goes in and comes out."""
+
+from __future__ import annotations
+
+import keyword
+import re
+import textwrap
+from collections.abc import Iterable
+
+from portico.services.contracts.codegen import shapes
+from portico.services.contracts.codegen.literals import literal, text
+from portico.services.contracts.codegen.naming import pascal, snake, unique
+from portico.services.contracts.codegen.shapes import Member, Method, Model, Surface, Type
+from portico.services.contracts.markdown import prose, visible
+
+WIDTH = 100
+
+_BASIC = {
+    "string": "str",
+    "integer": "int",
+    "number": "float",
+    "boolean": "bool",
+    "null": "None",
+    "object": "dict[str, Any]",
+    "any": "Any",
+}
+# Names that the generated module uses itself.
+_TAKEN = {
+    "False",
+    "None",
+    "True",
+    "Any",
+    "Client",
+    "CallToolResult",
+    "Literal",
+    "NotRequired",
+    "TypedDict",
+    "UNSET",
+    "UnsetType",
+    "cast",
+    "VERSIONS",
+}
+# Where they come from, where they are used.
+_IMPORTS = {
+    "typing": ("Any", "Literal", "NotRequired", "TypedDict", "cast"),
+    "msgspec": ("UNSET", "UnsetType"),
+    "portico": ("Client",),
+    "portico.client.results": ("CallToolResult",),
+}
+
+
+def python(surface: Surface) -> str:
+    """The text of a module."""
+    models = _renamed(surface.models)
+    contract = surface.contract
+    name = unique(pascal(contract.server or "server"), set(models.values()) | _TAKEN)
+    versions = {one.tool.name: str(contract.version_of(one.tool)) for one in surface.methods}
+    said = f"Typed calls of the tools of {contract.server or 'a server'} {contract.version}. Generated: do not edit."
+    arguments = {id(one.arguments) for one in surface.methods}
+    written = [_model(one, models) for one in surface.models if id(one) not in arguments]
+    body = "\n\n\n".join([*written, _class(name, surface, models)])
+    return (
+        f"{_docstring(said, 0)}\n\nfrom __future__ import annotations\n\n{_imports(body)}\n"
+        "# The version of each tool that this was written for.\n"
+        f"VERSIONS: dict[str, str] = {literal(versions)}\n\n\n{body}\n"
+    )
+
+
+def _imports(body: str) -> str:
+    """Standard library, others, ours: with a line between them."""
+    used = {home: [name for name in names if re.search(rf"\b{name}\b", body)] for home, names in _IMPORTS.items()}
+    lines = {home: f"from {home} import {', '.join(names)}\n" for home, names in used.items() if names}
+    groups = (("typing",), ("msgspec",), ("portico", "portico.client.results"))
+    return "\n".join(said for group in groups if (said := "".join(lines.get(home, "") for home in group)))
+
+
+def _renamed(models: Iterable[Model]) -> dict[str, str]:
+    taken = set(_TAKEN)
+    return {one.name: unique(one.name, taken) for one in models}
+
+
+def _docstring(words: str, depth: int) -> str:
+    indent = "    " * depth
+    paragraphs = prose(words).split("\n\n")
+    lines = [textwrap.fill(" ".join(one.split()), WIDTH - len(indent)) for one in paragraphs if one.strip()]
+    body = "\n\n".join(lines).replace("\\", "\\\\").replace('"""', '\\"\\"\\"')
+    body = f'{body[:-1]}\\"' if body.endswith('"') else body
+    body = body.replace("\n", f"\n{indent}").replace(f"\n{indent}\n", "\n\n")
+    return f'{indent}"""{body}"""' if "\n" not in body else f'{indent}"""{body}\n{indent}"""'
+
+
+def _comment(member: Member, indent: str) -> str:
+    said = "; ".join(one for one in (" ".join(visible(member.description).split()), *map(visible, member.notes)) if one)
+    return "".join(f"{indent}# {line}\n" for line in textwrap.wrap(said, WIDTH - len(indent) - 2))
+
+
+# Types
+
+
+def _type(kind: Type, models: dict[str, str]) -> str:
+    if isinstance(kind, shapes.Basic):
+        return _BASIC[kind.kind]
+    if isinstance(kind, shapes.Values):
+        return f"Literal[{', '.join(literal(value) for value in kind.values)}]"
+    if isinstance(kind, shapes.Array):
+        return f"list[{_type(kind.item, models)}]"
+    if isinstance(kind, shapes.Places):
+        return f"list[{_either(kind.items, models)}]"
+    if isinstance(kind, shapes.Mapping):
+        return f"dict[str, {_type(kind.value, models)}]"
+    return models[kind.name] if isinstance(kind, shapes.Reference) else _either(kind.options, models)
+
+
+def _either(kinds: Iterable[Type], models: dict[str, str]) -> str:
+    found = list(dict.fromkeys(_type(one, models) for one in kinds))
+    return "Any" if "Any" in found else " | ".join(found)
+
+
+def _is_plain(name: str) -> bool:
+    # Names with two underscores in front become others inside a class.
+    return name.isidentifier() and name.isascii() and not keyword.iskeyword(name) and not name.startswith("__")
+
+
+def _model(model: Model, models: dict[str, str]) -> str:
+    name = models[model.name]
+    if not all(_is_plain(one.name) for one in model.members):
+        members = "".join(f"        {text(one.name)}: {text(_member(one, models))},\n" for one in model.members)
+        return f"{name} = TypedDict(\n    {text(name)},\n    {{\n{members}    }},\n)"
+    said = _docstring(model.description, 1) + "\n\n" if model.description.strip() else ""
+    members = "".join(f"{_comment(one, '    ')}    {one.name}: {_member(one, models)}\n" for one in model.members)
+    return f"class {name}(TypedDict):\n{said}{members or '    pass'}".rstrip()
+
+
+def _member(member: Member, models: dict[str, str]) -> str:
+    kind = _type(member.type, models)
+    return kind if member.required else f"NotRequired[{kind}]"
+
+
+# Methods
+
+
+def _class(name: str, surface: Surface, models: dict[str, str]) -> str:
+    taken = {"__init__"}
+    methods = [_method(one, models, unique(_safe(snake(one.tool.name)), taken)) for one in surface.methods]
+    said = f"The tools of {surface.contract.server or 'a server'}. The client has to be open."
+    head = (
+        f"class {name}:\n{_docstring(said, 1)}\n\n"
+        "    def __init__(self, client: Client) -> None:\n        self._client = client"
+    )
+    return "\n\n".join([head, *methods])
+
+
+def _safe(name: str) -> str:
+    return f"{name}_" if keyword.iskeyword(name) else name
+
+
+def _method(method: Method, models: dict[str, str], name: str) -> str:
+    taken = {"self", "given", "said", "more", *models.values(), *_TAKEN}
+    members = sorted(method.arguments.members, key=lambda member: not member.required)
+    names = {one.name: unique(_safe(snake(one.name)), taken) for one in members}
+    lines = [f"        {names[one.name]}: {_parameter(one, models)},\n" for one in members]
+    if method.arguments.is_open:
+        lines.append("        **more: Any,\n")
+    parameters = (
+        f"\n        self,\n{'' if not members else '        *,' + chr(10)}{''.join(lines)}    " if lines else "self"
+    )
+    result = "CallToolResult" if method.result is None else _type(method.result, models)
+    head = f"    async def {name}({parameters}) -> {result}:\n{_docstring(_about(method, names), 2)}\n"
+    return head + _body(method, names, result)
+
+
+def _parameter(member: Member, models: dict[str, str]) -> str:
+    kind = _type(member.type, models)
+    return kind if member.required else f"{kind} | UnsetType = UNSET"
+
+
+def _about(method: Method, names: dict[str, str]) -> str:
+    said = [method.tool.description.strip() or method.tool.title or method.tool.name]
+    for member in method.arguments.members:
+        words = "; ".join(one for one in (member.description, *member.notes) if one)
+        if words:
+            said.append(f"{names[member.name]}: {words}")
+    return "\n\n".join(said)
+
+
+def _body(method: Method, names: dict[str, str], result: str) -> str:
+    pairs = "".join(f"            {text(name)}: {given},\n" for name, given in names.items())
+    more = "            **more,\n" if method.arguments.is_open else ""
+    given = f"{{\n{pairs}{more}        }}" if pairs or more else "{}"
+    lines = [f"given: dict[str, Any] = {given}"]
+    if any(not member.required for member in method.arguments.members):
+        lines.append("given = {name: value for name, value in given.items() if value is not UNSET}")
+    if method.result is None:
+        lines.append(f"return await self._client.call_tool({text(method.tool.name)}, given)")
+    else:
+        lines.append(f"said = await self._client.call_tool({text(method.tool.name)}, given, returns=Any)")
+        lines.append(f"return cast({text(result)}, said.data)")
+    return "".join(f"        {one}\n" for one in lines).rstrip()

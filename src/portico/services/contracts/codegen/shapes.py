@@ -1,0 +1,256 @@
+"""Schemas as types: objects with names, and what they are made of. Each language writes these in its own way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from msgspec import Struct, field
+
+from portico.services.contracts import schemas
+from portico.services.contracts.codegen.naming import pascal, unique
+from portico.services.contracts.definitions import Contract, Definition
+from portico.services.contracts.schemas import Schema, options_of, properties_of, required_of, resolved, types_of
+
+DEEPEST = 24
+MOST_MODELS = 2000
+MOST_LITERALS = 200
+
+_NOTED = (
+    *("format", "pattern", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
+    *("minLength", "maxLength", "minItems", "maxItems", "multipleOf", "default"),
+)
+
+
+class Basic(Struct, frozen=True):
+    """`string`, `integer`, `number`, `boolean`, `null`, `object` with anything in it, or `any`."""
+
+    kind: str
+
+
+class Values(Struct, frozen=True):
+    """One of a few values: texts, numbers, true, false, null."""
+
+    values: tuple[Any, ...]
+
+
+class Array(Struct, frozen=True):
+    item: Type
+
+
+class Places(Struct, frozen=True):
+    """An array with something else at each place."""
+
+    items: tuple[Type, ...]
+
+
+class Mapping(Struct, frozen=True):
+    """An object with any names in it, and one type for all of them."""
+
+    value: Type
+
+
+class Union(Struct, frozen=True):
+    options: tuple[Type, ...]
+
+
+class Reference(Struct, frozen=True):
+    """A Model, by its name."""
+
+    name: str
+
+
+Type = Basic | Values | Array | Places | Mapping | Union | Reference
+
+ANY = Basic("any")
+
+
+class Member(Struct, frozen=True):
+    name: str
+    type: Type
+    required: bool
+    description: str = ""
+    notes: tuple[str, ...] = ()
+
+
+class Model(Struct):
+    """An object that has a name in the generated code."""
+
+    name: str
+    description: str
+    members: list[Member] = field(default_factory=list)
+    # Whether there may be other members too.
+    is_open: bool = False
+
+
+class Method(Struct, frozen=True):
+    """One tool: what it takes, and what it gives; None where nothing is promised about that."""
+
+    tool: Definition
+    arguments: Model
+    result: Type | None
+
+
+class Surface(Struct, frozen=True):
+    """All that is written for one server."""
+
+    contract: Contract
+    models: list[Model]
+    methods: list[Method]
+
+
+def surface(contract: Contract, tools: Iterable[Definition]) -> Surface:
+    taken: set[str] = set()
+    models: list[Model] = []
+    methods = []
+    for tool in tools:
+        stem = unique(pascal(tool.name), taken)
+        arguments = _Writer(tool.input_schema, stem, taken, models).arguments()
+        result = None
+        if tool.output_schema is not None:
+            # The value itself: what older revisions wrap it in is taken off by whoever calls.
+            result = _Writer(schemas.unwrapped(tool.output_schema), stem, taken, models).result()
+        methods.append(Method(tool, arguments, result))
+    return Surface(contract, models, methods)
+
+
+class _Writer:
+    def __init__(self, root: Schema, stem: str, taken: set[str], models: list[Model]) -> None:
+        self._root, self._stem, self._taken, self._models = root, stem, taken, models
+        self._known: dict[str, Type] = {}
+        self._begun: set[str] = set()
+
+    def arguments(self) -> Model:
+        """Always an object, whatever the schema says."""
+        whole = self._flat(resolved(self._root, self._root))
+        model = self._model(whole, f"{self._stem}Arguments", DEEPEST)
+        if "additionalProperties" not in whole and model.members:
+            model.is_open = False
+        return model
+
+    def result(self) -> Type:
+        return self.type(self._root, f"{self._stem}Result", DEEPEST)
+
+    def type(self, schema: Any, name: str, depth: int) -> Type:
+        if not isinstance(schema, dict) or depth < 0:
+            return ANY
+        reference = schema.get("$ref")
+        if isinstance(reference, str):
+            return self._referred(schema, reference, depth)
+        return self._of(schema, name, depth, None)
+
+    def _referred(self, schema: Schema, reference: str, depth: int) -> Type:
+        """Each once. What contains itself and is no object has no name that could stand for it."""
+        known = self._known.get(reference)
+        if known is not None or reference in self._begun:
+            return known or ANY
+        self._begun.add(reference)
+        label = pascal(reference.rpartition("/")[2]) if reference != "#" else "Whole"
+        found = self._of(resolved(schema, self._root), f"{self._stem}{label}", depth, reference)
+        self._begun.discard(reference)
+        self._known[reference] = found
+        return found
+
+    def _of(self, schema: Schema, name: str, depth: int, reference: str | None) -> Type:
+        values = _values(schema)
+        if values is not None:
+            return Values(values)
+        whole = self._merged(schema)
+        options = [one for one in options_of(whole) if isinstance(one, dict)]
+        if options and not all(_only_requires(one) for one in options):
+            return self._union(whole, options, name, depth)
+        kinds = types_of(whole) or (["object"] if properties_of(whole) else [])
+        if not kinds:
+            return ANY
+        found = tuple(dict.fromkeys(self._kind(kind, whole, name, depth, reference) for kind in kinds))
+        return found[0] if len(found) == 1 else Union(found)
+
+    def _kind(self, kind: str, schema: Schema, name: str, depth: int, reference: str | None) -> Type:
+        if kind == "array":
+            first = schema.get("prefixItems")
+            if isinstance(first, list) and first:
+                items = [self.type(one, f"{name}{at + 1}", depth - 1) for at, one in enumerate(first[:MOST_LITERALS])]
+                return Places(tuple(items))
+            return Array(self.type(schema.get("items"), f"{name}Item", depth - 1))
+        if kind != "object":
+            return Basic(kind)
+        rest = schema.get("additionalProperties")
+        if not properties_of(schema):
+            return Mapping(self.type(rest, f"{name}Value", depth - 1)) if isinstance(rest, dict) else Basic("object")
+        if len(self._models) >= MOST_MODELS:
+            return Basic("object")
+        return Reference(self._model(schema, name, depth, reference).name)
+
+    def _model(self, schema: Schema, name: str, depth: int, reference: str | None = None) -> Model:
+        rest = schema.get("additionalProperties", True)
+        model = Model(unique(name, self._taken), str(schema.get("description") or ""), is_open=rest is not False)
+        self._models.append(model)
+        if reference is not None:
+            # Known before its members are looked at, for it may contain itself.
+            self._known[reference] = Reference(model.name)
+        required = required_of(schema)
+        for member, one in properties_of(schema).items():
+            found = resolved(one, self._root)
+            kind = self.type(one, f"{name.removesuffix('Arguments').removesuffix('Result')}{pascal(member)}", depth - 1)
+            said = found.get("description") or found.get("title") or ""
+            model.members.append(Member(member, kind, member in required, str(said), _notes(found)))
+        return model
+
+    def _union(self, schema: Schema, options: list[Schema], name: str, depth: int) -> Type:
+        beside = {key: value for key, value in schema.items() if key not in ("anyOf", "oneOf")}
+        if properties_of(beside):
+            options = [_joined(beside, resolved(one, self._root)) for one in options]
+        several = sum(bool(properties_of(resolved(one, self._root))) for one in options) > 1
+        found: list[Type] = []
+        for at, one in enumerate(options):
+            kind = self.type(one, f"{name}{at + 1}" if several else name, depth - 1)
+            found += kind.options if isinstance(kind, Union) else [kind]
+        distinct = tuple(dict.fromkeys(found))
+        if ANY in distinct:
+            return ANY
+        return distinct[0] if len(distinct) == 1 else Union(distinct)
+
+    def _merged(self, schema: Schema) -> Schema:
+        """With what `allOf` adds, as far as these are objects."""
+        parts = schema.get("allOf")
+        whole = {key: value for key, value in schema.items() if key != "allOf"}
+        for part in parts[: schemas.MOST_PARTS] if isinstance(parts, list) else ():
+            whole = _joined(whole, resolved(part, self._root))
+        return whole
+
+    def _flat(self, schema: Schema) -> Schema:
+        """The arguments as one object: what only some alternatives have is optional."""
+        whole = self._merged(schema)
+        options = [self._merged(resolved(one, self._root)) for one in options_of(whole)]
+        known = dict(properties_of(whole))
+        for one in options:
+            known |= {name: value for name, value in properties_of(one).items() if name not in known}
+        required = [*required_of(whole)]
+        if options:
+            required += [name for name in required_of(options[0]) if all(name in required_of(one) for one in options)]
+        return {**whole, "properties": known, "required": required}
+
+
+def _joined(one: Schema, other: Schema) -> Schema:
+    known = {**properties_of(one), **properties_of(other)}
+    needed = list(dict.fromkeys([*required_of(one), *required_of(other)]))
+    return {**one, **other, **({"properties": known, "required": needed} if known else {})}
+
+
+def _only_requires(option: Schema) -> bool:
+    """An alternative that says nothing but which members have to be there."""
+    return option.keys() <= {"required", "title", "description"}
+
+
+def _values(schema: Schema) -> tuple[Any, ...] | None:
+    found = [schema["const"]] if "const" in schema else schema.get("enum")
+    if not isinstance(found, list) or not 0 < len(found) <= MOST_LITERALS:
+        return None
+    plain = all(value is None or type(value) in (str, int, bool) for value in found)
+    return tuple(found) if plain else None
+
+
+def _notes(schema: Schema) -> tuple[str, ...]:
+    """What the type does not say: bounds, formats, the default."""
+    said = [f"{key} {schemas.quoted(schema[key])}" for key in _NOTED if key in schema]
+    return (*said, "deprecated") if schema.get("deprecated") is True else tuple(said)

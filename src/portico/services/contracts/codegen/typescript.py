@@ -1,0 +1,208 @@
+"""A typed client in TypeScript: interfaces with JSDoc, and one method for each tool.
+
+It needs nothing but an object with `callTool`, which the official clients have."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+
+from portico.services.contracts.codegen import shapes
+from portico.services.contracts.codegen.naming import camel, pascal, unique
+from portico.services.contracts.codegen.shapes import Member, Method, Model, Surface, Type
+from portico.services.contracts.markdown import visible
+
+_BASIC = {
+    "string": "string",
+    "integer": "number",
+    "number": "number",
+    "boolean": "boolean",
+    "null": "null",
+    "object": "Record<string, unknown>",
+    "any": "unknown",
+}
+_TAKEN = {"Array", "Caller", "Error", "Promise", "Record", "ToolContent", "ToolFailure", "VERSIONS", "Object"}
+# Names that a method cannot have.
+_RESERVED = {"constructor", "prototype", "caller"}
+_IDENTIFIER = re.compile(r"[A-Za-z_$][A-Za-z0-9_$]*")
+
+_HEAD = """\
+/** Whatever calls tools. The official clients do, and so does any object with this one method. */
+export interface Caller {
+  callTool(params: { name: string; arguments?: Record<string, unknown> }): Promise<unknown>;
+}
+
+/** A tool that said no. */
+export class ToolFailure extends Error {}
+
+interface Said {
+  content?: Array<{ type?: string; text?: string }>;
+  structuredContent?: unknown;
+  isError?: boolean;
+}
+
+function received(said: unknown): Said & { text: string } {
+  const result = (said ?? {}) as Said;
+  const blocks = Array.isArray(result.content) ? result.content : [];
+  const text = blocks.map((block) => (block.type === "text" ? (block.text ?? "") : "")).join("");
+  if (result.isError) {
+    throw new ToolFailure(text);
+  }
+  return { ...result, text };
+}
+"""
+# How results are read, by what is promised about them; each is written where it is used.
+_READERS = {
+    "structured": """\
+function structured<T>(said: unknown): T {
+  return received(said).structuredContent as T;
+}
+""",
+    "unwrapped": """\
+/** Not an object: revisions before 2026-07-28 put one around it. */
+function unwrapped<T>(said: unknown): T {
+  const value = received(said).structuredContent;
+  const isWrapped = typeof value === "object" && value !== null && Object.keys(value).join() === "result";
+  return (isWrapped ? (value as { result: unknown }).result : value) as T;
+}
+""",
+    "content": """\
+/** What a tool gives that promises nothing about it. */
+export interface ToolContent {
+  /** All text of the result. */
+  text: string;
+  content: unknown[];
+}
+
+function content(said: unknown): ToolContent {
+  const { text, content: blocks } = received(said);
+  return { text, content: blocks ?? [] };
+}
+""",
+}
+
+
+def typescript(surface: Surface) -> str:
+    """The text of a module."""
+    taken = set(_TAKEN)
+    models = {one.name: unique(one.name, taken) for one in surface.models}
+    contract = surface.contract
+    said = f"Typed calls of the tools of {contract.server or 'a server'} {contract.version}. Generated: do not edit."
+    versions = "".join(
+        f"  {_text(one.tool.name)}: {_text(str(contract.version_of(one.tool)))},\n" for one in surface.methods
+    )
+    return "\n".join(
+        [
+            _doc([said], ""),
+            "/** The version of each tool that this was written for. */",
+            f"export const VERSIONS: Record<string, string> = {{\n{versions}}};\n",
+            *([_HEAD] if surface.methods else []),
+            *(text for reader, text in _READERS.items() if any(_reader(one) == reader for one in surface.methods)),
+            *(_model(one, models) for one in surface.models if one.members),
+            *([_class(unique(pascal(contract.server or "server"), taken), surface, models)] if surface.methods else []),
+        ]
+    )
+
+
+def _text(text: str) -> str:
+    return json.dumps(text)
+
+
+def _doc(lines: Iterable[str], indent: str) -> str:
+    """A JSDoc comment. Nothing that somebody else wrote can end it."""
+    said = [line for text in lines for line in visible(text).replace("*/", "*\\/").strip().splitlines()]
+    said = [line.strip() for line in said] or [""]
+    if len(said) == 1:
+        return f"{indent}/** {said[0]} */\n"
+    return f"{indent}/**\n" + "".join(f"{indent} * {line}".rstrip() + "\n" for line in said) + f"{indent} */\n"
+
+
+# Types
+
+
+def _type(kind: Type, models: dict[str, str]) -> str:
+    if isinstance(kind, shapes.Basic):
+        return _BASIC[kind.kind]
+    if isinstance(kind, shapes.Values):
+        return " | ".join(json.dumps(value) for value in kind.values)
+    if isinstance(kind, shapes.Array):
+        return f"Array<{_type(kind.item, models)}>"
+    if isinstance(kind, shapes.Places):
+        return f"[{', '.join(_type(one, models) for one in kind.items)}]"
+    if isinstance(kind, shapes.Mapping):
+        return f"Record<string, {_type(kind.value, models)}>"
+    if isinstance(kind, shapes.Reference):
+        return models[kind.name]
+    return " | ".join(dict.fromkeys(_type(one, models) for one in kind.options))
+
+
+def _key(name: str) -> str:
+    return name if _IDENTIFIER.fullmatch(name) else _text(name)
+
+
+def _model(model: Model, models: dict[str, str]) -> str:
+    members = "".join(_member(one, models) for one in model.members)
+    rest = "  [key: string]: unknown;\n" if model.is_open else ""
+    said = _doc([model.description], "") if model.description.strip() else ""
+    return f"{said}export interface {models[model.name]} {{\n{members}{rest}}}\n"
+
+
+def _member(member: Member, models: dict[str, str]) -> str:
+    notes = [
+        f"@{one}" if one == "deprecated" else f"@{one.partition(' ')[0]} {one.partition(' ')[2]}"
+        for one in member.notes
+    ]
+    lines = [one for one in (member.description, *notes) if one.strip()]
+    mark = "" if member.required else "?"
+    return f"{_doc(lines, '  ') if lines else ''}  {_key(member.name)}{mark}: {_type(member.type, models)};\n"
+
+
+# Methods
+
+
+def _class(name: str, surface: Surface, models: dict[str, str]) -> str:
+    taken = set(_RESERVED)
+    methods = [_method(one, models, unique(camel(one.tool.name), taken)) for one in surface.methods]
+    said = f"The tools of {surface.contract.server or 'a server'}."
+    head = (
+        f"{_doc([said], '')}"
+        f"export class {name} {{\n"
+        "  readonly #caller: Caller;\n\n"
+        "  constructor(caller: Caller) {\n    this.#caller = caller;\n  }\n"
+    )
+    return "\n".join([head, *methods]) + "}\n"
+
+
+def _method(method: Method, models: dict[str, str], name: str) -> str:
+    tool, takes = method.tool, method.arguments
+    needed = any(member.required for member in takes.members)
+    kind = models[takes.name] if takes.members else "Record<string, unknown>"
+    parameter = f"args: {kind}" if needed else f"args: {kind} = {{}}" if takes.members or takes.is_open else ""
+    given = "{ ...args }" if parameter else "{}"
+    result = "ToolContent" if method.result is None else _type(method.result, models)
+    read = "content" if method.result is None else f"{_reader(method)}<{result}>"
+    lines = [tool.description.strip() or tool.title or tool.name]
+    lines += [
+        f"@param args.{_param(one.name)} {' '.join(one.description.split())}"
+        for one in takes.members
+        if one.description
+    ]
+    return (
+        f"{_doc(lines, '  ')}"
+        f"  async {name}({parameter}): Promise<{result}> {{\n"
+        f"    return {read}(await this.#caller.callTool({{ name: {_text(tool.name)}, arguments: {given} }}));\n"
+        "  }\n"
+    )
+
+
+def _param(name: str) -> str:
+    return " ".join(visible(name).split())
+
+
+def _reader(method: Method) -> str:
+    kind = method.result
+    if kind is None:
+        return "content"
+    is_object = isinstance(kind, shapes.Reference | shapes.Mapping) or kind == shapes.Basic("object")
+    return "structured" if is_object else "unwrapped"

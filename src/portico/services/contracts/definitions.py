@@ -1,0 +1,207 @@
+"""What a server promises, as plain data: its tools' definitions, out of a list that may be anybody's."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+from msgspec import Struct, field
+
+from portico.services.contracts import names, versions
+from portico.services.contracts.schemas import UNREADABLE
+
+Schema = dict[str, Any]
+
+# Honest schemas have a few kilobytes, and a dozen levels.
+LONGEST_SCHEMA = 256 * 1024
+DEEPEST_SCHEMA = 128
+
+# The members of a listed tool's `_meta` that are read here.
+VERSION = "portico/version"
+INVOCATION = "portico/invocation"
+NOTES = "portico/spec"
+
+HINTS = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
+# What a hint means where nobody has given one (server/tools, ToolAnnotations).
+ASSUMED = {"readOnlyHint": False, "destructiveHint": True, "idempotentHint": False, "openWorldHint": True}
+
+
+class Failure(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One way in which a tool fails: the error's type, when it comes, and what its details hold."""
+
+    type: str
+    when: str
+    details: str = ""
+
+
+class Example(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    arguments: dict[str, Any]
+    data: dict[str, Any] | None = None
+    explanation: str | None = None
+
+
+class Notes(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the author of a tool adds to its specification, in `_meta` under `portico/spec`."""
+
+    use_cases: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    errors: list[Failure] = field(default_factory=list)
+    idempotency: str = ""
+    examples: list[Example] = field(default_factory=list)
+    security: list[str] = field(default_factory=list)
+
+
+class Definition(Struct, frozen=True, kw_only=True):
+    """One tool as it is promised."""
+
+    name: str
+    invocation: str
+    title: str = ""
+    description: str = ""
+    # As declared by the tool; empty if it declares none.
+    version: str = ""
+    input_schema: Schema = field(default_factory=dict)
+    output_schema: Schema | None = None
+    annotations: dict[str, Any] = field(default_factory=dict)
+    # Whether it may be called as a task: "forbidden" or nothing, "optional", "required".
+    task: str = ""
+    notes: Notes = Notes()
+    # Why the author's notes could not be read.
+    trouble: str = ""
+
+    def hint(self, name: str) -> bool:
+        said = self.annotations.get(name)
+        return said if isinstance(said, bool) else ASSUMED[name]
+
+
+class Contract(Struct, frozen=True, kw_only=True):
+    """Everything a server promises about its tools."""
+
+    server: str = ""
+    version: str = ""
+    # Of the protocol: what is listed differs a little from one to the next.
+    revision: str = ""
+    instructions: str = ""
+    tools: tuple[Definition, ...] = ()
+    # A file of specifications says nothing of titles, hints and tasks, and describes in words of its own.
+    in_full: bool = True
+
+    def find(self, name: str) -> Definition | None:
+        """By the name that is listed, or by the invocation name."""
+        return next((tool for tool in self.tools if tool.name == name), None) or next(
+            (tool for tool in self.tools if tool.invocation == name), None
+        )
+
+    def version_of(self, tool: Definition) -> versions.Version:
+        """The tool's own version, or the server's where it has none."""
+        return versions.parse(tool.version) or versions.guess(self.version)
+
+
+def contract_of(
+    listed: Iterable[Any], *, server: str = "", version: str = "", revision: str = "", instructions: str | None = None
+) -> Contract:
+    """A contract from the entries of `tools/list`, as JSON. What makes no sense in them is left out."""
+    tools: dict[str, Definition] = {}
+    taken: set[str] = set()
+    for entry in listed:
+        if isinstance(entry, Mapping) and isinstance(entry.get("name"), str) and entry["name"] not in tools:
+            tool = definition_of(entry, server, taken)
+            tools[tool.name] = tool
+            taken.add(tool.invocation)
+    return Contract(
+        server=server, version=version, revision=revision, instructions=instructions or "", tools=tuple(tools.values())
+    )
+
+
+def definition_of(entry: Mapping[str, Any], module: str = "", taken: Iterable[str] = ()) -> Definition:
+    """One entry of `tools/list`. `taken`: invocation names that others have."""
+    meta = _mapping(entry.get("_meta"))
+    name = str(entry["name"])
+    said = meta.get(INVOCATION)
+    wanted = said if isinstance(said, str) and names.is_invocation(said) else names.invocation(module, name)
+    notes, trouble = _notes(meta.get(NOTES))
+    takes, troubled = _schema(entry.get("inputSchema"))
+    gives, also = _schema(entry.get("outputSchema"))
+    return Definition(
+        name=name,
+        invocation=names.numbered(wanted, taken),
+        title=_text(entry.get("title")),
+        description=_text(entry.get("description")),
+        version=_text(meta.get(VERSION)),
+        input_schema=takes or {},
+        output_schema=gives,
+        annotations=dict(_mapping(entry.get("annotations"))),
+        task=_text(_mapping(entry.get("execution")).get("taskSupport")),
+        notes=notes,
+        trouble=trouble or troubled or also,
+    )
+
+
+def _schema(said: Any) -> tuple[Schema | None, str]:
+    """A schema that can be gone through. Of one that cannot only its fingerprint is kept, so that changes are seen."""
+    if not isinstance(said, Mapping):
+        return None, ""
+    if _is_shallow(said):
+        encoded = msgspec.json.encode(said)
+        if len(encoded) <= LONGEST_SCHEMA:
+            return dict(said), ""
+    else:
+        encoded = repr(said).encode(errors="backslashreplace")
+    fingerprint = hashlib.sha256(encoded).hexdigest()
+    why = f"a schema of it is longer than {LONGEST_SCHEMA} bytes, or deeper than {DEEPEST_SCHEMA} levels"
+    return {"type": "object", UNREADABLE: fingerprint}, why
+
+
+def _is_shallow(schema: Any) -> bool:
+    level = [schema]
+    for _ in range(DEEPEST_SCHEMA):
+        inside = [one for one in level if isinstance(one, dict | list)]
+        level = [part for one in inside for part in (one.values() if isinstance(one, dict) else one)]
+        if not level:
+            return True
+    return False
+
+
+def _notes(said: Any) -> tuple[Notes, str]:
+    if said is None:
+        return Notes(), ""
+    try:
+        return msgspec.convert(said, Notes), ""
+    except msgspec.ValidationError as failure:
+        return Notes(), f"its notes (_meta, {NOTES}) cannot be read: {str(failure).replace('`', chr(39))}"
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+# As JSON again
+
+
+def plain(tool: Definition) -> dict[str, Any]:
+    """All that is promised, as an entry of `tools/list` has it. Notes are no promise."""
+    said: dict[str, Any] = {"name": tool.name}
+    if tool.title:
+        said["title"] = tool.title
+    if tool.description:
+        said["description"] = tool.description
+    said["inputSchema"] = tool.input_schema
+    if tool.output_schema is not None:
+        said["outputSchema"] = tool.output_schema
+    if tool.annotations:
+        said["annotations"] = tool.annotations
+    if tool.task:
+        said["execution"] = {"taskSupport": tool.task}
+    meta = {VERSION: tool.version} if tool.version else {}
+    return {**said, "_meta": {**meta, INVOCATION: tool.invocation}}
+
+
+def digest(tool: Definition) -> str:
+    """A fingerprint of the promise: the same wherever the members of its objects happen to stand."""
+    return hashlib.sha256(msgspec.json.encode(plain(tool), order="sorted")).hexdigest()

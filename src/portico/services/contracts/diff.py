@@ -1,0 +1,282 @@
+"""Two versions of a tool, or of all tools of a server: what has changed, how bad that is, and what callers must do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from portico.services.contracts import schemas, versions
+from portico.services.contracts.definitions import ASSUMED, HINTS, Contract, Definition
+from portico.services.contracts.shifts import Effect, Shift, shifts
+from portico.services.contracts.versions import LEVELS, Level
+
+Place = Literal["tool", "input", "output", "server"]
+
+MOST_CHANGES = 1000
+
+_INPUT: dict[Effect, Level] = {
+    "wider": "minor",
+    "narrower": "breaking",
+    "changed": "breaking",
+    "added": "minor",
+    "added required": "breaking",
+    "removed": "breaking",
+    "open": "minor",
+    "closed": "breaking",
+    "default": "minor",
+    "words": "patch",
+}
+# What a tool gives may become more certain, not less; more members are no harm to anybody who reads by name.
+_OUTPUT: dict[Effect, Level] = {
+    "wider": "breaking",
+    "narrower": "minor",
+    "changed": "breaking",
+    "added": "minor",
+    "added required": "minor",
+    "removed": "breaking",
+    "open": "minor",
+    "closed": "minor",
+    "default": "patch",
+    "words": "patch",
+}
+# Each hint, the value that asks for more care, and what that means.
+_CARE = {
+    "readOnlyHint": (False, "may change something now", "only reads now"),
+    "destructiveHint": (True, "may delete something now", "deletes nothing now"),
+    "idempotentHint": (False, "must not be repeated without harm any more", "may be repeated without harm now"),
+    "openWorldHint": (True, "reaches outside the server now", "stays inside the server now"),
+}
+
+
+class Change(Struct, frozen=True):
+    """One change: how bad it is, why, and what callers have to do about it, if anything."""
+
+    tool: str
+    level: Level
+    place: Place
+    path: str
+    reason: str
+    migration: str = ""
+
+
+class Verdict(Struct, frozen=True):
+    """What the changes of one tool demand of its version, and whether it got that."""
+
+    tool: str
+    level: Level
+    old: str
+    new: str
+    demanded: str
+    is_declared: bool
+
+
+class Difference(Struct, frozen=True):
+    level: Level
+    changes: list[Change]
+    verdicts: list[Verdict]
+
+    @property
+    def undeclared(self) -> list[Verdict]:
+        return [one for one in self.verdicts if not one.is_declared]
+
+    def at_least(self, level: Level) -> list[Change]:
+        return [one for one in self.changes if LEVELS.index(one.level) >= LEVELS.index(level)]
+
+
+def diff(old: Contract, new: Contract) -> Difference:
+    """From what was promised to what is."""
+    changes: list[Change] = []
+    verdicts: list[Verdict] = []
+    pairs = _pairs(old, new)
+    for before, after in pairs:
+        found = list(_changes(before, after, old, new, pairs))
+        changes += found[: MOST_CHANGES - len(changes)]
+        if found:
+            verdicts.append(_verdict(before, after, old, new, versions.worst([one.level for one in found])))
+    if old.instructions != new.instructions and old.in_full and new.in_full:
+        said = "the instructions, which models read before they use any tool, are others"
+        changes.append(Change("", "patch", "server", "instructions", said))
+    return Difference(versions.worst([one.level for one in changes]), changes, verdicts)
+
+
+Pair = tuple[Definition | None, Definition | None]
+
+
+def _pairs(old: Contract, new: Contract) -> list[Pair]:
+    """Each tool of before with what it is now, then those that are new."""
+    pairs: list[Pair] = []
+    met: set[str] = set()
+    for tool in old.tools:
+        now = new.find(tool.name) or new.find(tool.invocation)
+        now = None if now is not None and now.name in met else now
+        pairs.append((tool, now))
+        if now is not None:
+            met.add(now.name)
+    return pairs + [(None, tool) for tool in new.tools if tool.name not in met]
+
+
+def _verdict(
+    before: Definition | None, after: Definition | None, old: Contract, new: Contract, level: Level
+) -> Verdict:
+    name = _name(after or before)
+    if before is None:
+        version = str(new.version_of(after)) if after is not None else ""
+        return Verdict(name, level, "", version, "", True)
+    was = old.version_of(before)
+    if after is None:
+        # A tool that is gone has no version: then the server's counts.
+        was = versions.guess(old.version)
+        now = versions.guess(new.version)
+    else:
+        now = new.version_of(after)
+    least = versions.demanded(was, level)
+    return Verdict(name, level, str(was), "" if after is None else str(now), str(least), now >= least)
+
+
+def _name(tool: Definition | None) -> str:
+    return tool.name if tool is not None else ""
+
+
+# One tool
+
+
+def _changes(
+    before: Definition | None, after: Definition | None, old: Contract, new: Contract, pairs: list[Pair]
+) -> Iterator[Change]:
+    if before is None:
+        assert after is not None
+        yield Change(after.name, "minor", "tool", "", "the tool is new")
+    elif after is None:
+        yield _removed(before, pairs)
+    else:
+        if old.in_full and new.in_full:
+            yield from _texts(before, after)
+            yield from _hints(before, after)
+            yield from _tasks(before, after)
+        yield from _inputs(before, after, words=old.in_full and new.in_full)
+        yield from _outputs(before, after, words=old.in_full and new.in_full)
+
+
+def _removed(tool: Definition, pairs: list[Pair]) -> Change:
+    heirs = [one for was, one in pairs if was is None and one is not None and _promises(one) == _promises(tool)]
+    todo = f"Call `{heirs[0].name}`, which takes and gives the same." if heirs else "Do without it."
+    return Change(tool.name, "breaking", "tool", "", "the tool was removed", todo)
+
+
+def _promises(tool: Definition) -> tuple[Any, Any]:
+    return tool.input_schema, tool.output_schema
+
+
+def _texts(before: Definition, after: Definition) -> Iterator[Change]:
+    for word in ("title", "description"):
+        if getattr(before, word) != getattr(after, word):
+            yield Change(after.name, "patch", "tool", word, f"the {word} is another")
+
+
+def _hints(before: Definition, after: Definition) -> Iterator[Change]:
+    for hint in HINTS:
+        was, now = before.hint(hint), after.hint(hint)
+        careful, worse, better = _CARE[hint]
+        if was == now:
+            if before.annotations.get(hint) != after.annotations.get(hint):
+                said = f"{hint} is {'said' if hint in after.annotations else 'left unsaid'}, and means the same"
+                yield Change(after.name, "patch", "tool", hint, said)
+        elif now is careful:
+            todo = f"Decide anew whether it may be called without asking: {hint} is {_json(now)}."
+            yield Change(after.name, "breaking", "tool", hint, f"it {worse}", todo)
+        else:
+            yield Change(after.name, "minor", "tool", hint, f"it {better}")
+    others = {**before.annotations, **after.annotations}.keys() - ASSUMED.keys()
+    for name in sorted(others):
+        if before.annotations.get(name) != after.annotations.get(name):
+            yield Change(after.name, "patch", "tool", name, f"the annotation {name} is another")
+
+
+def _json(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def _tasks(before: Definition, after: Definition) -> Iterator[Change]:
+    was, now = (one.task or "forbidden" for one in (before, after))
+    if was == now:
+        return
+    level: Level = "minor" if now == "optional" else "breaking"
+    todo = {"required": "Call it as a task.", "forbidden": "Call it as an ordinary call."}.get(now, "")
+    yield Change(after.name, level, "tool", "taskSupport", f"running as a task is {now} now, and was {was}", todo)
+
+
+def _inputs(before: Definition, after: Definition, *, words: bool) -> Iterator[Change]:
+    for shift in shifts(before.input_schema, after.input_schema):
+        if words or shift.effect not in ("words", "default"):
+            what = f"the parameter `{shift.path}`" if shift.path else "the object of arguments"
+            level = _INPUT[shift.effect]
+            todo = _input_todo(shift) if level == "breaking" else ""
+            yield Change(after.name, level, "input", shift.path, f"{what} {shift.said}", todo)
+
+
+def _input_todo(shift: Shift) -> str:
+    if shift.effect == "removed":
+        return f"Leave out `{shift.path}`."
+    if shift.effect == "added required" or shift.said == "is required now":
+        return f"Give `{shift.path}` with every call."
+    if shift.effect == "closed":
+        return "Leave out members that the schema does not name."
+    return f"Look at what you give as `{shift.path}`: it {shift.said}." if shift.path else "Look at what you give."
+
+
+def _outputs(before: Definition, after: Definition, *, words: bool) -> Iterator[Change]:
+    was, now = before.output_schema, after.output_schema
+    if was is None and now is None:
+        return
+    if now is None:
+        yield Change(after.name, "breaking", "output", "", "nothing is promised about what it gives any more", _LOOK)
+    elif was is None:
+        yield Change(after.name, "minor", "output", "", "what it gives has a schema now")
+    else:
+        for shift in shifts(schemas.data_schema(was), schemas.data_schema(now)):
+            if words or shift.effect not in ("words", "default"):
+                what = f"the field `{shift.path}`" if shift.path else "what it gives"
+                level = _OUTPUT[shift.effect]
+                todo = _output_todo(shift) if level == "breaking" else ""
+                yield Change(after.name, level, "output", shift.path, f"{what} {shift.said}", todo)
+
+
+_LOOK = "Look at what it gives before you use it."
+
+
+def _output_todo(shift: Shift) -> str:
+    if shift.effect == "removed":
+        return f"Do without `{shift.path}` in results."
+    if shift.said == "is optional now":
+        return f"Be prepared for results without `{shift.path}`."
+    return f"Be prepared in results: `{shift.path}` {shift.said}." if shift.path else _LOOK
+
+
+# For people
+
+
+def migration(difference: Difference) -> str:
+    """A guide for those who call these tools, in Markdown: what they have to do, tool by tool."""
+    tools = list(dict.fromkeys(one.tool for one in difference.changes if one.migration))
+    if not tools:
+        return "# Migration\n\nNothing has to be done: every call that was right still is.\n"
+    said = ["# Migration"]
+    for name in tools:
+        verdict = next((one for one in difference.verdicts if one.tool == name), None)
+        said.append(f"## `{name}`{_steps(verdict)}")
+        said.append(
+            "\n".join(
+                f"- {one.reason[:1].upper()}{one.reason[1:]}. {one.migration}"
+                for one in difference.changes
+                if one.tool == name and one.migration
+            )
+        )
+    return "\n\n".join(said) + "\n"
+
+
+def _steps(verdict: Verdict | None) -> str:
+    if verdict is None or not verdict.old:
+        return ""
+    return f" ({verdict.old} to {verdict.new})" if verdict.new else f" (last in {verdict.old})"

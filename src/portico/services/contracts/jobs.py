@@ -1,0 +1,141 @@
+"""Calls that go on by themselves: started now, asked about later, for clients that know nothing of tasks.
+
+They are kept in memory, and end with the server. What has to survive that is a task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct, field
+
+from portico.services.contracts import outcomes
+from portico.services.contracts.outcomes import Outcome
+from portico.wire import notices
+
+MOST_RUNNING = 32
+MOST_KEPT = 500
+MOST_LINES = 200
+LONGEST_LINE = 2000
+LARGEST = 4 * 1024 * 1024
+
+Status = Literal["working", "completed", "failed", "cancelled"]
+Work = Callable[["Job"], Awaitable[Outcome]]
+
+
+class Full(Exception):
+    """There are too many of them."""
+
+
+class Line(Struct, frozen=True):
+    """Something that was said on the way."""
+
+    number: int
+    level: str
+    text: str
+
+
+class Job(Struct, eq=False):
+    id: str
+    tool: str
+    owner: str
+    started: float
+    status: Status = "working"
+    ended: float | None = None
+    progress: float | None = None
+    total: float | None = None
+    message: str = ""
+    lines: list[Line] = field(default_factory=list)
+    said: int = 0
+    outcome: Outcome | None = None
+    task: asyncio.Task[None] | None = None
+
+    def hear(self, method: str, params: Any) -> None:
+        """A notification on the way: how far it is, or what it logs."""
+        if method == notices.PROGRESS:
+            self.progress, self.total = params.progress, params.total
+            self.message = (params.message or self.message)[:LONGEST_LINE]
+        elif method == notices.MESSAGE:
+            text = params.data if isinstance(params.data, str) else msgspec.json.encode(params.data).decode()
+            self.said += 1
+            self.lines.append(Line(self.said, params.level, text[:LONGEST_LINE]))
+            del self.lines[:-MOST_LINES]
+
+
+class Jobs:
+    def __init__(
+        self, *, longest: float = 3600.0, kept_for: float = 3600.0, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._longest, self._kept_for, self._clock = longest, kept_for, clock
+        self._jobs: dict[str, Job] = {}
+
+    def start(self, tool: str, owner: str, work: Work) -> Job:
+        """Raises Full."""
+        self._forget()
+        running = sum(job.status == "working" for job in self._jobs.values())
+        if running >= MOST_RUNNING:
+            raise Full(f"{running} calls are running already, which is the most.")
+        job = Job(f"job_{secrets.token_urlsafe(18)}", tool, owner, self._clock())
+        self._jobs[job.id] = job
+        job.task = asyncio.get_running_loop().create_task(self._run(job, work))
+        return job
+
+    async def _run(self, job: Job, work: Work) -> None:
+        status: Status = "completed"
+        try:
+            async with asyncio.timeout(self._longest):
+                job.outcome = _within(await work(job))
+            status = "failed" if job.outcome["status"] == "failure" else "completed"
+        except TimeoutError:
+            said = f"{job.tool} did not finish within {self._longest:g} s."
+            job.outcome, status = outcomes.failure("TimeoutError", said), "failed"
+        except asyncio.CancelledError:
+            job.outcome = outcomes.failure("ToolExecutionError", "The call was cancelled.")
+            status = "cancelled"
+            raise
+        finally:
+            job.status, job.ended = status, self._clock()
+
+    def find(self, id: str, owner: str) -> Job | None:
+        """Only whoever started it finds it."""
+        self._forget()
+        job = self._jobs.get(id)
+        return job if job is not None and job.owner == owner else None
+
+    async def wait(self, job: Job, seconds: float) -> None:
+        """Until it has ended, or for so long."""
+        if job.task is not None and seconds > 0:
+            await asyncio.wait([job.task], timeout=seconds)
+
+    async def cancel(self, job: Job) -> None:
+        if job.task is not None:
+            job.task.cancel()
+            await asyncio.wait([job.task], timeout=1.0)
+
+    async def close(self) -> None:
+        running = [job.task for job in self._jobs.values() if job.task is not None and not job.task.done()]
+        for task in running:
+            task.cancel()
+        if running:
+            await asyncio.wait(running, timeout=5.0)
+
+    def _forget(self) -> None:
+        """What has ended long ago, and of the rest the oldest where there are too many."""
+        ended = sorted((job for job in self._jobs.values() if job.ended is not None), key=lambda job: job.ended or 0.0)
+        before = self._clock() - self._kept_for
+        excess = len(self._jobs) - MOST_KEPT
+        for at, job in enumerate(ended):
+            if at < excess or (job.ended or 0.0) < before:
+                del self._jobs[job.id]
+
+
+def _within(outcome: Outcome) -> Outcome:
+    size = len(msgspec.json.encode(outcome))
+    if size <= LARGEST:
+        return outcome
+    return outcomes.failure("ToolExecutionError", f"The result has {size} bytes, and at most {LARGEST} are kept.")

@@ -1,0 +1,302 @@
+"""Is a specification complete, and does it hold together? Each finding has its line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator, Iterator
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from portico.services.contracts import names, published, schemas, versions
+from portico.services.contracts.markdown import Fence, Table, visible
+from portico.services.contracts.schemas import Schema, properties_of, required_of
+from portico.services.contracts.specification import CHAPTERS, ORDER, NotJson, Section, Written, decoded, read
+
+MOST_FINDINGS = 1000
+
+Severity = Literal["error", "warning"]
+_TITLES = {chapter.key: chapter.title for chapter in CHAPTERS}
+_STATED = re.compile(r"\bidempoten", re.IGNORECASE)
+_TYPE = re.compile(r"\b[A-Z][A-Za-z]*(?:Error|NotFound|Exceeded)\b")
+
+
+class Finding(Struct, frozen=True):
+    """One thing that is wrong: an error, or something that could be better."""
+
+    line: int
+    severity: Severity
+    rule: str
+    message: str
+    tool: str = ""
+
+
+def lint(text: str) -> list[Finding]:
+    """Everything that is wrong with a file of specifications, from the top."""
+    found: list[Finding] = []
+    seen: set[str] = set()
+    for written in read(text):
+        for finding in _Linter(written, seen).findings():
+            found.append(finding)
+            if len(found) >= MOST_FINDINGS:
+                return found
+    return sorted(found, key=lambda finding: finding.line)
+
+
+class _Linter:
+    def __init__(self, written: Written, seen: set[str]) -> None:
+        self._written = written
+        self._seen = seen
+        self._name = written.invocation[0] or written.name
+
+    def findings(self) -> Iterator[Finding]:
+        yield from self._head()
+        yield from self._sections()
+        yield from self._invocation()
+        arguments = yield from self._schema("input", "Parameter")
+        data = yield from self._schema("output", "Field")
+        yield from self._outputs(data)
+        yield from self._errors()
+        yield from self._idempotency()
+        yield from self._examples(arguments, data)
+        yield from self._security()
+
+    def _error(self, line: int, rule: str, message: str) -> Finding:
+        return Finding(line, "error", rule, message, self._name)
+
+    def _warning(self, line: int, rule: str, message: str) -> Finding:
+        return Finding(line, "warning", rule, message, self._name)
+
+    def _filled(self, key: str) -> Section | None:
+        section = self._written.section(key)
+        return None if section is None or section.is_empty else section
+
+    # What has to be there
+
+    def _head(self) -> Iterator[Finding]:
+        tool = self._written
+        if not tool.name:
+            yield self._error(tool.line, "tool", "there is no heading `## Tool: `module_name.tool_name``")
+        if not tool.version_line:
+            yield self._error(tool.line, "version", "there is no line `**Version**: X.Y.Z` below the tool's heading")
+        elif versions.parse(tool.version) is None:
+            yield self._error(tool.version_line, "version", f"{tool.version!r} is no semantic version X.Y.Z")
+
+    def _sections(self) -> Iterator[Finding]:
+        found = [section.key for section in self._written.sections]
+        for number, key in enumerate(ORDER, 1):
+            section = self._written.section(key)
+            if section is None:
+                yield self._error(self._written.line, "section", f"section {number} is missing: {_TITLES[key]}")
+            elif section.is_empty:
+                yield self._error(section.line, "section", f"section {number} is empty: {_TITLES[key]}")
+        for at, section in enumerate(self._written.sections):
+            if section.key in found[:at]:
+                yield self._error(section.line, "section", f"there are two sections {_TITLES[section.key]}")
+        first = list(dict.fromkeys(found))
+        ordered = sorted(first, key=ORDER.index)
+        if first != ordered:
+            wrong = next(key for key, right in zip(first, ordered, strict=True) if key != right)
+            section = self._written.section(wrong)
+            line = section.line if section is not None else self._written.line
+            yield self._error(line, "order", f"{_TITLES[wrong]} does not stand in its place: the order is fixed")
+
+    def _invocation(self) -> Iterator[Finding]:
+        if self._filled("invocation") is None:
+            return
+        name, line = self._written.invocation
+        if not names.is_invocation(name):
+            yield self._error(line, "invocation", f"{name!r} is no invocation name: lower case, module_name.tool_name")
+        if self._written.name and self._written.name != name:
+            yield self._error(line, "invocation", f"the heading says {self._written.name!r}, and this {name!r}")
+        if name in self._seen:
+            yield self._error(line, "invocation", f"{name!r} is specified twice")
+        self._seen.add(name)
+
+    # Schemas and their tables
+
+    def _schema(self, key: str, subject: str) -> Generator[Finding, None, Schema | None]:
+        section = self._filled(key)
+        if section is None:
+            return None
+        if not section.tables:
+            yield self._error(
+                section.line, "table", f"{_TITLES[key]} has no table with one row for each {subject.lower()}"
+            )
+        blocks = _json_blocks(section)
+        if not blocks:
+            yield self._error(section.line, "schema", f"{_TITLES[key]} has no JSON Schema in a block of ```json")
+            return None
+        try:
+            schema: Schema = decoded(blocks[0])
+        except NotJson as failure:
+            yield self._error(failure.line, "schema", str(failure))
+            return None
+        wrong = _unfit(schema)
+        if wrong:
+            yield self._error(blocks[0].line, "schema", wrong)
+            return None
+        yield from self._vocabulary(schema, blocks[0].line)
+        if section.tables:
+            yield from self._table(section.tables[0], schema, subject)
+        return schema
+
+    def _vocabulary(self, schema: Schema, line: int) -> Iterator[Finding]:
+        for one in schemas.fields(schema):
+            if not one.schema.get("description"):
+                yield self._warning(line, "vocabulary", f"{one.name!r} has no description in the schema")
+            if schemas.words(one.schema, schema) == "any" and len(one.schema) < 2:
+                yield self._warning(line, "vocabulary", f"{one.name!r} has no type in the schema")
+
+    def _table(self, table: Table, schema: Schema, subject: str) -> Iterator[Finding]:
+        known = properties_of(schema)
+        named = {_bare(row[0]): (line, row) for line, row in table.rows if row}
+        required = {_bare(name) for name in required_of(schema)}
+        shown = {_bare(name): name for name in known}
+        for bare, name in shown.items():
+            if bare not in named:
+                yield self._error(table.line, "table", f"the table has no row for {name!r}, which is in the schema")
+        for name, (line, _) in named.items():
+            top = name.split(".")[0].removesuffix("[]")
+            if known and name not in shown and top not in shown and not name.startswith("("):
+                yield self._error(line, "table", f"{subject.lower()} {name!r} is not in the schema")
+        wanted = [at for at, heading in enumerate(table.headings) if heading.lower() == "required"]
+        if subject == "Parameter" and known:
+            if not wanted:
+                yield self._error(table.line, "table", "the table does not say which parameters are required")
+                return
+            for name, (line, row) in named.items():
+                said = row[wanted[0]].lower() if len(row) > wanted[0] else ""
+                if name in shown and (said in ("yes", "true", "required")) != (name in required):
+                    yield self._error(
+                        line, "table", f"{name!r} is {'' if said == 'no' else 'not '}required by the schema"
+                    )
+
+    # Examples
+
+    def _outputs(self, data: Schema | None) -> Iterator[Finding]:
+        section = self._filled("output")
+        if section is None or data is None:
+            return
+        examples = _json_blocks(section)[1:]
+        if not examples:
+            yield self._error(section.line, "example", "there is no example of what the tool gives")
+        for fence in examples:
+            yield from self._fits(fence, data, "it")
+
+    def _fits(self, fence: Fence, schema: Schema, what: str) -> Iterator[Finding]:
+        try:
+            value = decoded(fence)
+        except NotJson as failure:
+            yield self._error(failure.line, "example", str(failure))
+            return
+        yield from self._valid(value, schema, fence.line, what)
+
+    def _valid(self, value: Any, schema: Schema, line: int, what: str) -> Iterator[Finding]:
+        try:
+            wrong = schemas.complaints(schema, value)
+        except schemas.Unfit as failure:
+            yield self._error(line, "example", f"{what} cannot be checked: {failure}")
+            return
+        for one in wrong[:3]:
+            where = f" at {one.path}" if one.path else ""
+            yield self._error(line, "example", f"{what} does not fit{where}: {one.message}")
+
+    def _examples(self, arguments: Schema | None, data: Schema | None) -> Iterator[Finding]:
+        section = self._filled("examples")
+        if section is None:
+            return
+        kinds: set[str] = set()
+        for fence in _json_blocks(section):
+            try:
+                value = decoded(fence)
+            except NotJson as failure:
+                yield self._error(failure.line, "example", str(failure))
+                continue
+            kinds.add(_kind(value))
+            yield from self._example(value, fence, arguments, data)
+        missing = {
+            "call": "a complete call, {tool_name, arguments}",
+            "success": "the result of a call that succeeds",
+            "failure": "the result of a call that fails",
+        }
+        for kind, words in missing.items():
+            if kind not in kinds:
+                yield self._error(section.line, "example", f"there is no example of {words}")
+        if all(fence.language in ("json", "") for fence in section.fences):
+            yield self._warning(section.line, "integration", "there is no example of how it is called from a program")
+
+    def _example(self, value: Any, fence: Fence, arguments: Schema | None, data: Schema | None) -> Iterator[Finding]:
+        kind = _kind(value)
+        if kind == "call":
+            yield from self._valid(value, published.TOOL_CALL, fence.line, "the call")
+            said = value.get("tool_name")
+            if self._name and said != self._name:
+                yield self._error(fence.line, "example", f"it calls {said!r}, and this is {self._name!r}")
+            if arguments is not None and isinstance(value.get("arguments"), dict):
+                yield from self._valid(value["arguments"], arguments, fence.line, "`arguments`")
+        elif kind:
+            yield from self._valid(value, published.TOOL_RESULT, fence.line, "the result")
+            if kind == "failure" and (not value.get("error") or value.get("data") is not None):
+                yield self._error(fence.line, "example", "a failure has an `error`, and no `data`")
+            if kind != "failure" and data is not None and value.get("data") is not None:
+                yield from self._valid(value["data"], data, fence.line, "`data`")
+        else:
+            yield self._error(fence.line, "example", "this is neither a call {tool_name, …} nor a result {status, …}")
+
+    # Words
+
+    def _errors(self) -> Iterator[Finding]:
+        section = self._filled("errors")
+        if section is None:
+            return
+        types = _TYPE.findall(section.text)
+        if not types:
+            said = f"no error type is named: {', '.join(published.ERROR_TYPES)}"
+            yield self._error(section.line, "errors", said)
+        for kind in dict.fromkeys(types):
+            if kind not in published.ERROR_TYPES:
+                yield self._warning(section.line, "errors", f"{kind} is none of the types that tools share")
+
+    def _idempotency(self) -> Iterator[Finding]:
+        section = self._filled("idempotency")
+        if section is not None and not _STATED.search(section.text):
+            yield self._error(section.line, "idempotency", "it does not say whether the tool is idempotent")
+
+    def _security(self) -> Iterator[Finding]:
+        section = self._filled("security")
+        if section is None:
+            return
+        for word, words in (("risk", "risks"), ("validat", "input validation"), ("access", "access control")):
+            if word not in section.text.lower():
+                yield self._warning(section.line, "security", f"nothing is said about {words}")
+
+
+def _bare(name: str) -> str:
+    """A name without what Markdown puts around it."""
+    return re.sub(r"[`*|\\\s]", "", visible(name))
+
+
+def _json_blocks(section: Section) -> list[Fence]:
+    return [fence for fence in section.fences if fence.language in ("json", "jsonc", "")]
+
+
+def _unfit(schema: Any) -> str:
+    if not isinstance(schema, dict):
+        return "the schema is no object"
+    if schema.get("type") != "object":
+        return 'the schema does not say "type": "object"'
+    try:
+        schemas.check(schema)
+    except schemas.Unfit as failure:
+        return f"this is no JSON Schema that can be used: {failure}"
+    return ""
+
+
+def _kind(value: Any) -> str:
+    if not isinstance(value, dict):
+        return ""
+    if "tool_name" in value:
+        return "call"
+    status = value.get("status")
+    return "" if not isinstance(status, str) else "failure" if "failure" in status else "success"

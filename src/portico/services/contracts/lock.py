@@ -1,0 +1,116 @@
+"""contracts.lock: what the tools of a server promised when somebody looked, and approved of it.
+
+A server may change a description after it was approved, and descriptions are what models obey. So everything that a
+model or a program sees of a tool is pinned, and whatever is not as it was is drift.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import Struct, field
+
+from portico.services.contracts.definitions import Contract, Definition, definition_of, digest, plain
+from portico.services.contracts.diff import Change, Difference, diff
+from portico.services.contracts.markdown import pretty
+from portico.services.contracts.versions import CONTRACT_VERSION
+
+FILE = "contracts.lock"
+FORM = 1
+LONGEST = 32 * 1024 * 1024
+
+
+class BadLock(ValueError):
+    """A file that is no lock, or one that somebody has changed by hand."""
+
+
+class _Server(Struct, frozen=True):
+    name: str = ""
+    version: str = ""
+    revision: str = ""
+    instructions: str = ""
+
+
+class _Pinned(Struct, frozen=True):
+    digest: str
+    definition: dict[str, Any]
+
+
+class _Lock(Struct, frozen=True):
+    lock: int
+    contract: str
+    server: _Server = _Server()
+    tools: dict[str, _Pinned] = field(default_factory=dict)
+
+
+class Drift(Struct, frozen=True):
+    """What is not as it was. `unexplained`: tools that differ in nothing that is compared, and differ all the same."""
+
+    difference: Difference
+    old: Contract
+    new: Contract
+
+    @property
+    def changes(self) -> list[Change]:
+        return self.difference.changes
+
+
+def write(contract: Contract) -> str:
+    """The text of a lock, the same for the same promises: tools stand in the order of their names."""
+    server = {
+        "name": contract.server,
+        "version": contract.version,
+        "revision": contract.revision,
+        "instructions": contract.instructions,
+    }
+    tools = {
+        tool.name: {"digest": f"sha256:{digest(tool)}", "definition": plain(tool)}
+        for tool in sorted(contract.tools, key=lambda tool: tool.name)
+    }
+    return pretty({"lock": FORM, "contract": CONTRACT_VERSION, "server": server, "tools": tools}) + "\n"
+
+
+def read(text: str | bytes) -> Contract:
+    """What was pinned. Raises BadLock."""
+    try:
+        said = msgspec.json.decode(text, type=_Lock)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as failure:
+        raise BadLock(f"this is no {FILE}: {str(failure).replace('`', chr(39))}") from None
+    if said.lock != FORM:
+        raise BadLock(f"this {FILE} is of form {said.lock}, and this is for form {FORM}: write it anew")
+    server = said.server
+    return Contract(
+        server=server.name,
+        version=server.version,
+        revision=server.revision,
+        instructions=server.instructions,
+        tools=tuple(_read(name, one) for name, one in said.tools.items()),
+    )
+
+
+def _read(name: str, pinned: _Pinned) -> Definition:
+    if pinned.definition.get("name") != name:
+        raise BadLock(f"the definition of {name!r} has another name: write the file anew")
+    tool = definition_of(pinned.definition)
+    if f"sha256:{digest(tool)}" != pinned.digest:
+        raise BadLock(f"the definition of {name!r} does not have the digest beside it: somebody has changed the file")
+    return tool
+
+
+def check(pinned: Contract, found: Contract) -> Drift:
+    """What has drifted since. Nothing, if no change is in it."""
+    difference = diff(pinned, found)
+    explained = {one.tool for one in difference.changes}
+    silent = [
+        Change(tool.name, "patch", "tool", "", "its definition is written otherwise")
+        for tool in found.tools
+        if tool.name not in explained and _is_other(pinned.find(tool.name), tool)
+    ]
+    changes = [*difference.changes, *silent]
+    level = difference.level if not silent or difference.level != "none" else "patch"
+    return Drift(Difference(level, changes, difference.verdicts), pinned, found)
+
+
+def _is_other(old: Definition | None, new: Definition) -> bool:
+    return old is not None and digest(old) != digest(new)

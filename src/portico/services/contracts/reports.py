@@ -1,0 +1,253 @@
+"""What the service's tools give."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+
+from msgspec import Struct
+
+from portico.services.contracts import definitions, schemas
+from portico.services.contracts.definitions import Contract, Definition
+from portico.services.contracts.diff import Difference, migration
+from portico.services.contracts.draft07 import draft07
+from portico.services.contracts.jobs import Job
+from portico.services.contracts.lint import Finding
+from portico.services.contracts.outcomes import Outcome
+from portico.services.contracts.versions import Level
+
+Name = Annotated[str, "The name that the server lists it by"]
+Invocation = Annotated[str, "Its name in calls by contract: module_name.tool_name"]
+Words = Annotated[str, "The first paragraph of its description"]
+
+
+class Entry(Struct):
+    """One tool."""
+
+    name: Name
+    invocation: Invocation
+    version: Annotated[str, "X.Y.Z; the server's where the tool declares none"]
+    description: Words
+    has_output_schema: Annotated[bool, "Whether it says what it gives"]
+    read_only: Annotated[bool, "Whether it says that it changes nothing"]
+
+
+class Listing(Struct):
+    """The tools of a server that have a specification, which is all of them."""
+
+    server: Annotated[str, "The server's name"]
+    version: Annotated[str, "The server's version"]
+    contract_version: Annotated[str, "The version of the contract"]
+    tools: Annotated[list[Entry], "One page of them"]
+    total: Annotated[int, "How many there are in all"]
+    next_offset: Annotated[int | None, "Where the next page begins; null on the last"]
+
+
+class Specified(Struct):
+    """One tool's specification, in the form that was asked for."""
+
+    tool: Invocation
+    version: Annotated[str, "X.Y.Z"]
+    format: Annotated[Literal["md", "json", "draft-07"], "Which form this is"]
+    markdown: Annotated[str | None, "Eight sections, for md"]
+    definition: Annotated[dict[str, Any] | None, "The definition with its schemas, for the others"]
+
+
+class Rendered(Struct):
+    """A specification as Markdown."""
+
+    tool: Invocation
+    file: Annotated[str, "What such a file is called"]
+    markdown: Annotated[str, "Eight sections"]
+
+
+class Linted(Struct):
+    """Whether a specification is complete and holds together."""
+
+    ok: Annotated[bool, "Whether there are no errors"]
+    errors: Annotated[int, "How many errors"]
+    warnings: Annotated[int, "How many things that could be better"]
+    findings: Annotated[list[FoundLine], "Each with its line, from the top"]
+
+
+class FoundLine(Struct):
+    """One thing that is wrong."""
+
+    line: Annotated[int, "The line in the text, from 1"]
+    severity: Annotated[Literal["error", "warning"], "How bad it is"]
+    rule: Annotated[str, "Which rule it breaks"]
+    message: Annotated[str, "What is wrong, in words"]
+    tool: Annotated[str, "Whose specification it is"]
+
+
+class Changed(Struct):
+    """One change."""
+
+    tool: Name
+    level: Annotated[Level, "How bad it is for callers"]
+    place: Annotated[Literal["tool", "input", "output", "server"], "What has changed"]
+    path: Annotated[str, "Where in it"]
+    reason: Annotated[str, "What has changed, in words"]
+    migration: Annotated[str, "What callers have to do; nothing if it is empty"]
+
+
+class Demanded(Struct):
+    """What the changes of one tool demand of its version."""
+
+    tool: Name
+    level: Annotated[Level, "The worst of its changes"]
+    old: Annotated[str, "The version before"]
+    new: Annotated[str, "The version now; empty if the tool is gone"]
+    demanded: Annotated[str, "The least version that may carry these changes"]
+    is_declared: Annotated[bool, "Whether the version says it"]
+
+
+class Compared(Struct):
+    """Two versions of a tool, or of several."""
+
+    level: Annotated[Level, "The worst of all changes"]
+    changes: Annotated[list[Changed], "Each change, and why it is what it is"]
+    versions: Annotated[list[Demanded], "What the changes demand"]
+    migration: Annotated[str, "A guide for callers, in Markdown"]
+
+
+class Generated(Struct):
+    """A typed client."""
+
+    language: Annotated[Literal["python", "typescript"], "Which language it is in"]
+    file: Annotated[str, "What the file could be called"]
+    code: Annotated[str, "The text of the module"]
+
+
+class Match(Struct):
+    """A tool that a search has found."""
+
+    name: Name
+    invocation: Invocation
+    description: Words
+    score: Annotated[float, "The higher, the better it fits"]
+
+
+class Searched(Struct):
+    """What a search has found, best first."""
+
+    tools: Annotated[list[Match], "The tools"]
+
+
+class ErrorDetail(Struct):
+    """What went wrong."""
+
+    error_type: Annotated[str, "ValidationError, ResourceNotFound, ToolExecutionError and the like"]
+    error_message: Annotated[str, "In words"]
+    error_details: Annotated[dict[str, Any] | str | None, "More about it"]
+
+
+class Envelope(Struct):
+    """What came of one call."""
+
+    status: Annotated[Literal["success", "failure", "no_change_needed", "partial_success"], "What came of it"]
+    data: Annotated[dict[str, Any] | None, "What the tool gave"]
+    error: Annotated[ErrorDetail | None, "What went wrong, when something did"]
+    explanation: Annotated[str | None, "Words about it"]
+
+
+class Batch(Struct):
+    """What came of several calls."""
+
+    results: Annotated[list[Envelope], "One for each call, in the order of the calls"]
+    succeeded: Annotated[int, "How many did not fail"]
+    failed: Annotated[int, "How many failed, or were never begun"]
+
+
+class LogLine(Struct):
+    """Something that was said on the way."""
+
+    number: Annotated[int, "Counts up; give the last one you have seen as `since`"]
+    level: Annotated[str, "How important it is"]
+    text: Annotated[str, "What was said"]
+
+
+class Running(Struct):
+    """A call that goes on by itself."""
+
+    job_id: Annotated[str, "Finds it again"]
+    tool_name: Annotated[str, "What was called"]
+    status: Annotated[Literal["working", "completed", "failed", "cancelled"], "How it stands"]
+    started: Annotated[str, "When it began"]
+    ended: Annotated[str | None, "When it ended"]
+    progress: Annotated[float | None, "How far it is, if it says so"]
+    total: Annotated[float | None, "How far it has to go"]
+    message: Annotated[str, "What it said last about that"]
+    log: Annotated[list[LogLine], "What it has said since"]
+
+
+class Finished(Struct):
+    """What a call that went on by itself came to."""
+
+    job_id: Annotated[str, "Which it is"]
+    status: Annotated[Literal["working", "completed", "failed", "cancelled"], "How it stands"]
+    result: Annotated[Envelope | None, "What came of it; null while it is working"]
+
+
+def summary(text: str) -> str:
+    """The first paragraph, in one line."""
+    return " ".join(text.strip().partition("\n\n")[0].split())[:500]
+
+
+def entry(contract: Contract, tool: Definition) -> Entry:
+    return Entry(
+        tool.name,
+        tool.invocation,
+        str(contract.version_of(tool)),
+        summary(tool.description),
+        tool.output_schema is not None,
+        tool.hint("readOnlyHint"),
+    )
+
+
+def definition(tool: Definition, *, is_old: bool) -> dict[str, Any]:
+    """As JSON; `is_old`: with schemas of draft-07."""
+    said = definitions.plain(tool)
+    if is_old:
+        said["inputSchema"] = draft07(tool.input_schema)
+        said["outputSchema"] = draft07(schemas.data_schema(tool.output_schema))
+    return said
+
+
+def linted(findings: list[Finding]) -> Linted:
+    errors = sum(one.severity == "error" for one in findings)
+    lines = [FoundLine(one.line, one.severity, one.rule, one.message, one.tool) for one in findings]
+    return Linted(not errors, errors, len(findings) - errors, lines)
+
+
+def compared(difference: Difference) -> Compared:
+    return Compared(
+        difference.level,
+        [Changed(one.tool, one.level, one.place, one.path, one.reason, one.migration) for one in difference.changes],
+        [Demanded(one.tool, one.level, one.old, one.new, one.demanded, one.is_declared) for one in difference.verdicts],
+        migration(difference),
+    )
+
+
+def envelope(outcome: Outcome) -> Envelope:
+    error = outcome["error"]
+    detail = None if error is None else ErrorDetail(error["error_type"], error["error_message"], error["error_details"])
+    return Envelope(outcome["status"], outcome["data"], detail, outcome["explanation"])
+
+
+def running(job: Job, since: int = 0) -> Running:
+    return Running(
+        job.id,
+        job.tool,
+        job.status,
+        _moment(job.started),
+        None if job.ended is None else _moment(job.ended),
+        job.progress,
+        job.total,
+        job.message,
+        [LogLine(one.number, one.level, one.text) for one in job.lines if one.number > since],
+    )
+
+
+def _moment(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,460 @@
+"""The contracts service: what the tools beside it promise, and calls that keep to it."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+from msgspec import Meta, Struct
+
+from portico.rpc.call import Handler
+from portico.server.context import Context
+from portico.server.problems import did_you_mean
+from portico.server.results import ToolResult
+from portico.server.service import Service, prompt, resource, tool
+from portico.services.contracts import (
+    asking,
+    batch,
+    definitions,
+    outcomes,
+    published,
+    reading,
+    reports,
+    schemas,
+    specification,
+    wording,
+)
+from portico.services.contracts.codegen.naming import snake
+from portico.services.contracts.codegen.python import python
+from portico.services.contracts.codegen.shapes import surface
+from portico.services.contracts.codegen.typescript import typescript
+from portico.services.contracts.definitions import Contract, Definition
+from portico.services.contracts.diff import diff
+from portico.services.contracts.jobs import Full, Job, Jobs
+from portico.services.contracts.limits import Limiter
+from portico.services.contracts.lint import lint
+from portico.services.contracts.markdown import pretty
+from portico.services.contracts.outcomes import Outcome
+from portico.services.contracts.render import render
+from portico.services.contracts.search import search
+from portico.services.contracts.versions import CONTRACT_VERSION
+from portico.wire import notices
+from portico.wire.errors import InvalidParams, ToolError
+
+log = logging.getLogger("portico.contracts")
+
+F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
+
+PAGES = Path(__file__).parent / "pages"
+LONGEST_TEXT = 2 * 1024 * 1024
+LONGEST_WAIT = 30.0
+
+ToolName = Annotated[str, Meta(description="A tool, by its listed or its invocation name", max_length=300)]
+SpecText = Annotated[str, Meta(description="The Markdown of a specification", max_length=LONGEST_TEXT)]
+Language = Literal["python", "typescript"]
+JobId = Annotated[str, Meta(description="What tool_start gave", max_length=64)]
+Promised = Annotated[
+    str | dict[str, Any] | list[dict[str, Any]],
+    "A tool of this server by its name; or a definition, a list of them, a contracts.lock, or the Markdown of a"
+    " specification",
+]
+
+READ = {"readOnlyHint": True, "openWorldHint": False}
+# They call other tools, and may do whatever those do.
+ACT = {"readOnlyHint": False, "destructiveHint": True, "openWorldHint": True}
+
+_WRITERS = {"python": (python, "py"), "typescript": (typescript, "ts")}
+# Whether this is inside a batch: batches of batches of batches have no end.
+_within: ContextVar[bool] = ContextVar("within a batch", default=False)
+
+
+class BatchCall(Struct, forbid_unknown_fields=True):
+    """One call of a batch."""
+
+    tool_name: ToolName
+    arguments: Annotated[dict[str, Any], "What the tool is given"] = {}
+
+
+def failed(error_type: str, message: str, details: dict[str, Any] | str | None = None) -> Any:
+    """A tool's refusal with its type, for whoever calls by contract: `return failed("FileNotFoundError", …)`.
+
+    It is a ToolResult, whatever else the tool returns.
+    """
+    error = outcomes.failure(error_type, message, details)["error"]
+    return ToolResult(content=message, is_error=True, meta={outcomes.ERROR_KEY: error})
+
+
+def _offer(name: str, annotations: dict[str, bool]) -> Callable[[F], F]:
+    """A tool of ours: with its version, and also by its dotted name."""
+    invocation = f"contracts.{name}"
+    return tool(
+        name,
+        version="1.0.0",
+        annotations=annotations,
+        aliases=[invocation],
+        meta={definitions.INVOCATION: invocation},
+    )
+
+
+class Contracts(Service):
+    """What the tools of a server promise: `server.add(Contracts())`.
+
+    `rate` and `burst`: how many calls a second of each tool that reaches outside may go through a batch or a job, and
+    how many at once. `job_seconds`: how long a job may run; `keep_seconds`: how long its result is kept.
+    """
+
+    name = "contracts"
+
+    def __init__(
+        self,
+        *,
+        rate: float | None = None,
+        burst: int = 10,
+        job_seconds: float = 3600.0,
+        keep_seconds: float = 3600.0,
+    ) -> None:
+        super().__init__()
+        # Nothing here can be said about a schema without what reads it, so that is missed now and not in the middle.
+        schemas.check({})
+        self._limiter = None if rate is None else Limiter(rate, burst, time.monotonic)
+        self._jobs = Jobs(longest=job_seconds, kept_for=keep_seconds)
+        for name, schema in published.MESSAGES.items():
+            said = f"The JSON Schema (draft-07) of the contract's {name.replace('_', ' ')}."
+            offer = self.resource(
+                f"spec://contract/{name}", name=name, description=said, mime_type="application/schema+json", inline=True
+            )
+            offer(partial(pretty, schema))
+
+    @asynccontextmanager
+    async def lifespan(self) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            await self._jobs.close()
+
+    # Looking around
+
+    async def _contract(self, ctx: Context) -> Contract:
+        """All tools that whoever asks is shown: those of this server, and of what is mounted in it."""
+        return await asking.contract_from(ctx.server, principal=ctx.principal, client=ctx.client)
+
+    async def _tool(self, ctx: Context, name: str) -> tuple[Contract, Definition]:
+        contract = await self._contract(ctx)
+        found = contract.find(name)
+        if found is None:
+            known = [tool.name for tool in contract.tools] + [tool.invocation for tool in contract.tools]
+            meant = did_you_mean(name, known)
+            raise ToolError(f"There is no tool {name[:100]!r}{f'; {meant}' if meant else '.'}")
+        return contract, found
+
+    # Specifications
+
+    @_offer("spec_list", READ)
+    async def spec_list(
+        self,
+        ctx: Context,
+        limit: Annotated[int, Meta(ge=1, le=1000, description="At most so many")] = 100,
+        offset: Annotated[int, Meta(ge=0, description="How many to skip")] = 0,
+    ) -> reports.Listing:
+        """The tools of this server, with their versions and invocation names."""
+        contract = await self._contract(ctx)
+        page = [reports.entry(contract, one) for one in contract.tools[offset : offset + limit]]
+        total = len(contract.tools)
+        after = offset + limit if offset + limit < total else None
+        return reports.Listing(contract.server, contract.version, CONTRACT_VERSION, page, total, after)
+
+    @_offer("spec_get", READ)
+    async def spec_get(
+        self,
+        ctx: Context,
+        tool: ToolName,
+        format: Annotated[Literal["md", "json", "draft-07"], "Markdown, JSON, or JSON with schemas of draft-07"] = "md",
+    ) -> reports.Specified:
+        """The specification of a tool."""
+        contract, found = await self._tool(ctx, tool)
+        markdown = await _aside(ctx, render, contract, [found]) if format == "md" else None
+        definition = None if format == "md" else reports.definition(found, is_old=format == "draft-07")
+        return reports.Specified(found.invocation, str(contract.version_of(found)), format, markdown, definition)
+
+    @_offer("spec_render", READ)
+    async def spec_render(self, ctx: Context, tool: ToolName) -> reports.Rendered:
+        """Write the specification of a tool: eight sections of Markdown, from what it promises."""
+        contract, found = await self._tool(ctx, tool)
+        return reports.Rendered(found.invocation, specification.FILE, await _aside(ctx, render, contract, [found]))
+
+    @_offer("spec_lint", READ)
+    async def spec_lint(
+        self,
+        ctx: Context,
+        text: Annotated[SpecText | None, "A specification; or leave it out and name a tool"] = None,
+        tool: Annotated[ToolName | None, "A tool whose generated specification is looked at"] = None,
+    ) -> reports.Linted:
+        """Look whether a specification is complete and holds together: sections, tables, schemas, version, examples."""
+        if (text is None) == (tool is None):
+            raise ToolError("Give `text` or `tool`, one of the two.")
+        if tool is not None:
+            contract, found = await self._tool(ctx, tool)
+            text = await _aside(ctx, render, contract, [found])
+        return reports.linted(await _aside(ctx, lint, text or ""))
+
+    @_offer("spec_diff", READ)
+    async def spec_diff(
+        self,
+        ctx: Context,
+        old: Promised,
+        new: Annotated[Promised | None, "The same; left out, it is what this server promises now"] = None,
+    ) -> reports.Compared:
+        """Compare two versions of a tool or of several: breaking, minor or patch, why, and what callers have to do."""
+        now = await self._contract(ctx)
+        try:
+            before, after = reading.pair(old, new, now)
+        except reading.Unreadable as failure:
+            raise ToolError(f"This cannot be compared: {failure}.") from None
+        return reports.compared(await _aside(ctx, diff, before, after))
+
+    @_offer("spec_codegen", READ)
+    async def spec_codegen(
+        self,
+        ctx: Context,
+        language: Annotated[Language, "Which language the client is written in"] = "python",
+        tool: Annotated[ToolName | None, "One tool; left out, all of them"] = None,
+    ) -> reports.Generated:
+        """Write a typed client for a tool, or for all tools of this server."""
+        if tool is None:
+            contract = await self._contract(ctx)
+            tools = contract.tools
+        else:
+            contract, found = await self._tool(ctx, tool)
+            tools = (found,)
+        write, ending = _WRITERS[language]
+        file = f"{snake(contract.server or 'server')}_client.{ending}"
+        return reports.Generated(language, file, await _aside(ctx, lambda: write(surface(contract, tools))))
+
+    # Calling
+
+    @_offer("tools_search", READ)
+    async def tools_search(
+        self,
+        ctx: Context,
+        query: Annotated[str, Meta(description="What the tool should be good for", max_length=2000)],
+        limit: Annotated[int, Meta(ge=1, le=100, description="At most so many")] = 10,
+    ) -> reports.Searched:
+        """Find tools of this server by what they are for."""
+        found = await _aside(ctx, search, (await self._contract(ctx)).tools, query, limit)
+        matches = [
+            reports.Match(one.tool.name, one.tool.invocation, reports.summary(one.tool.description), one.score)
+            for one in found
+        ]
+        return reports.Searched(matches)
+
+    @_offer("tools_batch", ACT)
+    async def tools_batch(
+        self,
+        ctx: Context,
+        calls: Annotated[list[BatchCall], Meta(description="The calls", min_length=1, max_length=batch.MOST_CALLS)],
+        stop_on_error: Annotated[bool, "Begin no further call once one has failed"] = False,
+        parallel: Annotated[bool, "Side by side, and not one after the other"] = False,
+    ) -> reports.Batch:
+        """Call several tools at once. Tools that ask questions in the middle have to be called by themselves."""
+        if _within.get():
+            raise ToolError("A batch cannot be part of a batch: give all calls in one.")
+        mark = _within.set(True)
+        try:
+            contract = await self._contract(ctx)
+            done = 0
+
+            async def ask(name: str, arguments: dict[str, Any]) -> Outcome:
+                nonlocal done
+                found = await self._call(ctx, contract, name, arguments, partial(_overheard, ctx))
+                done += 1
+                ctx.report_progress(done, len(calls), name)
+                return found
+
+            wanted = [(one.tool_name, one.arguments) for one in calls]
+            found = await batch.run(wanted, ask, stop_on_error=stop_on_error, parallel=parallel)
+        finally:
+            _within.reset(mark)
+        failures = sum(one["status"] == "failure" for one in found)
+        return reports.Batch(list(map(reports.envelope, found)), len(found) - failures, failures)
+
+    async def _call(
+        self, ctx: Context, contract: Contract, name: str, arguments: dict[str, Any], emit: Callable[[str, Any], None]
+    ) -> Outcome:
+        """One call on behalf of whoever asks: with their rights, and without their ear, so nothing can be asked."""
+        return await self._made(ctx.server, contract, name, arguments, ctx.principal, ctx.client, emit)
+
+    async def _made(
+        self,
+        server: Handler,
+        contract: Contract,
+        name: str,
+        arguments: dict[str, Any],
+        principal: Any,
+        client: Any,
+        emit: Callable[[str, Any], None],
+    ) -> Outcome:
+        found = contract.find(name)
+        wait = self._limited(found)
+        if wait:
+            said = f"{name} was called too often. Wait {wait:.1f} s."
+            return outcomes.failure("ApiLimitExceeded", said, {"retry_after": round(wait, 3)})
+        outcome = await asking.ask(
+            server,
+            name,
+            arguments,
+            known=contract,
+            principal=principal,
+            client=client,
+            emit=emit,
+            progress_token="contract",
+            log_level="info",
+        )
+        log.info("%r: %s", name[:300], outcome["status"])
+        return outcome
+
+    def _limited(self, tool: Definition | None) -> float:
+        """How long to wait. Only tools that may reach outside the server are held back."""
+        if self._limiter is None or tool is None or not tool.hint("openWorldHint"):
+            return 0.0
+        return self._limiter.take(tool.name)
+
+    # Calls that go on by themselves
+
+    @_offer("tool_start", ACT)
+    async def tool_start(
+        self,
+        ctx: Context,
+        tool_name: ToolName,
+        arguments: Annotated[dict[str, Any] | None, "What the tool is given"] = None,
+    ) -> reports.Running:
+        """Start a call that takes long, and come back for its result later: tool_status, tool_result."""
+        contract, found = await self._tool(ctx, tool_name)
+        server, principal, client = ctx.server, ctx.principal, ctx.client
+
+        async def work(job: Job) -> Outcome:
+            return await self._made(server, contract, found.name, arguments or {}, principal, client, job.hear)
+
+        try:
+            job = self._jobs.start(found.invocation, _owner(ctx), work)
+        except Full as full:
+            raise ToolError(f"{full} Wait for one of them to end.") from None
+        return reports.running(job)
+
+    @_offer("tool_status", READ)
+    async def tool_status(
+        self,
+        ctx: Context,
+        job_id: JobId,
+        since: Annotated[int, Meta(ge=0, description="Only what was logged after this number")] = 0,
+    ) -> reports.Running:
+        """How a call stands that was started with tool_start, and what it has said on the way."""
+        return reports.running(self._job(ctx, job_id), since)
+
+    @_offer("tool_result", READ)
+    async def tool_result(
+        self,
+        ctx: Context,
+        job_id: JobId,
+        wait: Annotated[float, Meta(ge=0, le=LONGEST_WAIT, description="Seconds to wait for it, if need be")] = 0,
+    ) -> reports.Finished:
+        """What a call came to that was started with tool_start."""
+        job = self._job(ctx, job_id)
+        await self._jobs.wait(job, wait)
+        result = None if job.outcome is None else reports.envelope(job.outcome)
+        return reports.Finished(job.id, job.status, result)
+
+    @_offer(
+        "tool_cancel", {"readOnlyHint": False, "destructiveHint": False, "idempotentHint": True, "openWorldHint": False}
+    )
+    async def tool_cancel(self, ctx: Context, job_id: JobId) -> reports.Running:
+        """Stop a call that was started with tool_start."""
+        job = self._job(ctx, job_id)
+        await self._jobs.cancel(job)
+        return reports.running(job)
+
+    def _job(self, ctx: Context, id: str) -> Job:
+        job = self._jobs.find(id, _owner(ctx))
+        if job is None:
+            raise ToolError(f"There is no job {id!r}: it was never started here, or ended too long ago.")
+        return job
+
+    # Resources
+
+    @resource("spec://meta", mime_type="text/markdown", inline=True)
+    def meta(self) -> str:
+        """The rules for specifications: what each section has to say."""
+        return _page("meta")
+
+    @resource("spec://template", mime_type="text/markdown", inline=True)
+    def template(self) -> str:
+        """A specification to start from."""
+        return _page("template")
+
+    @resource("spec://tools", mime_type="application/json")
+    async def tools(self, ctx: Context) -> str:
+        """All tools of this server, with their versions and invocation names."""
+        contract = await self._contract(ctx)
+        entries = [reports.entry(contract, one) for one in contract.tools]
+        listing = reports.Listing(contract.server, contract.version, CONTRACT_VERSION, entries, len(entries), None)
+        return pretty(listing)
+
+    @resource("spec://tools/{name}", mime_type="text/markdown")
+    async def specification(self, ctx: Context, name: str) -> str | None:
+        """The specification of one tool."""
+        contract = await self._contract(ctx)
+        found = contract.find(name)
+        return None if found is None else await _aside(ctx, render, contract, [found])
+
+    # Prompts
+
+    async def _asked(self, ctx: Context, name: str) -> tuple[Contract, Definition]:
+        """An unknown name is a mistake in a prompt's arguments."""
+        try:
+            return await self._tool(ctx, name)
+        except ToolError as unknown:
+            raise InvalidParams(str(unknown)) from None
+
+    @prompt("write-tool-spec")
+    async def write_tool_spec(self, ctx: Context, tool: ToolName) -> str:
+        """Ask for a specification of a tool that says more than a program can know."""
+        contract, found = await self._asked(ctx, tool)
+        return wording.writing(found.invocation, _page("meta"), await _aside(ctx, render, contract, [found]))
+
+    @prompt("review-tool-spec")
+    async def review_tool_spec(self, ctx: Context, tool: ToolName) -> str:
+        """Ask for a review of what a tool promises."""
+        contract, found = await self._asked(ctx, tool)
+        text = await _aside(ctx, render, contract, [found])
+        return wording.reviewing(found.invocation, await _aside(ctx, lint, text), text)
+
+
+async def _aside(ctx: Context, work: Callable[..., T], *given: Any) -> T:
+    """In a thread: schemas are anybody's, and nobody else should wait while one is looked at."""
+    found: T = await ctx.server.threads.run(work, given)
+    return found
+
+
+def _page(name: str) -> str:
+    return (PAGES / f"{name}.md").read_text(encoding="utf-8")
+
+
+def _owner(ctx: Context) -> str:
+    """Whose job it is: nobody on this machine's own pipes is one owner, and who has logged in is another."""
+    principal = ctx.principal
+    if principal is None:
+        return ""
+    return hashlib.sha256(str(getattr(principal, "id", None) or repr(principal)).encode()).hexdigest()
+
+
+def _overheard(ctx: Context, method: str, params: Any) -> None:
+    """What a tool of a batch logs is logged by the batch."""
+    if method == notices.MESSAGE:
+        ctx.log(params.level, params.data, params.logger)

@@ -1,0 +1,290 @@
+"""What a change is: breaking, minor or patch; what it demands of the version; and that nothing is called harmless that
+is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from schemas_by_chance import SCHEMAS, changes
+
+from portico.services.contracts import schemas, versions
+from portico.services.contracts.definitions import Contract, contract_of
+from portico.services.contracts.diff import diff, migration
+from portico.services.contracts.samples import Unsayable, sample
+from portico.services.contracts.shifts import shifts
+
+Make = Callable[..., Contract]
+Schema = dict[str, Any]
+
+TEXT: Schema = {"type": "string"}
+WHOLE: Schema = {"type": "integer"}
+NUMBER: Schema = {"type": "number"}
+NULL: Schema = {"type": "null"}
+
+
+def members(needed: str = "", /, **properties: Any) -> Schema:
+    return {"type": "object", "properties": properties, "required": needed.split(), "additionalProperties": False}
+
+
+def either(*options: Any) -> Schema:
+    return {"anyOf": list(options)}
+
+
+OPEN = {**members(a=TEXT), "additionalProperties": True}
+TREE = {**members(kids={"type": "array", "items": {"$ref": "#"}}, name=TEXT)}
+OTHER_TREE = {**members(kids={"type": "array", "items": {"$ref": "#"}}, name=WHOLE)}
+
+# Before, after, and how bad that is for what goes in and for what comes out.
+CHANGES = [
+    (members(a=TEXT), members(a=TEXT), "none", "none"),
+    (members(a=TEXT), members(a=TEXT, b=TEXT), "minor", "minor"),
+    (members(a=TEXT), members("b", a=TEXT, b=TEXT), "breaking", "minor"),
+    (members(a=TEXT, b=TEXT), members(a=TEXT), "breaking", "breaking"),
+    (members(a=TEXT), members(a=WHOLE), "breaking", "breaking"),
+    (members(a=WHOLE), members(a=NUMBER), "minor", "breaking"),
+    (members(a=NUMBER), members(a=WHOLE), "breaking", "minor"),
+    (members(a=TEXT), members("a", a=TEXT), "breaking", "minor"),
+    (members("a", a=TEXT), members(a=TEXT), "minor", "breaking"),
+    (members(a=TEXT), members(a=either(TEXT, NULL)), "minor", "breaking"),
+    (members(a=either(TEXT, NULL)), members(a=TEXT), "breaking", "minor"),
+    (members(a={"type": ["string", "null"]}), members(a=either(TEXT, NULL)), "patch", "patch"),
+    (members(a=either(TEXT, NULL)), members(a={"type": ["string", "null"]}), "patch", "patch"),
+    (members(a=either(TEXT, WHOLE)), members(a=either(TEXT, NULL)), "breaking", "breaking"),
+    (members(a=either(TEXT, WHOLE)), members(a=either(WHOLE, TEXT)), "patch", "patch"),
+    (members(a={"enum": ["x", "y"]}), members(a={"enum": ["x"]}), "breaking", "minor"),
+    (members(a={"enum": ["x"]}), members(a={"enum": ["x", "y"]}), "minor", "breaking"),
+    (members(a={"enum": [1, True]}), members(a={"enum": [1]}), "breaking", "minor"),
+    (members(a={"enum": ["x"]}), members(a=TEXT), "minor", "breaking"),
+    (members(a=TEXT), members(a={"const": "x"}), "breaking", "minor"),
+    (members(a={"type": "integer", "minimum": 1}), members(a={"type": "integer", "minimum": 2}), "breaking", "minor"),
+    (members(a={"type": "integer", "minimum": 1}), members(a={"type": "integer", "minimum": 0}), "minor", "breaking"),
+    (members(a={"type": "integer", "maximum": 9}), members(a=WHOLE), "minor", "breaking"),
+    (members(a=TEXT), members(a={"type": "string", "maxLength": 5}), "breaking", "minor"),
+    (members(a=TEXT), members(a={"type": "string", "pattern": "^a"}), "breaking", "minor"),
+    (
+        members(a={"type": "string", "pattern": "^a"}),
+        members(a={"type": "string", "pattern": "^b"}),
+        "breaking",
+        "breaking",
+    ),
+    (members(a={"type": "string", "format": "date"}), members(a=TEXT), "minor", "breaking"),
+    (
+        members(a={"type": "integer", "multipleOf": 2}),
+        members(a={"type": "integer", "multipleOf": 4}),
+        "breaking",
+        "minor",
+    ),
+    (
+        members(a={"type": "integer", "multipleOf": 4}),
+        members(a={"type": "integer", "multipleOf": 2}),
+        "minor",
+        "breaking",
+    ),
+    (members(a={"type": "array", "items": TEXT}), members(a={"type": "array", "items": WHOLE}), "breaking", "breaking"),
+    (members(a={"type": "array", "items": TEXT}), members(a={"type": "array"}), "minor", "breaking"),
+    (members(a={"type": "array"}), members(a={"type": "array", "uniqueItems": True}), "breaking", "minor"),
+    (OPEN, members(a=TEXT), "breaking", "minor"),
+    (members(a=TEXT), OPEN, "minor", "minor"),
+    (members(a=members(b=TEXT)), members(a=members(b=WHOLE)), "breaking", "breaking"),
+    (members(a={**TEXT, "description": "x"}), members(a={**TEXT, "description": "y"}), "patch", "patch"),
+    (members(a={**TEXT, "default": "x"}), members(a={**TEXT, "default": "y"}), "minor", "patch"),
+    (members(a={"not": TEXT}), members(a={"not": WHOLE}), "breaking", "breaking"),
+    ({**members(a=TEXT), "x-order": 1}, {**members(a=TEXT), "x-order": 2}, "patch", "patch"),
+    (TREE, OTHER_TREE, "breaking", "breaking"),
+    (TREE, {**TREE, "description": "a tree"}, "patch", "patch"),
+    (
+        {**members(a={"$ref": "#/$defs/x"}), "$defs": {"x": TEXT}},
+        {**members(a={"$ref": "#/$defs/x"}), "$defs": {"x": WHOLE}},
+        "breaking",
+        "breaking",
+    ),
+    ({**members(a={"$ref": "#/$defs/x"}), "$defs": {"x": TEXT}}, members(a=TEXT), "patch", "patch"),
+]
+
+
+@pytest.mark.parametrize("old, new, going_in, coming_out", CHANGES)
+def test_how_bad_a_change_is(tool: Make, old: Schema, new: Schema, going_in: str, coming_out: str) -> None:
+    assert diff(tool(old), tool(new)).level == going_in
+    assert diff(tool(output=old), tool(output=new)).level == coming_out
+
+
+def test_every_change_says_why_and_breaking_ones_what_to_do(tool: Make) -> None:
+    found = diff(tool(members(a=TEXT, b=TEXT)), tool(members("c", a=WHOLE, c=TEXT)))
+    assert {(one.path, one.reason) for one in found.changes} == {
+        ("a", "the parameter `a` is integer now, and was string"),
+        ("b", "the parameter `b` was removed"),
+        ("c", "the parameter `c` is new: string"),
+    }
+    assert all(one.migration for one in found.changes)
+    guide = migration(found)
+    assert "## `t` (1.0.0 to 1.0.0)" in guide
+    assert "Leave out `b`." in guide
+    assert "Give `c` with every call." in guide
+
+
+def test_without_breaking_changes_nothing_has_to_be_done(tool: Make) -> None:
+    assert "Nothing has to be done" in migration(diff(tool(members(a=TEXT)), tool(members(a=TEXT, b=TEXT))))
+
+
+# A tool as a whole
+
+
+def test_a_tool_that_is_gone_breaks_and_one_that_is_new_does_not(tool: Make) -> None:
+    one, none = tool(), contract_of([], server="s", version="1.0.0")
+    assert diff(one, none).level == "breaking"
+    assert diff(none, one).level == "minor"
+    assert diff(none, one).undeclared == []
+    assert [verdict.demanded for verdict in diff(one, none).undeclared] == ["2.0.0"]
+    assert diff(one, contract_of([], server="s", version="2.0.0")).undeclared == []
+
+
+def test_a_tool_that_was_renamed_is_named_to_those_who_miss_it() -> None:
+    entry = {"description": "x", "inputSchema": members(a=TEXT)}
+    old, new = (contract_of([{"name": name, **entry}], server="s") for name in ("buy", "purchase"))
+    assert "Call `purchase`" in diff(old, new).changes[0].migration
+
+
+@pytest.mark.parametrize(
+    "old, new, level",
+    [
+        ({"readOnlyHint": True}, {"readOnlyHint": False}, "breaking"),
+        ({"readOnlyHint": True}, {}, "breaking"),
+        ({}, {"readOnlyHint": True}, "minor"),
+        ({"destructiveHint": False}, {"destructiveHint": True}, "breaking"),
+        ({"idempotentHint": True}, {"idempotentHint": False}, "breaking"),
+        ({"openWorldHint": False}, {}, "breaking"),
+        ({}, {"openWorldHint": False}, "minor"),
+        ({}, {"readOnlyHint": False}, "patch"),
+        ({}, {"title": "x"}, "patch"),
+    ],
+)
+def test_what_a_tool_says_of_itself_is_a_promise(tool: Make, old: Any, new: Any, level: str) -> None:
+    assert diff(tool(annotations=old), tool(annotations=new)).level == level
+
+
+@pytest.mark.parametrize(
+    "old, new, level",
+    [
+        ("", "optional", "minor"),
+        ("optional", "required", "breaking"),
+        ("optional", "forbidden", "breaking"),
+        ("", "forbidden", "none"),
+    ],
+)
+def test_whether_it_runs_as_a_task_is_a_promise(tool: Make, old: str, new: str, level: str) -> None:
+    assert diff(tool(execution={"taskSupport": old}), tool(execution={"taskSupport": new})).level == level
+
+
+def test_words_are_a_patch(tool: Make) -> None:
+    assert diff(tool(description="x"), tool(description="y")).level == "patch"
+    assert diff(tool(title="x"), tool()).level == "patch"
+
+
+def test_an_output_schema_may_come_and_must_not_go(tool: Make) -> None:
+    assert diff(tool(), tool(output=members())).level == "minor"
+    assert diff(tool(output=members()), tool()).level == "breaking"
+
+
+# Versions
+
+
+@pytest.mark.parametrize(
+    "old, new, level, declared",
+    [
+        ("1.2.3", "2.0.0", "breaking", True),
+        ("1.2.3", "1.3.0", "breaking", False),
+        ("1.2.3", "1.3.0", "minor", True),
+        ("1.2.3", "1.2.4", "minor", False),
+        ("1.2.3", "1.2.4", "patch", True),
+        ("1.2.3", "1.2.3", "patch", False),
+        ("1.2.3", "0.9.0", "patch", False),
+        ("0.3.0", "1.0.0", "breaking", True),
+    ],
+)
+def test_the_version_has_to_say_it(tool: Make, old: str, new: str, level: str, declared: bool) -> None:
+    changed = {"breaking": members(), "minor": members(a=TEXT, b=TEXT), "patch": members(a={**TEXT, "title": "A"})}[
+        level
+    ]
+    [verdict] = diff(tool(members(a=TEXT), version=old), tool(changed, version=new)).verdicts
+    assert (verdict.level, verdict.is_declared) == (level, declared)
+    assert versions.parse(verdict.demanded) == versions.demanded(versions.Version(*map(int, old.split("."))), level)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("text", ["1.0", "v1.0.0", "1.0.0.0", "01.0.0", "", "1.0.x", "1" * 20 + ".0.0"])
+def test_what_is_no_version_is_none(text: str) -> None:
+    assert versions.parse(text) is None
+
+
+@pytest.mark.parametrize(
+    "wanted, offered, works",
+    [
+        ("1.0.0", "1.9.3", True),
+        ("1.2.0", "1.1.9", False),
+        ("1.0.0", "2.0.0", False),
+        ("1.0.0", "x", False),
+        ("1.0.0-a", "1.0.0+b", True),
+    ],
+)
+def test_what_was_written_for_one_version_works_with_later_ones_of_the_same_major(
+    wanted: str, offered: str, works: bool
+) -> None:
+    assert versions.keeps(wanted, offered) is works
+
+
+# For all schemas
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@given(changes(), st.data())
+def test_what_is_not_called_breaking_breaks_no_call(pair: tuple[Schema, Schema], data: st.DataObject) -> None:
+    old, new = pair
+    contracts = [contract_of([{"name": "t", "inputSchema": one}], server="s") for one in (old, new)]
+    assume(diff(*contracts).level != "breaking")
+    try:
+        value = sample(old, full=data.draw(st.booleans()))
+    except Unsayable:
+        return
+    assert schemas.complaints(new, value) == []
+
+
+@settings(max_examples=200, deadline=None)
+@given(SCHEMAS, SCHEMAS, st.data())
+def test_what_fits_no_longer_is_never_called_wider(old: Schema, new: Schema, data: st.DataObject) -> None:
+    effects = {shift.effect for shift in shifts(old, new)}
+    try:
+        value = sample(old, full=data.draw(st.booleans()))
+    except Unsayable:
+        return
+    if schemas.complaints(new, value):
+        assert effects & {"narrower", "changed", "removed", "added required", "closed"}
+
+
+@settings(max_examples=200, deadline=None)
+@given(SCHEMAS)
+def test_a_schema_has_not_changed_from_itself(schema: Schema) -> None:
+    assert shifts(schema, schema) == []
+
+
+@settings(max_examples=100, deadline=None)
+@given(SCHEMAS, SCHEMAS)
+def test_a_way_back_is_as_long_as_the_way_there(old: Schema, new: Schema) -> None:
+    assert bool(shifts(old, new)) == bool(shifts(new, old))
+
+
+def test_hostile_schemas_take_bounded_time(tool: Make) -> None:
+    wide = {"anyOf": [{"$ref": "#"} for _ in range(30)], "type": "object"}
+    other = {"anyOf": [{"$ref": "#"} for _ in range(31)], "type": "object"}
+    diff(tool(wide), tool(other))
+    deep: Any = {"type": "string"}
+    for _ in range(200):
+        deep = {"type": "object", "properties": {"x": deep}}
+    assert diff(tool(deep), tool({"type": "object"})).level == "breaking"
+    assert diff(tool(deep), tool({"type": "object", "properties": {"x": deep}})).level == "breaking"
+    assert diff(tool(deep), tool(deep)).level == "none"
+    doubling = {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(30)}
+    bomb = {"$ref": "#/$defs/d0", "$defs": {**doubling, "d30": {"type": "string"}}}
+    diff(tool(bomb), tool({**bomb, "$defs": {**doubling, "d30": {"type": "integer"}}}))

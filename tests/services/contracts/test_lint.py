@@ -1,0 +1,254 @@
+"""The linter: each thing that is missing, empty or wrong is an error with its line."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from portico.services.contracts import service
+from portico.services.contracts.lint import lint
+from portico.services.contracts.markdown import prose
+from portico.services.contracts.specification import contract
+
+TEMPLATE = (service.PAGES / "template.md").read_text()
+META = (service.PAGES / "meta.md").read_text()
+TITLES = re.findall(r"^### (.+)$", TEMPLATE, re.MULTILINE)
+
+
+def found(text: str) -> list[tuple[str, str, str]]:
+    """(severity, rule, the line that it is about)"""
+    lines = text.splitlines()
+    return [(one.severity, one.rule, lines[one.line - 1] if lines else "") for one in lint(text)]
+
+
+def messages(text: str, severity: str = "error") -> list[str]:
+    return [one.message for one in lint(text) if one.severity == severity]
+
+
+def body(title: str) -> str:
+    start = TEMPLATE.index(f"### {title}")
+    end = TEMPLATE.find("\n### ", start)
+    return TEMPLATE[start : end + 1 if end > 0 else len(TEMPLATE)]
+
+
+def test_the_template_has_nothing_wrong_with_it() -> None:
+    assert lint(TEMPLATE) == []
+
+
+def test_the_rules_name_what_the_linter_looks_for() -> None:
+    for title in TITLES:
+        assert title.partition(" ")[2] in META
+
+
+@pytest.mark.parametrize("text", ["", "nothing", "# A title\n\nSome words.\n"])
+def test_a_text_with_nothing_in_it_lacks_everything(text: str) -> None:
+    said = messages(text)
+    assert len([one for one in said if one.startswith("section")]) == 8
+    assert any("## Tool:" in one for one in said)
+    assert any("Version" in one for one in said)
+
+
+@pytest.mark.parametrize("title", TITLES)
+def test_a_missing_section_is_an_error(title: str) -> None:
+    text = TEMPLATE.replace(body(title), "")
+    assert f"section {title[0]} is missing: {title[3:]}" in messages(text)
+    assert ("error", "section", "## Tool: `module_name.tool_name`") in found(text)
+
+
+@pytest.mark.parametrize("title", TITLES)
+def test_an_empty_section_is_an_error_at_its_heading(title: str) -> None:
+    text = TEMPLATE.replace(body(title), f"### {title}\n\n")
+    assert ("error", "section", f"### {title}") in found(text)
+
+
+def test_the_order_is_fixed() -> None:
+    one, other = body(TITLES[4]), body(TITLES[5])
+    text = TEMPLATE.replace(one + other, other + one)
+    assert ("error", "order", f"### {TITLES[5]}") in found(text)
+
+
+def test_a_section_stands_there_once() -> None:
+    text = TEMPLATE.replace(body(TITLES[5]), body(TITLES[5]) * 2)
+    assert ("error", "section", f"### {TITLES[5]}") in found(text)
+
+
+@pytest.mark.parametrize(
+    "old, new, rule, line",
+    [
+        ("**Version**: 1.0.0\n", "", "version", "## Tool: `module_name.tool_name`"),
+        ("**Version**: 1.0.0", "**Version**: 1.0", "version", "**Version**: 1.0"),
+        ("**Version**: 1.0.0", "**Version**: latest", "version", "**Version**: latest"),
+        ("## Tool: `module_name.tool_name`\n", "", "tool", "### 1. Tool Purpose and Description"),
+        ("\n`module_name.tool_name`\n", "\n`module_name.other`\n", "invocation", "`module_name.other`"),
+        ("\n`module_name.tool_name`\n", "\n`ToolName`\n", "invocation", "`ToolName`"),
+        (
+            "| `text` | string | yes |  | The text |\n",
+            "",
+            "table",
+            "| Parameter | Type | Required | Default | Description |",
+        ),
+        ("| `text` | string | yes |", "| `text` | string | no |", "table", "| `text` | string | no |  | The text |"),
+        (
+            "| `words` | integer |",
+            "| `wurst` | integer |",
+            "table",
+            "| `wurst` | integer | yes | How many words there are |",
+        ),
+        (
+            "| Parameter | Type | Required |",
+            "| Parameter | Type | Needed |",
+            "table",
+            "| Parameter | Type | Needed | Default | Description |",
+        ),
+        (
+            '"required": ["text"],\n  "additional',
+            '"required": ["text"\n  "additional',
+            "schema",
+            '  "additionalProperties": false',
+        ),
+        (
+            '  "type": "object",\n  "description": "The arg',
+            '  "type": "array",\n  "description": "The arg',
+            "schema",
+            "{",
+        ),
+        ('"type": "integer", "description"', '"type": "whole", "description"', "schema", "{"),
+        ('{"words": 3}\n```\n\n### 5', '{"words": -3}\n```\n\n### 5', "example", '{"words": -3}'),
+        ('{"words": 3}\n```\n\n### 5', '{"words": \n```\n\n### 5', "example", '{"words": '),
+        ('"arguments": {"text": "Three', '"arguments": {"txt": "Three', "example", "{"),
+        ('  "tool_name": "module_name.tool_name"', '  "tool_name": "module_name.other"', "example", "{"),
+        ('"status": "success"', '"status": "done"', "example", "{"),
+        ('"data": {"words": 3}', '"data": {"words": "three"}', "example", "{"),
+        ('  "data": null,\n  "error": {', '  "data": {},\n  "error": {', "example", "{"),
+        ("**Idempotent**: yes. The same", "The same", "idempotency", "### 6. Idempotency"),
+    ],
+)
+def test_what_is_wrong_is_an_error_at_its_line(old: str, new: str, rule: str, line: str) -> None:
+    assert old in TEMPLATE
+    assert ("error", rule, line) in found(TEMPLATE.replace(old, new, 1))
+
+
+@pytest.mark.parametrize(
+    "marker, message",
+    [
+        ('"tool_name"', "a complete call"),
+        ('"status": "success"', "succeeds"),
+        ('"status": "failure"', "fails"),
+    ],
+)
+def test_each_kind_of_example_has_to_be_there(marker: str, message: str) -> None:
+    examples = body(TITLES[6])
+    [block] = [one for one in re.findall(r"```json\n.*?```", examples, re.DOTALL) if marker in one]
+    assert any(message in one for one in messages(TEMPLATE.replace(block, "")))
+
+
+def test_a_table_and_a_schema_have_to_be_there() -> None:
+    for title in TITLES[2:4]:
+        text = TEMPLATE.replace(body(title), f"### {title}\n\nWords.\n\n")
+        assert {rule for _, rule, line in found(text) if line == f"### {title}"} >= {"table", "schema"}
+
+
+def test_error_types_have_to_be_named() -> None:
+    text = TEMPLATE.replace(body(TITLES[4]), f"### {TITLES[4]}\n\nIt may fail.\n\n")
+    assert any("no error type" in one for one in messages(text))
+
+
+def test_what_could_be_better_is_a_warning() -> None:
+    text = TEMPLATE.replace("ToolExecutionError", "WeatherError").replace(
+        '"type": "string", "description": "The text",', '"type": "string",'
+    )
+    text = text.replace("Access control: whoever may call the server may call this tool.", "")
+    said = messages(text, "warning")
+    assert any("WeatherError" in one for one in said)
+    assert any("'text' has no description" in one for one in said)
+    assert any("access control" in one for one in said)
+    assert messages(text) == []
+
+
+def test_several_tools_in_one_file_are_each_looked_at() -> None:
+    tool = TEMPLATE[TEMPLATE.index("## Tool:") :]
+    second = tool.replace("module_name.tool_name", "module_name.second").replace("**Version**: 1.0.0", "**Version**: x")
+    [finding] = lint(TEMPLATE + "\n" + second)
+    assert (finding.tool, finding.rule) == ("module_name.second", "version")
+    assert any("specified twice" in one for one in messages(TEMPLATE + "\n" + tool))
+
+
+def test_headings_may_be_written_a_little_otherwise() -> None:
+    text = TEMPLATE.replace("### 3. Input Schema (Parameters)", "## Input Schema").replace("### 8. ", "### 8) ")
+    assert lint(text) == []
+
+
+def test_what_stands_in_a_block_of_code_is_no_heading() -> None:
+    text = TEMPLATE.replace(
+        "**Idempotent**: yes.", "**Idempotent**: yes.\n\n~~~\n### 1. Tool Purpose and Description\n~~~\n\n"
+    )
+    assert lint(text) == []
+
+
+def test_numbers_that_json_does_not_have_are_no_json() -> None:
+    assert any(
+        "no JSON" in one
+        for one in messages(TEMPLATE.replace('{"words": 3}\n```\n\n### 5', '{"words": NaN}\n```\n\n### 5'))
+    )
+
+
+def test_a_specification_can_be_read_as_a_contract() -> None:
+    [tool] = contract(TEMPLATE).tools
+    assert (tool.invocation, tool.version, tool.name) == ("module_name.tool_name", "1.0.0", "tool_name")
+    assert tool.input_schema["required"] == ["text"]
+    assert tool.description.startswith("Count the words")
+
+
+def test_there_are_only_so_many_findings() -> None:
+    assert len(lint("## Tool: `a.b`\n" * 2000)) == 1000
+
+
+LONG = 200_000
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "# a" + " " * LONG + "b",
+        "#" * LONG,
+        "```" + "a" * LONG + "`",
+        "```" + "`" * LONG,
+        "-" + " " * LONG + "x",
+        "|" * LONG + "\n|---|",
+        "| a |\n|" + "-|" * LONG + "x",
+        "## Tool:" + " " * LONG + "`x`",
+        "### " + "(" * LONG,
+        "## Tool: `a.b`\n### 2. Invocation Name\n`" + " " * LONG,
+        "## Tool: `a.b`\n**Version**:" + " " * LONG,
+        "## Tool: `a.b`\n### 5. Error Handling\n" + "A" * LONG,
+        "\n" * LONG,
+        "## Tool: `a.b`\n### 3. Input Schema\n```json\n" + "[" * LONG + "\n```",
+    ],
+    ids=range(14),
+)
+def test_no_line_takes_long(line: str) -> None:
+    """By the square of its length, each of these would take hours."""
+    assert lint(line)
+    assert prose(line) is not None
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_no_mutation_of_a_specification_breaks_the_linter(data: st.DataObject) -> None:
+    text = TEMPLATE
+    for _ in range(3):
+        at = data.draw(st.integers(0, len(text)))
+        text = (
+            text[:at]
+            + data.draw(st.sampled_from(["```", "|", "#", "{", '"', "\n\n", "", "`", "[", "\x00"]))
+            + text[at + data.draw(st.integers(0, 40)) :]
+        )
+    assert all(1 <= one.line <= len(text.splitlines()) + 1 for one in lint(text))
+
+
+def test_the_pages_are_shipped() -> None:
+    assert {page.name for page in Path(service.PAGES).iterdir()} == {"meta.md", "template.md"}

@@ -1,0 +1,61 @@
+"""Finding a tool by what it is for."""
+
+from __future__ import annotations
+
+import pytest
+
+from portico import Server
+from portico.services.contracts import asking
+from portico.services.contracts.definitions import contract_of
+from portico.services.contracts.search import search
+
+TOOLS = contract_of(
+    [
+        {"name": "eventlog_query", "description": "Read entries of a log of the machine.", "inputSchema": {}},
+        {"name": "fs_search", "description": "Find files by name, text or size.", "inputSchema": {}},
+        {
+            "name": "createTask",
+            "description": "Plan work.",
+            "inputSchema": {"type": "object", "properties": {"priority": {"description": "How urgent"}}},
+        },
+        {
+            "name": "memory_recall",
+            "title": "Remember",
+            "description": "What was said before about a topic.",
+            "inputSchema": {},
+        },
+    ],
+    server="s",
+).tools
+
+
+@pytest.mark.parametrize(
+    "query, name",
+    [
+        ("find a file", "fs_search"),
+        ("searching files", "fs_search"),
+        ("which logs are there", "eventlog_query"),
+        ("create a task", "createTask"),
+        ("urgent", "createTask"),
+        ("remembering topics", "memory_recall"),
+        ("mem", "memory_recall"),
+        ("eventlgo", "eventlog_query"),
+    ],
+)
+def test_the_best_one_comes_first(query: str, name: str) -> None:
+    assert search(TOOLS, query)[0].tool.name == name
+
+
+@pytest.mark.parametrize("query", ["", "zzz", "?!", "\x00"])
+def test_what_nobody_speaks_of_is_not_found(query: str) -> None:
+    assert search(TOOLS, query) == []
+
+
+def test_at_most_as_many_as_were_asked_for() -> None:
+    assert len(search(TOOLS, "a file log task topic", 2)) == 2
+
+
+async def test_a_shop_can_be_searched(shop: Server) -> None:
+    found = search((await asking.contract_from(shop)).tools, "buy something")
+    assert found[0].tool.name == "buy"
+    assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
