@@ -1,0 +1,353 @@
+"""Everything that can be done with memories, for whoever has a database; nothing here knows of any protocol.
+
+async with Database(url) as database:
+    memories = Memories(database)
+    await memories.open()
+    taken = await memories.capture(Draft(content="Use PostgreSQL", namespace="decisions"))
+    hits = await memories.recall("which database?")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from portico.services.memory import capturing, entities, filters, likeness, moments, records, seeking, texts
+from portico.services.memory.capturing import Draft, Taken
+from portico.services.memory.errors import Invalid, StorageFailed, VersionConflict
+from portico.services.memory.filters import Condition, Filter
+from portico.services.memory.namespaces import CURRENT, STATUSES, checked_namespace
+from portico.services.memory.records import Event, Record
+from portico.store.database import Database
+from portico.store.errors import Conflict, ConnectionLost, DiskFailed, Locked, StoreError
+from portico.store.transaction import Transaction
+
+T = TypeVar("T")
+
+MIGRATIONS = Path(__file__).parent / "migrations"
+HISTORY = "memory"
+MOST_RESULTS = 1000
+# How many memories one transaction touches: on SQLite others wait for it.
+BATCH = 500
+MOST_OF_THE_PAST = 100_000
+NOT_DELETED = Condition("status", ("deleted",), negated=True)
+# Nobody else may be writing at that moment, so the same write works later.
+_PASSING = (Locked, Conflict, ConnectionLost, DiskFailed)
+
+
+class Hit(Struct, frozen=True):
+    record: Record
+    score: float
+
+
+class Page(Struct, frozen=True):
+    hits: list[Hit]
+    # Whether there are more behind these.
+    more: bool
+
+
+class Swept(Struct, frozen=True):
+    ids: list[str]
+    count: int
+
+
+class Memories:
+    """`project` is whose memories are meant when nobody says otherwise."""
+
+    def __init__(self, database: Database, *, project: str | None = None, root: str | None = None) -> None:
+        self.database = database
+        self.project = project
+        # The folder of its repository, if it is in one.
+        self.root = root
+
+    async def open(self) -> None:
+        await self.database.migrate(HISTORY, MIGRATIONS)
+
+    async def read(self, fn: Callable[[Transaction], T]) -> T:
+        try:
+            return await self.database.read(fn)
+        except StoreError as failure:
+            raise _failed(failure) from failure
+
+    async def write(self, fn: Callable[[Transaction], T]) -> T:
+        try:
+            return await self.database.write(fn)
+        except StoreError as failure:
+            raise _failed(failure) from failure
+
+    def filter(self, text: str | None, at: int | None = None) -> Filter:
+        """What was written, within the project that this is about."""
+        return filters.parse(text or "", moments.now() if at is None else at).within(self.project)
+
+    @property
+    def modes(self) -> list[str]:
+        return seeking.modes()
+
+    def mode(self, wanted: str) -> tuple[str, str | None]:
+        """How a search is really done, and a word about it where that is not what was wanted."""
+        if wanted in self.modes or wanted == "hybrid":
+            return (wanted if wanted in self.modes else "text"), None
+        return "text", "There are no vectors here, so this was a search by words."
+
+    # Taking in
+
+    async def capture(self, draft: Draft, *, who: str = "", compare: bool = True) -> Taken:
+        record = capturing.record_of(self._at_home(draft), moments.now())
+        return await self.write(lambda tx: capturing.take(tx, draft, record, who=who, compare=compare))
+
+    async def capture_all(self, drafts: Sequence[Draft], *, who: str = "") -> list[Taken]:
+        """Many at once: exact duplicates are found, others are not looked for."""
+        now = moments.now()
+        made = [(draft, capturing.record_of(self._at_home(draft), now)) for draft in drafts]
+        taken: list[Taken] = []
+        for at in range(0, len(made), BATCH):
+            some = made[at : at + BATCH]
+            taken += await self.write(
+                lambda tx, some=some: [capturing.take(tx, *pair, who=who, compare=False) for pair in some]  # type: ignore[misc]
+            )
+        return taken
+
+    def _at_home(self, draft: Draft) -> Draft:
+        return draft if draft.project is not None else replace(draft, project=self.project)
+
+    # Looking
+
+    async def recall(
+        self, query: str, filter: Filter, *, limit: int = 10, offset: int = 0, as_of: int | None = None
+    ) -> Page:
+        """The best first; without words to look for, the newest."""
+        limit, offset = _bounded(limit, offset)
+        words = texts.whole(" ".join(said for said in (query, filter.words) if said.strip() not in ("", "*")))
+        if len(words) > filters.LONGEST:
+            raise Invalid(f"The query has {len(words):,} characters; at most {filters.LONGEST:,} are read.")
+        if as_of is not None:
+            hits = await self.read(lambda tx: _past(tx, words, filter, as_of))
+            return Page(hits[offset : offset + limit], len(hits) > offset + limit)
+        now = moments.now()
+        wanted = offset + limit + 1
+        if not words:
+            found = await self.read(lambda tx: records.matching(tx, filter, limit=limit + 1, offset=offset, at=now))
+            return Page([Hit(one, 0.0) for one in found[:limit]], len(found) > limit)
+        hits = await self.read(lambda tx: _sought(tx, words, filter, wanted, now))
+        return Page(hits[offset : offset + limit], len(hits) > offset + limit)
+
+    async def get(self, id: str) -> Record:
+        return await self.read(lambda tx: records.get(tx, _id(id)))
+
+    async def history(self, id: str, limit: int = 20) -> tuple[Record, list[Event]]:
+        limit, _ = _bounded(limit, 0)
+
+        def look(tx: Transaction) -> tuple[Record, list[Event]]:
+            record = records.get(tx, _id(id))
+            return record, records.history(tx, record.id, limit)
+
+        return await self.read(look)
+
+    # Changing
+
+    async def update(
+        self,
+        id: str,
+        *,
+        content: str | None = None,
+        tags: Sequence[str] | None = None,
+        namespace: str | None = None,
+        status: str | None = None,
+        ttl: str | None = None,
+        expected_version: int | None = None,
+        who: str = "",
+        reason: str = "",
+    ) -> Record:
+        now = moments.now()
+        fresh = {
+            "content": None if content is None else texts.content(content),
+            "tags": None if tags is None else texts.tags(tags),
+            "namespace": None if namespace is None else checked_namespace(namespace),
+            "status": None if status is None else _settable(status),
+        }
+        changes = {name: value for name, value in fresh.items() if value is not None}
+        if ttl is not None:
+            lasting = moments.span(ttl)
+            changes["expires_at"] = None if lasting is None else now + lasting  # type: ignore[assignment]
+        if not changes:
+            raise Invalid("Nothing is to be changed. Give content, tags, namespace, status or ttl.")
+
+        def write(tx: Transaction) -> Record:
+            before = _expected(tx, id, expected_version)
+            if before.status == "deleted":
+                raise Invalid(f"The memory {before.id} is deleted. memory_restore brings it back; then change it.")
+            after = records.change(
+                tx, before, replace(before, updated_at=now, **changes), "updated", who=who, reason=reason
+            )
+            reindex(tx, after)
+            return after
+
+        return await self.write(write)
+
+    async def delete(
+        self, id: str, *, hard: bool = False, expected_version: int | None = None, who: str = "", reason: str = ""
+    ) -> Record:
+        """Softly, so that it can be brought back; or for good."""
+        now = moments.now()
+
+        def write(tx: Transaction) -> Record:
+            before = _expected(tx, id, expected_version)
+            if hard:
+                seeking.unindex(tx, [before.id])
+                records.remove(tx, [before], now)
+                return before
+            return put_away(tx, before, now, who=who, reason=reason)
+
+        return await self.write(write)
+
+    async def restore(self, id: str, *, who: str = "") -> Record:
+        """Bring back what was deleted, superseded or archived, as it was before."""
+        now = moments.now()
+
+        def write(tx: Transaction) -> Record:
+            before = records.get(tx, _id(id))
+            if before.status in CURRENT:
+                return before
+            past = [one.was.status for one in records.history(tx, before.id, limit=1)]
+            status = past[0] if past and past[0] in CURRENT else "active"
+            after = replace(before, status=status, deleted_at=None, updated_at=now)
+            if after.expires_at is not None and after.expires_at <= now:
+                after = replace(after, expires_at=None)
+            after = records.change(tx, before, after, "restored", who=who)
+            reindex(tx, after)
+            return after
+
+        return await self.write(write)
+
+    async def reindex(self, done: Callable[[int, int], None] = lambda count, total: None) -> int:
+        """Build the index anew, a batch at a time; others go on meanwhile."""
+        total = await self.read(lambda tx: tx.one(int, "select count(*) from memory"))
+        count, last = 0, ""
+
+        def some(tx: Transaction) -> list[Record]:
+            found = records.which(tx, "memory.id > :last", {"last": last}, BATCH)
+            for one in found:
+                reindex(tx, one)
+            return found
+
+        while found := await self.write(some):
+            count, last = count + len(found), found[-1].id
+            done(count, total)
+        return count
+
+    async def delete_all(self, filter: Filter, *, dry_run: bool = True, hard: bool = False, who: str = "") -> Swept:
+        """Everything that a filter lets through."""
+        if filter.words:
+            raise Invalid(f"{filter.words[:80]!r} is no condition, and words are not enough to delete by.")
+        if not filter.conditions and filter.since is None and filter.until is None:
+            raise Invalid(
+                "A filter is needed, such as ns:progress until:2026-01-31. domain:project is everything there."
+            )
+        if not hard and filter.names("status"):
+            filter = replace(filter, conditions=(*filter.conditions, NOT_DELETED))
+        now = moments.now()
+        statuses = STATUSES if hard else CURRENT
+        if dry_run:
+            found = await self.read(lambda tx: records.matching(tx, filter, limit=100, at=now, statuses=statuses))
+            count = await self.read(lambda tx: records.count(tx, filter, at=now, statuses=statuses))
+            return Swept([one.id for one in found], count)
+        gone: list[str] = []
+
+        def some(tx: Transaction) -> list[str]:
+            found = records.matching(tx, filter, limit=BATCH, at=now, statuses=statuses)
+            if hard:
+                seeking.unindex(tx, [one.id for one in found])
+                records.remove(tx, found, now)
+            else:
+                for one in found:
+                    put_away(tx, one, now, who=who, reason="delete_all")
+            return [one.id for one in found]
+
+        while ids := await self.write(some):
+            gone += ids
+        return Swept(gone[:100], len(gone))
+
+
+def put_away(tx: Transaction, before: Record, now: int, *, who: str = "", reason: str = "") -> Record:
+    """A soft deletion."""
+    if before.status == "deleted":
+        return before
+    after = replace(before, status="deleted", deleted_at=now, updated_at=now)
+    after = records.change(tx, before, after, "deleted", who=who, reason=reason)
+    seeking.unindex(tx, [after.id])
+    return after
+
+
+def reindex(tx: Transaction, record: Record) -> None:
+    """As its state wants it: only what is current can be found."""
+    seeking.unindex(tx, [record.id])
+    if record.status in CURRENT:
+        seeking.index(tx, [record])
+    entities.note(tx, [record], anew=True)
+
+
+def _sought(tx: Transaction, words: str, filter: Filter, wanted: int, now: int) -> list[Hit]:
+    scored = seeking.seek(tx, words, filter, wanted, at=now)
+    found = records.fetch(tx, [id for id, _ in scored])
+    return [Hit(found[id], score) for id, score in scored if id in found]
+
+
+def _past(tx: Transaction, words: str, filter: Filter, moment: int) -> list[Hit]:
+    """The index knows the present alone, so the past is looked through."""
+    known = records.as_of(tx, filter, moment, MOST_OF_THE_PAST)
+    wanted = set(likeness.words(words))
+    if not wanted:
+        return [Hit(one, 0.0) for one in sorted(known, key=lambda one: (-one.at, one.id))]
+    scored = [Hit(one, len(wanted & set(likeness.words(one.content))) / len(wanted)) for one in known]
+    return sorted((one for one in scored if one.score), key=lambda hit: (-hit.score, -hit.record.at, hit.record.id))
+
+
+def _expected(tx: Transaction, id: str, version: int | None) -> Record:
+    found = records.get(tx, _id(id))
+    if version is not None and version != found.version:
+        raise VersionConflict(found.id, version, found.version)
+    return found
+
+
+def _id(given: str) -> str:
+    """An id, or an address that ends with one."""
+    return texts.whole(given).strip().rstrip("/").rpartition("/")[2]
+
+
+def _settable(status: str) -> str:
+    if status not in STATUSES or status == "deleted":
+        settable = ", ".join(one for one in STATUSES if one != "deleted")
+        raise Invalid(f"Invalid status: {status[:40]}. Use one of {settable}; memory_delete deletes.")
+    return status
+
+
+def _bounded(limit: int, offset: int) -> tuple[int, int]:
+    if not 1 <= limit <= MOST_RESULTS or not 0 <= offset <= 1_000_000:
+        raise Invalid(f"limit is 1 to {MOST_RESULTS}, and offset 0 to 1,000,000.")
+    return limit, offset
+
+
+def _failed(failure: StoreError) -> StorageFailed:
+    """What the store says names paths and servers, which are none of a client's business."""
+    trouble = StorageFailed(
+        f"The memory could not be stored or read: {_WORDS.get(type(failure).__name__, 'the storage failed')}."
+    )
+    trouble.retryable = isinstance(failure, _PASSING)
+    return trouble
+
+
+_WORDS = {
+    "Locked": "another process has held the storage for too long",
+    "Conflict": "somebody else was changing the same memories; try again",
+    "ConnectionLost": "the storage cannot be reached",
+    "OutcomeUnknown": "the storage went away while writing; look whether it is there before trying again",
+    "DiskFull": "there is no room on the disk",
+    "DiskFailed": "the disk failed",
+    "ReadOnly": "the storage is read-only",
+    "Damaged": "the storage is damaged",
+    "DatabaseClosed": "the storage is closed",
+}

@@ -1,0 +1,23 @@
+create table memory (
+    id text primary key,
+    domain text not null,
+    namespace text not null,
+    content text not null,
+    tags text not null,
+    source text,
+    author text,
+    author_kind text,
+    thread text,
+    place bigint,
+    project text,
+    branch text,
+    path text,
+    status text not null,
+    version bigint not null,
+    at bigint not null,
+    created_at bigint not null,
+    updated_at bigint not null,
+    expires_at bigint,
+    deleted_at bigint,
+    digest text not null
+);

@@ -1,0 +1,115 @@
+"""Export and import: memories out of one database and into another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from portico.services.memory import moments, portable, records
+from portico.services.memory.errors import Blocked, Invalid
+from portico.services.memory.filters import Filter
+from portico.services.memory.memories import BATCH, Memories, reindex
+from portico.services.memory.namespaces import STATUSES
+from portico.services.memory.portable import Format, Portable
+from portico.services.memory.records import Record
+from portico.store.transaction import Transaction
+
+LONGEST_IMPORT = 3_000_000
+MOST_COMPLAINTS = 20
+MOST_EXPORTED = 1000
+
+
+class Brought(Struct, frozen=True, kw_only=True):
+    """What an import did, or would do."""
+
+    added: int = 0
+    updated: int = 0
+    unchanged: int = 0
+    refused: int = 0
+    problems: list[str] = field(default_factory=list)
+
+
+async def export(
+    memories: Memories, filter: Filter, format: Format, *, limit: int = MOST_EXPORTED, offset: int = 0
+) -> tuple[str, int, bool]:
+    """A text with these memories, how many they are, and whether there are more. Deleted ones only if asked for."""
+    if filter.words:
+        raise Invalid(f"{filter.words[:80]!r} is no condition; an export takes conditions only.")
+    now = moments.now()
+    usual = tuple(one for one in STATUSES if one != "deleted")
+    found = await memories.read(
+        lambda tx: records.matching(tx, filter, limit=limit + 1, offset=offset, statuses=usual, at=now)
+    )
+    return portable.dumped(found[:limit], format), len(found[:limit]), len(found) > limit
+
+
+async def bring(
+    memories: Memories,
+    text: str,
+    format: Format,
+    *,
+    screen: Callable[[str], tuple[str, list[str]]] = lambda text: (text, []),
+    who: str = "",
+    dry_run: bool = False,
+) -> Brought:
+    """Take in an export. A memory that is here already is changed only by a newer version of itself."""
+    now = moments.now()
+    fine: list[Record] = []
+    problems: list[str] = []
+    for given in portable.loaded(text, format):
+        try:
+            if isinstance(given, str):
+                raise Invalid(given)
+            fine.append(_screened(given, screen, now, memories.project))
+        except (Invalid, Blocked) as trouble:
+            problems.append(f"{given.id[:16] if isinstance(given, Portable) else ''} {trouble}".strip()[:300])
+    totals = [0, 0, 0]
+    for at in range(0, len(fine), BATCH):
+        some = fine[at : at + BATCH]
+        if dry_run:
+            counts = await memories.read(lambda tx, some=some: _compared(tx, some))  # type: ignore[misc]
+        else:
+            counts = await memories.write(lambda tx, some=some: _merged(tx, some, now, who))  # type: ignore[misc]
+        totals = [one + other for one, other in zip(totals, counts, strict=True)]
+    return Brought(
+        added=totals[0],
+        updated=totals[1],
+        unchanged=totals[2],
+        refused=len(problems),
+        problems=problems[:MOST_COMPLAINTS],
+    )
+
+
+def _screened(given: Portable, screen: Callable[[str], tuple[str, list[str]]], now: int, project: str | None) -> Record:
+    content, _ = screen(given.content)
+    source = None if given.source is None else screen(given.source)[0]
+    return portable.unpacked(replace(given, content=content, source=source), now, project=project)
+
+
+def _compared(tx: Transaction, some: list[Record]) -> tuple[int, int, int]:
+    known = records.fetch(tx, [one.id for one in some])
+    added = sum(one.id not in known for one in some)
+    updated = sum(one.id in known and _is_newer(one, known[one.id]) for one in some)
+    return added, updated, len(some) - added - updated
+
+
+def _merged(tx: Transaction, some: list[Record], now: int, who: str) -> tuple[int, int, int]:
+    known = records.fetch(tx, [one.id for one in some])
+    fresh = {one.id: one for one in some if one.id not in known}
+    tx.run("delete from memory_gone where memory in :ids", {"ids": list(fresh)})
+    records.insert(tx, list(fresh.values()))
+    for one in fresh.values():
+        reindex(tx, one)
+    newer = [one for one in some if one.id in known and _is_newer(one, known[one.id])]
+    for one in newer:
+        before = known[one.id]
+        after = replace(one, created_at=before.created_at, updated_at=max(now, before.updated_at))
+        after = records.change(tx, before, after, "imported", who=who, version=one.version)
+        reindex(tx, after)
+    return len(fresh), len(newer), len(some) - len(fresh) - len(newer)
+
+
+def _is_newer(given: Record, known: Record) -> bool:
+    return given.version > known.version

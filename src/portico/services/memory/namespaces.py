@@ -1,0 +1,133 @@
+"""What memories are about: the namespaces, the domains they belong to, and the states they can be in."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+from msgspec import Struct
+
+from portico.services.memory.errors import Invalid, UnknownNamespace
+
+
+class Namespace(Struct, frozen=True):
+    name: str
+    about: str
+    # Words that hint at it. They suggest; nobody is bound by them.
+    signals: tuple[str, ...]
+    writable: bool = True
+
+
+def _named(name: str, about: str, signals: str) -> Namespace:
+    return Namespace(name, about, tuple(signals.split("; ")))
+
+
+_ALL = (
+    _named(
+        "decisions",
+        "choices that were made, and why",
+        "decided; decision; we will; chose; going with; instead of; use",
+    ),
+    _named(
+        "patterns",
+        "ways of doing things that recur",
+        "pattern; always; never; convention; whenever; prefer",
+    ),
+    _named(
+        "learnings",
+        "what was found out, often the hard way",
+        "learned; turns out; discovered; realised; til; gotcha",
+    ),
+    _named(
+        "context",
+        "what is around: people, goals, background",
+        "background; context; stakeholder; goal; customer; team",
+    ),
+    _named(
+        "tech-debt",
+        "what should be done properly one day",
+        "todo; fixme; hack; workaround; debt; temporary; refactor",
+    ),
+    _named(
+        "blockers",
+        "what is in the way",
+        "blocked; blocker; waiting for; cannot; stuck; depends on",
+    ),
+    _named(
+        "progress",
+        "what has been done, and what is next",
+        "done; finished; completed; next; milestone; shipped",
+    ),
+    _named(
+        "apis",
+        "interfaces: endpoints, signatures, formats",
+        "api; endpoint; request; response; schema; signature",
+    ),
+    _named(
+        "config",
+        "settings and environments",
+        "config; setting; environment; variable; flag; port",
+    ),
+    _named(
+        "security",
+        "threats, permissions, findings",
+        "security; vulnerability; permission; auth; token; cve",
+    ),
+    _named(
+        "performance",
+        "measurements and what was done about them",
+        "slow; fast; latency; benchmark; memory; cache; throughput",
+    ),
+    _named(
+        "testing",
+        "tests and how to run them",
+        "test; pytest; coverage; fixture; mock; flaky",
+    ),
+    _named(
+        "prompts",
+        "texts for models",
+        "prompt; template",
+    ),
+    Namespace("help", "how to use this; not to be written to", (), writable=False),
+)
+
+NAMESPACES = {one.name: one for one in _ALL}
+WRITABLE = tuple(one.name for one in _ALL if one.writable)
+
+Domain = Literal["project", "user", "org"]
+DOMAINS: tuple[Domain, ...] = ("project", "user", "org")
+
+Status = Literal["active", "archived", "superseded", "pending", "deleted"]
+STATUSES: tuple[Status, ...] = ("active", "archived", "superseded", "pending", "deleted")
+# What a search looks at unless it says otherwise.
+CURRENT: tuple[Status, ...] = ("active", "pending")
+
+_WORD = re.compile(r"[\w-]+")
+
+
+def checked_namespace(name: str) -> str:
+    if name not in WRITABLE:
+        raise UnknownNamespace(name, WRITABLE)
+    return name
+
+
+def checked_domain(name: str) -> Domain:
+    """`global` is another word for what belongs to the user."""
+    if name == "global":
+        return "user"
+    for one in DOMAINS:
+        if name == one:
+            return one
+    raise Invalid(f"Invalid domain: {name[:80]}. Use one of {', '.join(DOMAINS)}.")
+
+
+def suggested(text: str) -> str:
+    """The namespace whose signal words occur most, the earlier one where two are alike."""
+    said = " ".join(_WORD.findall(text[:20_000].lower()))
+    padded = f" {said} "
+    best, most = "context", 0
+    for one in _ALL:
+        count = sum(f" {word} " in padded for word in one.signals)
+        if count > most:
+            best, most = one.name, count
+    return best

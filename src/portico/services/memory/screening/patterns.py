@@ -1,0 +1,37 @@
+"""Patterns that are compiled when they are first used.
+
+There are some two hundred, most texts need a tenth of them, and compiling them all would take longer than anything else
+at start-up.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, cast
+
+_METHODS = ("finditer", "fullmatch", "match", "search", "split")
+
+
+class _Uncompiled:
+    """Becomes the pattern at the first question: its methods are put in the place of this one's."""
+
+    def __init__(self, source: str, flags: int) -> None:
+        self.source = source
+        self.flags = flags
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in _METHODS:
+            raise AttributeError(name)
+        compiled = re.compile(self.source, self.flags)
+        self.__dict__.update((method, getattr(compiled, method)) for method in _METHODS)
+        return self.__dict__[name]
+
+
+ALL: list[_Uncompiled] = []
+"""Every pattern there is, so that a test can prove of each that it is bounded."""
+
+
+def pattern(source: str, flags: int = 0) -> re.Pattern[str]:
+    made = _Uncompiled(source, flags)
+    ALL.append(made)
+    return cast("re.Pattern[str]", made)

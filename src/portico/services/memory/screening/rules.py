@@ -1,0 +1,91 @@
+"""What becomes of what is found: blocked, redacted or let through, by kind and by name."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from portico.services.memory.screening.detector import scan
+from portico.services.memory.screening.findings import Finding, Kind, mark
+from portico.services.memory.screening.identities import IDENTITY_NAMES
+from portico.services.memory.screening.providers import PROVIDER_NAMES
+from portico.wire.errors import UsageError
+
+Action = Literal["block", "redact", "allow"]
+ACTIONS: tuple[Action, ...] = ("block", "redact", "allow")
+
+_SECRETS = """
+    api_key aws_secret_key azure_storage_key basic_auth bearer_token credential database_url jwt password private_key
+    secret session_cookie token url_password url_secret
+"""
+_PERSONAL = "card date_of_birth driving_licence email eu_vat iban ip_address passport phone postal_code"
+NAMES: Mapping[str, Kind] = {
+    **dict.fromkeys([*_SECRETS.split(), *PROVIDER_NAMES], "secret"),
+    **dict.fromkeys([*_PERSONAL.split(), *IDENTITY_NAMES], "personal"),
+}
+
+
+class Rules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`names` is for what a kind is too coarse for: `{"ip_address": "allow"}`."""
+
+    secrets: Action = "block"
+    personal: Action = "allow"
+    names: dict[str, Action] = {}
+    least: float = 0.5
+
+    def __post_init__(self) -> None:
+        for name, action in self.names.items():
+            if name not in NAMES:
+                from difflib import get_close_matches
+
+                near = get_close_matches(name, NAMES, 1)
+                raise UsageError(
+                    f"nothing is found by the name {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")
+                )
+            _check(action)
+        _check(self.secrets)
+        _check(self.personal)
+
+    def action(self, finding: Finding) -> Action:
+        return self.names.get(finding.name, self.secrets if finding.kind == "secret" else self.personal)
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """The kinds that need looking for."""
+        wanted = {kind for kind, action in (("secret", self.secrets), ("personal", self.personal)) if action != "allow"}
+        wanted |= {NAMES[name] for name, action in self.names.items() if action != "allow"}
+        return tuple(kind for kind in ("secret", "personal") if kind in wanted)
+
+
+def _check(action: str) -> None:
+    if action not in ACTIONS:
+        raise UsageError(f"{action!r} is none of {', '.join(ACTIONS)}")
+
+
+class Screened(NamedTuple):
+    """A text as it may be kept, None if it may not; and how often what was found. What it was is never repeated."""
+
+    text: str | None
+    redacted: dict[str, int]
+    blocked: dict[str, int]
+
+
+def screen(text: str, rules: Rules = Rules()) -> Screened:
+    redacted: Counter[str] = Counter()
+    blocked: Counter[str] = Counter()
+    pieces: list[str] = []
+    at = 0
+    for one in scan(text, rules.kinds, rules.least) if rules.kinds else ():
+        action = rules.action(one)
+        if action == "block":
+            blocked[one.name] += 1
+        elif action == "redact":
+            redacted[one.name] += 1
+            pieces += text[at : one.start], mark(one.name)
+            at = one.end
+    if blocked:
+        return Screened(None, dict(redacted), dict(blocked))
+    return Screened("".join((*pieces, text[at:])) if pieces else text, dict(redacted), {})

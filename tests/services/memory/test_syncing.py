@@ -1,0 +1,248 @@
+"""Two clones of one repository, with real git."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from remembering import KEY, found, keep, refused
+
+from portico.services.memory import places
+from portico.services.memory.errors import NoSuchMemory, SyncFailed
+from portico.services.memory.guarding import Guard
+from portico.services.memory.memories import Memories
+from portico.services.memory.syncing import REF, sync
+from portico.store.database import Database
+
+pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed here")
+
+Clone = Callable[[str], Any]
+
+
+def git(folder: Path, *words: str, stdin: str = "") -> str:
+    command = ["git", "-C", str(folder), *words]
+    done = subprocess.run(command, input=stdin, capture_output=True, check=True, text=True)
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def origin(tmp_path: Path) -> Path:
+    folder = tmp_path / "origin.git"
+    subprocess.run(["git", "init", "--quiet", "--bare", str(folder)], check=True)
+    return folder
+
+
+@pytest.fixture
+async def clone(origin: Path, tmp_path: Path) -> AsyncIterator[Clone]:
+    """`await clone("ann")` is a clone with a memory of its own."""
+    async with AsyncExitStack() as stack:
+
+        async def make(name: str) -> Memories:
+            folder = tmp_path / name
+            git(tmp_path, "clone", "--quiet", str(origin), str(folder))
+            database = await stack.enter_async_context(Database(tmp_path / f"{name}.db"))
+            where = places.look(folder)
+            memories = Memories(database, project=where.project, root=where.root)
+            await memories.open()
+            return memories
+
+        yield make
+
+
+async def state(memories: Memories) -> dict[str, Any]:
+    page = await memories.recall("", memories.filter("status:active,archived,superseded,pending,deleted"), limit=1000)
+    return {hit.record.id: hit.record for hit in page.hits}
+
+
+async def both(one: Memories, other: Memories) -> None:
+    """Until both have seen everything."""
+    for memories in (one, other, one):
+        await sync(memories)
+    assert await state(one) == await state(other)
+
+
+async def test_what_one_has_captured_the_other_recalls(clone: Clone) -> None:
+    ann, bob = await clone("ann"), await clone("bob")
+    await keep(ann, "Ann knows about bananas", tags=["fruit"])
+    await keep(bob, "Bob knows about cherries")
+    await keep(ann, "This is private", domain="user")
+    assert (await sync(ann)).sent == 1
+    synced = await sync(bob)
+    assert (synced.added, synced.sent) == (1, 1)
+    assert (await sync(ann)).added == 1
+    assert await found(bob, "bananas") == ["Ann knows about bananas"]
+    assert await found(ann, "cherries") == ["Bob knows about cherries"]
+    assert await found(bob, "private") == []
+    again = await sync(ann)
+    assert (again.added, again.updated, again.sent, again.merged) == (0, 0, 0, 0)
+
+
+async def test_changes_and_deletions_travel(clone: Clone) -> None:
+    ann, bob = await clone("ann"), await clone("bob")
+    first, second = await keep(ann, "first about apples"), await keep(ann, "second about pears")
+    await both(ann, bob)
+    await ann.update(first.id, content="first about oranges", who="ann")
+    await bob.delete(second.id)
+    await both(ann, bob)
+    assert await found(bob, "oranges") == ["first about oranges"]
+    assert (await ann.get(second.id)).status == "deleted"
+    assert (await bob.history(first.id))[1][0].change == "synced"
+    await bob.restore(second.id)
+    await both(ann, bob)
+    assert (await ann.get(second.id)).status == "active"
+
+
+async def test_different_parts_of_one_memory_are_put_together(clone: Clone) -> None:
+    ann, bob = await clone("ann"), await clone("bob")
+    kept = await keep(ann, "about plums", tags=["fruit", "old"])
+    await both(ann, bob)
+    await ann.update(kept.id, content="about ripe plums")
+    await bob.update(kept.id, tags=["fruit", "sweet"])
+    await sync(ann)
+    synced = await sync(bob)
+    assert (synced.merged, synced.conflicts) == (1, [])
+    await both(ann, bob)
+    after = await ann.get(kept.id)
+    assert (after.content, after.tags, after.version) == ("about ripe plums", ["fruit", "sweet"], 3)
+
+
+async def test_a_conflict_is_listed_and_decided_alike_by_both(clone: Clone) -> None:
+    ann, bob = await clone("ann"), await clone("bob")
+    kept = await keep(ann, "about plums")
+    await both(ann, bob)
+    await ann.update(kept.id, content="Ann's plums")
+    await bob.update(kept.id, content="Bob's first plums")
+    await bob.update(kept.id, content="Bob's plums")
+    await sync(ann)
+    synced = await sync(bob)
+    assert [(one.id, one.fields, one.kept) for one in synced.conflicts] == [(kept.id, ["content"], "ours")]
+    await both(ann, bob)
+    assert (await ann.get(kept.id)).content == "Bob's plums"
+    assert "Ann's plums" in [one.was.content for one in (await ann.history(kept.id))[1]]
+
+
+async def test_both_may_delete_and_write_at_once(clone: Clone) -> None:
+    ann, bob = await clone("ann"), await clone("bob")
+    kept = await keep(ann, "about plums")
+    await both(ann, bob)
+    await ann.delete(kept.id)
+    await bob.update(kept.id, content="about better plums")
+    await sync(ann)
+    assert len((await sync(bob)).conflicts) == 1
+    await both(ann, bob)
+    after = await ann.get(kept.id)
+    assert (after.status, after.content) == ("deleted", "about better plums")
+
+
+async def test_what_is_gone_for_good_is_gone_everywhere(clone: Clone) -> None:
+    ann, bob = await clone("ann"), await clone("bob")
+    kept = await keep(ann, "about plums")
+    await both(ann, bob)
+    await ann.delete(kept.id, hard=True)
+    await both(ann, bob)
+    for memories in (ann, bob):
+        with pytest.raises(NoSuchMemory):
+            await memories.get(kept.id)
+    await both(ann, bob)
+
+
+async def test_three_clones_converge(clone: Clone) -> None:
+    clones = [await clone(name) for name in ("ann", "bob", "cat")]
+    kept = await keep(clones[0], "about plums")
+    for memories in (*clones, *clones):
+        await sync(memories)
+    for at, memories in enumerate(clones):
+        await memories.update(kept.id, content=f"plums of {at}", tags=[f"t{at}"])
+        await keep(memories, f"only known to number {at}")
+    for memories in (*clones, *clones, *clones):
+        await sync(memories)
+    states = [await state(memories) for memories in clones]
+    assert states[0] == states[1] == states[2]
+    assert len(states[0]) == 4
+    assert (await sync(clones[0])).sent == 0
+
+
+async def test_one_direction_is_one_direction(clone: Clone) -> None:
+    ann, bob = await clone("ann"), await clone("bob")
+    await keep(ann, "about apples")
+    await keep(bob, "about pears")
+    assert (await sync(ann, direction="push")).sent == 1
+    pushed = await sync(bob, direction="push")
+    assert (pushed.added, pushed.sent) == (0, 1)
+    assert await found(bob) == ["about pears"]
+    fetched = await sync(ann, direction="fetch")
+    assert (fetched.added, fetched.sent) == (1, 0)
+    await both(ann, bob)
+
+
+async def test_branches_and_files_are_left_alone(clone: Clone, origin: Path, tmp_path: Path) -> None:
+    ann = await clone("ann")
+    await keep(ann, "about plums")
+    await sync(ann)
+    assert git(tmp_path / "ann", "status", "--porcelain") == ""
+    assert git(tmp_path / "ann", "branch", "--all") == ""
+    assert REF in git(origin, "for-each-ref")
+
+
+async def test_what_others_wrote_is_checked(clone: Clone, origin: Path, tmp_path: Path) -> None:
+    ann, bob = await clone("ann"), await clone("bob")
+    await keep(ann, "about plums")
+    await sync(ann)
+    tip = git(origin, "rev-parse", REF)
+    stream = f"commit {REF}\ncommitter Eve <eve@example.com> 0 +0000\ndata 4\nevil\nfrom {tip}\n"
+    key = f'---\nid: "00aabbccdd"\nnamespace: "config"\n---\nThe key is {KEY}\n'
+    evil = {
+        "memories/00/00aabbccdd.md": key,
+        "memories/11/11.md": "no head at all",
+        "memories/22/22aabbccdd.md": '---\nid: "33aabbccdd"\nnamespace: "config"\n---\nnot its name\n',
+        "memories/44/44aabbccdd.md": '---\nid: "44aabbccdd"\ndomain: "user"\nnamespace: "config"\n---\nof the user\n',
+        "elsewhere/x.md": "not ours",
+    }
+    for path, text in evil.items():
+        stream += f"M 100644 inline {path}\ndata {len(text.encode())}\n{text}\n"
+    git(origin, "fast-import", "--quiet", stdin=stream)
+    synced = await sync(bob, screen=Guard().passed)
+    assert (synced.added, len(synced.problems)) == (1, 4)
+    assert KEY not in str(synced.problems)
+    assert await found(bob) == ["about plums"]
+
+
+async def test_without_a_repository_or_a_remote_it_says_so(tmp_path: Path, clone: Clone) -> None:
+    ann = await clone("ann")
+    git(tmp_path / "ann", "remote", "remove", "origin")
+    with pytest.raises(SyncFailed, match="no remote"):
+        await sync(ann)
+    git(tmp_path / "ann", "remote", "add", "origin", str(tmp_path / "nowhere.git"))
+    with pytest.raises(SyncFailed, match="git ls-remote failed") as failure:
+        await sync(ann)
+    assert str(tmp_path) not in str(failure.value)
+    for other in ("elsewhere", "--upload-pack=touch x", "ext::sh -c touch% x", str(tmp_path)):
+        with pytest.raises(SyncFailed, match="no remote"):
+            await sync(ann, remote=other)
+    ann.root = None
+    with pytest.raises(SyncFailed, match="not a git repository"):
+        await sync(ann)
+
+
+async def test_a_sync_that_fails_has_its_number(serving: Callable[..., Any], tmp_path: Path) -> None:
+    folder = tmp_path / "plain"
+    folder.mkdir()
+    client = await serving(folder=folder)
+    _, error = await refused(client, "memory_sync")
+    assert error["number"] == -32610
+
+
+def test_a_project_is_the_same_however_its_remote_is_written() -> None:
+    for remote in (
+        "https://github.com/Owner/name.git",
+        "https://user:secret@github.com/Owner/name",
+        "git@github.com:Owner/name.git",
+        "ssh://git@github.com:22/Owner/name.git/",
+    ):
+        assert places.normalised(remote) == "github.com/Owner/name"
+    assert places.normalised("/srv/git/name.git") == "folder/name"

@@ -1,0 +1,362 @@
+"""Putting memories in order, moving them, forgetting them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from remembering import CAPTURE, HOSTILE, KEY, found, keep, refused, said
+
+from portico import Client
+from portico.services.memory import collecting, consolidating, graph, moments, moving, portable, templates
+from portico.services.memory.errors import Invalid, NoSuchMemory
+from portico.services.memory.filters import Filter
+from portico.services.memory.memories import Memories
+from portico.store.database import Database
+
+Serving = Callable[..., Any]
+PATIENCE = 30.0
+TWINS = (
+    "The nightly build takes forty minutes on the big machine",
+    "The nightly build takes forty minutes on the big machine because of the database",
+    "The nightly build takes nearly forty minutes on the big machine",
+)
+
+# Collecting
+
+
+async def test_what_has_expired_is_collected(memories: Memories, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = await keep(memories, "a day only", ttl="24h")
+    await keep(memories, "for ever")
+    later = moments.now() + 25 * 3_600_000
+    monkeypatch.setattr(moments, "now", lambda: later)
+    assert (await collecting.collect(memories, dry_run=True)).expired == 1
+    assert (await memories.get(kept.id)).status == "active"
+    assert (await collecting.collect(memories, dry_run=False)).expired == 1
+    assert (await memories.get(kept.id)).status == "deleted"
+    assert (await collecting.collect(memories, dry_run=False)).expired == 0
+
+
+async def test_a_finished_branch_is_archived_and_old_deletions_are_purged(
+    memories: Memories, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    branched = await keep(memories, "on a branch", branch="feature")
+    other = await keep(memories, "on main", branch="main")
+    await memories.delete(other.id)
+    done = await collecting.collect(memories, dry_run=False, branch="feature", purge=True)
+    assert (done.archived, done.purged) == (1, 0)
+    assert (await memories.get(branched.id)).status == "archived"
+    later = moments.now() + 31 * 86_400_000
+    monkeypatch.setattr(moments, "now", lambda: later)
+    assert (await collecting.collect(memories, dry_run=False, purge=True)).purged == 1
+    with pytest.raises(NoSuchMemory):
+        await memories.get(other.id)
+    assert (await memories.restore(branched.id)).status == "active"
+
+
+async def test_what_is_erased_is_nowhere_any_more(memories: Memories, url: str, tmp_path: Path) -> None:
+    secret = "Zanzibarquux"
+    kept = await keep(memories, f"{secret} Smith said this first", author="Zanzibarquux Smith")
+    await memories.update(kept.id, content=f"{secret} Smith said this second")
+    await keep(memories, "stays")
+    with pytest.raises(Invalid):
+        await collecting.erase(memories)
+    assert await collecting.erase(memories, author="Zanzibarquux Smith") == 1
+    tables = ("memory", "memory_event", "memory_tag", "memory_entity", "memory_mention", "memory_relation")
+    for table in tables:
+        rows = await memories.read(lambda tx, table=table: tx.all(tuple[Any, ...], f"select * from {table}"))  # type: ignore[misc]
+        assert secret.casefold() not in str(rows).casefold(), table
+    assert await found(memories) == ["stays"]
+    if url.startswith("sqlite"):
+        await memories.database.close()
+        data = everything_in(tmp_path)
+        assert secret.encode() not in data and secret.lower().encode() not in data
+        await memories.database.open()
+
+
+def everything_in(folder: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in folder.glob("memory.db*") if path.is_file())
+
+
+# Moving
+
+
+@pytest.mark.parametrize("format", ["jsonl", "markdown"])
+async def test_an_export_is_imported_as_it_was(memories: Memories, tmp_path: Path, format: portable.Format) -> None:
+    tricky = [
+        *HOSTILE,
+        "---\nid: 1\n---",
+        "<!-- memory {} -->\n\\<!-- memory x",
+        "ends with lines\n\n\n",
+        "a\r\nb\u2028c",
+    ]
+    for text in tricky:
+        await keep(memories, text, "learnings", tags=["x"], author="ann", at="2026-01-31", on_duplicate="keep")
+    data, count, more = await moving.export(memories, memories.filter(""), format)
+    assert (count, more) == (len(tricky), False)
+    async with Database(tmp_path / "other.db") as database:
+        other = Memories(database, project="here/project")
+        await other.open()
+        brought = await moving.bring(other, data, format)
+        assert (brought.added, brought.refused) == (len(tricky), 0), brought.problems
+        assert (await moving.bring(other, data, format)).unchanged == len(tricky)
+        here = await memories.recall("", memories.filter(""), limit=100)
+        there = await other.recall("", other.filter(""), limit=100)
+        assert [hit.record for hit in there.hits] == [hit.record for hit in here.hits]
+
+
+async def test_an_import_takes_newer_versions_and_says_what_it_refused(memories: Memories) -> None:
+    kept = await keep(memories, "first")
+    given = portable.packed(kept)
+    lines = [
+        json.dumps({**json.loads(portable.dumped([kept], "jsonl")), "content": "second", "version": 5}),
+        json.dumps({"content": "no namespace"}),
+        json.dumps({"content": "new", "namespace": "context"}),
+        "not json",
+    ]
+    brought = await moving.bring(memories, "\n".join(lines), "jsonl")
+    assert (brought.added, brought.updated, brought.refused, len(brought.problems)) == (1, 1, 2, 2)
+    assert (await memories.get(given.id)).content == "second"
+    assert (await memories.get(given.id)).version == 5
+    assert (await memories.history(given.id))[1][0].was == kept
+
+
+async def test_export_and_import_as_tools(serving: Serving) -> None:
+    client = await serving()
+    for number in range(3):
+        await said(client, "memory_capture", content=f"thing {number}", namespace="context", on_duplicate="keep")
+    first = await said(client, "memory_export", limit=2)
+    rest = await said(client, "memory_export", limit=2, cursor=first["nextCursor"])
+    assert (first["count"], rest["count"], "nextCursor" in rest) == (2, 1, False)
+    assert (await said(client, "memory_import", data=first["data"] + rest["data"]))["unchanged"] == 3
+    secret = json.dumps({"content": f"The key is {KEY}", "namespace": "config"})
+    dry = await said(client, "memory_import", data=secret, dry_run=True)
+    assert dry["refused"] == 1 and KEY not in json.dumps(dry)
+
+
+# Consolidating
+
+
+async def test_what_is_nearly_the_same_becomes_one_and_can_be_taken_back(memories: Memories) -> None:
+    kept = [
+        await keep(memories, text, "learnings", tags=[f"t{at}"], on_duplicate="keep") for at, text in enumerate(TWINS)
+    ]
+    other = await keep(memories, "Something about penguins", "learnings")
+    plan = await consolidating.plan(memories, memories.filter(""), strategy="merge", similarity=0.6)
+    assert [{one.id for one in each.members} for each in plan.clusters] == [{one.id for one in kept}]
+    done = await consolidating.carry_out(memories, plan)
+    assert len(done.kept) == 1 and len(done.superseded) == 2
+    merged = await memories.get(done.kept[0])
+    assert sorted(merged.tags) == ["t0", "t1", "t2"] and "database" in merged.content
+    assert len(await found(memories, "nightly build")) == 1
+    await consolidating.undo(memories, done.run)
+    for one in kept:
+        back = await memories.get(one.id)
+        assert (back.content, back.status, back.tags) == (one.content, "active", one.tags)
+    assert len(await found(memories, "nightly build")) == 3
+    assert (await memories.get(other.id)) == other
+    with pytest.raises(Invalid):
+        await consolidating.undo(memories, "nonsense")
+
+
+async def test_a_summary_is_a_memory_of_its_own(memories: Memories) -> None:
+    for text in TWINS:
+        await keep(memories, text, "learnings", on_duplicate="keep")
+    plan = await consolidating.plan(memories, memories.filter(""), strategy="summarize", similarity=0.6)
+    done = await consolidating.carry_out(memories, plan)
+    summary = await memories.get(done.kept[0])
+    assert "summary" in summary.tags and len(done.superseded) == 3
+    await consolidating.undo(memories, done.run)
+    assert (await memories.get(summary.id)).status == "deleted"
+    assert len(await found(memories, "nightly build")) == 3
+
+
+async def test_a_plan_that_is_out_of_date_does_nothing(memories: Memories) -> None:
+    kept = [await keep(memories, text, "learnings", on_duplicate="keep") for text in TWINS]
+    plan = await consolidating.plan(memories, memories.filter(""), strategy="dedupe", similarity=0.6)
+    await memories.update(kept[0].id, tags=["changed"])
+    assert (await consolidating.carry_out(memories, plan)).kept == []
+
+
+async def test_consolidate_is_dry_first(serving: Serving) -> None:
+    client = await serving()
+    for text in TWINS:
+        await said(client, "memory_capture", content=text, namespace="learnings", on_duplicate="keep")
+    dry = await said(client, "memory_consolidate", similarity=0.6)
+    assert len(dry["groups"]) == 1 and dry["dry_run"] and "run" not in dry
+    assert (await said(client, "memory_status"))["total"] == 3
+    done = await said(client, "memory_consolidate", similarity=0.6, dry_run=False)
+    assert (await said(client, "memory_status"))["total"] == 1
+    await said(client, "memory_consolidate", undo=done["run"])
+    assert (await said(client, "memory_status"))["total"] == 3
+    assert "Invalid namespace" in (await refused(client, "memory_consolidate", namespaces=["nonsense"]))[0]
+
+
+# Enriching
+
+
+@pytest.mark.parametrize("revision", ["2025-06-18", "2026-07-28"])
+async def test_the_clients_model_is_asked_where_it_can_be(serving: Serving, revision: str) -> None:
+    asked: list[Any] = []
+
+    async def sample(params: Any) -> str:
+        asked.append(params)
+        return "databases, storage, Decision Record"
+
+    client = await serving(revision=revision, client={"sampling_handler": sample})
+    id = (await said(client, "memory_capture", **CAPTURE))["id"]
+    enriched = await said(client, "memory_enrich", memory_id=id)
+    assert (enriched["added_tags"], enriched["by"]) == (["databases", "storage", "decision-record"], "client")
+    assert asked[0].max_tokens == 100
+    assert asked[0].messages[0].content.text.startswith("Suggest tags for: Use PostgreSQL for storage")
+    assert "storage" in (await said(client, "memory_get", memory_id=id))["tags"]
+
+
+async def test_without_a_model_there_are_rules(serving: Serving) -> None:
+    client = await serving()
+    id = (await said(client, "memory_capture", **CAPTURE))["id"]
+    dry = await said(client, "memory_enrich", memory_id=id, enrich_structure=True, add_context=True, dry_run=True)
+    assert dry["by"] == "local" and "postgresql" in dry["added_tags"] and dry["entities"] == ["PostgreSQL"]
+    assert (await said(client, "memory_get", memory_id=id))["tags"] == []
+    await said(client, "memory_enrich", memory_id=id)
+    assert "postgresql" in (await said(client, "memory_get", memory_id=id))["tags"]
+
+
+async def test_a_model_that_fails_or_talks_nonsense_is_no_reason_to_fail(serving: Serving) -> None:
+    async def broken(question: str, tokens: int) -> str:
+        raise RuntimeError("no quota")
+
+    client = await serving(provider=broken)
+    id = (await said(client, "memory_capture", **CAPTURE))["id"]
+    assert (await said(client, "memory_enrich", memory_id=id))["by"] == "local"
+
+    async def rambling(question: str, tokens: int) -> str:
+        return "Sure! Here are some tags for you to consider, my friend; they are all of them very good: " + "x" * 100
+
+    other = await serving(provider=rambling, naming="other")
+    assert (await said(other, "other_enrich", memory_id=id, dry_run=True))["by"] == "local"
+
+
+async def test_a_configured_model_is_the_second_choice(serving: Serving) -> None:
+    async def provider(question: str, tokens: int) -> str:
+        return '["chosen", "here"]'
+
+    client = await serving(provider=provider)
+    id = (await said(client, "memory_capture", **CAPTURE))["id"]
+    enriched = await said(client, "memory_enrich", memory_id=id)
+    assert (enriched["by"], enriched["added_tags"]) == ("provider", ["chosen", "here"])
+
+
+# Prompts
+
+
+async def test_a_saved_prompt_is_a_prompt_of_the_server(serving: Serving) -> None:
+    client = await serving()
+    definition = {"tone": {"description": "How to say it", "default": "kind", "choices": ["kind", "strict"]}}
+    async with client.listen(prompts=True) as changes:
+        await said(
+            client,
+            "memory_prompts",
+            action="save",
+            name="review-file",
+            content="Review {{file}} in a {{tone}} tone. Again: {{ file }}",
+            description="Review a file",
+            variables_def=definition,
+        )
+        await anext(aiter(changes))
+    listed = {one.name: one for one in await client.list_prompts()}["review-file"]
+    assert [(one.name, one.required) for one in listed.arguments] == [("file", True), ("tone", False)]
+    got = await client.get_prompt("review-file", {"file": "{{tone}} a.py"})
+    assert got.messages[0].content.text == "Review {{tone}} a.py in a kind tone. Again: {{tone}} a.py"
+    reference = {"type": "ref/prompt", "name": "review-file"}
+    assert (await client.complete(reference, "tone", "s")).values == ["strict"]
+    run = await said(client, "memory_prompts", action="run", name="review-file", variables={"file": "b.py"})
+    assert run["text"].startswith("Review b.py in a kind tone")
+    again = await said(client, "memory_prompts", action="save", name="review-file", content="Look at {{file}}")
+    assert again["prompts"][0]["version"] == 2
+    async with client.listen(prompts=True) as changes:
+        await said(client, "memory_prompts", action="delete", name="review-file")
+        async with asyncio.timeout(PATIENCE):
+            async for _ in changes:
+                if "review-file" not in {one.name for one in await client.list_prompts()}:
+                    break
+
+
+async def test_saved_prompts_are_there_after_a_start(serving: Serving) -> None:
+    first = await serving(naming="first")
+    await said(first, "first_prompts", action="save", name="hello", content="Say hello to {{who}}")
+    second: Client = await serving()
+    assert "hello" in {one.name for one in await second.list_prompts()}
+
+
+async def test_a_prompt_that_cannot_be_is_refused(serving: Serving) -> None:
+    client = await serving()
+    _, error = await refused(client, "memory_prompts", action="get", name="nowhere")
+    assert error["number"] == -32607
+    for arguments in (
+        {"name": "memory_capture", "content": "taken"},
+        {"name": "bad name", "content": "x"},
+        {"name": "x", "content": " "},
+        {"name": "x", "content": "{{class}}"},
+        {"name": "x", "content": "{{a}}", "variables_def": {"b": {}}},
+        {"name": "x", "content": f"The key is {KEY}"},
+    ):
+        await refused(client, "memory_prompts", action="save", **arguments)
+    with pytest.raises(Invalid, match="needs a"):
+        template = templates.made(
+            domain="user", project=None, name="x", content="{{a}}", description="", variables={}, now=0
+        )
+        templates.filled(template, {})
+
+
+# The graph
+
+
+async def test_entities_and_what_is_between_them(memories: Memories) -> None:
+    await keep(memories, "The billing service in src/billing.py uses PostgreSQL", author="Ann Lee")
+    await keep(memories, "PostgreSQL replaces MongoDB, says Bob Jones", "decisions")
+    await keep(memories, "Grafana shows `LatencyBudget`", "config")
+    nodes = await memories.read(lambda tx: graph.entities(tx, None, 50))
+    kinds = {one.name: one.kind for one in nodes}
+    assert kinds["PostgreSQL"] == "Technology" and kinds["src/billing.py"] == "File"
+    assert kinds["Ann Lee"] == kinds["Bob Jones"] == "Person" and kinds["LatencyBudget"] == "Concept"
+    assert nodes[0].name == "PostgreSQL" and nodes[0].mentions == 2
+    near = await memories.read(lambda tx: graph.neighbours(tx, "postgresql", 1, 50))
+    edges = {(one.source, one.kind, one.target) for one in near.edges}
+    assert {("src/billing.py", "Uses", "PostgreSQL"), ("PostgreSQL", "Supersedes", "MongoDB")} <= edges
+    way = await memories.read(lambda tx: graph.path(tx, "Ann Lee", "MongoDB"))
+    assert len(way.edges) == 2
+    assert (await memories.read(lambda tx: graph.path(tx, "Ann Lee", "Grafana"))).edges == []
+    assert await found(memories, "", "entity:mongodb") == ["PostgreSQL replaces MongoDB, says Bob Jones"]
+    for picture in ("mermaid", "dot", "text"):
+        assert "PostgreSQL" in graph.drawn(near, picture)  # type: ignore[arg-type]
+    with pytest.raises(Invalid, match="entities"):
+        await memories.read(lambda tx: graph.neighbours(tx, "nobody", 1, 50))
+
+
+async def test_the_graph_as_a_tool(serving: Serving) -> None:
+    client = await serving()
+    await said(client, "memory_capture", content="Django uses PostgreSQL", namespace="apis")
+    listed = await said(client, "memory_graph")
+    assert {one["name"] for one in listed["nodes"]} == {"Django", "PostgreSQL"}
+    drawn = await said(client, "memory_graph", operation="visualize", entity="django")
+    assert "-->|Uses|" in drawn["picture"]
+    await refused(client, "memory_graph", operation="path", entity="django")
+
+
+async def test_the_rest_is_listed_when_all_is_offered(serving: Serving) -> None:
+    client = await serving(offered="all")
+    await said(client, "memory_capture", **CAPTURE)
+    assert (await said(client, "memory_reindex"))["count"] == 1
+    assert (await said(client, "memory_gc"))["expired"] == 0
+    await refused(client, "memory_erase", filter="ns:decisions")
+    assert (await said(client, "memory_erase", filter="ns:decisions", confirm=True))["count"] == 1
+    assert (await said(client, "memory_status"))["total"] == 0
+
+
+def test_an_empty_filter_is_known_as_such() -> None:
+    assert Filter().is_empty and not Filter().also("ns", "config").is_empty
