@@ -6,6 +6,9 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 PEERS  := $(VENV)/.peers
 
+# The tests start hundreds of processes; each would compile everything anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help install serve test check format conform bench clean
 
 help:

@@ -1,6 +1,6 @@
-"""Portico beside its peers, on stdio and over HTTP: one run, two tables.
+"""Portico beside its peers, on stdio, over HTTP, as clients and with tasks: one run, four tables.
 
-    python benchmarks/run.py [--quick] [--table stdio|http] [--only portico,mcp] [--markdown] [--json FILE]
+    python benchmarks/run.py [--quick] [--table stdio|http|client|tasks] [--only portico,mcp] [--markdown] [--json FILE]
 
 Peers are installed under `.bench/` on first use, at the versions pinned in peers.py and http_peers.py.
 """
@@ -16,16 +16,19 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+import client_table
 import http_table
 import table
+import task_questions
 import wrk
+from client_questions import CLIENT_FULL, CLIENT_QUESTIONS, CLIENT_QUICK, PROGRAMS, ask_clients
 from goals import judge, judge_http
 from http_peers import FAMILIES, HTTP_PEERS, HttpPeer, prepare_http
 from http_questions import HTTP_FULL, HTTP_QUESTIONS, HTTP_QUICK, ask_http
 from peers import PEERS, NotInstalled, Peer, prepare, versions
 from questions import FULL, QUICK, SECTIONS, Answers, Size
 
-TABLES = ("stdio", "http")
+TABLES = ("stdio", "http", "client", "tasks")
 NAMES = tuple(dict.fromkeys([*(peer.key for peer in PEERS), *FAMILIES]))
 P = TypeVar("P", bound=Peer)
 
@@ -100,6 +103,29 @@ def over_http(facts: dict[str, Any], peers: list[HttpPeer], options: argparse.Na
     return whole, ours_failed(peers, answers)
 
 
+def as_clients(facts: dict[str, Any], peers: list[Peer], options: argparse.Namespace) -> tuple[dict[str, Any], bool]:
+    size, answers = CLIENT_QUICK if options.quick else CLIENT_FULL, Answers()
+    began = time.perf_counter()
+    ask_clients(answers, [peer for peer in peers if not peer.reason], size)
+    say(f"clients: {time.perf_counter() - began:.0f} s")
+    print(client_table.report(facts, answers, peers, size, options.markdown), flush=True)
+    installed = {peer.key: versions(peer) for peer in peers}
+    whole = table.as_json(facts, answers, peers, size, [], installed, CLIENT_QUESTIONS)
+    return whole, ours_failed(peers, answers)
+
+
+def with_tasks(facts: dict[str, Any], peers: list[Peer], options: argparse.Namespace) -> tuple[dict[str, Any], bool]:
+    size, answers = CLIENT_QUICK if options.quick else CLIENT_FULL, Answers()
+    columns = task_questions.task_peers(peers)
+    began = time.perf_counter()
+    task_questions.ask_tasks(answers, [peer for peer in columns if not peer.reason], size)
+    say(f"tasks: {time.perf_counter() - began:.0f} s")
+    print(task_questions.report(facts, answers, columns, size, options.markdown), flush=True)
+    installed = {peer.key: versions(peer) for peer in columns}
+    whole = table.as_json(facts, answers, columns, size, [], installed, task_questions.TASK_QUESTIONS)
+    return whole, ours_failed(columns, answers)
+
+
 def ours_failed(peers: Sequence[Peer], answers: Answers) -> bool:
     """A missed goal or an absent peer is a result; Portico not answering its own benchmark is a failure."""
     ours = {peer.key for peer in peers if peer.package == "portico"}
@@ -112,19 +138,28 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     options = arguments()
     wanted = [options.table] if options.table else list(TABLES)
-    on_stdio = [peer for peer in PEERS if peer.key in options.only and "stdio" in wanted]
+    on_stdio = [peer for peer in PEERS if peer.key in options.only and {"stdio", "client", "tasks"} & set(wanted)]
     on_http = [peer for peer in HTTP_PEERS if peer.family in options.only and "http" in wanted]
     ready, ready_http = prepared(on_stdio, prepare), prepared(on_http, prepare_http)
     # Before the first table, for both: after it, the load would be our own.
     facts = facts_before()
     found: dict[str, Any] = {}
     failed = False
-    if ready:
+    if ready and "stdio" in wanted:
         found["stdio"], failed = stdio(facts, ready, options)
     if ready_http:
         print("\n" if ready else "", end="", flush=True)
         found["http"], failed_http = over_http(facts, ready_http, options)
         failed = failed or failed_http
+    if ready and "client" in wanted:
+        print("\n", end="", flush=True)
+        clients = [peer for peer in ready if peer.key in PROGRAMS]
+        found["client"], failed_client = as_clients(facts, clients, options)
+        failed = failed or failed_client
+    if ready and "tasks" in wanted:
+        print("\n", end="", flush=True)
+        found["tasks"], failed_tasks = with_tasks(facts, ready, options)
+        failed = failed or failed_tasks
     if options.json:
         options.json.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return int(failed)

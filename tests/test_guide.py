@@ -194,7 +194,7 @@ async def test_results_are_what_the_table_says() -> None:
         ("resources", Resource),
         ("prompts", Prompt),
         ("services", Server),
-        ("testing", Client),
+        ("client", Client),
     ],
 )
 def test_every_option_is_explained(page: str, of: Any) -> None:
@@ -203,7 +203,7 @@ def test_every_option_is_explained(page: str, of: Any) -> None:
     assert not missing
 
 
-@pytest.mark.parametrize("page, of", [("context", Context), ("services", Service), ("testing", Client)])
+@pytest.mark.parametrize("page, of", [("context", Context), ("services", Service), ("client", Client)])
 def test_every_public_name_is_explained(page: str, of: type) -> None:
     internal = {"begin", "enter", "required", "offers"}
     public = [name for name in vars(of) if not name.startswith("_") and name not in internal]

@@ -21,6 +21,7 @@ FLOORS = {
     "client": 4,
     "gateway": 5,
     "services": 5,
+    "contracts": 5,
     "testing": 5,
     "cli": 6,
     "__main__": 7,

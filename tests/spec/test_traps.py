@@ -930,7 +930,10 @@ def test_trap_38_a_reference_that_will_not_be_followed_is_refused_when_the_tool_
 @pytest.mark.usefixtures("offline")
 @pytest.mark.parametrize("revision", REVISIONS)
 async def test_trap_38_a_client_does_not_follow_a_remote_reference(revision: str) -> None:
-    """A server's schema may point anywhere; its client reads it, calls the tool, and does not go there."""
+    """A server's schema may point anywhere; its client reads it, calls the tool, and does not go there.
+
+    Nor does it let a result pass that it cannot hold against the schema, unless it was told not to look.
+    """
 
     async def handler(call: Call) -> Any:
         if call.method == "server/discover":
@@ -944,8 +947,13 @@ async def test_trap_38_a_client_does_not_follow_a_remote_reference(revision: str
 
     async with Client(handler, revision=revision) as client:
         [tool] = await client.list_tools()
-        await client.call_tool("far", {"a": 1})
+        if revision >= "2025-06-18":
+            with pytest.raises(errors.ProtocolError, match="output schema cannot be used"):
+                await client.call_tool("far", {"a": 1})
     assert tool.input_schema == REMOTE
+    async with Client(handler, revision=revision, validate=False) as client:
+        await client.list_tools()
+        await client.call_tool("far", {"a": 1})
 
 
 async def test_trap_39_a_list_is_the_same_for_everybody_and_at_any_time(connect: Connect) -> None:
