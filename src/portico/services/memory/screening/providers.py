@@ -33,7 +33,7 @@ class Row(NamedTuple):
 _ROWS = (
     # Clouds
     Row("aws_access_key", "AKIA ASIA ABIA ACCA", r"[A-Z2-7]{16}(?![0-9A-Za-z])"),
-    Row("aws_session_token", "IQoJb3JpZ2luX2Vj FwoGZXIvYXdz FQoGZXIvYXdz", rf"{_B64}{{80,2000}}+={{0,2}}"),
+    Row("aws_session_token", "IQoJb3Jp FwoGZXIv FQoGZXIv", rf"{_B64}{{80,2000}}+={{0,2}}"),
     Row("aws_bedrock_key", "ABSK", rf"{_B64}{{80,400}}+={{0,2}}"),
     Row("aws_bedrock_key", "bedrock-api-key-", rf"{_B64}{{40,2000}}+={{0,2}}"),
     Row("aws_mws_token", "amzn.mws.", _UUID),
@@ -68,7 +68,7 @@ _ROWS = (
     ),
     Row("gitlab_token", "GR1348941", rf"{_DASHED}{{20,40}}+"),
     Row("npm_token", "npm_", rf"{_WORD}{{36}}(?!{_WORD})"),
-    Row("pypi_token", "pypi-AgEIcHlwaS5vcmc pypi-AgENdGVzdC5weXBpLm9yZw", rf"{_DASHED}{{50,1000}}+"),
+    Row("pypi_token", "pypi-AgEI pypi-AgEN", rf"{_DASHED}{{50,1000}}+"),
     Row("rubygems_key", "rubygems_", r"[0-9a-f]{48}"),
     Row("nuget_key", "oy2", rf"{_LOW}{{43}}(?!{_WORD})"),
     Row("crates_token", "cio", rf"{_WORD}{{32}}(?!{_WORD})", 0.85),
