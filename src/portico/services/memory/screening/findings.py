@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from typing import Literal, NamedTuple
 
 Kind = Literal["secret", "personal"]
@@ -33,7 +34,9 @@ def settled(findings: Iterable[Finding]) -> list[Finding]:
     return kept
 
 
+@cache
 def mark(name: str) -> str:
+    """What stands in the place of a finding of that name."""
     return f"[REDACTED:{name}]"
 
 
