@@ -166,6 +166,9 @@ class Lazy:
     def __value__(self) -> Any:
         return int | list[JSON_ALIAS]
 
+    def __repr__(self) -> str:
+        return self.__name__
+
 
 Lazy.__name__ = "TypeAliasType"
 JSON_ALIAS: Any = Lazy()

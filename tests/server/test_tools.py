@@ -512,7 +512,7 @@ async def test_a_body_that_trips_over_a_cancelled_task_of_its_own_is_answered(re
         (Principal("eve", frozenset({"read"})), False),
         (Principal("eve", frozenset()), False),
     ],
-    ids=str,
+    ids=["nobody", "enough", "everything", "too_little", "nothing"],
 )
 async def test_a_scope_is_needed_by_those_who_are_known(principal: Any, allowed: bool) -> None:
     ran: list[bool] = []

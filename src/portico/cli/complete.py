@@ -28,6 +28,7 @@ COMMANDS: dict[str, Callable[[], forms.Parser]] = {
     "jobs": forms.jobs_form,
     "contracts": forms.contracts_form,
     "memory": memory_forms.memory_form,
+    "install": forms.install_form,
     "completion": forms.completion_form,
 }
 # What stands where, behind the command.
@@ -41,10 +42,12 @@ PLACES = {
     "jobs": ("errand",),
     "contracts": ("clause", "targets"),
     "memory": ("memory", "hook"),
+    "install": ("client",),
     "completion": ("shell",),
 }
 # Where one of a few words stands.
 CHOICES = {"kind": forms.KINDS, "shell": forms.SHELLS, "errand": forms.ERRANDS, "clause": forms.CLAUSES}
+CHOICES["client"] = forms.CLIENTS
 CHOICES |= {"memory": memory_forms.ERRANDS, "hook": memory_forms.HOOKS}
 FILES = ":files"
 FOLDERS = ("--cwd", "--save", "--certificate", "--key", "--out", "--lock")

@@ -13,6 +13,7 @@ from portico.wire.revisions import REVISIONS
 KINDS = ("tools", "resources", "templates", "prompts")
 OUTPUTS = ("table", "text", "json")
 SHELLS = ("bash", "zsh", "fish")
+CLIENTS = ("claude-desktop", "claude-code", "cursor", "vscode")
 ERRANDS = ("list", "show", "cancel", "retry")
 CLAUSES = ("render", "lint", "diff", "codegen", "lock", "check")
 STATUSES = ("queued", "running", "waiting", "completed", "failed", "cancelled")
@@ -208,6 +209,28 @@ def _seconds(text: str) -> float:
 
 
 # The others
+
+
+def install_form() -> Parser:
+    parser = Parser(
+        "install",
+        f"portico install {'|'.join(CLIENTS)} [options] [-- SERVE …]",
+        "Put `portico serve` into the configuration of a client. Shows what would change; --write changes it.",
+        "What stands behind -- is given to `portico serve`: a TARGET of your own, --services, --config …\n\n"
+        "The file keeps everything else that is in it, and a copy of what it was is put beside it.",
+    )
+    parser.add_argument("client", choices=CLIENTS)
+    flag = parser.flag
+    flag("--name", default="portico", help="what the client calls this server (default: %(default)s)")
+    flag(
+        "--scope",
+        choices=["user", "project"],
+        default="user",
+        help="for you, or for everybody who works on the project in this folder (default: %(default)s)",
+    )
+    flag("--write", action="store_true", help="write it")
+    flag("--remove", action="store_true", help="take it out again")
+    return parser
 
 
 def completion_form() -> Parser:

@@ -1,0 +1,219 @@
+"""`portico install`: put a server into the configuration of a client.
+
+Those files belong to somebody else, and other programs write them. So nothing is written unless it is asked for; what
+was there is kept beside it; and a file that we cannot read stays as it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from portico.cli.forms import install_form, serve_form
+from portico.cli.jsonc import NotJson, drop, put
+from portico.cli.printable import printable
+from portico.cli.writing import writing
+from portico.wire.errors import UsageError
+
+LONGEST_FILE = 64 * 1024 * 1024
+
+
+class Place(NamedTuple):
+    """Where a client looks for servers: a file, and the object in it that has them by name."""
+
+    path: Callable[[], Path]
+    key: str = "mcpServers"
+    # Some want to be told how a server is reached.
+    says_type: bool = False
+
+
+def _application(folder: str, file: str) -> Callable[[], Path]:
+    """Where applications of this system keep their settings."""
+
+    def path() -> Path:
+        if sys.platform == "darwin":
+            return Path.home() / "Library" / "Application Support" / folder / file
+        if sys.platform == "win32":
+            return Path(os.environ.get("APPDATA") or Path.home() / "AppData" / "Roaming") / folder / file
+        return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / folder / file
+
+    return path
+
+
+def _home(*parts: str) -> Callable[[], Path]:
+    return lambda: Path.home().joinpath(*parts)
+
+
+def _here(*parts: str) -> Callable[[], Path]:
+    return lambda: Path.cwd().joinpath(*parts)
+
+
+# By the client and by whom it is for: one user, or everybody who works on the project in this folder.
+PLACES: dict[str, dict[str, Place]] = {
+    "claude-desktop": {"user": Place(_application("Claude", "claude_desktop_config.json"))},
+    "claude-code": {
+        "user": Place(_home(".claude.json"), says_type=True),
+        "project": Place(_here(".mcp.json"), says_type=True),
+    },
+    "cursor": {"user": Place(_home(".cursor", "mcp.json")), "project": Place(_here(".cursor", "mcp.json"))},
+    "vscode": {
+        "user": Place(_application("Code/User", "mcp.json"), key="servers", says_type=True),
+        "project": Place(_here(".vscode", "mcp.json"), key="servers", says_type=True),
+    },
+}
+
+
+def run(words: list[str]) -> None:
+    options: list[str] = []
+    if "--" in words:
+        at = words.index("--")
+        words, options = words[:at], words[at + 1 :]
+    arguments = install_form().parse_args(words)
+    place = _place(arguments.client, arguments.scope)
+    # A link is followed: people keep these files elsewhere, and would not want it replaced.
+    path = Path(os.path.realpath(place.path()))
+    before = _read(path)
+    if arguments.remove:
+        after = _edited(path, place, arguments.name, before, drop)
+    else:
+        block = entry(place, options, shared=arguments.scope == "project")
+        after = _edited(path, place, arguments.name, before, lambda text, at: put(text, at, block))
+    _finish(path, before, after, arguments)
+
+
+def entry(place: Place, options: list[str], *, shared: bool) -> dict[str, Any]:
+    """How the client starts us. Programs with windows do not know the PATH of a shell, so they are told the whole path;
+    a file that others get with the project says only the name."""
+    command, *first = ["portico"] if shared else _ourselves()
+    told = {"type": "stdio"} if place.says_type else {}
+    return {**told, "command": command, "args": [*first, "serve", *_checked(options, shared=shared)]}
+
+
+def _place(client: str, scope: str) -> Place:
+    scopes = PLACES[client]
+    if scope not in scopes:
+        raise UsageError(f"{client} has no configuration for a {scope}; there is --scope {', '.join(scopes)}")
+    return scopes[scope]
+
+
+def _ourselves() -> list[str]:
+    beside = Path(sys.executable).with_name("portico.exe" if sys.platform == "win32" else "portico")
+    if beside.is_file():
+        return [str(beside)]
+    found = shutil.which("portico")
+    return [os.path.abspath(found)] if found else [sys.executable, "-m", "portico"]
+
+
+def _checked(options: list[str], *, shared: bool) -> list[str]:
+    """What `portico serve` would not take is said now, and not when the client starts it."""
+    arguments = serve_form().parse_args(options)
+    if arguments.transport != "stdio":
+        raise UsageError("a client starts this server itself, and speaks to it on stdio: leave --transport out")
+    target = arguments.target
+    if target is None or shared:
+        return options
+    file, colon, name = target.rpartition(":") if target.rpartition(":")[0].endswith(".py") else (target, "", "")
+    if not file.endswith(".py"):
+        return options
+    if not Path(file).is_file():
+        raise UsageError(f"there is no file {file!r}")
+    # Whoever starts it does so from another folder.
+    return [os.path.abspath(file) + colon + name if word == target else word for word in options]
+
+
+def _read(path: Path) -> str:
+    try:
+        if path.stat().st_size > LONGEST_FILE:
+            raise UsageError(f"{path} is longer than any configuration: it stays as it is")
+        return path.read_bytes().decode()
+    except FileNotFoundError:
+        return ""
+    except UnicodeDecodeError:
+        raise UsageError(f"{path} is not text in UTF-8: it stays as it is") from None
+    except OSError as failure:
+        raise UsageError(f"{path} cannot be read: {failure.strerror}") from None
+
+
+def _edited(path: Path, place: Place, name: str, before: str, edit: Callable[[str, tuple[str, ...]], str]) -> str:
+    mark = "\ufeff" if before.startswith("\ufeff") else ""
+    try:
+        return mark + edit(before.removeprefix(mark), (place.key, name))
+    except NotJson as mistake:
+        raise UsageError(f"{path}, {mistake}. It stays as it is") from None
+
+
+def _finish(path: Path, before: str, after: str, arguments: argparse.Namespace) -> None:
+    if before == after:
+        _say(f"{path}: nothing to change")
+        return
+    _say(_difference(path, before, after))
+    if not arguments.write:
+        _say("Nothing has been written. Say --write to do so.")
+        return
+    kept = _replace(path, before, after)
+    _say(f"{path}: written" + (f"; what was there is in {kept.name}" if kept else ""))
+    _say("Start the client anew, or let it read its configuration again.")
+
+
+def _difference(path: Path, before: str, after: str) -> str:
+    old, new = before.splitlines(), after.splitlines()
+    names = (str(path) if before else os.devnull, str(path))
+    return "\n".join(difflib.unified_diff(old, new, *names, lineterm=""))
+
+
+def _replace(path: Path, before: str, after: str) -> Path | None:
+    """At once or not at all, and only if nobody else has changed it since it was read."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        # Such files hold keys of other servers: whoever may not read the old one may not read these either.
+        mode = path.stat().st_mode & 0o777 if before else 0o600
+        _write(part, after, mode)
+        kept = _keep(path, before, mode) if before else None
+        if _read(path) != before:
+            raise UsageError(f"{path} was changed by somebody else just now: it stays as it is. Try again")
+        os.replace(part, path)
+    except OSError as failure:
+        raise UsageError(f"{path} cannot be written: {failure.strerror}") from None
+    finally:
+        part.unlink(missing_ok=True)
+    return kept
+
+
+def _keep(path: Path, before: str, mode: int) -> Path:
+    """A copy beside it, in place of no other copy."""
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    for more in ("", *(f"-{number}" for number in range(2, 100))):
+        kept = path.with_name(f"{path.name}.{stamp}{more}.bak")
+        try:
+            _write(kept, before, mode)
+            return kept
+        except FileExistsError:
+            continue
+    raise UsageError(f"there are too many copies of {path} already: it stays as it is")
+
+
+def _write(path: Path, text: str, mode: int) -> None:
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+        file.write(text.encode())
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _say(text: str) -> None:
+    with writing():
+        print("\n".join(printable(line) for line in text.split("\n")))
+
+
+def block(client: str, scope: str, name: str = "portico") -> str:
+    """What a person would copy into the file."""
+    place = PLACES[client][scope]
+    return json.dumps({place.key: {name: entry(place, [], shared=True)}}, indent=2)
