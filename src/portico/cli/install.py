@@ -152,21 +152,28 @@ def _edited(path: Path, place: Place, name: str, before: str, edit: Callable[[st
 
 def _finish(path: Path, before: str, after: str, arguments: argparse.Namespace) -> None:
     if before == after:
-        _say(f"{path}: nothing to change")
+        _say(f"{_short(path)}: nothing to change")
         return
     _say(_difference(path, before, after))
     if not arguments.write:
         _say("Nothing has been written. Say --write to do so.")
         return
     kept = _replace(path, before, after)
-    _say(f"{path}: written" + (f"; what was there is in {kept.name}" if kept else ""))
+    _say(f"{_short(path)}: written" + (f"; what was there is in {kept.name}" if kept else ""))
     _say("Start the client anew, or let it read its configuration again.")
 
 
 def _difference(path: Path, before: str, after: str) -> str:
     old, new = before.splitlines(), after.splitlines()
-    names = (str(path) if before else os.devnull, str(path))
+    names = (_short(path) if before else os.devnull, _short(path))
     return "\n".join(difflib.unified_diff(old, new, *names, lineterm=""))
+
+
+def _short(path: Path) -> str:
+    """As people write it."""
+    if path.is_relative_to(Path.cwd()):
+        return str(path.relative_to(Path.cwd()))
+    return f"~/{path.relative_to(Path.home())}" if path.is_relative_to(Path.home()) else str(path)
 
 
 def _replace(path: Path, before: str, after: str) -> Path | None:
