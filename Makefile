@@ -47,7 +47,7 @@ serve: $(READY)
 	@$(BIN)/portico serve examples/everything.py --transport http
 
 test: $(READY) $(PEERS)
-	$(BIN)/python -m pytest --ignore=tests/peers
+	$(BIN)/python -m pytest --ignore=tests/peers --numprocesses=auto --dist=loadfile
 	$(VENV)/peers/bin/python -m pytest tests/peers
 
 check: $(READY)

@@ -82,11 +82,13 @@ def _program(peer: Peer, folder: str, stack: ExitStack) -> list[str]:
 
 
 def _postgres(stack: ExitStack) -> str:
-    import postgres  # of the tests: it knows how to start one
+    # Of the tests: they know how to start one.
+    import debian
+    import postgres
 
     try:
         url: str = stack.enter_context(postgres.server()).create_database()
-    except postgres.NotInstalled as why:
+    except debian.NotInstalled as why:
         raise NotInstalled(str(why)) from None
     return url
 

@@ -3,7 +3,7 @@
     with postgres.server() as server:
         url = server.create_database()
 
-It writes to the disk as in production (fsync is on). `NotInstalled` says why there is none; where CI is set, the
+It writes to the disk as in production (fsync is on). `debian.NotInstalled` says why there is none; where CI is set, the
 binaries are installed first. Nothing of it is left when it is done.
 """
 
@@ -20,15 +20,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
+import debian
+
 BINARIES = Path("/usr/lib/postgresql")
 VERSION = "15"
 SECONDS = 120.0
-INSTALL_SECONDS = 600.0
 SUPERUSER = "portico"
-
-
-class NotInstalled(Exception):
-    """There is no PostgreSQL to be had here; the text is the reason."""
 
 
 class Server:
@@ -156,31 +153,6 @@ def server() -> Iterator[Server]:
 def find() -> Path:
     """The folder of the binaries."""
     folder = BINARIES / VERSION / "bin"
-    if not (folder / "postgres").exists() and os.environ.get("CI"):
-        _install()
     if not (folder / "postgres").exists():
-        raise NotInstalled(f"PostgreSQL {VERSION} is not installed: apt-get install postgresql-{VERSION}")
+        debian.install(f"postgresql-{VERSION}")
     return folder
-
-
-def _install() -> None:
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    for command in (
-        ["apt-get", "update"],
-        ["apt-get", "install", "-y", "--no-install-recommends", f"postgresql-{VERSION}"],
-    ):
-        try:
-            done = subprocess.run(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                timeout=INSTALL_SECONDS,
-                check=False,
-                env=environment,
-            )
-        except (OSError, subprocess.TimeoutExpired) as why:
-            raise NotInstalled(f"`{' '.join(command)}` did not work: {why}") from None
-        if done.returncode != 0:
-            said = "\n".join(done.stdout.decode(errors="replace").splitlines()[-10:])
-            raise NotInstalled(f"`{' '.join(command)}` ended with {done.returncode}:\n{said}")

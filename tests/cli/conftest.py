@@ -23,6 +23,10 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parent.parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+
+import debian  # noqa: E402
+
 PATIENCE = 30.0
 PORTICO = [sys.executable, "-m", "portico"]
 # Movements and colours, titles, and what a shell says to a terminal about its prompt.
@@ -185,12 +189,13 @@ def shell() -> Callable[[str], str]:
     """The path of a shell. Where the tests have to run they install it."""
 
     def find(name: str) -> str:
-        if shutil.which(name) is None and "CI" in os.environ:
-            for step in (["update"], ["install", "-y", name]):
-                subprocess.run(["apt-get", "-qq", *step], check=True, timeout=600, stdout=subprocess.DEVNULL)
+        try:
+            if shutil.which(name) is None:
+                debian.install(name)
+        except debian.NotInstalled as why:
+            debian.without(why)
         found = shutil.which(name)
-        if found is None:
-            pytest.skip(f"completion in {name} needs {name}, and this machine has none")
+        assert found is not None
         return found
 
     return find

@@ -15,6 +15,7 @@ PATIENCE = 120.0
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))  # for postgres.py
 
+import debian  # noqa: E402
 import postgres  # noqa: E402
 from portico.store.database import Database  # noqa: E402
 
@@ -42,8 +43,8 @@ def postgres_server() -> Iterator[postgres.Server]:
     try:
         with postgres.server() as server:
             yield server
-    except postgres.NotInstalled as why:
-        pytest.skip(str(why))
+    except debian.NotInstalled as why:
+        debian.without(why)
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ sys.path[:0] = [str(HERE.parent.parent), str(HERE)]  # for postgres.py and taski
 
 from tasking import HANDSHAKE, OLD_ABLE, Modern, Old  # noqa: E402
 
+import debian  # noqa: E402
 import postgres  # noqa: E402
 from portico import Server  # noqa: E402
 
@@ -26,8 +27,8 @@ def postgres_server() -> Iterator[postgres.Server]:
     try:
         with postgres.server() as server:
             yield server
-    except postgres.NotInstalled as why:
-        pytest.skip(str(why))
+    except debian.NotInstalled as why:
+        debian.without(why)
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ import pytest
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent.parent), str(HERE)]  # for postgres.py and remembering.py
 
+import debian  # noqa: E402
 import postgres  # noqa: E402
 from portico import Client, Server  # noqa: E402
 from portico.services.memory import memories as memories_module  # noqa: E402
@@ -45,8 +46,8 @@ def postgres_server() -> Iterator[postgres.Server]:
     try:
         with postgres.server() as server:
             yield server
-    except postgres.NotInstalled as why:
-        pytest.skip(str(why))
+    except debian.NotInstalled as why:
+        debian.without(why)
 
 
 @pytest.fixture

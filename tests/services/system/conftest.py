@@ -15,7 +15,9 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))
+sys.path[:0] = [str(HERE), str(HERE.parents[1])]
+
+import debian  # noqa: E402
 
 CORPUS = HERE.parents[3] / "shared" / "data"
 PYTHON = "/usr/bin/python3"
@@ -58,18 +60,14 @@ def hive_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {path.name: path for path in folder.iterdir()}
 
 
-def _install(package: str) -> None:
-    """Only where CI is set: a person's machine is left as it is."""
-    if os.environ.get("CI") and shutil.which("apt-get"):
-        subprocess.run(["apt-get", "install", "-y", "-qq", package], check=False, capture_output=True, timeout=600)
-
-
 def _program(name: str, package: str, places: str | None = None) -> str:
-    if shutil.which(name, path=places) is None:
-        _install(package)
+    try:
+        if shutil.which(name, path=places) is None:
+            debian.install(package)
+    except debian.NotInstalled as why:
+        debian.without(why)
     found = shutil.which(name, path=places)
-    if found is None:
-        pytest.skip(f"{name} (of the package {package}) is not installed here")
+    assert found is not None
     return found
 
 
@@ -86,10 +84,17 @@ def journal_remote() -> str:
 @pytest.fixture(scope="session")
 def hivex() -> str:
     """A Python that has hivex: the system's own, for Debian's package is made for that one."""
-    for _ in range(2):
-        if os.path.exists(PYTHON):
-            done = subprocess.run([PYTHON, "-c", "import hivex"], capture_output=True, check=False, timeout=60)
-            if done.returncode == 0:
-                return PYTHON
-        _install("python3-hivex")
-    pytest.skip("python3-hivex is not installed here")
+    if not _has_hivex():
+        try:
+            debian.install("python3-hivex")
+        except debian.NotInstalled as why:
+            debian.without(why)
+    assert _has_hivex()
+    return PYTHON
+
+
+def _has_hivex() -> bool:
+    if not os.path.exists(PYTHON):
+        return False
+    done = subprocess.run([PYTHON, "-c", "import hivex"], capture_output=True, check=False, timeout=60)
+    return done.returncode == 0

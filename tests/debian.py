@@ -1,0 +1,57 @@
+"""Debian's packages that tests want: PostgreSQL, shells, systemd, hivex. Installed where CI is set, and nowhere else:
+a person's machine is left as it is."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import NoReturn
+
+INSTALL_SECONDS = 600
+# Tests run in several processes, and only one at a time can install something.
+LOCK = Path(tempfile.gettempdir()) / f"portico-tests-apt-{os.getuid()}.lock"
+
+
+class NotInstalled(Exception):
+    """The package cannot be had here; the text is the reason."""
+
+
+def without(why: object) -> NoReturn:
+    """Of a test that cannot run. Where it has to, that is a failure."""
+    import pytest  # benchmarks use this module too, and have none
+
+    if os.environ.get("CI"):
+        pytest.fail(str(why), pytrace=False)
+    pytest.skip(str(why))
+
+
+def install(package: str) -> None:
+    """Raises where it is not wanted as well as where it does not work."""
+    if not os.environ.get("CI"):
+        raise NotInstalled(f"{package} is not installed: apt-get install {package}")
+    with LOCK.open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _run(["apt-get", "update"])
+        _run(["apt-get", "install", "-y", "--no-install-recommends", package])
+
+
+def _run(command: list[str]) -> None:
+    shown = f"`{' '.join(command)}`"
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=INSTALL_SECONDS,
+            check=False,
+            env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
+        )
+    except (OSError, subprocess.TimeoutExpired) as why:
+        raise NotInstalled(f"{shown} did not work: {why}") from None
+    if done.returncode != 0:
+        said = "\n".join(done.stdout.decode(errors="replace").splitlines()[-10:])
+        raise NotInstalled(f"{shown} ended with {done.returncode}:\n{said}")
