@@ -48,7 +48,7 @@ serve: $(READY)
 
 test: $(READY) $(PEERS)
 	$(BIN)/python -m pytest --ignore=tests/peers --numprocesses=auto --dist=loadfile
-	$(VENV)/peers/bin/python -m pytest tests/peers
+	$(VENV)/peers/bin/python -m pytest tests/peers --numprocesses=auto --dist=loadfile
 
 check: $(READY)
 	$(BIN)/ruff format --check .

@@ -16,7 +16,7 @@ from portico.services.live.limits import KIB, MIB, Limits
 from portico.services.live.service import Live
 from portico.services.live.workers import GRACE, LOOK
 
-PAGE = (Path(__file__).parents[3] / "docs" / "guide" / "live-python.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "guide" / "live.md").read_text()
 
 
 def test_every_option_is_explained() -> None:
