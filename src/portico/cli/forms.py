@@ -15,6 +15,7 @@ OUTPUTS = ("table", "text", "json")
 SHELLS = ("bash", "zsh", "fish")
 CLIENTS = ("claude-desktop", "claude-code", "cursor", "vscode")
 ERRANDS = ("list", "show", "cancel", "retry")
+PROFILE_ERRANDS = ("list", "show")
 CLAUSES = ("render", "lint", "diff", "codegen", "lock", "check")
 STATUSES = ("queued", "running", "waiting", "completed", "failed", "cancelled")
 CONCURRENCY = 16
@@ -302,6 +303,17 @@ def _count(text: str) -> int:
     return int(text)
 
 
+def profiles_form() -> Parser:
+    parser = Parser(
+        "profiles",
+        "portico profiles list | show NAME",
+        "The profiles of `portico serve --profile NAME`: files of settings that make it look like another server.",
+    )
+    parser.add_argument("errand", choices=PROFILE_ERRANDS)
+    parser.add_argument("name", nargs="?", metavar="NAME", help="one of them, or the path of a file of your own")
+    return parser
+
+
 def serve_form() -> Parser:
     usage = "portico serve [TARGET] [options]"
     parser = Parser(
@@ -317,12 +329,17 @@ def serve_form() -> Parser:
     flag(
         "--lifecycle",
         choices=["auto", "strict", "lenient"],
-        default="auto",
-        help="whether requests must wait for notifications/initialized (default: by revision)",
+        help="whether requests must wait for notifications/initialized (default: auto, by revision)",
     )
     flag("--max-message", type=int, metavar="BYTES", help="the longest message that is read (default: 4 MiB)")
     built_in = parser.add_argument_group("the built-in services")
     flag("--services", group=built_in, metavar="NAMES", help="which of them: names with commas between them")
+    flag(
+        "--profile",
+        group=built_in,
+        metavar="NAME",
+        help="look like another server: one of `portico profiles list`, or the path of such a file",
+    )
     flag("--config", group=built_in, metavar="FILE", help="their settings: a portico.toml")
     flag("--read-only", group=built_in, action="store_true", help="nothing is changed, whatever the settings say")
     _add_store(parser, group=parser.add_argument_group("what is kept"))

@@ -32,7 +32,9 @@ COMMANDS = {
     "jobs": Command("portico.cli.jobs", "look at the tasks in a store; cancel or retry them"),
     "contracts": Command("portico.cli.contracts", "what tools promise: render, lint, diff, codegen, lock, check"),
     "memory": Command("portico.cli.memory", "store and find memories; answer the hooks of assistants"),
+    "tasks": Command("portico.cli.tasks", "work items: add, list, next, done, tree, …"),
     "install": Command("portico.cli.install", "put a server into the configuration of a client"),
+    "profiles": Command("portico.cli.profiles", "the files that make `serve` look like another server: list, show"),
     "completion": Command("portico.cli.completion", "print the script that completes these commands in a shell"),
 }
 # What the scripts of `completion` call when TAB is pressed.

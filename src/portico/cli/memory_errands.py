@@ -4,19 +4,37 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
+from portico.cli.data import store_url
+from portico.cli.memory_hooks import NAME
 from portico.cli.printer import Printer
-from portico.services.memory import counting, moments, moving, places, results, syncing
+from portico.services.memory import (
+    collecting,
+    counting,
+    hooks,
+    moments,
+    moving,
+    picking,
+    places,
+    results,
+    syncing,
+    texts,
+)
 from portico.services.memory.capturing import Draft
 from portico.services.memory.guarding import Guard
 from portico.services.memory.memories import Memories
 from portico.services.memory.namespaces import suggested
+from portico.services.memory.picking import Picked
+from portico.services.memory.places import Where
 from portico.services.memory.records import Record
 from portico.services.memory.texts import preview
+from portico.store.database import PATIENCE, Database
 from portico.wire.errors import UsageError
 
 WHO = "shell"
@@ -27,28 +45,77 @@ LONGEST_INPUT = 50_000_000
 Errand = Callable[[Memories, argparse.Namespace, Printer], Awaitable[None]]
 
 
-async def run(memories: Memories, arguments: argparse.Namespace, printer: Printer) -> None:
-    await _ERRANDS[arguments.errand](memories, arguments, printer)
+async def carry_out(arguments: argparse.Namespace) -> None:
+    printer = Printer(arguments.output)
+    where = places.look()
+    where = Where(arguments.project, where.branch, where.root) if arguments.project else where
+    async with _opened(store_url(arguments.store, arguments.data, NAME), where) as memories:
+        await _ERRANDS[arguments.errand](memories, arguments, printer)
+    printer.flush()
+
+
+@asynccontextmanager
+async def _opened(url: str, where: Where, patience: float = PATIENCE) -> AsyncIterator[Memories]:
+    async with Database(url, patience=patience) as database:
+        memories = Memories(database, project=where.project, root=where.root)
+        await memories.open()
+        try:
+            yield memories
+        finally:
+            await memories.close()
+
+
+async def answer_hook(name: str, given: dict[str, Any], url: str, where: Where, patience: float) -> Any:
+    """For a hook that writes, or whose database needs more than a glance."""
+    async with _opened(url, where, patience) as memories:
+        if name == "pre-compact":
+            for picked in picking.pick(hooks.said(given, "transcript_path")):
+                await _keep(memories, picked, hooks.said(given, "session_id"))
+            return None
+        if name == "stop":
+            await collecting.collect(memories, dry_run=False)
+            return None
+        now = moments.now()
+        return await memories.read(lambda tx: hooks.look(name, given, where, tx, now))
+
+
+async def _keep(memories: Memories, picked: Picked, session: str) -> None:
+    """As pending: nobody has said that it should be kept. Nor is anybody there to be told what it contains."""
+    content, _ = Guard("redact", "redact").passed(picked.sentence)
+    draft = Draft(
+        content=content,
+        namespace=suggested(content),
+        tags=["picked-up"],
+        source="pre-compact",
+        author=picked.author,
+        thread=session[:200] or None,
+    )
+    taken = await memories.capture(draft)
+    if taken.is_new:
+        await memories.update(taken.record.id, status="pending")
 
 
 # Storing and changing
 
 
 async def _capture(memories: Memories, arguments: argparse.Namespace, printer: Printer) -> None:
-    content, names = Guard(arguments.secrets).passed(_text(arguments.words))
+    said = texts.bounded(_text(arguments.words))
+    labels = (arguments.source, arguments.author, arguments.thread)
+    passed = _guard(arguments).look([said, *(one or "" for one in (*labels, *arguments.tag))])
+    content, source, author, thread, *tags = passed.texts
     draft = Draft(
         content=content,
         namespace=arguments.namespace or suggested(content),
-        tags=arguments.tag,
+        tags=tags,
         domain=arguments.domain,
-        source=arguments.source,
-        author=arguments.author,
-        thread=arguments.thread,
+        source=source,
+        author=author or None,
+        thread=thread,
         ttl=arguments.ttl,
-        branch=places.look().branch if arguments.domain == "project" else None,
+        branch=places.branch(memories.root) if arguments.domain == "project" else None,
     )
     taken = await memories.capture(draft, who=WHO)
-    answer = results.captured(taken, "memory", redacted=bool(names), notes=Guard.note(names))
+    answer = results.captured(taken, "memory", passed, texts.replaced(said))
     if printer.form == "json":
         printer.json(answer)
         return
@@ -63,9 +130,14 @@ async def _edit(memories: Memories, arguments: argparse.Namespace, printer: Prin
     if not arguments.words:
         raise UsageError("an ID is expected")
     id, *words = arguments.words
-    content = Guard(arguments.secrets).passed(_text(words))[0] if words else None
+    content, *tags = _guard(arguments).look([texts.bounded(_text(words)) if words else "", *arguments.tag]).texts
     after = await memories.update(
-        id, content=content, tags=arguments.tag or None, namespace=arguments.namespace, ttl=arguments.ttl, who=WHO
+        id,
+        content=content if words else None,
+        tags=tags or None,
+        namespace=arguments.namespace,
+        ttl=arguments.ttl,
+        who=WHO,
     )
     _one(after, printer, f"{after.id} is at version {after.version}")
 
@@ -136,7 +208,7 @@ async def _import(memories: Memories, arguments: argparse.Namespace, printer: Pr
         data = sys.stdin.read(LONGEST_INPUT) if named == "-" else _contents(named)
     except (OSError, UnicodeDecodeError) as failure:
         raise UsageError(f"{named} cannot be read: {getattr(failure, 'strerror', None) or 'it is not UTF-8'}") from None
-    screen = Guard(arguments.secrets).passed
+    screen = _guard(arguments).passed
     brought = await moving.bring(memories, data, arguments.format, screen=screen, who=WHO)
     if printer.form == "json":
         printer.json(brought)
@@ -147,12 +219,16 @@ async def _import(memories: Memories, arguments: argparse.Namespace, printer: Pr
 
 
 async def _sync(memories: Memories, arguments: argparse.Namespace, printer: Printer) -> None:
-    screen = Guard(arguments.secrets).passed
+    screen = _guard(arguments).passed
     done = await syncing.sync(memories, direction=arguments.direction, remote=arguments.remote, screen=screen, who=WHO)
     printer.json(done) if printer.form == "json" else printer.pretty(done)
 
 
 # Words
+
+
+def _guard(arguments: argparse.Namespace) -> Guard:
+    return Guard(arguments.secrets, arguments.personal)
 
 
 def _text(words: list[str]) -> str:

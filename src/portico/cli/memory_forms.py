@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from portico.cli.forms import OUTPUTS, Parser
 
-ERRANDS = ("capture", "recall", "list", "show", "edit", "delete", "sync", "export", "import", "stats", "hook")
+ERRANDS = ("capture", "recall", "list", "show", "edit", "delete", "sync", "export", "import", "stats", "model", "hook")
 HOOKS = ("session-start", "user-prompt-submit", "post-tool-use", "pre-compact", "stop")
 USAGE = """\
 portico memory capture TEXT … | recall WORDS … | list | show ID | edit ID TEXT … | delete ID …
-       portico memory sync | export | import [FILE] | stats | hook NAME [options]"""
+       portico memory sync | export | import [FILE] | stats | model | hook NAME [options]"""
 ABOUT = """\
 What should still be known tomorrow. A TEXT of - is read from standard input.
 
@@ -17,7 +17,7 @@ What should still be known tomorrow. A TEXT of - is read from standard input.
   list              the newest                show ID        one with its history
   export, import    as JSON lines or Markdown
   sync              share those of this project through its git repository
-  stats             how many there are
+  stats             how many there are        model          get what finds them by their meaning (91 MB, once)
   hook NAME         answer an assistant's hook: session-start, user-prompt-submit, post-tool-use, pre-compact, stop"""
 
 
@@ -45,6 +45,12 @@ def memory_form() -> Parser:
         choices=["block", "redact", "allow"],
         default="block",
         help="found in a text (default: %(default)s)",
+    )
+    flag(
+        "--personal",
+        choices=["block", "redact", "allow"],
+        default="allow",
+        help="data about people, the same (default: %(default)s)",
     )
     flag("-o", "--output", choices=OUTPUTS, help="default: a table on a terminal, JSON otherwise")
     flag("--store", metavar="URL", help="a path, sqlite:///path or postgresql://… (default: PORTICO_STORE)")

@@ -10,31 +10,46 @@ from portico.cli.data import data_directory, store_url
 from portico.cli.forms import serve_form
 from portico.cli.logs import set_log_level
 from portico.cli.target import load
+from portico.wire.errors import UsageError
 
 
 def run(words: list[str]) -> None:
     arguments = serve_form().parse_args(words)
     set_log_level("warning")
-    options = _http(arguments) if arguments.transport == "http" else {"lifecycle": arguments.lifecycle}
-    if arguments.max_message is not None:
-        options["longest_body" if arguments.transport == "http" else "longest"] = arguments.max_message
-    server = load(arguments.target) if arguments.target is not None else _built_in(arguments)
+    if arguments.target is None:
+        server, serving = _built_in(arguments)
+    elif arguments.profile is not None:
+        raise UsageError("--profile is for the services that come with Portico, not for a server of your own")
+    else:
+        server, serving = load(arguments.target), None
     if server.tasks is not None:
         server.store = store_url(arguments.store, arguments.data, server.info.name)
         server.tasks.concurrency = arguments.concurrency
-    server.run(arguments.transport, **options)
+    server.run(arguments.transport, **_options(arguments, serving))
 
 
-def _built_in(arguments: argparse.Namespace) -> Any:
-    """A server of our own services. Imported here, because most serve one that they have written themselves."""
+def _built_in(arguments: argparse.Namespace) -> tuple[Any, Any]:
+    """A server of our own services, and what its settings say about serving it. Imported here, because most serve one
+    that they have written themselves."""
     assembly = import_module("portico.services.assembly")
-    settings = assembly.read_settings(arguments.config) if arguments.config else assembly.Settings()
+    settings = assembly.read_settings(arguments.profile, arguments.config)
     names = None if arguments.services is None else [name for name in arguments.services.split(",") if name]
     data = data_directory(arguments.data)
     data.mkdir(mode=0o700, parents=True, exist_ok=True)
     store = store_url(arguments.store, arguments.data, assembly.NAME)
     place = assembly.Place(data=data, store=store, read_only=arguments.read_only)
-    return assembly.assemble(names, settings, place)
+    return assembly.assemble(names, settings, place), settings.serve
+
+
+def _options(arguments: argparse.Namespace, serving: Any) -> dict[str, Any]:
+    """How to serve: what was typed goes before what the settings say."""
+    longest = arguments.max_message
+    if longest is None and serving is not None:
+        longest = serving.max_message
+    if arguments.transport == "http":
+        return _http(arguments) | ({} if longest is None else {"longest_body": longest})
+    lifecycle = arguments.lifecycle or (serving.lifecycle if serving is not None else None) or "auto"
+    return {"lifecycle": lifecycle} | ({} if longest is None else {"longest": longest})
 
 
 def _http(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -113,9 +113,9 @@ def _excuse(call: Call, failure: BaseException) -> bytes:
     tool = call.method == "tools/call"
     if isinstance(failure, ToolError):
         text = str(failure).encode(errors="replace").decode()
-        return conclude(call, _failed(call, text)) if tool else _refuse(call, InternalError(text))
+        return conclude(call, _failed(call, text, failure)) if tool else _refuse(call, InternalError(text))
     error = unexpected(failure, call.method)
-    return conclude(call, _failed(call, error.message)) if tool else _refuse(call, error)
+    return conclude(call, _failed(call, error.message, failure)) if tool else _refuse(call, error)
 
 
 def _refuse(call: Call, failure: ProtocolError) -> bytes:
@@ -123,9 +123,10 @@ def _refuse(call: Call, failure: ProtocolError) -> bytes:
     return jsonrpc.error(call.id, failure, call.revision)
 
 
-def _failed(call: Call, text: str) -> CallToolResult:
+def _failed(call: Call, text: str, failure: BaseException) -> Any:
     """A tool that ran and failed is a result, so that the model sees it and can do something else."""
-    return CallToolResult(content=[TextContent(text=text)], is_error=True, meta=call.stamp)
+    said = CallToolResult(content=[TextContent(text=text)], is_error=True, meta=call.stamp)
+    return said if call.failed is None else call.failed(said, failure)
 
 
 async def heed(call: Call, handler: Handler) -> None:

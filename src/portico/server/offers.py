@@ -44,6 +44,8 @@ class Offers:
         self._aliases: dict[str, Tool] = {}
         self._completers: dict[tuple[str, str], Completer] = {}
         self._matcher = Templates()
+        # URIs that are understood and not listed: a scheme, and the one that is listed in its place.
+        self.schemes: dict[str, str] = {}
 
     # Looking up
 
@@ -57,9 +59,17 @@ class Offers:
             return resource, {}
         matched = self._matcher.best(uri)
         if matched is None:
-            return None, {}
+            return self._known_otherwise(uri)
         template, values = matched
         return self.templates.get(template.text), values
+
+    def _known_otherwise(self, uri: str) -> tuple[Resource | None, dict[str, Any]]:
+        scheme, mark, rest = uri.partition("://")
+        listed = self.schemes.get(scheme)
+        # What stands for something else is not stood for itself, so that this comes to an end.
+        if listed is None or listed in self.schemes:
+            return None, {}
+        return self.resource(f"{listed}{mark}{rest}")
 
     def completer(self, offer: Prompt | Resource, argument: str) -> Completer | None:
         """A template goes by its name and by its URI."""

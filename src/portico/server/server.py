@@ -391,6 +391,7 @@ class Server(Registrar):
         elif isinstance(offered, Service):
             self._add_service(offered.name, list(offered.offers()))
             self._running.append(offered)
+            self.offers.schemes |= offered.schemes
             offered.added(self)
             self._lives.add(offered, offered.lifespan)
             self._extend()
@@ -416,6 +417,7 @@ class Server(Registrar):
             for service in self._running:
                 if service.name == name:
                     self._lives.remove(service)
+                    self.offers.schemes = {k: v for k, v in self.offers.schemes.items() if k not in service.schemes}
             self._running = [service for service in self._running if service.name != name]
             self._extend()
             return

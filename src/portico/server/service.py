@@ -115,6 +115,8 @@ class Service(Registrar):
     """
 
     name: str = ""
+    # Other schemes that its resources are known by, and the listed one that each of them stands for.
+    schemes: Mapping[str, str] = {}
 
     def __init__(self, name: str | None = None) -> None:
         self.name = name or self.name or type(self).__name__.lower()

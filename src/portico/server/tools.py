@@ -38,6 +38,9 @@ _WITHOUT_OUTPUT = (*BLOCKS, *MEDIA, ToolResult, CallToolResult)
 class Tool:
     """One tool of a server."""
 
+    # How wrong arguments are told, where that is not as the server has it.
+    argument_errors: ArgumentErrors | None = None
+
     def __init__(
         self,
         fn: Callable[..., Any],
@@ -96,7 +99,7 @@ class Tool:
         try:
             value = await self.body.run(call, server, params, params.name, params.arguments)
         except ArgumentError as mistake:
-            raise _mistaken(mistake, call, server) from None
+            raise _mistaken(mistake, call, self.argument_errors or server.argument_errors) from None
         except MissingCapability as missing:
             raise _incapable(missing, call) from None
         result = to_result(value, declared=self._declared, uri=self._uri, verify=self._verify)
@@ -111,7 +114,7 @@ class Tool:
         try:
             self.body.signature.bind(params.arguments, None)
         except ArgumentError as mistake:
-            raise _mistaken(mistake, call, server) from None
+            raise _mistaken(mistake, call, self.argument_errors or server.argument_errors) from None
 
     def _authorize(self, call: Call) -> None:
         """Whoever is on stdio is the user of this machine; a principal is somebody else, with scopes of their own."""
@@ -158,9 +161,8 @@ def _meta(meta: Mapping[str, Any] | None, version: str | None) -> dict[str, Any]
     return members or None
 
 
-def _mistaken(mistake: ArgumentError, call: Call, server: Server) -> Exception:
+def _mistaken(mistake: ArgumentError, call: Call, habit: ArgumentErrors) -> Exception:
     """Wrong arguments: for the model to read from 2025-11-25 on, an error of the protocol before (SEP-1303)."""
-    habit = server.argument_errors
     as_result = habit == "result" or (habit == "auto" and (call.revision or MODERN) >= V2025_11_25)
     if as_result:
         return ToolError(str(mistake))

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import logging
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct, field
-from msgspec.structs import replace
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from portico.server.server import Server
 from portico.server.service import Service
 from portico.server.tools import Tool
+from portico.services import profiles, settings, shapes
+from portico.services.settings import Identity, Settings
+from portico.services.shapes import Shape
 from portico.wire.errors import UsageError
 
 log = logging.getLogger("portico")
@@ -24,24 +26,18 @@ NAME = "portico"
 # What --read-only means to each, whatever its settings say.
 _READ_ONLY: dict[str, dict[str, Any]] = {
     "memory": {"read_only": True},
-    "system": {"levels": {"eventlog": "read-only", "fs": "read-only", "reg": "read-only"}},
+    "tasks": {"read_only": True},
 }
 INSTRUCTIONS = "Tools of this machine. Each service has its own; what is listed is what there is."
 
 # Each service by its name: where its class is. Imported when it is wanted, with whatever it needs.
 HOMES = {
     "memory": ("portico.services.memory.service", "Memory"),
+    "tasks": ("portico.services.tasks.service", "Tasks"),
     "system": ("portico.services.system.service", "System"),
     "live": ("portico.services.live.service", "Live"),
     "contracts": ("portico.services.contracts.service", "Contracts"),
 }
-
-
-class Settings(Struct, frozen=True, kw_only=True):
-    """What a portico.toml says: `[server]` about the whole, `[services.NAME]` about each."""
-
-    server: dict[str, Any] = field(default_factory=dict)
-    services: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 class Place(Struct, frozen=True, kw_only=True):
@@ -52,58 +48,75 @@ class Place(Struct, frozen=True, kw_only=True):
     read_only: bool = False
 
 
-def read_settings(path: str | Path) -> Settings:
-    """Unknown parts are mistakes: a setting that nobody reads protects nobody."""
-    try:
-        said = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as failure:
-        raise UsageError(f"{path} cannot be read: {failure.strerror}") from None
-    except ValueError as failure:
-        raise UsageError(f"{path} is not TOML: {failure}") from None
-    unknown = [name for name in said if name not in ("server", "services")]
-    services = said.get("services", {})
-    unknown += [f"services.{name}" for name in services if name not in HOMES]
-    if unknown:
-        raise UsageError(
-            f"{path}: nobody reads {', '.join(unknown)}; there are server and services.{{{', '.join(HOMES)}}}"
-        )
-    if not all(isinstance(one, dict) for one in (said.get("server", {}), services, *services.values())):
-        raise UsageError(f"{path}: server and each of the services are tables")
-    return Settings(server=said.get("server", {}), services=services)
+def read_settings(profile: str | None, config: str | None) -> Settings:
+    """What a configuration says, on top of what a profile says."""
+    files = [profiles.find(profile)] if profile is not None else []
+    files += [Path(config)] if config is not None else []
+    return settings.of(*(settings.read(path, HOMES) for path in files))
 
 
-def assemble(names: Sequence[str] | None, settings: Settings, place: Place) -> Server:
-    """A server of these services. With no names, of all that can be had on this machine."""
-    server = Server(**{"name": NAME, "version": _version(), "instructions": INSTRUCTIONS, **_checked(settings.server)})
-    for name in names if names is not None else HOMES:
+def assemble(names: Sequence[str] | None, said: Settings, place: Place) -> Server:
+    """A server of these services. With no names, of those that the settings name, or all that can be had here."""
+    server = Server(**_identity(said.server))
+    if said.server.unknown_tool:
+        server.use(shapes.naming_unknown_tools(said.server.unknown_tool))
+    wanted = names if names is not None else said.serve.services
+    for name in wanted if wanted is not None else HOMES:
+        service_name = name.partition(":")[0]
         try:
-            service = make(name, settings.services.get(name.partition(":")[0], {}), place)
-            _keep_apart(service, server)
+            service = make(name, said.services.get(service_name, {}), place)
+            _fit(service, server, said.shapes.get(service_name))
             server.add(service)
         except UsageError as reason:
-            if names is not None:
+            if wanted is not None:
                 raise UsageError(f"the service {name!r}: {reason}") from None
             log.warning("the service %r is not there: %s", name, reason)
     return server
 
 
-def _keep_apart(service: Service, server: Server) -> None:
-    """Two services may call a tool alike. The one that comes later then says whose it is: `live_system_info`."""
+def _identity(said: Identity) -> dict[str, Any]:
+    """Who the server is, as its constructor takes it."""
+    usual: dict[str, Any] = {"name": NAME, "version": _version(), "instructions": INSTRUCTIONS}
+    given = {name: part for name, part in asdict(said).items() if part is not None and name != "unknown_tool"}
+    if said.capabilities is not None:
+        given["capabilities"] = {
+            name: {} if part is True else part for name, part in said.capabilities.items() if part is not False
+        }
+    return usual | {name: None if part == "" else part for name, part in given.items()}
+
+
+def _fit(service: Service, server: Server, shape: Shape | None) -> None:
+    """Give a service the shape that is wanted, and each of its tools names of its own on this server."""
     offers = service.offers
+    if shape is not None:
+        service.schemes = shape.known_as(service.schemes)
 
-    def apart() -> Iterator[Any]:
-        for offered in offers():
-            if isinstance(offered, Tool) and server.offers.tool(offered.name) is not None:
-                yield _renamed(offered, f"{service.name}_{offered.name}")
-            else:
-                yield offered
+    def fitted() -> Iterator[Any]:
+        found = (_addressed(one, service.name) if isinstance(one, Tool) else one for one in offers())
+        for offered in found if shape is None else shapes.shaped(found, shape):
+            yield _apart(offered, service.name, server) if isinstance(offered, Tool) else offered
 
-    service.offers = apart  # type: ignore[method-assign]
+    service.offers = fitted  # type: ignore[method-assign]
 
 
-def _renamed(tool: Tool, name: str) -> Tool:
+def _addressed(tool: Tool, service: str) -> Tool:
+    """Every tool can be called by the name of its service, too: `live.evaluate`, `live_evaluate`."""
+    if any("." in name for name in (tool.name, *tool.aliases)):
+        return tool
     other = copy(tool)
-    other.name, other.definition = name, replace(tool.definition, name=name)
+    other.aliases = (*tool.aliases, f"{service}.{tool.name}", f"{service}_{tool.name}")
+    return other
+
+
+def _apart(tool: Tool, service: str, server: Server) -> Tool:
+    """Two services may call a tool alike. The one that comes later then says whose it is: `live_system_info`."""
+    offers = server.offers
+    name = tool.name if offers.tool(tool.name) is None else f"{service}_{tool.name}"
+    aliases = tuple(one for one in tool.aliases if one != name and offers.tool(one) is None)
+    if (name, aliases) == (tool.name, tool.aliases):
+        return tool
+    other = copy(tool)
+    other.name, other.aliases, other.definition = name, aliases, replace(tool.definition, name=name)
     return other
 
 
@@ -114,10 +127,12 @@ def make(name: str, options: Mapping[str, Any], place: Place) -> Service:
         raise UsageError(f"there is no service {name!r}; there are {', '.join(HOMES)}")
     given = {
         **_usual(name, place),
-        **({"offered": extent} if extent else {}),
         **options,
+        **({"offered": extent} if extent else {}),
         **(_READ_ONLY.get(name, {}) if place.read_only else {}),
     }
+    if place.read_only and name == "system":
+        given["levels"] = _lowered(given.get("levels", {}))
     try:
         kind = getattr(import_module(home[0]), home[1])
     except ImportError as missing:
@@ -130,19 +145,18 @@ def make(name: str, options: Mapping[str, Any], place: Place) -> Service:
     return made
 
 
+def _lowered(levels: Any) -> Any:
+    """What could be written is read; what is disabled, or said in a way that nobody understands, stays as it is."""
+    if not isinstance(levels, dict):
+        return levels
+    return {part: "read-only" if level == "read-write" else level for part, level in levels.items()}
+
+
 def _usual(name: str, place: Place) -> dict[str, Any]:
     """What a service is told when nobody says otherwise."""
     if name == "system":
         return {"data": place.data / "system"}
     return {"store": place.store} if name in ("memory", "tasks") else {}
-
-
-def _checked(said: dict[str, Any]) -> dict[str, Any]:
-    known = ("name", "version", "title", "description", "website_url", "instructions")
-    unknown = [name for name in said if name not in known]
-    if unknown:
-        raise UsageError(f"server.{unknown[0]} is no setting; there are {', '.join(known)}")
-    return said
 
 
 def _version() -> str:

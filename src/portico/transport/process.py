@@ -46,6 +46,8 @@ _INHERITED = frozenset(
         "SSL_CERT_DIR",
         "SSL_CERT_FILE",
         "NODE_EXTRA_CA_CERTS",
+        # A server of ours keeps its things where those of the shell are. (PORTICO_STORE may hold a password.)
+        "PORTICO_DATA",
         "VIRTUAL_ENV",
         "PYTHONDONTWRITEBYTECODE",
         "APPDATA",

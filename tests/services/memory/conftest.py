@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
+import io
+import json
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack
@@ -17,28 +18,10 @@ sys.path[:0] = [str(HERE.parent.parent), str(HERE)]  # for postgres.py and remem
 import debian  # noqa: E402
 import postgres  # noqa: E402
 from portico import Client, Server  # noqa: E402
-from portico.services.memory import memories as memories_module  # noqa: E402
+from portico.cli.main import main  # noqa: E402
 from portico.services.memory.memories import Memories  # noqa: E402
 from portico.services.memory.service import Memory  # noqa: E402
 from portico.store.database import Database  # noqa: E402
-
-STAND_IN = """
-create table memory (
-    id text primary key, domain text not null, namespace text not null, content text not null, tags text not null,
-    source text, author text, author_kind text, thread text, place bigint, project text, branch text, path text,
-    status text not null, version bigint not null, at bigint not null, created_at bigint not null,
-    updated_at bigint not null, expires_at bigint, deleted_at bigint, digest text not null
-);
-"""
-
-
-@pytest.fixture(scope="session", autouse=True)
-def tables(tmp_path_factory: pytest.TempPathFactory) -> None:
-    if not list(memories_module.MIGRATIONS.glob("0001_*")):
-        folder = tmp_path_factory.mktemp("migrations")
-        shutil.copytree(memories_module.MIGRATIONS, folder, dirs_exist_ok=True)
-        (folder / "0001_stand_in.sql").write_text(STAND_IN)
-        memories_module.MIGRATIONS = folder
 
 
 @pytest.fixture(scope="session")
@@ -72,6 +55,7 @@ async def memories(url: str) -> AsyncIterator[Memories]:
         opened = Memories(database, project="here/project")
         await opened.open()
         yield opened
+        await opened.close()
 
 
 @pytest.fixture
@@ -81,7 +65,7 @@ async def serving(url: str) -> AsyncIterator[Callable[..., Any]]:
 
         async def start(*, revision: str | None = None, client: dict[str, Any] | None = None, **options: Any) -> Any:
             server = Server("remembering", version="1")
-            memory = Memory(url, **{"project": "here/project", **options})
+            memory = Memory(options.pop("store", url), **{"project": "here/project", **options})
             server.add(memory)
             memory.added(server)
             await stack.enter_async_context(server.lifespan())
@@ -89,3 +73,30 @@ async def serving(url: str) -> AsyncIterator[Callable[..., Any]]:
             return await stack.enter_async_context(Client(server, **more, **(client or {})))
 
         yield start
+
+
+@pytest.fixture
+def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+    """`shell("list")` gives what was printed, as JSON values; `fails=` is the exit status that is expected."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("PORTICO_DATA", str(tmp_path / "data"))
+    monkeypatch.delenv("PORTICO_STORE", raising=False)
+
+    def run(*words: str, stdin: str | bytes = "", fails: int = 0, plain: bool = False) -> Any:
+        monkeypatch.setattr(
+            sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin if isinstance(stdin, bytes) else stdin.encode()))
+        )
+        status = 0
+        try:
+            main(["memory", *words])
+        except SystemExit as end:
+            status = int(end.code or 0)
+        said = capsys.readouterr()
+        assert status == fails, said.err
+        if fails:
+            return said.err
+        return said.out if plain else [json.loads(line) for line in said.out.splitlines()]
+
+    return run

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from portico import Client
@@ -39,7 +40,8 @@ def template(uri: str) -> dict[str, str]:
 async def said(client: Client, tool: str, /, **arguments: Any) -> Any:
     result = await client.call_tool(tool, arguments, raise_on_error=False)
     assert not result.is_error, result.content
-    return result.structured
+    # Before 2025-06-18 there is only the text.
+    return json.loads(result.content[0].text) if result.structured is None else result.structured
 
 
 async def refused(client: Client, tool: str, /, **arguments: Any) -> tuple[str, dict[str, Any]]:

@@ -174,7 +174,8 @@ def test_findings_over_each_other_are_one_under_the_surer_name() -> None:
 def test_a_secret_blocks_and_personal_data_passes_unless_told_otherwise() -> None:
     assert screen(f"{GITHUB} {samples.email(RNG)}").blocked == {"github_token": 1}
     mail = f"write to {samples.email(RNG)}"
-    assert screen(mail) == (mail, {}, {})
+    assert screen(mail) == (mail, {}, {}, {})
+    assert screen(mail, tell=True).allowed == {"email": 1}
 
 
 def test_what_is_blocked_is_not_handed_on() -> None:
@@ -184,7 +185,8 @@ def test_what_is_blocked_is_not_handed_on() -> None:
 def test_rules_by_kind_and_by_name() -> None:
     rules = Rules(secrets="redact", personal="redact", names={"phone": "allow", "jwt": "block"})
     phone, mail, token = samples.phone(RNG), samples.email(RNG), samples.jwt(RNG)
-    assert screen(f"call me at {phone}, {mail}", rules) == (f"call me at {phone}, [REDACTED:email]", {"email": 1}, {})
+    screened = screen(f"call me at {phone}, {mail}", rules)
+    assert screened == (f"call me at {phone}, [REDACTED:email]", {"email": 1}, {}, {"phone": 1})
     assert screen(f"{token}", rules).blocked == {"jwt": 1}
 
 

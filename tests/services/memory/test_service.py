@@ -251,6 +251,7 @@ async def test_prompts_begin_with_what_is_known(serving: Serving) -> None:
         "memory_list": {},
         "memory_tutorial": {"focus": "search"},
         "generate_decision": {"decision": "Use X"},
+        "generate_tutorial": {"topic": "storage", "format": "steps"},
         "intent_search": {"query": "storage"},
         "query_suggest": {"query": "storage"},
         "context_capture": {"conversation": "A: hi"},

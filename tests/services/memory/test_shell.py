@@ -1,10 +1,9 @@
-"""`portico memory` at the shell, and the hooks of assistants."""
+"""`portico memory` at the shell."""
 
 from __future__ import annotations
 
-import io
-import json
-import sys
+import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,34 +12,8 @@ import pytest
 from remembering import KEY
 
 from portico.cli.complete import complete
-from portico.cli.main import main
 
 Shell = Callable[..., Any]
-
-
-@pytest.fixture
-def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Shell:
-    """`shell("list")` gives what was printed, as JSON values; `fails=` is the exit status that is expected."""
-    folder = tmp_path / "project"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    monkeypatch.setenv("PORTICO_DATA", str(tmp_path / "data"))
-    monkeypatch.delenv("PORTICO_STORE", raising=False)
-
-    def run(*words: str, stdin: str = "", fails: int = 0, plain: bool = False) -> Any:
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
-        status = 0
-        try:
-            main(["memory", *words])
-        except SystemExit as end:
-            status = int(end.code or 0)
-        said = capsys.readouterr()
-        assert status == fails, said.err
-        if fails:
-            return said.err
-        return said.out if plain else [json.loads(line) for line in said.out.splitlines()]
-
-    return run
 
 
 def test_what_is_captured_at_the_shell_is_recalled_there(shell: Shell) -> None:
@@ -67,6 +40,12 @@ def test_a_secret_is_refused_at_the_shell_too(shell: Shell) -> None:
     assert "Not stored" in said and KEY not in said
     (captured,) = shell("capture", f"The key is {KEY}", "--secrets", "redact")
     assert captured["redacted"]
+    assert "Not stored" in shell("capture", "fine", "-t", KEY, fails=1)
+    assert "Not stored" in shell("edit", captured["id"], f"The key is {KEY}", fails=1)
+    mail = "ann.lee" + "@" + "lindholm-bakery.se"
+    assert "Not stored" in shell("capture", f"Write to {mail}", "--personal", "block", fails=1)
+    (captured,) = shell("capture", f"Write to {mail}")
+    assert captured["contains"] == ["email"]
 
 
 def test_an_export_is_imported_at_the_shell(shell: Shell, tmp_path: Path) -> None:
@@ -90,53 +69,29 @@ def test_mistakes_are_explained(shell: Shell) -> None:
         ("edit",),
         ("delete",),
         ("capture",),
-        ("hook", "nonsense"),
         ("import", "gone"),
     ):
         shell(*words, fails=2)
     assert "not a git repository" in shell("sync", fails=1)
 
 
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed here")
+def test_memories_are_shared_at_the_shell(shell: Shell, tmp_path: Path) -> None:
+    for words in (
+        ("init", "--quiet", "--bare", str(tmp_path / "origin.git")),
+        ("init", "--quiet", str(tmp_path / "project")),
+        ("-C", str(tmp_path / "project"), "remote", "add", "origin", str(tmp_path / "origin.git")),
+    ):
+        subprocess.run(["git", *words], check=True)
+    shell("capture", "about plums")
+    assert shell("sync")[0]["sent"] == 1
+    other = str(tmp_path / "other.db")
+    assert shell("sync", "--direction", "fetch", "--store", other)[0]["added"] == 1
+    assert [one["content"] for one in shell("list", "--store", other)] == ["about plums"]
+    assert "no remote" in shell("sync", "--remote", "elsewhere", fails=1)
+
+
 def test_the_words_behind_memory_are_completed() -> None:
     assert complete(["memory", "re"]) == ["recall"]
     assert complete(["memory", "hook", "pre"]) == ["pre-compact"]
     assert complete(["memory", "list", "--na"]) == ["--namespace"]
-
-
-def context(said: list[Any]) -> str:
-    return str(said[0]["hookSpecificOutput"]["additionalContext"])
-
-
-def test_hooks_bring_what_is_known(shell: Shell, tmp_path: Path) -> None:
-    assert shell("hook", "session-start", stdin="{}") == []
-    shell("capture", "The deploy script needs the staging key first", "-n", "learnings")
-    assert "deploy script" in context(shell("hook", "session-start", stdin="{}"))
-    asked = json.dumps({"prompt": "How do I run the deploy script?"})
-    assert "deploy script" in context(shell("hook", "user-prompt-submit", stdin=asked))
-    assert shell("hook", "user-prompt-submit", stdin='{"prompt": "Tell me a joke"}') == []
-    assert shell("hook", "post-tool-use", stdin='{"tool_input": {"file_path": "x.py"}}') == []
-    assert shell("hook", "stop", stdin="{}") == []
-
-
-def test_before_a_conversation_is_cut_short_its_decisions_are_picked_up(shell: Shell, tmp_path: Path) -> None:
-    transcript = tmp_path / "transcript.jsonl"
-    lines = [
-        {"message": {"role": "user", "content": "We decided to use FastAPI for the gateway. How are you?"}},
-        {"message": {"role": "assistant", "content": [{"type": "text", "text": f"From now on the key is {KEY} okay"}]}},
-        {"message": {"role": "assistant", "content": "Nothing of interest."}},
-        {"other": 1},
-    ]
-    transcript.write_text("\n".join(json.dumps(line) for line in lines) + "\nnot json\n")
-    given = json.dumps({"transcript_path": str(transcript), "session_id": "s1"})
-    shell("hook", "pre-compact", stdin=given)
-    shell("hook", "pre-compact", stdin=given)
-    found = shell("list", "-f", "status:pending thread:s1")
-    assert len(found) == 2
-    assert KEY not in json.dumps(found)
-
-
-def test_a_hook_never_stands_in_the_way(shell: Shell, tmp_path: Path) -> None:
-    assert shell("hook", "session-start", stdin="not json") == []
-    assert shell("hook", "pre-compact", stdin='{"transcript_path": "/nowhere"}') == []
-    (tmp_path / "broken.db").write_bytes(b"this is no database" * 100)
-    assert shell("hook", "session-start", "--store", str(tmp_path / "broken.db"), stdin="{}") == []

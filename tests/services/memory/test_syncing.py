@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import shutil
 import subprocess
 from collections.abc import AsyncIterator, Callable
@@ -12,7 +14,8 @@ from typing import Any
 import pytest
 from remembering import KEY, found, keep, refused
 
-from portico.services.memory import places
+from portico.services.memory import collecting, disagreeing, places
+from portico.services.memory import git as git_module
 from portico.services.memory.errors import NoSuchMemory, SyncFailed
 from portico.services.memory.guarding import Guard
 from portico.services.memory.memories import Memories
@@ -49,6 +52,7 @@ async def clone(origin: Path, tmp_path: Path) -> AsyncIterator[Clone]:
             where = places.look(folder)
             memories = Memories(database, project=where.project, root=where.root)
             await memories.open()
+            stack.push_async_callback(memories.close)
             return memories
 
         yield make
@@ -151,6 +155,26 @@ async def test_what_is_gone_for_good_is_gone_everywhere(clone: Clone) -> None:
     await both(ann, bob)
 
 
+async def test_what_is_gone_for_good_is_not_in_the_past_either(clone: Clone, origin: Path, tmp_path: Path) -> None:
+    ann, bob = await clone("ann"), await clone("bob")
+    kept = await keep(ann, "about Zanzibarquux")
+    await keep(ann, "about plums")
+    await both(ann, bob)
+    await ann.update(kept.id, content="about Zanzibarquux and more")
+    await both(ann, bob)
+    assert "Zanzibarquux" in git(origin, "log", "-p", REF)
+    await collecting.erase(ann, id=kept.id)
+    await both(ann, bob)
+    for folder in (origin, tmp_path / "ann", tmp_path / "bob"):
+        assert "Zanzibarquux" not in git(folder, "log", "-p", "--all")
+        git(folder, "-c", "gc.pruneExpire=now", "gc", "--quiet", "--prune=now")
+        objects = git(folder, "cat-file", "--batch-all-objects", "--batch-check=%(objectname)").split()
+        assert "Zanzibarquux" not in "".join(git(folder, "cat-file", "-p", one) for one in objects)
+    assert await found(bob) == ["about plums"]
+    await keep(bob, "about pears")
+    await both(ann, bob)
+
+
 async def test_three_clones_converge(clone: Clone) -> None:
     clones = [await clone(name) for name in ("ann", "bob", "cat")]
     kept = await keep(clones[0], "about plums")
@@ -246,3 +270,170 @@ def test_a_project_is_the_same_however_its_remote_is_written() -> None:
     ):
         assert places.normalised(remote) == "github.com/Owner/name"
     assert places.normalised("/srv/git/name.git") == "folder/name"
+
+
+# What somebody who can push may do
+
+
+def pushed(origin: Path, changes: str) -> None:
+    """A commit on the ref, made of raw commands of fast-import."""
+    tip = git(origin, "rev-parse", REF)
+    head = f"commit {REF}\ncommitter Eve <eve@example.com> 0 +0000\ndata 4\nevil\nfrom {tip}\n"
+    git(origin, "fast-import", "--quiet", stdin=head + changes)
+
+
+def plain(path: str, text: str, mode: str = "100644") -> str:
+    return f"M {mode} inline {path}\ndata {len(text.encode())}\n{text}\n"
+
+
+def page(id: str, content: str = "fine", **more: str) -> str:
+    head = "".join(
+        f"{name}: {json.dumps(value)}\n" for name, value in {"id": id, "namespace": "config", **more}.items()
+    )
+    return f"---\n{head}---\n{content}\n"
+
+
+async def test_names_that_git_would_take_for_commands_do_nothing(clone: Clone, origin: Path, tmp_path: Path) -> None:
+    ann, bob = await clone("ann"), await clone("bob")
+    await keep(ann, "about plums")
+    await sync(ann)
+    evil = '"memories/aa/x\\nreset refs/heads/taken\\nfrom refs/portico/memories^0\\n.md"'
+    pushed(origin, plain(evil, "x") + plain('"memories/aa/\\\\..\\t\\".md"', "y"))
+    before = git(origin, "rev-parse", REF)
+    await keep(bob, "about pears")
+    synced = await sync(bob)
+    assert (synced.added, synced.sent, len(synced.problems)) == (1, 1, 2)
+    for folder in (tmp_path / "bob", origin):
+        assert "taken" not in git(folder, "for-each-ref")
+    # What cannot be read is left where it is, byte for byte.
+    old, new = (set(git(origin, "ls-tree", "-r", commit).splitlines()) for commit in (before, REF))
+    assert old <= new
+
+
+async def test_links_long_files_and_other_things_are_left_alone(clone: Clone, origin: Path) -> None:
+    ann, bob = await clone("ann"), await clone("bob")
+    kept = await keep(ann, "about plums")
+    await sync(ann)
+    ids = [f"{number}" * 16 for number in range(1, 5)]
+    paths = [f"memories/{id[:2]}/{id}.md" for id in ids]
+    pushed(
+        origin,
+        plain(paths[0], "/etc/passwd", mode="120000")
+        + plain(paths[1], page(ids[1], "x" * 1_100_000))
+        + plain(paths[2], page(ids[2], "x" * 300_000))
+        + f"M 160000 {git(origin, 'rev-parse', REF)} {paths[3]}\n"
+        + plain("README.md", "elsewhere"),
+    )
+    synced = await sync(bob)
+    assert synced.added == 1 and len(synced.problems) == 4
+    assert set(await state(bob)) == {kept.id}
+    await bob.delete(kept.id)
+    await sync(bob)
+    left = git(origin, "ls-tree", "-r", "--name-only", REF).splitlines()
+    assert {*paths, "README.md"} <= set(left)
+
+
+async def test_a_head_that_lies_is_refused(clone: Clone, origin: Path) -> None:
+    ann, bob = await clone("ann"), await clone("bob")
+    await keep(ann, "about plums")
+    await sync(ann)
+    ids = [f"{number:02d}" * 8 for number in range(10, 16)]
+    lies = [
+        page(ids[0], namespace="nonsense"),
+        page(ids[1], status="asleep"),
+        page(ids[2], at="yesterday"),
+        page(ids[3], content="\0" * 10 + " "),
+        page(ids[4], tags="not a list"),
+        "---\n" + "[" * 5000 + "\n---\nx\n",
+    ]
+    pushed(origin, "".join(plain(f"memories/{id[:2]}/{id}.md", lie) for id, lie in zip(ids, lies, strict=True)))
+    synced = await sync(bob)
+    assert len(synced.problems) == len(lies) - 1 and synced.added == 2
+    assert all(len(one) <= 300 for one in synced.problems)
+    assert "\ufffd" in (await bob.get(ids[3])).content
+
+
+async def test_an_id_that_belongs_to_something_else_here_is_not_taken_over(clone: Clone, origin: Path) -> None:
+    ann, bob = await clone("ann"), await clone("bob")
+    await keep(ann, "about plums")
+    await sync(ann)
+    private = await keep(bob, "This is private", domain="user")
+    pushed(origin, plain(f"memories/{private.id[:2]}/{private.id}.md", page(private.id, "mine now")))
+    synced = await sync(bob)
+    assert synced.added == 1 and len(synced.problems) == 1 and private.id in synced.problems[0]
+    assert await bob.get(private.id) == private
+    assert "private" not in git(origin, "grep", "-h", "", REF)
+
+
+async def test_more_than_can_be_held_is_refused_without_being_read(
+    clone: Clone, origin: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ann, bob = await clone("ann"), await clone("bob")
+    for number in range(20):
+        await keep(ann, f"number {number} about plums", on_duplicate="keep")
+    await sync(ann)
+    monkeypatch.setattr(git_module, "MOST_BYTES", 1000)
+    synced = await sync(bob)
+    assert 0 < synced.added < 20 and len(synced.problems) == 20 - synced.added
+    monkeypatch.setattr(git_module, "LONGEST_LIST", 500)
+    with pytest.raises(SyncFailed, match="too much"):
+        await sync(bob)
+
+
+# Without a network
+
+
+async def test_what_is_captured_while_the_remote_is_away_is_sent_later(clone: Clone, origin: Path) -> None:
+    ann, bob = await clone("ann"), await clone("bob")
+    first = await keep(ann, "about plums")
+    await both(ann, bob)
+    shutil.move(origin, origin.parent / "away.git")
+    await keep(ann, "written on the train")
+    await bob.update(first.id, content="about ripe plums")
+    for memories in (ann, bob):
+        with pytest.raises(SyncFailed, match="Nothing is lost") as failure:
+            await sync(memories)
+        assert failure.value.retryable
+    shutil.move(origin.parent / "away.git", origin)
+    await both(ann, bob)
+    assert sorted(await found(bob)) == ["about ripe plums", "written on the train"]
+
+
+async def test_several_may_sync_at_once(clone: Clone) -> None:
+    clones = [await clone(name) for name in ("ann", "bob", "cat")]
+    for at, memories in enumerate(clones):
+        await keep(memories, f"only known to number {at}")
+    await asyncio.gather(*(sync(memories) for memories in clones), sync(clones[0]))
+    for memories in clones:
+        await sync(memories)
+    states = [await state(memories) for memories in clones]
+    assert states[0] == states[1] == states[2] and len(states[0]) == 3
+
+
+async def test_a_repository_around_us_is_not_taken_for_ours(
+    clone: Clone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a hook of another repository has started us."""
+    ann = await clone("ann")
+    await keep(ann, "about plums")
+    other = tmp_path / "other"
+    git(tmp_path, "init", "--quiet", str(other))
+    monkeypatch.setenv("GIT_DIR", str(other / ".git"))
+    monkeypatch.setenv("GIT_INDEX_FILE", str(other / ".git" / "index"))
+    assert (await sync(ann)).sent == 1
+
+
+async def test_a_conflict_of_a_sync_is_listed_until_it_is_decided(clone: Clone) -> None:
+    ann, bob = await clone("ann"), await clone("bob")
+    kept = await keep(ann, "about plums")
+    await both(ann, bob)
+    await ann.update(kept.id, content="Ann's plums")
+    await bob.update(kept.id, content="Bob's plums")
+    await sync(ann)
+    await sync(bob)
+    assert {"Ann's plums", "Bob's plums"} <= {one.was.content for one in (await bob.history(kept.id))[1]}
+    (one,) = await disagreeing.disputes(bob, 10)
+    assert one.memory_id == one.other_id == kept.id and "content" in one.why
+    assert {one.content, one.other_content} == {"Ann's plums", "Bob's plums"}
+    await disagreeing.settle(bob, kept.id, kept.id, "both")
+    assert await disagreeing.disputes(bob, 10) == []

@@ -199,23 +199,6 @@ async def test_consolidate_is_dry_first(serving: Serving) -> None:
 # Enriching
 
 
-@pytest.mark.parametrize("revision", ["2025-06-18", "2026-07-28"])
-async def test_the_clients_model_is_asked_where_it_can_be(serving: Serving, revision: str) -> None:
-    asked: list[Any] = []
-
-    async def sample(params: Any) -> str:
-        asked.append(params)
-        return "databases, storage, Decision Record"
-
-    client = await serving(revision=revision, client={"sampling_handler": sample})
-    id = (await said(client, "memory_capture", **CAPTURE))["id"]
-    enriched = await said(client, "memory_enrich", memory_id=id)
-    assert (enriched["added_tags"], enriched["by"]) == (["databases", "storage", "decision-record"], "client")
-    assert asked[0].max_tokens == 100
-    assert asked[0].messages[0].content.text.startswith("Suggest tags for: Use PostgreSQL for storage")
-    assert "storage" in (await said(client, "memory_get", memory_id=id))["tags"]
-
-
 async def test_without_a_model_there_are_rules(serving: Serving) -> None:
     client = await serving()
     id = (await said(client, "memory_capture", **CAPTURE))["id"]
@@ -224,31 +207,6 @@ async def test_without_a_model_there_are_rules(serving: Serving) -> None:
     assert (await said(client, "memory_get", memory_id=id))["tags"] == []
     await said(client, "memory_enrich", memory_id=id)
     assert "postgresql" in (await said(client, "memory_get", memory_id=id))["tags"]
-
-
-async def test_a_model_that_fails_or_talks_nonsense_is_no_reason_to_fail(serving: Serving) -> None:
-    async def broken(question: str, tokens: int) -> str:
-        raise RuntimeError("no quota")
-
-    client = await serving(provider=broken)
-    id = (await said(client, "memory_capture", **CAPTURE))["id"]
-    assert (await said(client, "memory_enrich", memory_id=id))["by"] == "local"
-
-    async def rambling(question: str, tokens: int) -> str:
-        return "Sure! Here are some tags for you to consider, my friend; they are all of them very good: " + "x" * 100
-
-    other = await serving(provider=rambling, naming="other")
-    assert (await said(other, "other_enrich", memory_id=id, dry_run=True))["by"] == "local"
-
-
-async def test_a_configured_model_is_the_second_choice(serving: Serving) -> None:
-    async def provider(question: str, tokens: int) -> str:
-        return '["chosen", "here"]'
-
-    client = await serving(provider=provider)
-    id = (await said(client, "memory_capture", **CAPTURE))["id"]
-    enriched = await said(client, "memory_enrich", memory_id=id)
-    assert (enriched["by"], enriched["added_tags"]) == ("provider", ["chosen", "here"])
 
 
 # Prompts

@@ -482,6 +482,16 @@ async def test_what_was_not_asked_for_is_not_said(serve: Serve, server: Server) 
     assert len(above.messages) == 1
 
 
+@pytest.mark.parametrize("accept", [None, "*/*", "application/json"])
+async def test_who_names_no_events_gets_json_whatever_is_said_on_the_way(
+    serve: Serve, server: Server, accept: str | None
+) -> None:
+    site = await serve(server)
+    said = await site.call("shout", {"count": 2, "size": 1}, meta={"logLevel": "info"}, headers={"accept": accept})
+    assert said["content-type"] == "application/json"
+    assert said.json["result"]
+
+
 async def test_an_error_after_the_first_event_travels_in_the_stream(serve: Serve, server: Server) -> None:
     """protocol.md 2.4: once the stream has begun the status is 200 already."""
 

@@ -987,6 +987,20 @@ async def test_the_log_level_belongs_to_the_session(serve: Serve, server: Server
     assert (await still.call("shout", {"count": 2, "size": 1}))["content-type"] == "application/json"
 
 
+@pytest.mark.parametrize("accept", [None, "*/*", "application/json"])
+async def test_who_names_no_events_gets_json_and_the_rest_goes_to_the_session(
+    serve: Serve, server: Server, accept: str | None
+) -> None:
+    site = await serve(server)
+    session = await site.initialize(R4)
+    stream = await session.get()
+    asked = call("shout", {"count": 1, "size": 1})
+    said = await (await session.send(asked, headers={"accept": accept})).response()
+    assert said["content-type"] == "application/json"
+    assert said.json["result"]
+    assert (await stream.message())["method"] == "notifications/message"
+
+
 # The end
 
 

@@ -48,6 +48,7 @@ class Live(Service):
     """
 
     name = "live"
+    schemes = {"pharo": "python"}
 
     def __init__(
         self,

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import time
+from collections.abc import Sequence
 from typing import Literal
 
 from msgspec import Struct, field
@@ -10,7 +13,6 @@ from msgspec.structs import replace
 
 from portico.services.memory import entities, likeness, moments, records, seeking, texts
 from portico.services.memory.errors import Invalid
-from portico.services.memory.filters import Condition, Filter
 from portico.services.memory.namespaces import checked_domain, checked_namespace
 from portico.services.memory.records import Record
 from portico.store.transaction import Transaction
@@ -20,6 +22,9 @@ OnDuplicate = Literal["skip", "merge", "supersede", "error", "keep"]
 NEIGHBOURS = 5
 # Of a long text, the beginning is enough to find what is like it.
 LONGEST_QUESTION = 400
+# Where things stand that were said at the same moment: those of a process in their order, and after those of the one
+# before it.
+_PLACES = itertools.count(time.time_ns())
 
 
 class Draft(Struct, frozen=True, kw_only=True):
@@ -85,6 +90,7 @@ def record_of(draft: Draft, now: int) -> Record:
         author=texts.label(draft.author, "author"),
         author_kind=texts.label(draft.author_kind, "author_kind") or author_kind(draft.author),
         thread=texts.label(draft.thread, "thread"),
+        place=next(_PLACES),
         # What belongs to the user or to everybody belongs to no project.
         project=texts.label(draft.project, "project") if domain == "project" else None,
         branch=texts.label(draft.branch, "branch"),
@@ -121,10 +127,36 @@ def take(tx: Transaction, draft: Draft, record: Record, *, who: str, compare: bo
     return Taken(record=known, is_new=False, duplicate_of=known.id, conflicts=conflicts)
 
 
+def take_all(tx: Transaction, made: Sequence[tuple[Draft, Record]], *, who: str) -> list[Taken]:
+    """Many, in their order. Only exact duplicates are looked for; what has none is written together."""
+    said = set(tx.all(str, "select digest from memory where digest in :said", {"said": [r.digest for _, r in made]}))
+    taken: list[Taken] = []
+    fresh: list[Record] = []
+    for draft, record in made:
+        if record.digest in said:
+            taken += _stored_all(tx, fresh)
+            fresh = []
+            taken.append(take(tx, draft, record, who=who, compare=False))
+        else:
+            said.add(record.digest)
+            fresh.append(record)
+    return taken + _stored_all(tx, fresh)
+
+
+def _stored_all(tx: Transaction, found: list[Record]) -> list[Taken]:
+    if found:
+        records.insert(tx, found)
+        seeking.index(tx, found)
+        entities.note(tx, found)
+    return [Taken(record=one, is_new=True) for one in found]
+
+
 def _stored(tx: Transaction, record: Record, conflicts: list[Disagreement], duplicate_of: str | None) -> Taken:
     records.insert(tx, [record])
     seeking.index(tx, [record])
     entities.note(tx, [record])
+    if conflicts:
+        records.disagree(tx, record.id, [(one.id, one.why) for one in conflicts], record.created_at)
     return Taken(record=record, is_new=True, duplicate_of=duplicate_of, conflicts=conflicts)
 
 
@@ -148,18 +180,11 @@ def _merged(tx: Transaction, known: Record, record: Record, who: str) -> Record:
 
 def _compared(tx: Transaction, record: Record) -> tuple[Record | None, list[Disagreement]]:
     """The memory that is nearly the same, if there is one, and those that say otherwise."""
-    beside = Filter((Condition("domain", (record.domain,)), Condition("ns", (record.namespace,)))).within(
-        record.project
-    )
-    now = record.created_at
-    near = seeking.seek(tx, record.content[:LONGEST_QUESTION], beside, NEIGHBOURS, at=now)
-    found = records.fetch(tx, [id for id, _ in near])
     conflicts = []
-    for id, _ in near:
-        other = found[id]
+    for other in seeking.alike(tx, record, NEIGHBOURS, longest=LONGEST_QUESTION, at=record.created_at):
         if likeness.likeness(record.content, other.content) >= likeness.same_from(record.namespace):
             return other, []
         why = likeness.conflict(record.content, other.content)
         if why is not None:
-            conflicts.append(Disagreement(id, why, texts.preview(other.content, 200)))
+            conflicts.append(Disagreement(other.id, why, texts.preview(other.content, 200)))
     return None, conflicts

@@ -48,7 +48,7 @@ async def collect(
         seeking.unindex(tx, [one.id for one in found])
 
     def remove(tx: Transaction, found: list[Record]) -> None:
-        seeking.unindex(tx, [one.id for one in found])
+        seeking.forget(tx, [one.id for one in found])
         records.remove(tx, found, now)
 
     expired = await _each(memories, ("expires_at <= :now and status <> 'deleted'", {"now": now}), dry_run, expire)
@@ -103,7 +103,7 @@ async def erase(
             found = [records.get(tx, id or "")]
         else:
             found = records.matching(tx, wanted, limit=BATCH, statuses=STATUSES, at=-1)
-        seeking.unindex(tx, [one.id for one in found])
+        seeking.forget(tx, [one.id for one in found])
         records.remove(tx, found, now)
         ids = {"ids": [one.id for one in found]}
         tx.run("delete from memory_synced where memory in :ids", ids)

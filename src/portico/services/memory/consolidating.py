@@ -80,8 +80,8 @@ async def _cluster(group: list[Record], strategy: Strategy, ask: Ask | None) -> 
         return Cluster(ordered, ordered[0].content, "local")
     if ask is not None:
         answer = await ask(advice.ask_for_summary(contents), advice.SUMMARY_TOKENS)
-        if answer is not None and answer.text.strip():
-            return Cluster(ordered, texts.content(answer.text.strip()[: texts.LONGEST_CONTENT]), answer.by)
+        if answer is not None:
+            return Cluster(ordered, answer.text, answer.by)
     return Cluster(ordered, advice.local_summary(contents), "local")
 
 
@@ -128,10 +128,11 @@ async def carry_out(memories: Memories, made: Plan, *, who: str = "") -> Done:
             if any(current.get(one.id) != one for one in cluster.members):
                 continue  # somebody has changed one of them since; the next run sees it
             kept.append(_joined(tx, cluster, made.strategy, run, now, who))
+            reason = _reason(run, kept[-1])
             gone = cluster.members if made.strategy == "summarize" else cluster.members[1:]
             for one in gone:
                 after = replace(one, status="superseded", updated_at=now)
-                records.change(tx, one, after, "consolidated", who=who, reason=_reason(run))
+                records.change(tx, one, after, "consolidated", who=who, reason=reason)
                 superseded.append(one.id)
             seeking.unindex(tx, [one.id for one in gone])
         return Done(run, kept, superseded)
@@ -160,7 +161,7 @@ def _joined(tx: Transaction, cluster: Cluster, strategy: Strategy, run: str, now
         entities.note(tx, [summary])
         return summary.id
     after = replace(first, content=cluster.content, tags=tags, updated_at=now)
-    reindex(tx, records.change(tx, first, after, "consolidated", who=who, reason=_reason(run)))
+    reindex(tx, records.change(tx, first, after, "consolidated", who=who, reason=_reason(run, first.id)))
     return first.id
 
 
@@ -172,9 +173,9 @@ async def undo(memories: Memories, run: str, *, who: str = "") -> list[str]:
         made = records.which(tx, "source = :run and status <> 'deleted'", {"run": _reason(run)}, 1000)
         changes = tx.all(
             Event,
-            "select memory, version, change, at, who, reason, was from memory_event where reason = :reason "
-            "order by id desc",
-            {"reason": _reason(run)},
+            "select memory, version, change, at, who, reason, was from memory_event where change = 'consolidated' "
+            "and substr(reason, 1, cast(:length as integer)) = :reason order by id desc",
+            {"reason": f"{_reason(run)} ", "length": len(_reason(run)) + 1},
         )
         current = records.fetch(tx, [one.memory for one in changes])
         back: list[str] = []
@@ -194,5 +195,19 @@ async def undo(memories: Memories, run: str, *, who: str = "") -> list[str]:
     return back
 
 
-def _reason(run: str) -> str:
-    return f"consolidation {run}"
+def sources(tx: Transaction, summary: Record) -> list[Record]:
+    """Those that it stands for; none where it was not made of others."""
+    ending = f" into {summary.id}"
+    rows = tx.all(
+        str,
+        "select memory from memory_event where change = 'consolidated' and memory <> :id "
+        "and substr(reason, length(reason) - cast(:length as integer) + 1) = :ending order by id",
+        {"id": summary.id, "ending": ending, "length": len(ending)},
+    )
+    found = records.fetch(tx, rows)
+    return [found[id] for id in dict.fromkeys(rows) if id in found]
+
+
+def _reason(run: str, kept: str = "") -> str:
+    """`kept` is what the memory went into."""
+    return f"consolidation {run}" + (f" into {kept}" if kept else "")

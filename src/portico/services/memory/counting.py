@@ -15,9 +15,16 @@ class Counts(Struct, frozen=True):
     by_namespace: dict[str, int]
     by_domain: dict[str, int]
     by_status: dict[str, int]
+    # Of the facets, those that occur most.
+    by_project: dict[str, int]
+    by_branch: dict[str, int]
+    conflicts: int
     tags: dict[str, int]
     oldest: int | None
     newest: int | None
+    # How many can be found by their words, and by their meaning.
+    indexed: int
+    embedded: int
 
 
 def counts(tx: Transaction) -> Counts:
@@ -33,15 +40,28 @@ def counts(tx: Transaction) -> Counts:
         by_namespace=by_namespace,
         by_domain=_by(tx, "domain", current),
         by_status=dict(tx.all(tuple[str, int], "select status, count(*) from memory group by status order by status")),
+        by_project=_most(tx, "project", current),
+        by_branch=_most(tx, "branch", current),
+        conflicts=tx.one(int, "select count(*) from memory_conflict"),
         tags=topics(tx, MOST_TAGS),
         oldest=oldest,
         newest=newest,
+        indexed=tx.one(int, "select count(*) from memory_terms"),
+        embedded=tx.one(int, "select count(*) from memory_vector"),
     )
 
 
 def _by(tx: Transaction, column: str, current: dict[str, list[str]]) -> dict[str, int]:
     sql = f"select {column}, count(*) from memory where status in :current group by {column} order by {column}"
     return dict(tx.all(tuple[str, int], sql, current))
+
+
+def _most(tx: Transaction, column: str, current: dict[str, list[str]]) -> dict[str, int]:
+    sql = (
+        f"select {column}, count(*) from memory where status in :current and {column} is not null "
+        f"group by {column} order by count(*) desc, {column} limit cast(:limit as bigint)"
+    )
+    return dict(tx.all(tuple[str, int], sql, {**current, "limit": MOST_TAGS}))
 
 
 def topics(tx: Transaction, limit: int, beginning: str = "") -> dict[str, int]:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from portico.services.memory import advice, entities, records
+from portico.services.memory import advice, entities, records, texts
 from portico.services.memory.advice import Ask
-from portico.services.memory.capturing import LONGEST_QUESTION
 from portico.services.memory.filters import Filter
 from portico.services.memory.memories import Memories
 from portico.services.memory.records import Record
 
 NEAR = 5
+# Of a long text, the beginning is enough to find what is around it.
+LONGEST_QUESTION = 400
 
 
 class Enrichment(Struct, frozen=True, kw_only=True):
@@ -36,20 +37,21 @@ async def enrich(
         answer = None if ask is None else await ask(advice.ask_for_tags(record.content), advice.TAGS_TOKENS)
         found = [] if answer is None else [one for one in advice.read_tags(answer.text) if one not in record.tags]
         by = answer.by if answer is not None and found else by
-        found = found or advice.local_tags(record)
+        found = (found or advice.local_tags(record))[: max(0, texts.MOST_TAGS - len(record.tags))]
     if structure and ask is not None:
         answer = await ask(advice.ask_for_structure(record.content), advice.SUMMARY_TOKENS)
-        if answer is not None and answer.text.strip():
-            content, by = answer.text.strip(), answer.by
+        if answer is not None:
+            content, by = answer.text, answer.by
     if context:
         near = await _near(memories, record)
         answer = None
         if ask is not None and near:
             answer = await ask(advice.ask_for_context(record.content, near), advice.SUMMARY_TOKENS)
-        if answer is not None and answer.text.strip():
-            content, by = f"{content}\n\nContext: {answer.text.strip()}", answer.by
-        elif near:
-            content = f"{content}\n\nSee also: {', '.join(one.id for one in near)}"
+        more = f"\n\nSee also: {', '.join(one.id for one in near)}" if near else ""
+        if answer is not None:
+            more, by = f"\n\nContext: {answer.text}", answer.by
+        # What has no room left is long enough to be understood by itself.
+        content += more if len(content) + len(more) <= texts.LONGEST_CONTENT else ""
     named, _ = entities.extract(content, record.author)
     return Enrichment(record=record, tags=found, content=content, entities=[one.label for one in named], by=by)
 

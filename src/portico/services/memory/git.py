@@ -6,19 +6,41 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from portico.services.memory.errors import SyncFailed
 
 SECONDS = 120.0
+# A memory has at most 200,000 characters, and a head. All of them together have to fit into our memory.
 LONGEST_FILE = 1_000_000
-MOST_FILES = 200_000
+MOST_BYTES = 200_000_000
+LONGEST_LIST = 30_000_000
+MOST_PROBLEMS = 50
 _SHA = re.compile(r"[0-9a-f]{40,64}")
 # Hooks are programs of the repository's owner; and a remote may name a command to run instead of an address.
-_SAFELY = ("-c", "core.hooksPath=/dev/null", "-c", "protocol.ext.allow=never", "-c", "gc.auto=0", "-c", "core.fsmonitor=false")  # fmt: skip # noqa: E501
+_SAFELY = ("-c", "core.hooksPath=/dev/null", "-c", "protocol.ext.allow=never", "-c", "gc.auto=0", "-c", "core.fsmonitor=false", "-c", "fetch.fsckObjects=true")  # fmt: skip # noqa: E501
+_PLAIN = ("100644", "100755")
+_SPEAKABLE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]*")
+_REMOTE = ("ls-remote", "fetch", "push")
+_ELSEWHERE = frozenset(
+    f"GIT_{name}"
+    for name in (
+        "DIR", "WORK_TREE", "INDEX_FILE", "COMMON_DIR", "OBJECT_DIRECTORY", "ALTERNATE_OBJECT_DIRECTORIES", "NAMESPACE",
+        "PREFIX", "QUARANTINE_PATH",
+    )
+)  # fmt: skip
 _WHO = b"Memory <memory@localhost>"
+
+
+class Found(NamedTuple):
+    """Files by their path, and a word about each that was left out."""
+
+    files: dict[str, str]
+    problems: list[str]
 
 
 class Git:
@@ -32,7 +54,18 @@ class Git:
         """The commit that a remote has at a ref; None where it has none. Only names of remotes get here."""
         if not self._run(["ls-remote", "--", remote, ref]).strip():
             return None
-        self._run(["fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--", remote, f"+{ref}:{into}"])
+        self._run(
+            [
+                "fetch",
+                "--quiet",
+                "--no-tags",
+                "--no-recurse-submodules",
+                "--no-write-fetch-head",
+                "--",
+                remote,
+                f"+{ref}:{into}",
+            ]
+        )
         return self.commit(into)
 
     def push(self, remote: str, commit: str, ref: str, expected: str | None) -> bool:
@@ -50,16 +83,27 @@ class Git:
         found = done.stdout.decode(errors="replace").strip()
         return found if done.returncode == 0 and _SHA.fullmatch(found) else None
 
-    def files(self, commit: str, folder: str) -> dict[str, str]:
-        """What is in a folder of a commit, by path. What is too long is left out."""
-        listed = self._run(["ls-tree", "-r", "-l", "-z", commit, "--", f"{folder}/"]).decode(errors="replace")
-        paths: dict[str, str] = {}
-        for line in listed.split("\0")[:MOST_FILES]:
-            about, _, path = line.partition("\t")
-            parts = about.split()
-            if len(parts) == 4 and parts[1] == "blob" and parts[3].isdigit() and int(parts[3]) <= LONGEST_FILE:
-                paths[path] = parts[2]
-        return self._contents(paths)
+    def files(self, commit: str, folder: str, names: re.Pattern[str]) -> Found:
+        """What is in a folder of a commit under names that can be ours. Whoever can push can put anything there: what
+        is no plain file, is too long or too much is left out, and mentioned."""
+        listed = self._bounded(["ls-tree", "-r", "-l", "-z", "--full-tree", commit, "--", f"{folder}/"], LONGEST_LIST)
+        blobs: dict[str, str] = {}
+        problems: list[str] = []
+        room = MOST_BYTES
+        for line in listed.decode(errors="replace").split("\0"):
+            about, tab, path = line.partition("\t")
+            if not tab:
+                continue
+            mode, kind, sha, size = (*about.split(), "", "", "", "")[:4]
+            fits = size.isdigit() and int(size) <= min(LONGEST_FILE, room)
+            if mode in _PLAIN and kind == "blob" and fits and names.fullmatch(path):
+                blobs[path] = sha
+                room -= int(size)
+            elif len(problems) < MOST_PROBLEMS:
+                problems.append(
+                    f"{path[:100]}: {'it is too long' if size.isdigit() and not fits else 'it is no memory'}"
+                )
+        return Found(self._contents(blobs), problems)
 
     def _contents(self, blobs: Mapping[str, str]) -> dict[str, str]:
         if not blobs:
@@ -75,21 +119,40 @@ class Git:
             at = end + size + 2
         return found
 
-    def write(self, files: Mapping[str, str], message: str, parent: str | None, ref: str) -> str:
-        """A commit with exactly these files, on top of another; it is at the ref when this returns."""
+    def write(self, changes: Mapping[str, str | None], message: str, parent: str | None, ref: str) -> str:
+        """A commit on top of another with some files changed, None for those that go; it is at the ref when this
+        returns. Whatever else is there stays as it is."""
         lines: list[bytes] = [b"commit %s\n" % ref.encode(), b"committer %s\n" % self._committer()]
         lines += [_data(message.encode())]
         if parent is not None:
             lines.append(b"from %s\n" % parent.encode())
-        lines.append(b"deleteall\n")
-        for path in sorted(files):
-            lines += [b"M 100644 inline %s\n" % path.encode(), _data(files[path].encode())]
+        for path, content in sorted(changes.items()):
+            if not _SPEAKABLE.fullmatch(path):
+                # A line break in it would begin another command.
+                raise SyncFailed(f"{path[:80]!r} cannot be the name of a file here.")
+            if content is None:
+                lines.append(b"D %s\n" % path.encode())
+            else:
+                lines += [b"M 100644 inline %s\n" % path.encode(), _data(content.encode())]
         lines.append(b"done\n")
+        return self._imported(lines, ref)
+
+    def alone(self, commit: str, message: str, ref: str) -> str:
+        """The same files in a commit without a past: what is gone from them is in no commit any more."""
+        tree = self._run(["rev-parse", "--verify", f"{commit}^{{tree}}"]).strip()
+        lines = [b"commit %s\n" % ref.encode(), b"committer %s\n" % self._committer(), _data(message.encode())]
+        lines += [b"deleteall\n", b'M 040000 %s ""\n' % tree, b"done\n"]
+        return self._imported(lines, ref)
+
+    def _imported(self, lines: Sequence[bytes], ref: str) -> str:
         self._run(["fast-import", "--quiet", "--done", "--force"], stdin=b"".join(lines))
         made = self.commit(ref)
         if made is None:
             raise SyncFailed("git wrote no commit.")
         return made
+
+    def forget(self, ref: str) -> None:
+        self._try(["update-ref", "-d", ref])
 
     def set(self, ref: str, commit: str) -> None:
         self._run(["update-ref", ref, commit])
@@ -108,20 +171,52 @@ class Git:
             raise _failed(words[0], done)
         return done.stdout
 
+    def _bounded(self, words: Sequence[str], most: int) -> bytes:
+        """What a command says, of which there may be no end."""
+        with subprocess.Popen(
+            self._command(words), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=_surroundings()
+        ) as process:
+            late = threading.Timer(SECONDS, process.kill)
+            late.start()
+            try:
+                assert process.stdout is not None
+                said = process.stdout.read(most + 1)
+                if len(said) > most:
+                    process.kill()
+                    raise SyncFailed("There is too much on the other side to be read: it holds more than memories.")
+                status = process.wait()
+            finally:
+                late.cancel()
+        if status != 0:
+            raise SyncFailed(f"git {words[0]} failed.")
+        return said
+
+    def _command(self, words: Sequence[str]) -> list[str]:
+        return ["git", "-C", str(self.root), *_SAFELY, *words]
+
     def _try(self, words: Sequence[str], stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-        command = ["git", "-C", str(self.root), *_SAFELY, *words]
-        # Nobody is there to be asked for a password.
-        quiet = {"GIT_TERMINAL_PROMPT": "0", "GIT_ASKPASS": "true", "SSH_ASKPASS": "true", "LC_ALL": "C"}
-        if "GIT_SSH_COMMAND" not in os.environ:
-            quiet["GIT_SSH_COMMAND"] = "ssh -oBatchMode=yes"
         try:
             return subprocess.run(
-                command, input=stdin, capture_output=True, timeout=SECONDS, env={**os.environ, **quiet}, check=False
+                self._command(words),
+                input=stdin,
+                capture_output=True,
+                timeout=SECONDS,
+                env=_surroundings(),
+                check=False,
             )
         except FileNotFoundError:
             raise SyncFailed("git is not installed here.") from None
         except subprocess.TimeoutExpired:
             raise SyncFailed(f"git {words[0]} did not finish within {SECONDS:g} s. Is the remote reachable?") from None
+
+
+def _surroundings() -> dict[str, str]:
+    """Whoever started us may be a hook of another repository, which git would take for the one that is meant."""
+    ours = {name: value for name, value in os.environ.items() if name not in _ELSEWHERE}
+    # Nobody is there to be asked for a password.
+    ours |= {"GIT_TERMINAL_PROMPT": "0", "GIT_ASKPASS": "true", "SSH_ASKPASS": "true", "LC_ALL": "C"}
+    ours.setdefault("GIT_SSH_COMMAND", "ssh -oBatchMode=yes")
+    return ours
 
 
 def _data(content: bytes) -> bytes:
@@ -131,5 +226,9 @@ def _data(content: bytes) -> bytes:
 def _failed(what: str, done: subprocess.CompletedProcess[bytes]) -> SyncFailed:
     """git's last words, without addresses, which may hold passwords, and without paths."""
     lines = [line for line in done.stderr.decode(errors="replace").splitlines() if line.strip()]
-    words = re.sub(r"\S*[/\\]\S*", "…", lines[-1] if lines else "it did not say why")
-    return SyncFailed(f"git {what} failed: {words[:200]}")
+    words = re.sub(r"\S*[/\\]\S*", "…", lines[-1] if lines else "it did not say why")[:200]
+    trouble = SyncFailed(f"git {what} failed: {words}")
+    if what in _REMOTE:
+        trouble = SyncFailed(f"git {what} failed: {words} Nothing is lost: what is here goes along with the next sync.")
+        trouble.retryable = True
+    return trouble

@@ -2,45 +2,88 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from portico.services.memory.errors import Blocked
-from portico.services.memory.screening import find, redact
-from portico.services.memory.screening.findings import Kind
+from portico.services.memory.screening import Rules, screen
+from portico.services.memory.screening.rules import Action
+from portico.wire.errors import UsageError
 
-Policy = Literal["block", "redact", "allow"]
-POLICIES: tuple[Policy, ...] = ("block", "redact", "allow")
+Policy = Action
+
+# As many characters are looked through on the loop, within a millisecond; more have a thread.
+QUICK = 4_000
+
+
+class Passed(NamedTuple):
+    """Texts as they may be stored, and the names of what was blacked out in them and of what was let through."""
+
+    texts: list[str]
+    hidden: list[str]
+    seen: list[str]
+
+    def notes(self) -> list[str]:
+        """For whoever wanted them stored. What was found is never repeated."""
+        said = [f"Blacked out before it was stored: {_listed(self.hidden)}."] if self.hidden else []
+        return said + ([f"Stored as it is, and it contains {_listed(self.seen)}."] if self.seen else [])
 
 
 class Guard:
-    """`secrets` and `personal`: what to do about each kind."""
+    """`secrets` and `personal`: what to do about each kind. `names` is for what a kind is too coarse for, such as
+    `{"ip_address": "allow"}`."""
 
-    def __init__(self, secrets: Policy = "block", personal: Policy = "allow") -> None:
-        self.secrets = secrets
-        self.personal = personal
-        policies: tuple[tuple[Kind, Policy], ...] = (("secret", secrets), ("personal", personal))
-        self._policies = dict(policies)
-        self._kinds = tuple(kind for kind, policy in policies if policy != "allow")
+    def __init__(
+        self, secrets: Policy = "block", personal: Policy = "allow", names: Mapping[str, Policy] | None = None
+    ) -> None:
+        if not isinstance(names or {}, Mapping):
+            raise UsageError(f"{names!r} is no table of names and what to do about them")
+        self.rules = Rules(secrets, personal, dict(names or {}))
 
-    def passed(self, text: str) -> tuple[str, list[str]]:
-        """The text as it may be stored, and the kinds of what was blacked out. What was found is never repeated."""
-        found = find(text, self._kinds) if self._kinds else []
-        if not found:
-            return text, []
-        blocked = sorted({one.name for one in found if self._policies[one.kind] == "block"})
+    @property
+    def secrets(self) -> Policy:
+        return self.rules.secrets
+
+    @property
+    def personal(self) -> Policy:
+        return self.rules.personal
+
+    async def check(self, *texts: str | None) -> Passed:
+        """As `look`, without holding up the loop. None is an empty text."""
+        given = [one or "" for one in texts]
+        if sum(map(len, given)) <= QUICK:
+            return self.look(given)
+        return await asyncio.to_thread(self.look, given)
+
+    def look(self, texts: Iterable[str]) -> Passed:
+        """Each by itself: what is harmless alone does not become a secret by what stands beside it."""
+        kept: list[str] = []
+        hidden: set[str] = set()
+        seen: set[str] = set()
+        blocked: set[str] = set()
+        for text in texts:
+            if not text:
+                kept.append(text)
+                continue
+            screened = screen(text, self.rules, tell=True)
+            kept.append(screened.text or "")
+            hidden |= screened.redacted.keys()
+            seen |= screened.allowed.keys()
+            blocked |= screened.blocked.keys()
         if blocked:
             raise Blocked(
                 f"Not stored: this contains {_listed(blocked)}. Take it out, and say where it is kept instead of "
-                "what it "
-                "is.",
-                found=blocked,
+                "what it is.",
+                found=sorted(blocked),
             )
-        return redact(text, found), sorted({one.name for one in found})
+        return Passed(kept, sorted(hidden), sorted(seen))
 
-    @staticmethod
-    def note(names: list[str]) -> list[str]:
-        return [f"Blacked out before it was stored: {_listed(names)}."] if names else []
+    def passed(self, text: str) -> tuple[str, list[str]]:
+        """The text as it may be stored, and the names of what was blacked out. For threads, and for short texts."""
+        found = self.look([text])
+        return found.texts[0], found.hidden
 
 
-def _listed(names: list[str]) -> str:
-    return ", ".join(one.replace("_", " ").replace("-", " ") for one in names)
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(one.replace("_", " ").replace("-", " ") for one in sorted(names))

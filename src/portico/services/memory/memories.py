@@ -9,7 +9,8 @@ async with Database(url) as database:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,12 +19,25 @@ from msgspec.structs import replace
 
 from portico.services.memory import capturing, entities, filters, likeness, moments, records, seeking, texts
 from portico.services.memory.capturing import Draft, Taken
-from portico.services.memory.errors import Invalid, StorageFailed, VersionConflict
+from portico.services.memory.errors import Invalid, StorageFailed, Trouble, VersionConflict
 from portico.services.memory.filters import Condition, Filter
 from portico.services.memory.namespaces import CURRENT, STATUSES, checked_namespace
+from portico.services.memory.ranking import building
+from portico.services.memory.ranking.keeping import Keeper
+from portico.services.memory.ranking.meaning import Meanings, NoModel, Sense
 from portico.services.memory.records import Event, Record
 from portico.store.database import Database
-from portico.store.errors import Conflict, ConnectionLost, DiskFailed, Locked, StoreError
+from portico.store.errors import (
+    BadStatement,
+    Conflict,
+    ConnectionLost,
+    Damaged,
+    DiskFailed,
+    Locked,
+    NotUnique,
+    StoreError,
+    UnfitValue,
+)
 from portico.store.transaction import Transaction
 
 T = TypeVar("T")
@@ -34,6 +48,8 @@ MOST_RESULTS = 1000
 # How many memories one transaction touches: on SQLite others wait for it.
 BATCH = 500
 MOST_OF_THE_PAST = 100_000
+# How many seconds a search waits for an index that is being built. What is not in it by then is not found yet.
+PATIENCE = 0.5
 NOT_DELETED = Condition("status", ("deleted",), negated=True)
 # Nobody else may be writing at that moment, so the same write works later.
 _PASSING = (Locked, Conflict, ConnectionLost, DiskFailed)
@@ -56,28 +72,59 @@ class Swept(Struct, frozen=True):
 
 
 class Memories:
-    """`project` is whose memories are meant when nobody says otherwise."""
+    """`project` is whose memories are meant when nobody says otherwise. `meanings` are there where a model is."""
 
-    def __init__(self, database: Database, *, project: str | None = None, root: str | None = None) -> None:
+    def __init__(
+        self,
+        database: Database,
+        *,
+        project: str | None = None,
+        root: str | None = None,
+        meanings: Meanings | None = None,
+    ) -> None:
         self.database = database
+        self._meanings = meanings
+        self._keeper = Keeper(database, meanings)
         self.project = project
         # The folder of its repository, if it is in one.
         self.root = root
 
-    async def open(self) -> None:
+    async def open(self, *, thorough: bool = False, read_only: bool = False) -> None:
+        """From now on the index is looked after in the background, unless nothing is to be changed; `thorough` also
+        looks whether it has everything."""
         await self.database.migrate(HISTORY, MIGRATIONS)
+        if not read_only:
+            await self._keeper.start(thorough=thorough)
+
+    async def close(self) -> None:
+        """Before the database is."""
+        await self._keeper.stop()
+
+    async def settled(self) -> None:
+        """Wait until the index is whole, and where there is a model, until every memory has a vector."""
+        await self._keeper.done()
 
     async def read(self, fn: Callable[[Transaction], T]) -> T:
-        try:
-            return await self.database.read(fn)
-        except StoreError as failure:
-            raise _failed(failure) from failure
+        return await self._perform(self.database.read, fn)
 
     async def write(self, fn: Callable[[Transaction], T]) -> T:
+        done = await self._perform(self.database.write, fn)
+        self._keeper.wake()
+        return done
+
+    async def _perform(
+        self, how: Callable[[Callable[[Transaction], T]], Awaitable[T]], fn: Callable[[Transaction], T]
+    ) -> T:
+        """Again, where it was the index that failed and could be mended."""
         try:
-            return await self.database.write(fn)
+            try:
+                return await how(fn)
+            except (BadStatement, Damaged, NotUnique):
+                if not await self._keeper.mend():
+                    raise
+                return await how(fn)
         except StoreError as failure:
-            raise _failed(failure) from failure
+            raise failed(failure) from failure
 
     def filter(self, text: str | None, at: int | None = None) -> Filter:
         """What was written, within the project that this is about."""
@@ -85,13 +132,18 @@ class Memories:
 
     @property
     def modes(self) -> list[str]:
-        return seeking.modes()
+        return ["text"] if self._meanings is None else ["text", "hybrid", "vector"]
 
-    def mode(self, wanted: str) -> tuple[str, str | None]:
-        """How a search is really done, and a word about it where that is not what was wanted."""
-        if wanted in self.modes or wanted == "hybrid":
-            return (wanted if wanted in self.modes else "text"), None
-        return "text", "There are no vectors here, so this was a search by words."
+    @property
+    def model(self) -> str | None:
+        """What gives memories their vectors, where there is one."""
+        return None if self._meanings is None else self._meanings.name
+
+    def mode(self, wanted: str) -> str:
+        """How a search is really done."""
+        if wanted == "vector" and self._meanings is None:
+            raise Invalid(seeking.NO_VECTORS)
+        return "text" if self._meanings is None else wanted
 
     # Taking in
 
@@ -106,9 +158,7 @@ class Memories:
         taken: list[Taken] = []
         for at in range(0, len(made), BATCH):
             some = made[at : at + BATCH]
-            taken += await self.write(
-                lambda tx, some=some: [capturing.take(tx, *pair, who=who, compare=False) for pair in some]  # type: ignore[misc]
-            )
+            taken += await self.write(lambda tx, some=some: capturing.take_all(tx, some, who=who))  # type: ignore[misc]
         return taken
 
     def _at_home(self, draft: Draft) -> Draft:
@@ -117,7 +167,14 @@ class Memories:
     # Looking
 
     async def recall(
-        self, query: str, filter: Filter, *, limit: int = 10, offset: int = 0, as_of: int | None = None
+        self,
+        query: str,
+        filter: Filter,
+        *,
+        limit: int = 10,
+        offset: int = 0,
+        as_of: int | None = None,
+        mode: seeking.Mode = "hybrid",
     ) -> Page:
         """The best first; without words to look for, the newest."""
         limit, offset = _bounded(limit, offset)
@@ -132,8 +189,27 @@ class Memories:
         if not words:
             found = await self.read(lambda tx: records.matching(tx, filter, limit=limit + 1, offset=offset, at=now))
             return Page([Hit(one, 0.0) for one in found[:limit]], len(found) > limit)
-        hits = await self.read(lambda tx: _sought(tx, words, filter, wanted, now))
+        sense = await self._sense(words, mode)
+        await self._keeper.ready(PATIENCE)
+
+        def look(tx: Transaction) -> list[Hit]:
+            scored = seeking.seek(tx, words, filter, wanted, at=now, sense=sense, mode=mode)
+            found = records.fetch(tx, [id for id, _ in scored])
+            return [Hit(found[id], score) for id, score in scored if id in found]
+
+        hits = await self.read(look)
         return Page(hits[offset : offset + limit], len(hits) > offset + limit)
+
+    async def _sense(self, words: str, mode: str) -> Sense | None:
+        """What the words mean, as far as it matters and can be known."""
+        if mode == "text" or self._meanings is None:
+            return None
+        try:
+            return await asyncio.to_thread(self._meanings.of_question, words)
+        except NoModel as failure:
+            if mode == "vector":
+                raise Invalid(f"{failure} {seeking.NO_VECTORS}") from failure
+            return None
 
     async def get(self, id: str) -> Record:
         return await self.read(lambda tx: records.get(tx, _id(id)))
@@ -197,7 +273,7 @@ class Memories:
         def write(tx: Transaction) -> Record:
             before = _expected(tx, id, expected_version)
             if hard:
-                seeking.unindex(tx, [before.id])
+                seeking.forget(tx, [before.id])
                 records.remove(tx, [before], now)
                 return before
             return put_away(tx, before, now, who=who, reason=reason)
@@ -224,20 +300,23 @@ class Memories:
         return await self.write(write)
 
     async def reindex(self, done: Callable[[int, int], None] = lambda count, total: None) -> int:
-        """Build the index anew, a batch at a time; others go on meanwhile."""
+        """Build the index anew, and note anew what memories speak of, a batch at a time; others go on meanwhile."""
         total = await self.read(lambda tx: tx.one(int, "select count(*) from memory"))
         count, last = 0, ""
 
         def some(tx: Transaction) -> list[Record]:
             found = records.which(tx, "memory.id > :last", {"last": last}, BATCH)
-            for one in found:
-                reindex(tx, one)
+            entities.note(tx, found, anew=True)
             return found
 
         while found := await self.write(some):
             count, last = count + len(found), found[-1].id
-            done(count, total)
-        return count
+            done(count, 2 * total)
+        await self.write(building.begin)
+        while lot := await self.write(building.build):
+            count += lot
+            done(min(count, 2 * total), 2 * total)
+        return total
 
     async def delete_all(self, filter: Filter, *, dry_run: bool = True, hard: bool = False, who: str = "") -> Swept:
         """Everything that a filter lets through."""
@@ -260,7 +339,7 @@ class Memories:
         def some(tx: Transaction) -> list[str]:
             found = records.matching(tx, filter, limit=BATCH, at=now, statuses=statuses)
             if hard:
-                seeking.unindex(tx, [one.id for one in found])
+                seeking.forget(tx, [one.id for one in found])
                 records.remove(tx, found, now)
             else:
                 for one in found:
@@ -282,18 +361,11 @@ def put_away(tx: Transaction, before: Record, now: int, *, who: str = "", reason
     return after
 
 
-def reindex(tx: Transaction, record: Record) -> None:
-    """As its state wants it: only what is current can be found."""
-    seeking.unindex(tx, [record.id])
-    if record.status in CURRENT:
-        seeking.index(tx, [record])
-    entities.note(tx, [record], anew=True)
-
-
-def _sought(tx: Transaction, words: str, filter: Filter, wanted: int, now: int) -> list[Hit]:
-    scored = seeking.seek(tx, words, filter, wanted, at=now)
-    found = records.fetch(tx, [id for id, _ in scored])
-    return [Hit(found[id], score) for id, score in scored if id in found]
+def reindex(tx: Transaction, *found: Record) -> None:
+    """As their states want it: only what is current can be found."""
+    seeking.unindex(tx, [one.id for one in found if one.status not in CURRENT])
+    seeking.index(tx, [one for one in found if one.status in CURRENT])
+    entities.note(tx, found, anew=True)
 
 
 def _past(tx: Transaction, words: str, filter: Filter, moment: int) -> list[Hit]:
@@ -314,8 +386,8 @@ def _expected(tx: Transaction, id: str, version: int | None) -> Record:
 
 
 def _id(given: str) -> str:
-    """An id, or an address that ends with one."""
-    return texts.whole(given).strip().rstrip("/").rpartition("/")[2]
+    """An id, or an address that ends with one: `memory://project/decisions/1f…`, `urn:memory:project:decisions:1f…`."""
+    return texts.whole(given).strip().rstrip("/").rpartition("/")[2].rpartition(":")[2]
 
 
 def _settable(status: str) -> str:
@@ -331,8 +403,10 @@ def _bounded(limit: int, offset: int) -> tuple[int, int]:
     return limit, offset
 
 
-def _failed(failure: StoreError) -> StorageFailed:
+def failed(failure: StoreError) -> Trouble:
     """What the store says names paths and servers, which are none of a client's business."""
+    if isinstance(failure, UnfitValue):
+        return Invalid("An argument has a NUL or half of a character, which no database holds. Leave it out.")
     trouble = StorageFailed(
         f"The memory could not be stored or read: {_WORDS.get(type(failure).__name__, 'the storage failed')}."
     )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from portico.services.memory import moments, portable, records
+from portico.services.memory import moments, portable, records, texts
 from portico.services.memory.errors import Blocked, Invalid
 from portico.services.memory.filters import Filter
 from portico.services.memory.memories import BATCH, Memories, reindex
@@ -15,6 +16,8 @@ from portico.services.memory.namespaces import STATUSES
 from portico.services.memory.portable import Format, Portable
 from portico.services.memory.records import Record
 from portico.store.transaction import Transaction
+
+Screen = Callable[[str], tuple[str, list[str]]]
 
 LONGEST_IMPORT = 3_000_000
 MOST_COMPLAINTS = 20
@@ -50,21 +53,14 @@ async def bring(
     text: str,
     format: Format,
     *,
-    screen: Callable[[str], tuple[str, list[str]]] = lambda text: (text, []),
+    screen: Screen = lambda text: (text, []),
     who: str = "",
     dry_run: bool = False,
 ) -> Brought:
     """Take in an export. A memory that is here already is changed only by a newer version of itself."""
     now = moments.now()
-    fine: list[Record] = []
-    problems: list[str] = []
-    for given in portable.loaded(text, format):
-        try:
-            if isinstance(given, str):
-                raise Invalid(given)
-            fine.append(_screened(given, screen, now, memories.project))
-        except (Invalid, Blocked) as trouble:
-            problems.append(f"{given.id[:16] if isinstance(given, Portable) else ''} {trouble}".strip()[:300])
+    # As many as it holds have to be read and looked through; others are served meanwhile.
+    fine, problems = await asyncio.to_thread(_read, text, format, screen, now, memories.project)
     totals = [0, 0, 0]
     for at in range(0, len(fine), BATCH):
         some = fine[at : at + BATCH]
@@ -82,10 +78,27 @@ async def bring(
     )
 
 
-def _screened(given: Portable, screen: Callable[[str], tuple[str, list[str]]], now: int, project: str | None) -> Record:
-    content, _ = screen(given.content)
-    source = None if given.source is None else screen(given.source)[0]
-    return portable.unpacked(replace(given, content=content, source=source), now, project=project)
+def _read(text: str, format: Format, screen: Screen, now: int, project: str | None) -> tuple[list[Record], list[str]]:
+    fine: list[Record] = []
+    problems: list[str] = []
+    for given in portable.loaded(text, format):
+        try:
+            if isinstance(given, str):
+                raise Invalid(given)
+            fine.append(portable.unpacked(screened(given, screen), now, project=project))
+        except (Invalid, Blocked) as trouble:
+            problems.append(f"{given.id[:16] if isinstance(given, Portable) else ''} {trouble}".strip()[:300])
+    # What was said first comes first: neighbours in threads find each other by that.
+    return sorted(fine, key=lambda one: (one.at, one.id)), problems
+
+
+def screened(given: Portable, screen: Screen) -> Portable:
+    """Whatever of it is text of somebody's."""
+    texts.bounded(given.content)
+    labels = ("source", "author", "thread", "branch", "path")
+    kept: dict[str, str] = {name: screen(said)[0] for name in labels if (said := getattr(given, name))}
+    tags = [screen(one)[0] for one in given.tags[: texts.MOST_TAGS + 1]]
+    return replace(given, content=screen(given.content)[0], tags=tags, **kept)
 
 
 def _compared(tx: Transaction, some: list[Record]) -> tuple[int, int, int]:
@@ -100,8 +113,7 @@ def _merged(tx: Transaction, some: list[Record], now: int, who: str) -> tuple[in
     fresh = {one.id: one for one in some if one.id not in known}
     tx.run("delete from memory_gone where memory in :ids", {"ids": list(fresh)})
     records.insert(tx, list(fresh.values()))
-    for one in fresh.values():
-        reindex(tx, one)
+    reindex(tx, *fresh.values())
     newer = [one for one in some if one.id in known and _is_newer(one, known[one.id])]
     for one in newer:
         before = known[one.id]

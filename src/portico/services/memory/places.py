@@ -36,6 +36,20 @@ def look(folder: str | os.PathLike[str] | None = None) -> Where:
     return Where(f"folder/{here.name}")
 
 
+def branch(root: str | None) -> str | None:
+    """The branch that is checked out at the moment: people change it while a server runs."""
+    inside = None if root is None else _inside(Path(root))
+    return None if inside is None else _branch(inside)
+
+
+def within(path: str, root: str | None) -> str:
+    """As memories name a file: from the root of its repository, with slashes. What is elsewhere is named in full."""
+    if root is not None and os.path.isabs(path):
+        near = os.path.relpath(path, root)
+        path = path if near.startswith("..") else near
+    return path.replace(os.sep, "/")
+
+
 def normalised(remote: str) -> str:
     """`host/owner/name`, however the remote is written, and without whoever logs in there."""
     remote = remote.strip()

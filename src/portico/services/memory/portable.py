@@ -39,6 +39,7 @@ class Portable(Struct, frozen=True, kw_only=True, omit_defaults=True):
     source: str | None = None
     author: str | None = None
     thread: str | None = None
+    place: int | None = None
     project: str | None = None
     branch: str | None = None
     path: str | None = None
@@ -76,6 +77,7 @@ def unpacked(given: Portable, now: int, *, project: str | None) -> Record:
         author=texts.label(given.author, "author"),
         author_kind=author_kind(given.author),
         thread=texts.label(given.thread, "thread"),
+        place=given.place if given.place is not None and 0 <= given.place < 2**63 else None,
         project=(texts.label(given.project, "project") or project) if domain == "project" else None,
         branch=texts.label(given.branch, "branch"),
         path=texts.label(given.path, "path"),

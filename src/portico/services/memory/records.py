@@ -128,6 +128,15 @@ def change(
     return after
 
 
+def disagree(tx: Transaction, id: str, others: Sequence[tuple[str, str]], at: int) -> None:
+    """Note that a memory cannot hold together with others, each with the reason."""
+    tx.many(
+        "insert into memory_conflict (memory, other, why, at) values (:memory, :other, :why, :at) "
+        "on conflict (memory, other) do update set why = excluded.why, at = excluded.at",
+        [{"memory": id, "other": other, "why": why, "at": at} for other, why in others],
+    )
+
+
 def remove(tx: Transaction, records: Sequence[Record], at: int) -> None:
     """For good. What refers to them goes with them."""
     ids = [one.id for one in records]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec import Struct, field
 
 from portico.services.memory import moments, texts
 from portico.services.memory.capturing import Disagreement, Taken
+from portico.services.memory.guarding import Passed
 from portico.services.memory.records import Event, Record
 
 MEDIUM = 400
@@ -36,6 +38,7 @@ class Whole(Struct, frozen=True, kw_only=True, omit_defaults=True):
     path: str | None = None
     expires_at: str | None = None
     deleted_at: str | None = None
+    notes: list[str] = field(default_factory=list)
 
 
 class Captured(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -47,6 +50,8 @@ class Captured(Struct, frozen=True, kw_only=True, omit_defaults=True):
     # Whether a new memory was made; otherwise `duplicate_of` says which one says it already.
     stored: bool
     redacted: bool
+    # The names of secrets and personal data that it contains as it is stored.
+    contains: list[str] = field(default_factory=list)
     duplicate_of: str | None = None
     superseded: str | None = None
     conflicts: list[Disagreement] = field(default_factory=list)
@@ -135,9 +140,19 @@ class Standing(Struct, frozen=True, kw_only=True, omit_defaults=True):
     by_namespace: dict[str, int]
     by_domain: dict[str, int]
     by_status: dict[str, int]
+    by_project: dict[str, int]
+    by_branch: dict[str, int]
+    # How many pairs seemed to contradict each other and are undecided; memory_conflicts lists those that still do.
+    conflicts: int
     storage: str
     secrets: str
+    personal: str
     modes: list[str]
+    # How many of them can be found by their words, and by their meaning.
+    indexed: int
+    embedded: int
+    # What gives them a meaning, where there is something.
+    model: str | None = None
     tags: dict[str, int]
     project: str | None = None
     newest: str | None = None
@@ -148,8 +163,9 @@ def urn(record: Record, scheme: str) -> str:
     return f"{scheme}://{record.domain}/{record.namespace}/{record.id}"
 
 
-def whole(record: Record, scheme: str) -> Whole:
+def whole(record: Record, scheme: str, notes: Sequence[str] = ()) -> Whole:
     return Whole(
+        notes=list(notes),
         id=record.id,
         urn=urn(record, scheme),
         domain=record.domain,
@@ -172,7 +188,8 @@ def whole(record: Record, scheme: str) -> Whole:
     )
 
 
-def captured(taken: Taken, scheme: str, *, redacted: bool, notes: list[str]) -> Captured:
+def captured(taken: Taken, scheme: str, passed: Passed, notes: Sequence[str] = ()) -> Captured:
+    """`passed` is what was found in it before it was stored."""
     record = taken.record
     return Captured(
         id=record.id,
@@ -181,11 +198,12 @@ def captured(taken: Taken, scheme: str, *, redacted: bool, notes: list[str]) -> 
         domain=record.domain,
         tags=record.tags,
         stored=taken.is_new,
-        redacted=redacted,
+        redacted=bool(passed.hidden),
+        contains=passed.seen if taken.is_new else [],
         duplicate_of=taken.duplicate_of,
         superseded=taken.superseded,
         conflicts=taken.conflicts,
-        notes=notes,
+        notes=[*passed.notes(), *notes] if taken.is_new else [],
         expires_at=None if record.expires_at is None else moments.written(record.expires_at),
     )
 

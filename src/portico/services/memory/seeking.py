@@ -1,36 +1,116 @@
-"""The seam to the ranker: what is told to its index, and what is asked of it."""
+"""The seam to the ranker: what is told to its index, and what is asked of it.
+
+Of a filter, the domain, the namespace and the project say where to look: the index is sorted by these. The rest is a
+condition on what was found there.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Any, Literal
+
+from msgspec.structs import replace
 
 from portico.services.memory import records
-from portico.services.memory.filters import Filter
-from portico.services.memory.likeness import words
+from portico.services.memory.errors import Invalid
+from portico.services.memory.filters import Condition, Filter, where
+from portico.services.memory.namespaces import CURRENT
+from portico.services.memory.ranking import index as ranking
+from portico.services.memory.ranking import recall as ranker
+from portico.services.memory.ranking.meaning import Sense
+from portico.services.memory.ranking.question import ask
+from portico.services.memory.ranking.recall import Search, by_meaning, recall
+from portico.services.memory.ranking.words import read
 from portico.services.memory.records import Record
 from portico.store.transaction import Transaction
 
-MOST = 100_000
+Mode = Literal["text", "hybrid", "vector"]
+NO_VECTORS = (
+    "There are no vectors here. `pip install 'portico[memory-vectors]'` and `portico memory model` bring them; the "
+    "modes text and hybrid search by words without them."
+)
+# How many states that are not current are looked through: the index does not have them.
+MOST_LOOKED_THROUGH = 10_000
+# So many scopes are looked into one by one; where there are more, in all of them.
+MOST_SCOPES = 200
+_SCOPED = {"ns": "namespace", "domain": "domain", "project": "project"}
+
+index = ranking.index
+unindex = ranking.unindex
+forget = ranking.forget
 
 
-def modes() -> list[str]:
-    return ["text"]
+def seek(
+    tx: Transaction,
+    query: str,
+    filter: Filter,
+    limit: int,
+    *,
+    at: int,
+    sense: Sense | None = None,
+    mode: Mode = "hybrid",
+) -> list[tuple[str, float]]:
+    """Ids, and how good each is beside the best: 1 to 0. `sense` is what the query means, where there is a model."""
+    if mode == "vector" and sense is None:
+        raise Invalid(NO_VECTORS)
+    if any(one.key == "status" and (one.negated or set(one.values) - set(CURRENT)) for one in filter.conditions):
+        return _looked_through(tx, query, filter, limit, at)
+    scopes, rest = _scopes(tx, filter)
+    condition, values = _condition(rest, at)
+    search = Search(query, scopes, limit, condition, values, at, None if mode == "text" else sense)
+    hits = by_meaning(tx, search) if mode == "vector" else recall(tx, search)
+    return [(one.id, one.score) for one in hits]
 
 
-def index(tx: Transaction, found: Sequence[Record]) -> None:
-    """Nothing yet."""
+def alike(tx: Transaction, record: Record, limit: int, *, longest: int, at: int) -> list[Record]:
+    """Memories of the same place that share most words with the beginning of it."""
+    place = (record.domain, record.namespace, record.project or "")
+    ids = ranker.alike(tx, record.content[:longest], place, limit)
+    found = records.fetch(tx, ids) if ids else {}
+    return [found[id] for id in ids if id in found and (found[id].expires_at or at + 1) > at]
 
 
-def unindex(tx: Transaction, ids: Sequence[str]) -> None:
-    """Nothing yet."""
+def _condition(filter: Filter, at: int) -> tuple[str, dict[str, Any]]:
+    """What the index does not know. Whatever is in it is current."""
+    alive, values = "(memory.expires_at is null or memory.expires_at > :alive_at)", {"alive_at": at}
+    if not filter.conditions and filter.home is None and filter.since is None and filter.until is None:
+        return alive, values
+    condition, more = where(filter, CURRENT)
+    return f"{condition} and {alive}", {**values, **more}
 
 
-def seek(tx: Transaction, query: str, filter: Filter, limit: int, *, at: int) -> list[tuple[str, float]]:
-    wanted = set(words(query))
+def _scopes(tx: Transaction, filter: Filter) -> tuple[list[int] | None, Filter]:
+    """Where a filter allows to look, None being everywhere; and what else it says."""
+    phrases: list[str] = []
+    values: dict[str, Any] = {}
+    for number, one in enumerate(filter.conditions):
+        if one.key in _SCOPED and not _is_any(one):
+            phrases.append(f"{_SCOPED[one.key]} {'not in' if one.negated else 'in'} :scope_{number}")
+            values[f"scope_{number}"] = list(one.values)
+    if filter.home is not None:
+        phrases.append("(domain <> 'project' or project = :home)")
+        values["home"] = filter.home
+    if not phrases:
+        return None, filter
+    sql = f"select number from memory_scope where {' and '.join(phrases)} limit {MOST_SCOPES + 1}"
+    found = tx.all(int, sql, values)
+    if len(found) > MOST_SCOPES:
+        return None, filter
+    rest = replace(filter, home=None, conditions=tuple(c for c in filter.conditions if c.key not in _SCOPED))
+    everywhere = len(found) == tx.one(int, "select count(*) from memory_scope")
+    return (None if everywhere else found), rest
+
+
+def _is_any(one: Condition) -> bool:
+    return one.key == "project" and "*" in one.values and not one.negated
+
+
+def _looked_through(tx: Transaction, query: str, filter: Filter, limit: int, at: int) -> list[tuple[str, float]]:
+    """By the share of the query's words that they have; the newest of those that are alike."""
+    wanted = ask(query).terms
     scored = []
-    for one in records.matching(tx, filter, limit=MOST, at=at):
-        score = float(len(wanted & set(words(one.content))))
-        if score:
-            scored.append((one.id, score))
+    for one in records.matching(tx, filter, limit=MOST_LOOKED_THROUGH, at=at):
+        share = sum(wanted[term] for term in read(one.content).terms.keys() & wanted.keys())
+        if share:
+            scored.append((one.id, share / sum(wanted.values())))
     scored.sort(key=lambda pair: -pair[1])
     return scored[:limit]

@@ -12,16 +12,17 @@ from msgspec import Meta
 from portico.server.context import Context
 from portico.server.service import Offered
 from portico.server.tools import Tool
-from portico.services.memory import counting, guarding, moments, results
+from portico.services.memory import counting, guarding, moments, places, results, texts
 from portico.services.memory.capturing import Draft, OnDuplicate
 from portico.services.memory.errors import UnknownNamespace
 from portico.services.memory.filters import LONGEST as LONGEST_FILTER
 from portico.services.memory.memories import MOST_RESULTS
 from portico.services.memory.namespaces import NAMESPACES, WRITABLE, checked_namespace
+from portico.services.memory.service_asking import Provider, provider_named
 from portico.services.memory.service_opening import Codes, answered, who
 from portico.services.memory.service_prompts import Prompting
 from portico.services.memory.service_resources import Reading
-from portico.services.memory.service_upkeep import Provider, Upkeep, position
+from portico.services.memory.service_upkeep import Upkeep, position
 from portico.wire.errors import UsageError
 
 LIST_LIMIT, SEARCH_LIMIT = 50, 10
@@ -59,17 +60,19 @@ class Named(NamedTuple):
     also: tuple[str, ...] = ()
     # Where the name is none that a method can have.
     method: str = ""
+    # Names that it is known by elsewhere, without a prefix.
+    alone: tuple[str, ...] = ()
 
 
 class Memory(Upkeep, Reading, Prompting):
     """What an assistant should still know tomorrow: `server.add(Memory("memory.db"))`.
 
     `store` is a path or a URL, of SQLite or PostgreSQL. `offered` says whether to list the usual tools or all of them.
-    `secrets` says what becomes of secrets and personal data in what is to be stored. `project` is whose memories are
-    meant by "project"; without it, the git repository that `folder` is in says it. `naming` and `codes` are for clients
-    that were written for another server: which names are listed, and whether this service's own error numbers are
-    JSON-RPC's on the revision they were made for. `provider(question, tokens)` is a model to ask where the client has
-    none.
+    `secrets` and `personal` say what becomes of secrets and of personal data in what is to be stored, `screening` what
+    becomes of some by name. `project` is whose memories are meant by "project"; without it, the git repository that
+    `folder` is in says it. `naming` and `codes` are for clients that were written for another server: which names are
+    listed, and whether this service's own error numbers are JSON-RPC's on the revision they were made for.
+    `provider(question, tokens)` is a model to ask where the client has none; a string names it as `module:function`.
     """
 
     name = "memory"
@@ -81,23 +84,31 @@ class Memory(Upkeep, Reading, Prompting):
         offered: Literal["usual", "all"] = "usual",
         secrets: guarding.Policy = "block",
         personal: guarding.Policy = "allow",
+        screening: Mapping[str, guarding.Policy] | None = None,
         project: str | None = None,
         folder: str | os.PathLike[str] | None = None,
         naming: str = "memory",
         codes: Codes = "result",
         read_only: bool = False,
-        provider: Provider | None = None,
+        provider: Provider | str | None = None,
+        models: str | os.PathLike[str] | None = None,
     ) -> None:
         for word, known in ((offered, ("usual", "all")), (codes, ("result", "protocol"))):
             if word not in known:
                 raise UsageError(f"{word!r} is none of {', '.join(known)}")
-        for policy in (secrets, personal):
-            if policy not in guarding.POLICIES:
-                raise UsageError(f"{policy!r} is none of {', '.join(guarding.POLICIES)}")
-        guard = guarding.Guard(secrets, personal)
-        super().__init__(store, guard, project=project, folder=folder, naming=naming, codes=codes, read_only=read_only)
+        guard = guarding.Guard(secrets, personal, screening)
+        super().__init__(
+            store,
+            guard,
+            project=project,
+            folder=folder,
+            naming=naming,
+            codes=codes,
+            read_only=read_only,
+            models=models,
+        )
         self._listed = offered
-        self.provider = provider
+        self.provider = provider_named(provider)
 
     # Tools
 
@@ -131,27 +142,25 @@ class Memory(Upkeep, Reading, Prompting):
         """
         memories = await self.writing()
         checked_namespace(namespace)
-        kept, names = self.guard.passed(content)
-        kept_source, more = self.guard.passed(source) if source else (source, [])
-        kept_tags, _ = self.guard.passed("\n".join(tags or ()))
+        passed = await self.guard.check(texts.bounded(content), source, thread, author, branch, path, *(tags or ()))
+        kept, kept_source, kept_thread, kept_author, kept_branch, kept_path, *kept_tags = passed.texts
         draft = Draft(
             content=kept,
             namespace=namespace,
-            tags=kept_tags.split("\n"),
+            tags=kept_tags,
             domain=domain,
             source=kept_source,
             ttl=ttl,
-            thread=thread,
-            author=author,
+            thread=kept_thread,
+            author=kept_author or None,
             at=at,
-            branch=branch or (self.branch if domain == "project" else None),
-            path=path,
+            branch=kept_branch or (places.branch(memories.root) if domain == "project" else None),
+            path=places.within(kept_path, memories.root),
             on_duplicate=on_duplicate,
         )
-        taken = await memories.capture(draft, who=who(ctx, author))
+        taken = await memories.capture(draft, who=who(ctx, draft.author))
         ctx.info(f"Captured memory {taken.record.id}" if taken.is_new else f"Known as {taken.record.id}", self.prefix)
-        hidden = sorted({*names, *more})
-        return results.captured(taken, self.scheme, redacted=bool(hidden), notes=self.guard.note(hidden))
+        return results.captured(taken, self.scheme, passed, texts.replaced(content))
 
     @answered
     async def recall(
@@ -187,15 +196,13 @@ class Memory(Upkeep, Reading, Prompting):
         count = limit or (SEARCH_LIMIT if searching else LIST_LIMIT)
         start = position(cursor) if cursor is not None else offset
         moment = None if as_of is None else moments.moment(as_of)
-        page = await memories.recall(query or "", wanted, limit=count, offset=start, as_of=moment)
+        page = await memories.recall(query or "", wanted, limit=count, offset=start, as_of=moment, mode=mode)
         shown = [results.found(hit.record, self.scheme, detail, hit.score if searching else None) for hit in page.hits]
-        used, note = memories.mode(mode)
         return results.Recalled(
             count=len(shown),
             memories=shown,
-            mode=used,
+            mode=memories.mode(mode),
             next_cursor=str(start + count) if page.more else None,
-            note=note,
         )
 
     @answered
@@ -218,19 +225,20 @@ class Memory(Upkeep, Reading, Prompting):
     ) -> results.Whole:
         """Change a memory. What it said before stays in its history."""
         memories = await self.writing()
-        kept = content if content is None else self.guard.passed(content)[0]
+        passed = await self.guard.check(texts.bounded(content or ""), reason, *(tags or ()))
+        kept, kept_reason, *kept_tags = passed.texts
         after = await memories.update(
             memory_id,
-            content=kept,
-            tags=tags,
+            content=None if content is None else kept,
+            tags=None if tags is None else kept_tags,
             namespace=namespace,
             status=status,
             ttl=ttl,
             expected_version=expected_version,
             who=who(ctx),
-            reason=reason,
+            reason=texts.label(kept_reason, "reason") or "",
         )
-        return results.whole(after, self.scheme)
+        return results.whole(after, self.scheme, [*passed.notes(), *texts.replaced(content or "")])
 
     @answered
     async def delete(
@@ -243,8 +251,13 @@ class Memory(Upkeep, Reading, Prompting):
     ) -> results.Deleted:
         """Delete a memory: softly, or for good."""
         memories = await self.writing()
+        (kept_reason,) = (await self.guard.check(reason)).texts
         gone = await memories.delete(
-            memory_id, hard=hard, expected_version=expected_version, who=who(ctx), reason=reason
+            memory_id,
+            hard=hard,
+            expected_version=expected_version,
+            who=who(ctx),
+            reason=texts.label(kept_reason, "reason") or "",
         )
         note = "It is gone for good." if hard else f"{self.prefix}_restore brings it back."
         return results.Deleted(id=gone.id, deleted=True, hard=hard, note=note)
@@ -280,21 +293,7 @@ class Memory(Upkeep, Reading, Prompting):
     @answered
     async def status(self, ctx: Context) -> results.Standing:
         """How many memories there are, of which kinds, and how they are kept."""
-        memories = await self.memories()
-        counts = await memories.read(counting.counts)
-        return results.Standing(
-            total=counts.total,
-            by_namespace=counts.by_namespace,
-            by_domain=counts.by_domain,
-            by_status=counts.by_status,
-            storage=memories.database.engine,
-            secrets=self.guard.secrets,
-            modes=memories.modes,
-            tags=counts.tags,
-            project=memories.project,
-            newest=None if counts.newest is None else moments.written(counts.newest),
-            oldest=None if counts.oldest is None else moments.written(counts.oldest),
-        )
+        return await self.standing()
 
     @answered
     async def namespaces(self, ctx: Context) -> results.Namespaces:
@@ -326,6 +325,7 @@ class Memory(Upkeep, Reading, Prompting):
     def _tool(self, named: Named) -> Tool:
         names = (named.name, *named.also)
         aliases = {f"{prefix}{name}" for name in names for prefix in ("memory_", "memory.", "subcog_", "subcog.")}
+        aliases |= set(named.alone)
         listed = f"{self.prefix}_{named.name}"
         body = getattr(self, named.method or named.name)
         return Tool(body, name=listed, aliases=sorted(aliases - {listed}), annotations=named.hints)
@@ -344,7 +344,8 @@ TOOLS = (
     Named("namespaces", READ),
     Named("consolidate", DESTROY),
     Named("enrich", WRITE),
-    Named("prompts", DESTROY),
+    Named("conflicts", DESTROY),
+    Named("prompts", DESTROY, also=("templates",)),
     Named("graph", READ),
     Named("export", READ, also=("gdpr_export",)),
     Named("import", DESTROY, method="import_"),
@@ -352,4 +353,7 @@ TOOLS = (
     Named("gc", DESTROY, usual=False),
     Named("reindex", {**WRITE, "idempotentHint": True}, usual=False),
     Named("erase", DESTROY, usual=False),
+    Named("summary", READ, usual=False, also=("get_summary",)),
+    Named("init", READ, usual=False),
+    Named("guide", READ, usual=False, alone=("prompt_understanding",)),
 )

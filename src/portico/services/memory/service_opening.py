@@ -8,6 +8,7 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from inspect import Parameter, Signature
+from pathlib import Path
 from typing import Annotated, Any, Concatenate, Literal, ParamSpec, TypeVar, cast
 
 from portico.server.context import Context
@@ -16,12 +17,15 @@ from portico.server.resources import Resource
 from portico.server.results import ToolResult
 from portico.server.server import Server
 from portico.server.service import Service
-from portico.services.memory import counting, guarding, places, records, templates
-from portico.services.memory.errors import Invalid, Trouble, UnknownNamespace
-from portico.services.memory.memories import Memories
+from portico.services.memory import counting, guarding, places, records, templates, texts
+from portico.services.memory.errors import Invalid, StorageFailed, Trouble, UnknownNamespace
+from portico.services.memory.memories import Memories, failed
+from portico.services.memory.namespaces import DOMAINS
+from portico.services.memory.ranking import model
 from portico.services.memory.templates import Template
 from portico.store.bus import Subscription
 from portico.store.database import Database
+from portico.store.errors import StoreError
 from portico.wire.errors import InvalidParams, ProtocolError, UsageError
 from portico.wire.revisions import V2024_11_05, V2025_11_25
 
@@ -31,6 +35,10 @@ S = TypeVar("S", bound="Opening")
 
 Codes = Literal["result", "protocol"]
 ERROR = "portico/error"
+# What memories are addressed by, here and in servers that others know.
+SCHEMES = ("memory", "subcog")
+# How many of the searches, topics and the like that were read are told of changes.
+MOST_WATCHED = 256
 
 
 def answered(
@@ -40,8 +48,8 @@ def answered(
 
     @functools.wraps(body)
     async def answer(self: S, ctx: Context, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        await self.meet(ctx.server)
         try:
+            await self.meet(ctx.server)
             return await body(self, ctx, *args, **kwargs)
         except Trouble as trouble:
             return cast("R", self.refused(trouble, ctx))
@@ -52,8 +60,8 @@ def answered(
 def who(ctx: Context, author: str | None = None) -> str:
     """For the history: a principal that was checked, then what was said."""
     if ctx.principal is not None:
-        return str(ctx.principal.id)[:200]
-    return (author or (ctx.client.name if ctx.client is not None else ""))[:200]
+        return texts.whole(str(ctx.principal.id))[:200]
+    return texts.whole(author or (ctx.client.name if ctx.client is not None else ""))[:200]
 
 
 class Opening(Service):
@@ -67,11 +75,13 @@ class Opening(Service):
         naming: str,
         codes: Codes,
         read_only: bool,
+        models: str | os.PathLike[str] | None,
     ) -> None:
         super().__init__()
+        self._models = None if models is None else Path(models)
         self.scheme = self.prefix = naming
+        self.schemes = {other: naming for other in SCHEMES if other != naming}
         self.guard = guard
-        self.branch: str | None = None
         self._database = Database(store)
         self._memories: Memories | None = None
         self._opening = asyncio.Lock()
@@ -80,12 +90,18 @@ class Opening(Service):
         self._read_only = read_only
         # Each server, and what of ours comes and goes there: live prompts by name, filled namespaces by URI.
         self._servers: dict[Server, dict[str, Template | None]] = {}
+        # What was read and is computed from many memories: any change may be one of it.
+        self._watched: dict[str, None] = {}
         self._watch: asyncio.Task[None] | None = None
         self._opened = AsyncExitStack()
 
     @asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:
-        await self.memories()
+        try:
+            await self.memories()
+        except StorageFailed as failure:
+            # Whoever starts a server is told where it is, as no client is.
+            raise failure.__cause__ or failure from None
         try:
             yield
         finally:
@@ -97,16 +113,24 @@ class Opening(Service):
             return self._memories
         async with self._opening:
             if self._memories is None:
-                self._memories = await self._open()
+                try:
+                    self._memories = await self._open()
+                except StoreError as failure:
+                    raise failed(failure) from failure
         return self._memories
 
     async def _open(self) -> Memories:
         where = await asyncio.to_thread(places.look, self._folder)
-        self.branch = where.branch
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._database)
-            memories = Memories(self._database, project=self._project or where.project, root=where.root)
-            await memories.open()
+            memories = Memories(
+                self._database,
+                project=self._project or where.project,
+                root=where.root,
+                meanings=model.meanings(self._models),
+            )
+            stack.push_async_callback(memories.close)
+            await memories.open(thorough=True, read_only=self._read_only)
             # Before anybody is answered, so that nothing is missed.
             events = await stack.enter_async_context(self._database.subscribe(records.TOPIC, templates.TOPIC))
             await self._refresh(memories)
@@ -160,15 +184,28 @@ class Opening(Service):
                 for server in self._servers:
                     self._list_namespace(server, domain, namespace)
             else:
+                self._told(["_prompts", *(f"{domain}/_prompts/{event.payload}" for domain in DOMAINS)])
                 await self._refresh(memories)
 
     def _tell(self, place: str) -> None:
         """A listener to what stands above it hears of it too, so this is enough for whole namespaces and domains."""
         _, rest = place.split("/", 1)
         id = rest.rpartition("/")[2]
+        self._told([place, f"_/{rest}", f"memory/{id}", f"summaries/{id}", "topics", "status", *self._watched])
+
+    def _told(self, places: list[str]) -> None:
+        """Whoever subscribed by another name for it hears of it by that name."""
         for server in self._servers:
-            for uri in (place, f"_/{rest}", f"memory/{id}", "topics", "status"):
-                server.resource_updated(f"{self.scheme}://{uri}")
+            for scheme in (self.scheme, *self.schemes):
+                for place in places:
+                    server.resource_updated(f"{scheme}://{place}")
+
+    def watch(self, place: str) -> None:
+        """Somebody has read this, and may want to know when it changes. The oldest are forgotten."""
+        self._watched.pop(place, None)
+        self._watched[place] = None
+        if len(self._watched) > MOST_WATCHED:
+            del self._watched[next(iter(self._watched))]
 
     async def _refresh(self, memories: Memories) -> None:
         """Bring the servers' lists up to date: prompts that were saved or deleted, namespaces that have filled."""

@@ -35,6 +35,7 @@ class Prompting(Opening):
             "generate_decision": self._decision,
             "intent_search": self._intent_search,
             "query_suggest": self._query_suggest,
+            "generate_tutorial": self._generate_tutorial,
             "context_capture": self._context_capture,
             "discover": self._discover,
         }
@@ -104,6 +105,15 @@ class Prompting(Opening):
     ) -> str:
         """Document a decision"""
         return wording.decision(decision, context, alternatives, self.prefix)
+
+    async def _generate_tutorial(
+        self,
+        topic: Annotated[str, "What it is to be about"],
+        level: Annotated[Literal["beginner", "intermediate", "advanced"], "For whom"] = "beginner",
+        format: Annotated[Literal["markdown", "outline", "steps"], "How it is to be written"] = "markdown",
+    ) -> str:
+        """Write a tutorial out of what is remembered"""
+        return wording.generated_tutorial(topic, level, format, await self._found(topic, SHOWN), self.prefix)
 
     async def _intent_search(
         self,

@@ -1,9 +1,11 @@
-"""The resources: help, listings, single memories, searches, topics."""
+"""The resources: help, listings, single memories, searches, topics, summaries, saved prompts, the graph."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
+from urllib.parse import quote
 
 from msgspec import Struct
 
@@ -11,11 +13,12 @@ from portico.server.completion import Completer
 from portico.server.context import Context
 from portico.server.resources import Resource
 from portico.server.service import Completes, Offered
-from portico.services.memory import counting, moments, records, results, wording
-from portico.services.memory.errors import NoSuchMemory, Trouble
+from portico.services.memory import counting, graph, moments, records, results, templates, wording
+from portico.services.memory.errors import Invalid, NoSuchMemory, Trouble
 from portico.services.memory.filters import Filter
 from portico.services.memory.namespaces import DOMAINS, NAMESPACES
-from portico.services.memory.service_opening import Opening
+from portico.services.memory.service_overview import Overview, Summary
+from portico.services.memory.templates import Template
 from portico.wire.errors import InternalError
 
 MOST_LISTED = 100
@@ -38,7 +41,22 @@ class Listing(Struct, frozen=True):
     memories: list[Line]
 
 
-class Reading(Opening):
+class SavedLine(Struct, frozen=True):
+    """One saved prompt in a listing."""
+
+    name: str
+    domain: str
+    description: str
+    variables: list[str]
+    uri: str
+
+
+class SavedListing(Struct, frozen=True):
+    count: int
+    prompts: list[SavedLine]
+
+
+class Reading(Overview):
     def _resources(self) -> Iterator[Offered]:
         at = f"{self.scheme}://"
         listing = "List {}-scoped memories"
@@ -60,6 +78,16 @@ class Reading(Opening):
         yield Resource(self._by_urn, f"{at}{{domain}}/{{namespace}}/{{id}}", name="A memory", mime_type=JSON)
         yield Resource(self._by_id, f"{at}memory/{{id}}", name="A memory by its id", mime_type=JSON)
         yield Resource(self._search, f"{at}search/{{query}}", name="A search", mime_type=JSON)
+        yield Resource(self._status, f"{at}status", name="Status", mime_type=JSON)
+        yield Resource(self._summaries, f"{at}summaries", name="Summaries", mime_type=JSON)
+        yield Resource(self._summary, f"{at}summaries/{{id}}", name="A summary", mime_type=JSON)
+        yield Resource(self._saved_prompts, f"{at}_prompts", name="Saved Prompts", mime_type=JSON)
+        yield Resource(self._saved_in, f"{at}{{domain}}/_prompts", name="Saved prompts of a domain", mime_type=JSON)
+        yield Resource(self._saved_one, f"{at}{{domain}}/_prompts/{{name}}", name="A saved prompt", mime_type=JSON)
+        yield Completes(f"{at}{{domain}}/_prompts/{{name}}", "domain", Completer(_domains))
+        yield Completes(f"{at}{{domain}}/_prompts/{{name}}", "name", Completer(self._complete_saved))
+        yield Resource(self._around, f"{at}graph/{{entity}}", name="What is around an entity", mime_type=JSON)
+        yield Completes(f"{at}graph/{{entity}}", "entity", Completer(self._complete_entity))
 
     async def _met(self, ctx: Context) -> None:
         await self.meet(ctx.server)
@@ -104,11 +132,9 @@ class Reading(Opening):
     async def _listing(self, wanted: Filter) -> Listing:
         memories, now = await self.memories(), moments.now()
         wanted = wanted.within(memories.project)
-        try:
+        with _explained():
             count = await memories.read(lambda tx: records.count(tx, wanted, at=now))
             found = await memories.read(lambda tx: records.matching(tx, wanted, limit=MOST_LISTED, at=now))
-        except Trouble as trouble:
-            raise InternalError(str(trouble), trouble.described()) from None
         return Listing(count, [self._line(one) for one in found])
 
     def _line(self, record: records.Record) -> Line:
@@ -126,36 +152,115 @@ class Reading(Opening):
         """One memory with all of its content"""
         await self._met(ctx)
         try:
-            return results.whole(await (await self.memories()).get(id), self.scheme)
-        except NoSuchMemory:
+            with _explained():
+                return results.whole(await (await self.memories()).get(id), self.scheme)
+        except (NoSuchMemory, Invalid):
             return None
-        except Trouble as trouble:
-            raise InternalError(str(trouble), trouble.described()) from None
 
     async def _search(self, ctx: Context, query: str) -> results.Recalled:
         """The memories that a search finds, best first"""
         await self._met(ctx)
+        self.watch(f"search/{quote(query, safe='')}")
         memories = await self.memories()
-        try:
+        with _explained():
             page = await memories.recall(query, Filter().within(memories.project), limit=10)
-        except Trouble as trouble:
-            raise InternalError(str(trouble), trouble.described()) from None
         shown = [results.found(hit.record, self.scheme, "medium", hit.score) for hit in page.hits]
-        return results.Recalled(count=len(shown), memories=shown, mode=memories.mode("hybrid")[0])
+        return results.Recalled(count=len(shown), memories=shown, mode=memories.mode("hybrid"))
 
     async def _topics(self, ctx: Context) -> dict[str, int]:
         """The tags that memories have, the most frequent first"""
         await self._met(ctx)
-        return await (await self.memories()).read(lambda tx: counting.topics(tx, MOST_LISTED))
+        with _explained():
+            return await (await self.memories()).read(lambda tx: counting.topics(tx, MOST_LISTED))
 
     async def _of_topic(self, ctx: Context, topic: str) -> Listing:
         """The memories with a tag"""
         await self._met(ctx)
+        self.watch(f"topics/{quote(topic, safe='')}")
         return await self._listing(Filter().also("tag", topic))
+
+    async def _status(self, ctx: Context) -> results.Standing:
+        """How many memories there are, of which kinds, and how they are kept"""
+        await self._met(ctx)
+        with _explained():
+            return await self.standing()
+
+    async def _summaries(self, ctx: Context) -> Listing:
+        """The memories that sum others up"""
+        await self._met(ctx)
+        self.watch("summaries")
+        return await self._listing(Filter().also("tag", "summary"))
+
+    async def _summary(self, ctx: Context, id: str) -> Summary | None:
+        """A memory that sums others up, and those it stands for"""
+        await self._met(ctx)
+        try:
+            with _explained():
+                return await self.summed_up(id)
+        except NoSuchMemory:
+            return None
+
+    async def _saved_prompts(self, ctx: Context) -> SavedListing:
+        """The prompts that were saved; each is also a prompt of this server"""
+        await self._met(ctx)
+        return await self._saved("_")
+
+    async def _saved_in(self, ctx: Context, domain: str) -> SavedListing | None:
+        """The prompts that were saved in one domain"""
+        await self._met(ctx)
+        return await self._saved(domain) if domain in (*DOMAINS, "_") else None
+
+    async def _saved_one(self, ctx: Context, domain: str, name: str) -> Template | None:
+        """A saved prompt with its text"""
+        await self._met(ctx)
+        return next((one for one in await self._templates() if one.name == name and domain in (one.domain, "_")), None)
+
+    async def _saved(self, domain: str) -> SavedListing:
+        found = [one for one in await self._templates() if domain in (one.domain, "_")]
+        return SavedListing(len(found), [self._saved_line(one) for one in found])
+
+    def _saved_line(self, one: Template) -> SavedLine:
+        uri = f"{self.scheme}://{one.domain}/_prompts/{one.name}"
+        return SavedLine(one.name, one.domain, one.description, list(one.variables), uri)
+
+    async def _templates(self) -> list[Template]:
+        memories = await self.memories()
+        with _explained():
+            return await memories.read(lambda tx: templates.visible(tx, memories.project))
+
+    async def _around(self, ctx: Context, entity: str) -> graph.Graph | None:
+        """What memories say about a person, a technology or a file, and what is mentioned together with it"""
+        await self._met(ctx)
+        self.watch(f"graph/{quote(entity, safe='')}")
+        memories = await self.memories()
+        try:
+            with _explained():
+                return await memories.read(lambda tx: graph.neighbours(tx, entity, 1, MOST_LISTED))
+        except Invalid:
+            return None
+
+    async def _complete_saved(self, typed: str) -> list[str]:
+        return [one.name for one in await self._templates() if one.name.startswith(typed)]
+
+    async def _complete_entity(self, typed: str) -> list[str]:
+        memories = await self.memories()
+        found = await memories.read(lambda tx: graph.entities(tx, None, 1000))
+        return [one.name for one in found if one.name.casefold().startswith(typed.casefold())][:MOST_LISTED]
 
     async def _namespace_table(self) -> dict[str, str]:
         """The namespaces and what each is for"""
         return {one.name: one.about for one in NAMESPACES.values()}
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """A storage that fails is our trouble; that something is not there is the reader's."""
+    try:
+        yield
+    except (NoSuchMemory, Invalid):
+        raise
+    except Trouble as trouble:
+        raise InternalError(str(trouble), trouble.described()) from None
 
 
 def _help_topics(typed: str) -> list[str]:

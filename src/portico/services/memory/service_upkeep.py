@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
@@ -11,7 +10,6 @@ from msgspec.structs import replace
 from portico.server.context import Context
 from portico.services.memory import collecting, consolidating, enriching, moments, moving, syncing, templates, texts
 from portico.services.memory import graph as graphs
-from portico.services.memory.advice import Answer, Ask
 from portico.services.memory.collecting import Collected
 from portico.services.memory.consolidating import Strategy
 from portico.services.memory.entities import Kind
@@ -21,12 +19,10 @@ from portico.services.memory.filters import Condition
 from portico.services.memory.moving import LONGEST_IMPORT, MOST_EXPORTED, Brought
 from portico.services.memory.namespaces import checked_namespace
 from portico.services.memory.portable import Format
-from portico.services.memory.service_opening import Opening, answered, who
+from portico.services.memory.service_asking import Asking
+from portico.services.memory.service_opening import answered, who
 from portico.services.memory.syncing import Direction, Synced
 from portico.services.memory.templates import Template, Variable
-from portico.wire.errors import ToolError
-
-Provider = Callable[[str, int], Awaitable[str]]
 
 FilterText = Annotated[str | None, Meta(max_length=LONGEST_FILTER, description="Which memories: as for memory_recall")]
 DryRun = Annotated[bool, "Only say what would be done"]
@@ -94,31 +90,7 @@ class Count(Struct, frozen=True, kw_only=True):
     note: str
 
 
-class Upkeep(Opening):
-    provider: Provider | None = None
-
-    def _ladder(self, ctx: Context) -> Ask | None:
-        """The client's model, then one that was configured; None when there is neither. A model that fails is no
-        reason to fail: there are rules for when there is none."""
-        samples = ctx.capabilities.sampling is not None
-        if not samples and self.provider is None:
-            return None
-
-        async def ask(question: str, tokens: int) -> Answer | None:
-            if samples:
-                try:
-                    return Answer((await ctx.sample(question, max_tokens=tokens)).text, "client")
-                except ToolError as refusal:
-                    ctx.warning(f"The client's model did not answer: {refusal}", self.prefix)
-            if self.provider is not None:
-                try:
-                    return Answer(await self.provider(question, tokens), "provider")
-                except Exception as failure:  # whatever somebody else's code raises
-                    ctx.warning(f"The configured model failed: {type(failure).__name__}", self.prefix)
-            return None
-
-        return ask
-
+class Upkeep(Asking):
     @answered
     async def consolidate(
         self,
@@ -150,7 +122,7 @@ class Upkeep(Opening):
             since = moments.now() - days * 86_400 * moments.SECOND
             wanted = replace(wanted, since=max(since, wanted.since or 0))
         plan = await consolidating.plan(
-            memories, wanted, strategy=strategy, similarity=similarity, least=min_memories, ask=self._ladder(ctx)
+            memories, wanted, strategy=strategy, similarity=similarity, least=min_memories, ask=self.ladder(ctx)
         )
         groups = [
             Group([one.id for one in each.members], texts.preview(each.content, 500), each.by) for each in plan.clusters
@@ -190,9 +162,8 @@ class Upkeep(Opening):
             tags=enrich_tags,
             structure=enrich_structure,
             context=add_context,
-            ask=self._ladder(ctx),
+            ask=self.ladder(ctx),
         )
-        self.guard.passed(proposed.content)
         after = proposed.record if dry_run else await enriching.apply(memories, proposed, who=who(ctx))
         return Enriched(
             id=after.id,
@@ -263,7 +234,7 @@ class Upkeep(Opening):
     async def prompts(
         self,
         ctx: Context,
-        action: Annotated[Literal["list", "get", "save", "run", "delete"], "What to do"] = "list",
+        action: Annotated[Literal["list", "get", "save", "run", "render", "delete"], "render is run"] = "list",
         name: Annotated[str | None, "The prompt's name"] = None,
         content: Annotated[str | None, "For save: the text, with places to fill in such as {{file}}"] = None,
         description: Annotated[str, "For save: what it is for"] = "",
@@ -282,7 +253,7 @@ class Upkeep(Opening):
             return await self._save_prompt(name, content, description, variables_def or {}, domain)
         memories = await (self.writing() if action == "delete" else self.memories())
         found_one = await memories.read(lambda tx: templates.get(tx, name, memories.project))
-        if action == "run":
+        if action in ("run", "render"):
             return Prompts(text=templates.filled(found_one, variables or {}))
         if action == "delete":
             await memories.write(lambda tx: templates.delete(tx, found_one))
@@ -295,13 +266,13 @@ class Upkeep(Opening):
         memories = await self.writing()
         if self.is_taken(name):
             raise Invalid(f"The server has a prompt {name!r} of its own. Choose another name.")
-        kept, _ = self.guard.passed(content or "")
+        kept, about = (await self.guard.check(content, description)).texts
         template = templates.made(
             domain=domain,
             project=memories.project,
             name=name,
             content=kept,
-            description=description,
+            description=about,
             variables=variables,
             now=moments.now(),
         )

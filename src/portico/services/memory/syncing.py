@@ -6,20 +6,23 @@ version wins, then the later change, then the greater text, so that everybody de
 history, and the memory is listed as a conflict.
 
 Only memories of the project are shared, never the user's own. A deletion travels as a memory that is deleted; one that
-is gone for good is a file that is gone.
+is gone for good is a file that is gone, and the commit without it has no past: git forgets the old ones when it
+collects its garbage.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable
+import os
+import re
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from portico.services.memory import moments, portable, records
+from portico.services.memory import moments, moving, portable, records, seeking
 from portico.services.memory.errors import Blocked, Invalid, SyncFailed
 from portico.services.memory.git import Git
 from portico.services.memory.memories import Memories, reindex
@@ -31,6 +34,7 @@ Screen = Callable[[str], tuple[str, list[str]]]
 
 REF = "refs/portico/memories"
 FOLDER = "memories"
+_NAMES = re.compile(r"memories/[0-9a-f]{2}/[0-9a-f]{8,64}\.md")
 MOST_TRIES = 5
 MOST_SHARED = 100_000
 MOST_LISTED = 50
@@ -80,6 +84,8 @@ class Step(Struct, frozen=True):
     # What theirs was, which both sides now know of.
     theirs: str | None
     clash: Clash | None = None
+    # Where both had changed it, what they have.
+    other: Record | None = None
 
 
 def digest(page: str) -> str:
@@ -127,40 +133,57 @@ async def _round(
     """Fetch, merge, write down, send. Not done when somebody else has sent something meanwhile."""
     tracking = f"refs/portico/remotes/{remote}/memories"
     last = await asyncio.to_thread(git.commit, tracking)
-    before = {} if last is None else await asyncio.to_thread(git.files, last, FOLDER)
-    tip = await asyncio.to_thread(git.fetch, remote, REF, tracking)
-    files = {} if tip is None else await asyncio.to_thread(git.files, tip, FOLDER)
     now = moments.now()
-    theirs, problems = _read(files, screen, now, memories.project)
-    known, _ = _read(before, screen, now, memories.project)
+    _, known, _ = await asyncio.to_thread(_read, git, last, screen, now, memories.project)
+    tip = await asyncio.to_thread(git.fetch, remote, REF, tracking)
+    files, theirs, problems = await asyncio.to_thread(_read, git, tip, screen, now, memories.project)
     place = f"{remote} {REF}"
     if direction == "push":
         steps: list[Step] = []
     else:
-        steps = await memories.write(lambda tx: _apply(tx, memories, theirs, known, place, who, now))
+        steps, taken = await memories.write(lambda tx: _apply(tx, memories, theirs, known, place, who, now))
+        problems += [f"{_path(id)}: another memory here has this id" for id in taken]
     total = _counted(total, steps, problems)
     if direction == "fetch":
         return total, True
-    ours, base = await memories.read(lambda tx: (_ours(tx, memories), _base(tx, place)))
-    wanted = _wanted(files, theirs, ours, base, push_only=direction == "push")
+    ours, base, gone = await memories.read(lambda tx: (_ours(tx, memories), _base(tx, place), _gone(tx)))
+    wanted = _wanted(files, theirs, ours, base, gone, push_only=direction == "push")
     sent = [path for path in {**files, **wanted} if files.get(path) != wanted.get(path)]
     if sent:
-        message = f"{len(sent)} memories"
-        commit = await asyncio.to_thread(git.write, wanted, message, tip, f"{tracking}-next")
-        if not await asyncio.to_thread(git.push, remote, commit, REF, tip):
+        changes = {path: wanted.get(path) for path in sent}
+        commit = await asyncio.to_thread(_send, git, remote, changes, tip, tracking)
+        if commit is None:
             return total, False
         await asyncio.to_thread(git.set, tracking, commit)
     await memories.write(lambda tx: _met(tx, place, {_id(path): digest(page) for path, page in wanted.items()}))
     return replace(total, sent=total.sent + len(sent)), True
 
 
+def _send(git: Git, remote: str, changes: Mapping[str, str | None], tip: str | None, tracking: str) -> str | None:
+    """The commit that the remote has taken; None where somebody else was quicker."""
+    mine = f"{tracking}-{os.urandom(6).hex()}"
+    message = f"{len(changes)} memories"
+    try:
+        commit = git.write(changes, message, tip, mine)
+        if None in changes.values():
+            # What was erased would still be in the past.
+            commit = git.alone(commit, message, mine)
+        return commit if git.push(remote, commit, REF, tip) else None
+    finally:
+        git.forget(mine)
+
+
 # The three sides
 
 
-def _read(files: dict[str, str], screen: Screen, now: int, project: str | None) -> tuple[dict[str, Side], list[str]]:
+def _read(
+    git: Git, commit: str | None, screen: Screen, now: int, project: str | None
+) -> tuple[dict[str, str], dict[str, Side], list[str]]:
     """What others have written, checked. What cannot be read stays where it is, and is mentioned."""
+    if commit is None:
+        return {}, {}, []
+    files, problems = git.files(commit, FOLDER, _NAMES)
     found: dict[str, Side] = {}
-    problems: list[str] = []
     for path, page in files.items():
         try:
             given = portable.from_page(page)
@@ -168,11 +191,11 @@ def _read(files: dict[str, str], screen: Screen, now: int, project: str | None) 
                 raise Invalid("it is not the memory that its name says")
             if given.domain != "project":
                 raise Invalid("it does not belong to a project")
-            given = replace(given, content=screen(given.content)[0])
+            given = moving.screened(given, screen)
             found[given.id] = Side(page, portable.unpacked(given, now, project=project))
         except (Invalid, Blocked) as trouble:
             problems.append(f"{path[:100]}: {trouble}"[:300])
-    return found, problems
+    return files, found, problems
 
 
 def _ours(tx: Transaction, memories: Memories) -> dict[str, Side]:
@@ -185,6 +208,10 @@ def _ours(tx: Transaction, memories: Memories) -> dict[str, Side]:
 def _base(tx: Transaction, place: str) -> dict[str, str]:
     rows = tx.all(tuple[str, str], "select memory, digest from memory_synced where place = :place", {"place": place})
     return dict(rows)
+
+
+def _gone(tx: Transaction) -> set[str]:
+    return set(tx.all(str, "select memory from memory_gone"))
 
 
 def _met(tx: Transaction, place: str, digests: dict[str, str]) -> None:
@@ -206,10 +233,14 @@ def _apply(
     place: str,
     who: str,
     now: int,
-) -> list[Step]:
-    """`known` is what the two sides had when they last met, as far as git still has it."""
+) -> tuple[list[Step], list[str]]:
+    """What was done, and the ids that belong to something else here: a memory of the user's, or of another project.
+    `known` is what the two sides had when they last met, as far as git still has it."""
     ours, base = _ours(tx, memories), _base(tx, place)
-    gone = set(tx.all(str, "select memory from memory_gone"))
+    gone = _gone(tx)
+    strange = [id for id in theirs if id not in ours]
+    taken = tx.all(str, "select id from memory where id in :ids", {"ids": strange}) if strange else []
+    gone |= set(taken)
     steps = [
         step
         for id in sorted({*theirs, *base})
@@ -221,7 +252,7 @@ def _apply(
         if step.theirs is not None:
             base[step.id] = step.theirs
     _met(tx, place, base)
-    return steps
+    return steps, sorted(taken)
 
 
 def _step(
@@ -240,7 +271,7 @@ def _step(
         return Step(id, "update", theirs.record, theirs.digest)
     common = known.record if known is not None and known.digest == base else None
     merged, clash = merge(ours.record, theirs.record, common)
-    return Step(id, "merge", merged, theirs.digest, clash)
+    return Step(id, "merge", merged, theirs.digest, clash, theirs.record)
 
 
 def merge(ours: Record, theirs: Record, base: Record | None) -> tuple[Record, Clash | None]:
@@ -280,16 +311,25 @@ def merge(ours: Record, theirs: Record, base: Record | None) -> tuple[Record, Cl
 def _take(tx: Transaction, step: Step, ours: Side | None, who: str, now: int) -> None:
     if step.after is None:
         if ours is not None:
+            seeking.forget(tx, [ours.record.id])
             records.remove(tx, [ours.record], now)
         return
     if ours is None:
         records.insert(tx, [step.after])
         after = step.after
     else:
+        before = ours.record
+        if step.clash is not None and step.other is not None:
+            # Whichever side wins, what the other had written is in the history.
+            lost = replace(step.other, updated_at=before.updated_at)
+            before = records.change(tx, before, lost, "synced", who=who, version=lost.version, at=now, reason="theirs")
         after = records.change(
-            tx, ours.record, step.after, "synced", who=who, version=step.after.version, at=now, reason=step.what
+            tx, before, step.after, "synced", who=who, version=step.after.version, at=now, reason=step.what
         )
     reindex(tx, after)
+    if step.clash is not None:
+        why = f"both sides changed {', '.join(step.clash.fields)}; the one that lost is in its history"
+        records.disagree(tx, after.id, [(after.id, why)], now)
 
 
 # Sending
@@ -300,10 +340,12 @@ def _wanted(
     theirs: dict[str, Side],
     ours: dict[str, Side],
     base: dict[str, str],
+    gone: set[str],
     *,
     push_only: bool,
 ) -> dict[str, str]:
-    """The files that are to be there. What is theirs and could not be read is left alone."""
+    """The files that are to be there. What is theirs and could not be read is left alone; what was erased here is not,
+    whatever has become of it there."""
     wanted = dict(files)
     for id, one in ours.items():
         other = theirs.get(id)
@@ -311,8 +353,8 @@ def _wanted(
         if push_only and other is not None and base.get(id) not in (other.digest, None) and one.digest != other.digest:
             continue
         wanted[_path(id)] = one.page
-    for id in base:
-        if id not in ours and id in theirs and theirs[id].digest == base[id]:
+    for id, other in theirs.items():
+        if id not in ours and (id in gone or other.digest == base.get(id)):
             del wanted[_path(id)]
     return wanted
 

@@ -14,7 +14,15 @@ _BREAKS = re.compile(r"[\s,]+")
 
 
 def content(text: str) -> str:
-    """A NUL, which no database keeps in text, becomes U+FFFD; so does half a character."""
+    """Fit to be a memory: see `whole`."""
+    text = whole(bounded(text))
+    if not text.strip():
+        raise Invalid("The content is empty. Say what is to be remembered.")
+    return text
+
+
+def bounded(text: str) -> str:
+    """Before anything else is done with it."""
     if len(text) > LONGEST_CONTENT:
         raise Invalid(
             f"The content has {len(text):,} characters; a memory has at most {LONGEST_CONTENT:,}. "
@@ -22,14 +30,24 @@ def content(text: str) -> str:
             longest=LONGEST_CONTENT,
             length=len(text),
         )
-    text = whole(text)
-    if not text.strip():
-        raise Invalid("The content is empty. Say what is to be remembered.")
     return text
 
 
 def whole(text: str) -> str:
-    return text.encode(errors="replace").decode().replace("\0", "\ufffd")
+    """A NUL, which no database keeps in text, becomes U+FFFD; so does half of a character, of which UTF-8 knows
+    nothing. Two halves that belong together become the character they are."""
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text.replace("\0", "\ufffd") if "\0" in text else text
+
+
+def replaced(before: str) -> list[str]:
+    """A note about what `whole` cannot keep, if there is anything."""
+    lost = whole(before).count("\ufffd") - before.count("\ufffd")
+    return [f"{lost} characters that cannot be stored (NUL, halves of characters) became U+FFFD."] if lost else []
 
 
 def label(text: str | None, name: str) -> str | None:

@@ -55,6 +55,11 @@ def help_page(prefix: str) -> str:
     return "\n\n".join([*parts, f"## namespaces\n\n| name | for |\n|---|---|\n{table}\n"])
 
 
+def beginning(prefix: str) -> str:
+    """In a few lines what an assistant has to know; the whole is in the help."""
+    return "\n".join(f"{name}: {TOPICS[name].format(p=prefix)}" for name in ("workflows", "capture", "search"))
+
+
 def help_topic(topic: str, prefix: str) -> str | None:
     text = TOPICS.get(topic)
     return None if text is None else f"# {topic}\n\n{text.format(p=prefix)}\n"
@@ -122,6 +127,15 @@ def tutorial(familiarity: str, focus: str, prefix: str) -> str:
     return f"Teach me how to use this memory. I am at the level: {familiarity}. Let me try each step.\n\n{about}"
 
 
+def generated_tutorial(topic: str, level: str, format: str, found: Sequence[Record], prefix: str) -> str:
+    shape = {"markdown": "as Markdown", "outline": "as an outline", "steps": "as numbered steps"}[format]
+    return (
+        f"Write a tutorial about {topic}, for somebody at the level: {level}, {shape}. This is remembered about it:\n\n"
+        f"{_listed(found)}\n\nLook for more with {prefix}_recall. Use only what is remembered, name the ids, and say "
+        "what is missing."
+    )
+
+
 def decision(decision: str, context: str, alternatives: str, prefix: str) -> str:
     return (
         f"Document this decision:\n\n{decision}\n\nContext: {context or '(ask me)'}\nAlternatives: "
@@ -158,9 +172,13 @@ def context_capture(conversation: str, threshold: str, prefix: str) -> str:
 
 
 def discover(topic: str, tag: str, found: Sequence[Record], prefix: str) -> str:
-    listed = "\n".join(f"- {one.id} [{one.namespace}] {preview(one.content, 160)}" for one in found)
     about = topic or (f"the tag {tag}" if tag else "anything")
     return (
-        f"Show me what is around {about} in memory. A beginning:\n\n{listed or '(nothing was found)'}\n\n"
+        f"Show me what is around {about} in memory. A beginning:\n\n{_listed(found)}\n\n"
         f"Follow related topics with {prefix}_recall, and tell me what hangs together with what."
     )
+
+
+def _listed(found: Sequence[Record]) -> str:
+    lines = (f"- {one.id} [{one.namespace}] {preview(one.content, 160)}" for one in found)
+    return "\n".join(lines) or "(nothing was found)"

@@ -23,17 +23,20 @@ from typing import Any
 class Trouble(Exception):
     """Everything this service says no with."""
 
+    # For programs, in the words that are usual for it.
+    kind = "ToolExecutionError"
+
 
 class Outside(Trouble):
-    pass
+    kind = "PermissionError"
 
 
 class Denied(Trouble):
-    pass
+    kind = "PermissionError"
 
 
 class Absent(Trouble):
-    pass
+    kind = "ResourceNotFound"
 
 
 class Unreadable(Trouble):
@@ -45,7 +48,7 @@ class Damaged(Trouble):
 
 
 class Invalid(Trouble):
-    pass
+    kind = "ValidationError"
 
 
 class Unavailable(Trouble):

@@ -47,7 +47,7 @@ class Alone:
             # There is nothing a client could tell us this way; the specification has us accept it.
             outlet.answer(Answer(202, cors))
             return
-        reply = Reply(self, outlet, request.peer, cors)
+        reply = Reply(self, outlet, request, cors)
         call = new_call(frame, reply.emit, None, principal)
         try:
             self._admit(call, meta, request.headers)
@@ -125,12 +125,13 @@ class Alone:
 class Reply:
     """The way back of one request: JSON, or events once something was said before the answer."""
 
-    __slots__ = ("alone", "call", "cors", "outlet", "peer", "started", "task")
+    __slots__ = ("alone", "call", "cors", "headers", "outlet", "peer", "started", "task")
 
-    def __init__(self, alone: Alone, outlet: Outlet, peer: str, cors: Pairs) -> None:
+    def __init__(self, alone: Alone, outlet: Outlet, request: Request, cors: Pairs) -> None:
         self.alone = alone
         self.outlet = outlet
-        self.peer = peer
+        self.peer = request.peer
+        self.headers = request.headers
         self.cors = cors
         self.started = False
         self.call: Call | None = None
@@ -155,6 +156,8 @@ class Reply:
 
     def emit(self, method: str, params: Any) -> None:
         if not self.started:
+            if method in _MISSABLE and not http.takes_events(self.headers):
+                return
             self.started = True
             self.outlet.start(200, (*sse.HEADERS, *self.cors))
         unread = self.outlet.buffered()

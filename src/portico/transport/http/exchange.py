@@ -226,6 +226,7 @@ class Exchange:
 
     def _accept(self, session: HttpSession, frame: Any, request: Request, outlet: Outlet, headers: Pairs) -> None:
         stream = session.open(outlet, headers)
+        stream.plain = not http.takes_events(request.headers)
         reply = session.channel.accept(frame, stream)
         if session.session.state == "CREATED":
             # The handshake failed, so there is no session to name.

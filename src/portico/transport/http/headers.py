@@ -143,6 +143,12 @@ def check_mirrored(call: Call, mirrored: Sequence[Mirror], headers: Headers) -> 
             raise HeaderMismatch(f"Header mismatch: {mirror.header} does not agree with the body")
 
 
+def takes_events(headers: Headers) -> bool:
+    """Whoever does not name them, or names nothing at all, gets one JSON document and no word before it."""
+    accept = headers.get(b"accept", b"")
+    return b"text/event-stream" in accept or b"text/*" in accept
+
+
 def prefers_events(headers: Headers) -> bool:
     """A client takes both; the one it names first is the one it would rather have."""
     accept = headers.get(b"accept", b"")

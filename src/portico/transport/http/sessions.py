@@ -42,6 +42,8 @@ class Stream:
         self.number = number
         self.outlet = outlet
         self.headers: Pairs = ()
+        # Whether its client takes events at all.
+        self.plain = False
         self.done = False
         self._events = 0
         self._delivered = 0
@@ -50,7 +52,8 @@ class Stream:
     # What a Channel needs of it
 
     def send(self, message: bytes) -> None:
-        self._say(message)
+        # What cannot be said here is said to the session, if somebody listens to it.
+        (self.session.alone if self.plain and not self._started else self)._say(message)
 
     def finish(self, message: bytes | None) -> None:
         """The answer. Plain JSON when nothing was said before it; an event otherwise."""
@@ -72,7 +75,7 @@ class Stream:
 
     def release(self) -> None:
         """Let the client go; it comes back for the rest."""
-        if self.session.resumes and self.number != 0:
+        if self.session.resumes and self.number != 0 and not self.plain:
             self.start()
             self.end()
 

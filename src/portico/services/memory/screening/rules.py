@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from portico.services.memory.screening.detector import scan
-from portico.services.memory.screening.findings import Finding, Kind, mark
+from portico.services.memory.screening.findings import KINDS, Finding, Kind, mark
 from portico.services.memory.screening.identities import IDENTITY_NAMES
 from portico.services.memory.screening.providers import PROVIDER_NAMES
 from portico.wire.errors import UsageError
@@ -71,21 +71,23 @@ class Screened(NamedTuple):
     text: str | None
     redacted: dict[str, int]
     blocked: dict[str, int]
+    # What was let through, as far as it was looked for.
+    allowed: dict[str, int] = {}
 
 
-def screen(text: str, rules: Rules = Rules()) -> Screened:
-    redacted: Counter[str] = Counter()
-    blocked: Counter[str] = Counter()
+def screen(text: str, rules: Rules = Rules(), *, tell: bool = False) -> Screened:
+    """What the rules let through is not looked for, unless it is to be told."""
+    counts: dict[Action, Counter[str]] = {action: Counter() for action in ACTIONS}
     pieces: list[str] = []
     at = 0
-    for one in scan(text, rules.kinds, rules.least) if rules.kinds else ():
+    kinds = KINDS if tell else rules.kinds
+    for one in scan(text, kinds, rules.least) if kinds else ():
         action = rules.action(one)
-        if action == "block":
-            blocked[one.name] += 1
-        elif action == "redact":
-            redacted[one.name] += 1
+        counts[action][one.name] += 1
+        if action == "redact":
             pieces += text[at : one.start], mark(one.name)
             at = one.end
+    redacted, blocked, allowed = (dict(counts[action]) for action in ("redact", "block", "allow"))
     if blocked:
-        return Screened(None, dict(redacted), dict(blocked))
-    return Screened("".join((*pieces, text[at:])) if pieces else text, dict(redacted), {})
+        return Screened(None, redacted, blocked, allowed)
+    return Screened("".join((*pieces, text[at:])) if pieces else text, redacted, {}, allowed)

@@ -1,0 +1,47 @@
+"""Many sessions at once, each with names of its own: `portico_sessions.py SESSIONS`. Prints their memory, in MB."""
+
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+
+from portico import Client, Server
+from portico.services.live.service import Live
+
+
+def memory_of(pids):
+    """All that each of them has resident, and its fair share of what several have."""
+    totals = {"Rss": 0, "Pss": 0}
+    for pid in pids:
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]:
+            name, _, rest = line.partition(":")
+            if name in totals:
+                totals[name] += int(rest.split()[0])
+    return {name: total * 1024 / 1e6 for name, total in totals.items()}
+
+
+def below(pid):
+    """A process and all that descend from it."""
+    found = [pid]
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for child in (task / "children").read_text().split():
+            found += below(int(child))
+    return found
+
+
+async def main():
+    sessions = int(sys.argv[1])
+    server = Server("live", version="1")
+    server.add(Live(sessions=sessions, spare=0))
+    async with Client(server) as client:
+        for number in range(sessions):
+            await client.call_tool("evaluate", {"expression": "x = list(range(1000))", "session": f"s{number}"})
+        here = below(os.getpid())
+        assert len(here) > sessions
+        found = memory_of(here)
+    print(json.dumps({"pss": found["Pss"], "rss": found["Rss"]}))
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,123 @@
+"""The memory service as a retriever for evaluations that store turns of conversations and ask for them again.
+
+    python locomo_retrieval.py run benchmarks/locomo_adapter.py:Memory benchmarks/locomo_adapter.py:MemoryVectors
+
+`Memory` has no model. `MemoryVectors` has one, which is fetched on first use into `.bench/`. Each turn is captured as a
+memory of its own, and each question is a recall, by the functions that the tools call: the conversation is the project,
+its session the thread, its speaker the author. Nothing else is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from collections.abc import Coroutine, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+# As the evaluations have it: one core for one question.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+from portico.services.memory.capturing import Draft
+from portico.services.memory.memories import Memories
+from portico.services.memory.ranking import fetching, model
+from portico.services.memory.ranking.meaning import Meanings, Sense
+from portico.services.memory.ranking.recall import Look, Search, look
+from portico.services.memory.texts import LONGEST_CONTENT
+from portico.store.database import Database
+
+T = TypeVar("T")
+
+MODELS = Path(__file__).resolve().parent.parent / ".bench"
+
+
+class Memory:
+    """Words alone."""
+
+    scoped = True
+    requires: tuple[str, ...] = ()
+
+    def __init__(self, url: str = "") -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="portico-recall-")
+        self._loop = asyncio.new_event_loop()
+        self._database = Database(url or f"{self._folder.name}/memory.db")
+        self._meanings = self._model()
+        self._memories = Memories(self._database, meanings=self._meanings)
+        # The name of each memory in the evaluation, by its id.
+        self._names: dict[str, str] = {}
+        self._run(self._database.open())
+        self._run(self._memories.open())
+
+    def add(self, docs: Sequence[Any]) -> None:
+        self.keep(docs, [draft(one) for one in docs])
+
+    def keep(self, docs: Sequence[Any], drafts: Sequence[Draft]) -> None:
+        taken = self._run(self._memories.capture_all(drafts))
+        self._names |= {one.record.id: doc.id for one, doc in zip(taken, docs, strict=True)}
+
+    def search(self, query: str, k: int, scope: str | None) -> list[str]:
+        wanted = self._memories.filter("").also("project", scope or "*")
+        page = self._run(self._memories.recall(query, wanted, limit=k))
+        return [self._names[hit.record.id] for hit in page.hits]
+
+    def look(self, query: str, scope: str | None) -> tuple[Look, list[str]]:
+        """What the ranker sees, and the names of those it sees: for whoever fits its weights."""
+        sql = "select number from memory_scope where project = :scope"
+        scopes = (
+            None if scope is None else self._run(self._memories.read(lambda tx: tx.all(int, sql, {"scope": scope})))
+        )
+        search = Search(query, scopes, sense=self._sense(query))
+        seen: Look = self._run(self._memories.read(lambda tx: look(tx, search)))
+        return seen, [self._names[one.memory] for one in seen.candidates]
+
+    def close(self) -> None:
+        self._run(self._memories.close())
+        self._run(self._database.close())
+        self._loop.close()
+        self._folder.cleanup()
+
+    def _model(self) -> Meanings | None:
+        return None
+
+    def _sense(self, query: str) -> Sense | None:
+        return None if self._meanings is None else self._meanings.of_question(query)
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return self._loop.run_until_complete(work)
+
+
+class MemoryVectors(Memory):
+    """Words and meanings."""
+
+    requires = ("numpy",)
+
+    def flush(self) -> None:
+        self._run(self._memories.settled())
+
+    def _model(self) -> Meanings | None:
+        if model.find(MODELS) is None:
+            fetching.fetch(MODELS)
+        return model.meanings(MODELS)
+
+
+def draft(doc: Any) -> Draft:
+    shown = f" [image: {doc.caption}]" if doc.caption else ""
+    return Draft(
+        # Longer ones are refused, and one of BEAM's is; nor can one say nothing.
+        content=(doc.text + shown)[:LONGEST_CONTENT] or "…",
+        namespace="context",
+        project=doc.scope,
+        author=doc.speaker or None,
+        thread=str(doc.session),
+        at=_moment(doc.when),
+        on_duplicate="keep",
+    )
+
+
+def _moment(when: str) -> str | None:
+    try:
+        return datetime.fromisoformat(when).isoformat()
+    except ValueError:
+        return None

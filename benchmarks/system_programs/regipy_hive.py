@@ -1,0 +1,28 @@
+"""Keys of a hive with their times and values, by regipy: what it reads in two seconds, for all would take minutes."""
+
+import logging
+import time
+
+from regipy.registry import RegistryHive
+from walking import main
+
+PATIENCE = 2.0
+
+
+def read(path):
+    logging.disable()  # it tells of every value that is no text
+    until = time.process_time() + PATIENCE
+    waiting, count = [RegistryHive(path).root], 0
+    while waiting and time.process_time() < until:
+        key = waiting.pop()
+        count += 1
+        key.name, key.header.last_modified  # noqa: B018
+        if key.values_count:
+            list(key.iter_values(as_json=False))
+        if key.subkey_count:
+            waiting += list(key.iter_subkeys())
+    return count
+
+
+if __name__ == "__main__":
+    main(read)

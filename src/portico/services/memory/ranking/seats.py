@@ -1,0 +1,44 @@
+"""Where a memory sits: its scope, its thread and its place in the thread, in one number.
+
+    18 bits scope | 29 bits thread | 16 bits place
+
+So the postings of a scope are one range of the index, and the neighbours of a memory are the numbers next to its own:
+to know them costs nothing. A memory that belongs to no thread has one for itself. A thread that is full goes on in
+another one; across that seam nobody has neighbours.
+"""
+
+from __future__ import annotations
+
+_PLACE_BITS, _THREAD_BITS, _SCOPE_BITS = 16, 29, 18
+PLACES = 1 << _PLACE_BITS
+MOST_THREADS = 1 << _THREAD_BITS
+MOST_SCOPES = 1 << _SCOPE_BITS
+# How many seats a scope has.
+SCOPE = MOST_THREADS * PLACES
+
+
+def seat(scope: int, thread: int, place: int) -> int:
+    return (scope << _THREAD_BITS | thread) << _PLACE_BITS | place
+
+
+def scope_of(seat: int) -> int:
+    return seat >> _THREAD_BITS + _PLACE_BITS
+
+
+def thread_of(seat: int) -> int:
+    """The thread, together with its scope: a number that no other thread has."""
+    return seat >> _PLACE_BITS
+
+
+def number_of_thread(seat: int) -> int:
+    """As its scope counts them."""
+    return thread_of(seat) % MOST_THREADS
+
+
+def place_of(seat: int) -> int:
+    return seat & PLACES - 1
+
+
+def first_of_scope(scope: int) -> int:
+    """The lowest seat; that of the next scope is past the highest."""
+    return scope * SCOPE

@@ -1,0 +1,95 @@
+"""What a portico.toml says. A profile is a file of the same kind."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct, field
+
+from portico.services.shapes import Shape
+from portico.wire.errors import UsageError
+from portico.wire.meta import ServerCapabilities
+
+Table = dict[str, Any]
+Text = Annotated[str, Meta(min_length=1)]
+
+
+class Serving(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[serve]`: what can be said on the command line, for when it is not."""
+
+    services: list[str] | None = None
+    lifecycle: Literal["auto", "strict", "lenient"] | None = None
+    max_message: Annotated[int, Meta(ge=1)] | None = None
+
+
+class Identity(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """`[server]`: who the whole says it is, and what it says it can do. An empty text says nothing."""
+
+    name: Text | None = None
+    version: Text | None = None
+    title: str | None = None
+    description: str | None = None
+    website_url: str | None = None
+    instructions: str | None = None
+    argument_errors: Literal["auto", "result", "protocol"] | None = None
+    # What is advertised, instead of everything; what is not advertised is not there. `false` takes one away.
+    capabilities: dict[str, Table | bool] | None = None
+    # What the error for a tool that is not there says in its data, besides the tool's name.
+    unknown_tool: Table | None = None
+
+
+class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A whole file. Unknown parts are mistakes: a setting that nobody reads protects nobody."""
+
+    about: str = ""
+    server: Identity = field(default_factory=Identity)
+    serve: Serving = field(default_factory=Serving)
+    services: dict[str, Table] = field(default_factory=dict)
+    shapes: dict[str, Shape] = field(default_factory=dict)
+
+
+def read(path: str | Path, known: Collection[str]) -> Table:
+    """A file's tables, once they are found to make sense. `known`: the services there are."""
+    try:
+        said = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as failure:
+        raise UsageError(f"{path} cannot be read: {failure.strerror}") from None
+    except ValueError as failure:
+        raise UsageError(f"{path} is not TOML: {failure}") from None
+    try:
+        settings = of(said)
+    except UsageError as mistake:
+        raise UsageError(f"{path}: {mistake}") from None
+    unknown = [f"services.{name}" for name in settings.services if name not in known]
+    unknown += [f"shapes.{name}" for name in settings.shapes if name not in known]
+    if unknown:
+        raise UsageError(f"{path}: nobody reads {', '.join(unknown)}; the services are {', '.join(known)}")
+    return said
+
+
+def of(*tables: Mapping[str, Any]) -> Settings:
+    """The settings that these files make together. What a later one says stands."""
+    said: Table = {}
+    for table in tables:
+        said = _over(said, table)
+    try:
+        settings = msgspec.convert(said, Settings)
+    except msgspec.ValidationError as mistake:
+        raise UsageError(str(mistake)) from None
+    unknown = (settings.server.capabilities or {}).keys() - set(ServerCapabilities.__struct_fields__)
+    if unknown:
+        raise UsageError(f"there is no capability {sorted(unknown)[0]!r}")
+    return settings
+
+
+def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> Table:
+    """Tables are put together, all else is replaced."""
+    said = {**below, **above}
+    for name, part in above.items():
+        if isinstance(part, dict) and isinstance(below.get(name), dict):
+            said[name] = _over(below[name], part)
+    return said

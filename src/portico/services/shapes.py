@@ -1,0 +1,372 @@
+"""How what a service offers looks to clients that were written for another server: names, schemas, results.
+
+A Shape is settings. Whatever it changes is changed when the service is added, in copies of its tools, resources and
+prompts; a service without a Shape passes through nothing of this.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from copy import copy
+from functools import partial
+from typing import Any, Literal
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType, field
+from msgspec.structs import replace
+
+from portico.legacy import translate
+from portico.rpc.call import Call, Handler, Middleware
+from portico.server.problems import ArgumentError, Problem, kind_of
+from portico.server.prompts import Prompt
+from portico.server.resources import Resource
+from portico.server.results import to_json
+from portico.server.server import Server
+from portico.server.service import Completes, Offered
+from portico.server.tools import ArgumentErrors, Tool, checked_name
+from portico.wire.content import TextContent, TextContents
+from portico.wire.errors import ProtocolError, Unknown
+from portico.wire.prompts import GetPromptParams, GetPromptResult, PromptMessage
+from portico.wire.resources import ReadResourceParams, ReadResourceResult
+from portico.wire.revisions import MODERN, V2025_03_26
+from portico.wire.tools import CallToolParams, CallToolResult
+from portico.wire.uris import Template
+
+log = logging.getLogger("portico")
+
+# Where a result says what kind of error it is.
+ERROR = "portico/error"
+# Until this revision a result has no member for structured content, so an envelope has something to add. Later it would
+# say everything twice, so it is in `_meta`, for whoever asks for it there.
+ENVELOPED_UNTIL = V2025_03_26
+ENVELOPE = "portico/envelope"
+
+
+class Shape(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The settings of one service, `[shapes.NAME]` in a portico.toml. As they stand here they change nothing."""
+
+    # The tools that are there: a list of names, or a table of names and what each is called instead.
+    tools: list[str] | dict[str, str] | None = None
+    # What is said of a tool, by our name for it, instead of what its author says.
+    descriptions: dict[str, str] = field(default_factory=dict)
+    # What the schemes of its URIs are called instead.
+    schemes: dict[str, str] = field(default_factory=dict)
+    # Wrong arguments, whatever the server does with them: an error of the protocol, or a result.
+    argument_errors: ArgumentErrors | None = None
+    # Whether a result says `isError: false`.
+    is_error: Literal["always", "failures"] = "always"
+    # Before every failure's text.
+    error_prefix: str = ""
+    # What has a short form is said in it.
+    brief_errors: bool = False
+    # success, status, data, error and explanation beside the content, where there is no structured content.
+    envelope: bool = False
+    # `type: "text"` in the contents of resources, on the same revisions.
+    typed_contents: bool = False
+    # Schemas that say number for integer, and do not say that null is the same as nothing.
+    plain_schemas: bool = False
+
+    def uri(self, uri: str) -> str:
+        scheme, mark, rest = uri.partition("://")
+        return f"{self.schemes.get(scheme, scheme)}{mark}{rest}" if mark else uri
+
+    def known_as(self, schemes: Mapping[str, str]) -> dict[str, str]:
+        """The schemes that are understood and not listed: those of before, and what they stood for."""
+        moved = {name: self.schemes.get(listed, listed) for name, listed in schemes.items()} | self.schemes
+        return {name: listed for name, listed in moved.items() if name != listed}
+
+
+def shaped(offers: Iterable[Offered], shape: Shape) -> Iterator[Offered]:
+    """What a service offers, in this shape."""
+    found = list(offers)
+    names = _names([one for one in found if isinstance(one, Tool)], shape)
+    words = Words({old: new for tool, new in names.items() for old in (tool.name, *tool.aliases)})
+    # In the order in which the setting names them.
+    yield from (ShapedTool(tool, name, shape, words) for tool, name in names.items())
+    for offered in found:
+        if isinstance(offered, Tool):
+            continue
+        if isinstance(offered, Resource):
+            yield ShapedResource(offered, shape, words)
+        elif isinstance(offered, Completes):
+            yield Completes(shape.uri(offered.of), offered.argument, offered.completer)
+        else:
+            yield ShapedPrompt(offered, words)
+
+
+def _names(tools: list[Tool], shape: Shape) -> dict[Tool, str]:
+    """Which tools there are, and what each is called."""
+    if shape.tools is None:
+        return {tool: tool.name for tool in tools}
+    wanted = shape.tools if isinstance(shape.tools, dict) else {name: name for name in shape.tools}
+    by_name = {tool.name: tool for tool in tools}
+    for name in wanted.keys() - by_name.keys():
+        log.warning("there is no tool %r to be listed", name)
+    return {by_name[name]: checked_name(new) for name, new in wanted.items() if name in by_name}
+
+
+class Words:
+    """Texts that name tools, with the names that these have here."""
+
+    def __init__(self, names: Mapping[str, str]) -> None:
+        self._names = {old: new for old, new in names.items() if old != new and "." not in old}
+        choices = "|".join(re.escape(name) for name in sorted(self._names, key=len, reverse=True))
+        self._pattern = re.compile(rf"(?<![\w.-])(?:{choices})(?![\w-])") if choices else None
+
+    def __call__(self, text: str) -> str:
+        if self._pattern is None:
+            return text
+        return self._pattern.sub(lambda found: self._names[found[0]], text)
+
+    def schema(self, said: Any, *, plain: bool) -> Any:
+        """The same for the descriptions of a schema; and `plain`, its types in fewer words."""
+        if isinstance(said, list):
+            return [self.schema(one, plain=plain) for one in said]
+        if not isinstance(said, dict):
+            return said
+        if plain:
+            said = _plain(said)
+        return {
+            name: self(part) if name == "description" and isinstance(part, str) else self.schema(part, plain=plain)
+            for name, part in said.items()
+        }
+
+
+def _plain(schema: dict[str, Any]) -> dict[str, Any]:
+    """`["x", null]` with null as its default is x that may be left out; an integer is a number without a fraction."""
+    options = schema.get("anyOf")
+    if isinstance(options, list) and len(options) == 2 and {"type": "null"} in options and "default" in schema:
+        (kept,) = (one for one in options if one != {"type": "null"})
+        rest = {name: part for name, part in schema.items() if name != "anyOf" and (name != "default" or part)}
+        schema = {**kept, **rest}
+    if schema.get("type") == "integer":
+        schema = {**schema, "type": "number", "multipleOf": schema.get("multipleOf", 1)}
+    return schema
+
+
+class Said(CallToolResult, kw_only=True):
+    """A result with what a shape adds, and without what it leaves out."""
+
+    is_error: bool | UnsetType  # type: ignore[assignment]
+    success: bool | UnsetType = UNSET
+    status: str | UnsetType = UNSET
+    data: Any = UNSET
+    error: Any = UNSET
+    explanation: str | UnsetType | None = UNSET
+
+
+class ShapedTool(Tool):
+    """A tool under another name, whose results look otherwise."""
+
+    def __init__(self, tool: Tool, name: str, shape: Shape, words: Words) -> None:
+        vars(self).update(vars(tool))
+        self.name = name
+        self.aliases = tuple(one for one in (tool.name, *tool.aliases) if one != name)
+        said = tool.definition
+        self.definition = replace(
+            said,
+            name=name,
+            description=shape.descriptions.get(tool.name, words(said.description or "")) or None,
+            input_schema=words.schema(said.input_schema, plain=shape.plain_schemas),
+        )
+        self._tool, self._shape, self._words = copy(tool), shape, words
+        self._tool.argument_errors = shape.argument_errors
+
+    async def call(self, call: Call, params: CallToolParams, server: Server) -> Any:
+        call.failed = partial(self._failed, call, params)
+        try:
+            result = await self._tool.call(call, params, server)
+        except ProtocolError as refusal:
+            refusal.message = self._words(refusal.message)
+            raise
+        return self._said(result, call) if type(result) is CallToolResult else result
+
+    def _failed(self, call: Call, params: CallToolParams, said: CallToolResult, failure: BaseException) -> Any:
+        """What has stopped the body, as the door tells it."""
+        cause = failure.__context__
+        if isinstance(cause, ArgumentError):
+            error = _mistake(cause.problems[0], self.definition.input_schema, params)
+        else:
+            error = {"error_type": getattr(failure, "kind", None) or getattr(cause, "kind", "ToolExecutionError")}
+        return self._said(said, call, error)
+
+    def check(self, call: Call, params: CallToolParams, server: Server) -> None:
+        self._tool.check(call, params, server)
+
+    def _said(self, result: CallToolResult, call: Call, error: Mapping[str, Any] | None = None) -> Any:
+        about, revision = _about(result), call.revision or MODERN
+        if result.is_error:
+            result = replace(result, content=self._worded(result.content, about))
+        envelope = _envelope(result, {**about, **(error or {})}) if self._shape.envelope else {}
+        if envelope and revision > ENVELOPED_UNTIL:
+            if _asks_for_envelope(call):
+                meta = result.meta if isinstance(result.meta, dict) else {}
+                result = replace(result, meta={**meta, ENVELOPE: envelope})
+            envelope = {}
+        silent = self._shape.is_error == "failures" and not result.is_error
+        if not envelope and not silent:
+            return result
+        plain = translate.result(result, revision)
+        return Said(
+            content=plain.content,
+            structured_content=plain.structured_content,
+            is_error=UNSET if silent else result.is_error,
+            meta=plain.meta,
+            **envelope,
+        )
+
+    def _worded(self, content: list[Any], about: Mapping[str, Any]) -> list[Any]:
+        """The blocks of a failure, in the words that are wanted."""
+        if self._shape.brief_errors and isinstance(about.get("brief"), str):
+            content = [TextContent(text=about["brief"])]
+        texts = [at for at, one in enumerate(content) if isinstance(one, TextContent)]
+        said = list(content)
+        for at in texts:
+            prefix = self._shape.error_prefix if at == texts[0] else ""
+            said[at] = replace(content[at], text=prefix + self._words(content[at].text))
+        return said
+
+
+class _Asked(Struct, gc=False):
+    """The part of a request that says whether an envelope is wanted."""
+
+    meta: dict[str, Any] = field(default_factory=dict, name="_meta")
+
+
+def _asks_for_envelope(call: Call) -> bool:
+    # What cannot be read has been refused before.
+    return bool(call.params) and msgspec.json.decode(call.params, type=_Asked).meta.get(ENVELOPE) is True
+
+
+def _envelope(result: CallToolResult, error: Mapping[str, Any]) -> dict[str, Any]:
+    """On success it has no `error` at all: its published schema wants an object there."""
+    if not result.is_error:
+        return {"success": True, "status": "success", "data": _data(result), "explanation": None}
+    text = "\n".join(one.text for one in result.content if isinstance(one, TextContent))
+    message = error.get("message", text)
+    details = error.get("details", error.get("error_details"))
+    described = {
+        "error_type": error.get("error_type", "ToolExecutionError"),
+        "error_message": message,
+        "error_details": details,
+        "code": error.get("code", "ToolExecutionError"),
+        "message": message,
+        "details": details,
+    }
+    return {"success": False, "status": "failure", "data": None, "error": described, "explanation": None}
+
+
+def _about(result: CallToolResult) -> dict[str, Any]:
+    """What a failure says of itself to programs."""
+    about = result.meta.get(ERROR) if isinstance(result.meta, dict) else None
+    return about if isinstance(about, dict) else {}
+
+
+def _data(result: CallToolResult) -> Any:
+    """The structured content as an object, or nothing."""
+    if result.structured_content is UNSET:
+        return None
+    said = Raw(to_json(result.structured_content))
+    return said if bytes(said).startswith(b"{") else {"result": said}
+
+
+def _mistake(problem: Problem, schema: dict[str, Any], params: CallToolParams) -> dict[str, Any]:
+    """A wrong argument, in the types of JSON where it is the type that is wrong."""
+    details = {"path": problem.path, "expected": problem.expected, "received": problem.received}
+    message = problem.message
+    name = problem.path.removeprefix("arguments.")
+    wanted = list(dict.fromkeys(_types(schema.get("properties", {}).get(name, {}))))
+    given = _given(params, name)
+    if wanted and given is not None and given not in wanted:
+        expected = " or ".join(wanted)
+        details |= {"expected": expected, "received": given}
+        message = f"Invalid parameter: {name} must be {'an' if expected[0] in 'aeiou' else 'a'} {expected}"
+    return {"error_type": "ValidationError", "code": "InvalidParams", "message": message, "details": details}
+
+
+def _types(schema: dict[str, Any]) -> Iterator[str]:
+    for option in schema.get("anyOf", (schema,)):
+        kind = option.get("type")
+        if isinstance(kind, str) and kind != "null":
+            yield "number" if kind == "integer" else kind
+
+
+def _given(params: CallToolParams, name: str) -> str | None:
+    """The type of what was sent. It has been read before, and was JSON then."""
+    try:
+        sent = msgspec.json.decode(params.arguments)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(sent, dict) or name not in sent:
+        return None
+    kind = kind_of(sent[name])
+    return "number" if kind == "integer" else kind
+
+
+class TypedText(TextContents, tag_field="type", tag="text"):
+    """The text of a resource that says that it is text."""
+
+
+class ShapedResource(Resource):
+    """A resource under another URI, whose contents say what they are."""
+
+    def __init__(self, resource: Resource, shape: Shape, words: Words) -> None:
+        vars(self).update(vars(resource))
+        self.uri = shape.uri(resource.uri)
+        self.template = None if resource.template is None else Template(self.uri)
+        member = "uri" if self.template is None else "uri_template"
+        said = resource.definition
+        description = None if said.description is None else words(said.description)
+        self.definition = replace(said, **{member: self.uri}, description=description)
+        self._typed = shape.typed_contents
+
+    async def read(self, call: Call, params: ReadResourceParams, server: Server, values: Mapping[str, Any]) -> Any:
+        result = await super().read(call, params, server, values)
+        if self._typed and isinstance(result, ReadResourceResult) and (call.revision or MODERN) <= ENVELOPED_UNTIL:
+            return replace(result, contents=[_typed(one) for one in result.contents])
+        return result
+
+
+def _typed(contents: Any) -> Any:
+    if type(contents) is not TextContents:
+        return contents
+    return TypedText(uri=contents.uri, mime_type=contents.mime_type, text=contents.text)
+
+
+class ShapedPrompt(Prompt):
+    """A prompt whose texts name tools as they are listed here."""
+
+    def __init__(self, prompt: Prompt, words: Words) -> None:
+        vars(self).update(vars(prompt))
+        self._words = words
+
+    async def get(self, call: Call, params: GetPromptParams, server: Server) -> Any:
+        result = await super().get(call, params, server)
+        if not isinstance(result, GetPromptResult):
+            return result
+        return replace(result, messages=[self._worded(one) for one in result.messages])
+
+    def _worded(self, message: PromptMessage) -> PromptMessage:
+        block = message.content
+        if not isinstance(block, TextContent):
+            return message
+        return PromptMessage(message.role, replace(block, text=self._words(block.text)))
+
+
+def naming_unknown_tools(members: Mapping[str, Any]) -> Middleware:
+    """Around a server: the error for a tool that is not there says these things, too."""
+
+    def around(handler: Handler) -> Handler:
+        async def handle(call: Call) -> Any:
+            try:
+                return await handler(call)
+            except Unknown as failure:
+                if call.method == "tools/call":
+                    failure.data = {**failure.data, **members}
+                raise
+
+        return handle
+
+    return around

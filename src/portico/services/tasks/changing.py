@@ -1,0 +1,286 @@
+"""Making, changing and deleting, each within a Transaction.
+
+Whatever is refused is refused by raising: then nothing of it has happened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from msgspec import Struct
+from msgspec.structs import asdict, replace
+
+from portico.services.tasks import circles, records, texts, waiting
+from portico.services.tasks.claiming import same_worker
+from portico.services.tasks.errors import HasChildren, Invalid, NotNow, Over
+from portico.services.tasks.records import Item
+from portico.services.tasks.states import STATUSES, transition
+from portico.store.transaction import Transaction
+
+PRIORITY = 3
+MOST_DELETED = 10_000
+
+
+class Draft(Struct, frozen=True, kw_only=True):
+    """A task that is to be. 1 is the most urgent, 5 the least."""
+
+    description: str
+    parent_id: str | None = None
+    priority: int = PRIORITY
+    context: str = ""
+    blocked_by: Sequence[str] = ()
+
+
+class Changes(Struct, frozen=True, kw_only=True):
+    """What is to be another; None stays as it is. An empty parent is none, an empty text is empty."""
+
+    description: str | None = None
+    priority: int | None = None
+    status: str | None = None
+    context: str | None = None
+    result: str | None = None
+    parent_id: str | None = None
+
+
+class Deleted(Struct, frozen=True, kw_only=True):
+    """What is gone, or would be."""
+
+    ids: list[str]
+    # Children that moved up.
+    kept: list[str]
+    # Tasks that waited for what is gone, and wait for nothing any more.
+    unblocked: list[str]
+    dry_run: bool = False
+
+
+# Making
+
+
+def drafted(draft: Draft, id: str, now: int, who: str) -> Item:
+    return Item(
+        id=id,
+        parent_id=texts.id_in(draft.parent_id or "") or None,
+        description=texts.description(draft.description),
+        priority=_priority(draft.priority),
+        context=texts.longer(draft.context, "The context"),
+        created_by=who,
+        created_at=now,
+        updated_at=now,
+    )
+
+
+def create(tx: Transaction, item: Item, blocked_by: Sequence[str]) -> Item:
+    if item.parent_id is not None:
+        parent = records.get(tx, item.parent_id, lock=True)
+        waiting.fits_below(tx, item, parent)
+        item = replace(item, blocked=parent.blocked)
+    records.insert(tx, [item])
+    if item.parent_id is not None:
+        waiting.adopt(tx, item)
+    for blocker in dict.fromkeys(map(texts.id_in, blocked_by)):
+        waiting.block(tx, item, records.get(tx, blocker, lock=True))
+        circles.refuse_blocker(tx, item.id, blocker)
+    return item if not blocked_by else records.get(tx, item.id)
+
+
+# Changing
+
+
+def checked(changes: Changes) -> Changes:
+    """As it can be kept."""
+    if changes.status is not None and changes.status not in STATUSES:
+        raise Invalid(f"{changes.status[:40]!r} is no status. Use one of {', '.join(STATUSES)}.")
+    return replace(
+        changes,
+        description=None if changes.description is None else texts.description(changes.description),
+        priority=None if changes.priority is None else _priority(changes.priority),
+        context=None if changes.context is None else texts.longer(changes.context, "The context"),
+        result=None if changes.result is None else texts.longer(changes.result, "The result"),
+        parent_id=None if changes.parent_id is None else texts.id_in(changes.parent_id),
+    )
+
+
+def update(
+    tx: Transaction,
+    id: str,
+    changes: Changes,
+    *,
+    worker: str | None,
+    lease: int | None,
+    version: int | None,
+    now: int,
+    who: str,
+    reason: str,
+) -> Item:
+    before = records.expected(tx, id, version)
+    same_worker(before, worker)
+    after = replace(before, **_moved(tx, before, changes.status, worker or who or None, now))
+    fresh = {name: value for name, value in asdict(changes).items() if value is not None and name != "status"}
+    if fresh.get("parent_id") == "":
+        fresh["parent_id"] = None
+    elif "parent_id" in fresh:
+        records.get(tx, fresh["parent_id"], lock=True)
+    after = replace(after, **fresh)
+    if lease is not None:
+        if after.status != "in_progress":
+            raise Invalid("A lease is for a task that is in progress. Begin it with next_task or status in_progress.")
+        after = replace(after, lease_until=now + lease, worker=worker or after.worker)
+    if after == before:
+        return before
+    return _written(tx, before, replace(after, updated_at=now), _change(before, after), who=who, reason=reason)
+
+
+def complete(
+    tx: Transaction, id: str, result: str | None, *, worker: str | None, version: int | None, now: int, who: str
+) -> Item:
+    before = records.expected(tx, id, version)
+    same_worker(before, worker)
+    if before.status == "completed":
+        if result is None or result == before.result:
+            return before
+        raise NotNow(
+            f"The task {id} is completed already, with another result. update_task changes the result.",
+            brief=f"task is completed: {id}",
+            id=id,
+            status="completed",
+        )
+    fields = _moved(tx, before, "completed", worker, now)
+    after = replace(before, **fields, result=before.result if result is None else result, updated_at=now)
+    if worker is not None:
+        after = replace(after, worker=worker)
+    return _written(tx, before, after, "completed", who=who, reason="")
+
+
+def _moved(tx: Transaction, before: Item, status: str | None, worker: str | None, now: int) -> dict[str, Any]:
+    """What a new status brings with it, if it is a new one."""
+    if status is None or status == before.status:
+        return {}
+    fields = transition(before.id, before.status, status, now, worker)
+    waiting.allow(tx, before, status)
+    if status == "pending" and not before.is_open and before.parent_id is not None:
+        parent = records.get(tx, before.parent_id, lock=True)
+        if not parent.is_open:
+            raise Over(parent.id, parent.status, f"nothing open can be below it, and {before.id} is")
+    return fields
+
+
+def _written(tx: Transaction, before: Item, after: Item, change: str, *, who: str, reason: str) -> Item:
+    """Write it, and what it means for others; then look whether all of that may be."""
+    moved = before.parent_id != after.parent_id
+    saved = records.save(tx, before, after, change, who=who, reason=reason)
+    if moved and after.parent_id is not None:
+        circles.refuse_parent(tx, after.id, after.parent_id)
+        waiting.fits_below(tx, after, records.get(tx, after.parent_id, lock=True))
+    waiting.follow(tx, before, after)
+    return records.get(tx, saved.id) if moved else saved
+
+
+def _change(before: Item, after: Item) -> str:
+    """One word for the history."""
+    if before.status == after.status:
+        return "moved" if before.parent_id != after.parent_id else "updated"
+    if after.status == "pending":
+        return "reopened" if not before.is_open else "released"
+    return {"in_progress": "started", "completed": "completed", "failed": "failed"}[after.status]
+
+
+# Blockers
+
+
+def block(tx: Transaction, id: str, blocker: str, now: int, *, who: str) -> tuple[Item, bool]:
+    item, other = records.get(tx, id, lock=True), records.get(tx, blocker, lock=True)
+    if item.id == other.id:
+        circles.refuse_blocker(tx, id, blocker)
+    if not waiting.block(tx, item, other):
+        return item, False
+    circles.refuse_blocker(tx, id, blocker)
+    records.touch(tx, item, "blocker added", {"blocked_by": [None, blocker]}, now, who=who)
+    return records.get(tx, id), True
+
+
+def unblock(tx: Transaction, id: str, blocker: str, now: int, *, who: str) -> tuple[Item, bool]:
+    item, other = records.get(tx, id, lock=True), records.get(tx, blocker, lock=True)
+    if not waiting.unblock(tx, item, other):
+        return item, False
+    records.touch(tx, item, "blocker removed", {"blocked_by": [blocker, None]}, now, who=who)
+    return records.get(tx, id), True
+
+
+# Deleting
+
+
+def delete(
+    tx: Transaction,
+    id: str,
+    children: Literal["refuse", "delete", "keep"],
+    *,
+    version: int | None,
+    now: int,
+    who: str,
+    reason: str,
+) -> Deleted:
+    item = records.expected(tx, id, version)
+    below = waiting.below(tx, id, MOST_DELETED)
+    if below and children == "refuse":
+        raise HasChildren(id, below, len(below))
+    kept: list[str] = []
+    gone = [id]
+    if children == "keep":
+        kept = _moved_up(tx, item, now, who=who)
+    else:
+        gone += below
+    if len(gone) > MOST_DELETED:
+        raise Invalid(f"That would delete more than {MOST_DELETED:,} tasks at once. Delete parts of it first.")
+    found = records.fetch(tx, gone)
+    unblocked = _freed(tx, list(found.values()), now, who=who)
+    waiting.leave(tx, item)
+    # What is below first, so that the history of a plan reads from its leaves to its root.
+    records.remove(tx, [found[one] for one in reversed(gone)], now, who=who, reason=reason)
+    return Deleted(ids=gone, kept=kept, unblocked=unblocked)
+
+
+def _moved_up(tx: Transaction, item: Item, now: int, *, who: str) -> list[str]:
+    """Whatever waited for them, or they for it, did so through their parent already: no circle can come of it."""
+    children = records.which(tx, "parent_id = :id order by id for update", {"id": item.id})
+    for one in children:
+        after = replace(one, parent_id=item.parent_id, updated_at=now)
+        records.save(tx, one, after, "moved", who=who, reason=f"{item.id} was deleted")
+        waiting.follow(tx, one, after)
+    return [one.id for one in children]
+
+
+def _freed(tx: Transaction, gone: list[Item], now: int, *, who: str) -> list[str]:
+    """Take these off as blockers of others; which of those wait for nothing any more."""
+    leaving = {one.id for one in gone}
+    pairs = tx.all(
+        tuple[str, str],
+        "select item, blocker from work_item_blocker where blocker in :ids order by item",
+        {"ids": list(leaving)},
+    )
+    open_ones = {one.id for one in gone if one.status != "completed"}
+    before = records.fetch(tx, [item for item, _ in pairs if item not in leaving])
+    for item, blocker in pairs:
+        if item in leaving:
+            continue
+        current = records.get(tx, item, lock=True)
+        records.touch(
+            tx,
+            current,
+            "blocker removed",
+            {"blocked_by": [blocker, None]},
+            now,
+            who=who,
+            reason=f"{blocker} was deleted",
+        )
+        if blocker in open_ones:
+            waiting.count_blockers(tx, [item], -1)
+    tx.run("delete from work_item_blocker where blocker in :ids", {"ids": list(leaving)})
+    after = records.fetch(tx, list(before))
+    return [id for id, one in after.items() if before[id].blocked and not one.blocked and one.is_open]
+
+
+def _priority(number: int) -> int:
+    if not 1 <= number <= 5:
+        raise Invalid(f"{number} is no priority: 1 is the most urgent, 5 the least.")
+    return number

@@ -1,0 +1,194 @@
+"""What can go wrong here, drawn before it is written.
+
+```
+Trouble                  everything this service says no with; its text is written for whoever asked
+├── NoSuchTask           task_not_found
+├── Invalid              validation_error: an argument that cannot be meant
+├── NotNow               what is asked does not go with how the tasks stand
+│   ├── IllegalTransition    illegal_transition
+│   ├── Waits                waiting: for blockers or children
+│   ├── Circle               circle: tasks would wait for one another
+│   ├── Over                 over: it is completed or has failed, and takes nothing new
+│   ├── HasChildren          has_children: what is to become of them?
+│   ├── Taken                taken: another worker has it
+│   └── VersionConflict      version_conflict: somebody else was quicker
+├── ReadOnly             read_only
+└── StorageFailed        storage_error
+```
+
+`brief` says the same in a few words, for clients that were written for another server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from portico.wire.errors import ToolError
+
+LONGEST_QUOTE = 80
+
+
+class Trouble(ToolError):
+    """Everything this service says no with."""
+
+    code: ClassVar[str] = "internal_error"
+    # One of the eight words that contracts have for errors.
+    kind: ClassVar[str] = "ToolExecutionError"
+    # Whether the same call may work in a moment.
+    retryable: bool = False
+
+    def __init__(self, message: str, *, brief: str = "", **details: Any) -> None:
+        super().__init__(message)
+        self.brief = brief or message
+        self.details = details
+
+    def described(self) -> dict[str, Any]:
+        """The same for a program."""
+        return {
+            "code": self.code,
+            "error_type": self.kind,
+            "retryable": self.retryable,
+            "brief": self.brief,
+            **self.details,
+        }
+
+
+class NoSuchTask(Trouble):
+    code, kind = "task_not_found", "ResourceNotFound"
+
+    def __init__(self, id: str, why: str = "") -> None:
+        shown = id[:LONGEST_QUOTE]
+        super().__init__(
+            f"There is no task {shown!r}{why}. list_tasks says which there are.",
+            brief=f"task not found: {shown}",
+            id=shown,
+        )
+
+
+class Invalid(Trouble):
+    code, kind = "validation_error", "ValidationError"
+
+
+class NotNow(Trouble):
+    code = "not_now"
+
+
+class IllegalTransition(NotNow):
+    code = "illegal_transition"
+
+    def __init__(self, id: str, before: str, after: str, legal: Sequence[str]) -> None:
+        super().__init__(
+            f"The task {id} is {before} and cannot become {after}. From {before} it can become {_either(legal)}.",
+            brief=f"illegal transition: {before} to {after}",
+            id=id,
+            status=before,
+            legal=list(legal),
+        )
+
+
+class Waits(NotNow):
+    code = "waiting"
+
+    def __init__(self, id: str, wanted: str, blockers: Sequence[str], children: Sequence[str]) -> None:
+        said = []
+        if blockers:
+            said.append(
+                f"It waits for {_some(blockers)}: complete that first, or take the blocker off with remove_blocker."
+            )
+        if children:
+            said.append(f"Its children are not over: {_some(children)}. Complete, fail or delete them first.")
+        super().__init__(
+            f"The task {id} cannot become {wanted} yet. {' '.join(said)}",
+            brief=f"task is waiting: {id}",
+            id=id,
+            blockers=list(blockers),
+            children=list(children),
+        )
+
+
+class Circle(NotNow):
+    code = "circle"
+
+    def __init__(self, path: Sequence[str]) -> None:
+        shown = list(path) if len(path) <= 10 else [*path[:5], "…", *path[-4:]]
+        said = f"Refused: these tasks would wait for one another for ever: {' → '.join(shown)}."
+        if len(set(path)) == 1:
+            said = f"Refused: the task {path[0]} cannot wait for itself, nor be a part of itself."
+        super().__init__(
+            f"{said} (A task waits for its blockers, for its children, and for the blockers of what it is a part of.)",
+            brief=f"cycle: {' -> '.join(shown)}",
+            path=list(path),
+        )
+
+
+class Over(NotNow):
+    code = "over"
+
+    def __init__(self, id: str, status: str, wanted: str) -> None:
+        super().__init__(
+            f"The task {id} is {status}, so {wanted}. Reopen it first: update_task with status pending.",
+            brief=f"task is {status}: {id}",
+            id=id,
+            status=status,
+        )
+
+
+class HasChildren(NotNow):
+    code = "has_children"
+
+    def __init__(self, id: str, children: Sequence[str], count: int) -> None:
+        super().__init__(
+            f"The task {id} has {count:,} tasks below it ({_some(children)}). Say what becomes of them: "
+            "children=delete deletes them too, children=keep moves them up to where this task was.",
+            brief=f"task has children: {id}",
+            id=id,
+            children=list(children),
+            count=count,
+        )
+
+
+class Taken(NotNow):
+    code, kind = "taken", "PermissionError"
+
+    def __init__(self, id: str, holder: str, worker: str) -> None:
+        super().__init__(
+            f"The task {id} is with {holder!r} now, not with {worker!r}. A claim ends with its lease; next_task gives "
+            "another task.",
+            brief=f"task is claimed by another worker: {id}",
+            id=id,
+            worker=holder,
+        )
+
+
+class VersionConflict(NotNow):
+    code = "version_conflict"
+
+    def __init__(self, id: str, expected: int, found: int) -> None:
+        super().__init__(
+            f"The task {id} is at version {found}, and version {expected} was expected: somebody changed it since. "
+            "Read it with get_task and try again with its version.",
+            brief=f"version conflict: {id}",
+            id=id,
+            expected=expected,
+            found=found,
+        )
+
+
+class ReadOnly(Trouble):
+    code, kind = "read_only", "PermissionError"
+
+    def __init__(self) -> None:
+        super().__init__("These tasks are read-only: they can be looked at, and not changed.", brief="read-only")
+
+
+class StorageFailed(Trouble):
+    code = "storage_error"
+
+
+def _either(words: Sequence[str]) -> str:
+    return " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+
+
+def _some(ids: Sequence[str], most: int = 5) -> str:
+    return ", ".join(ids[:most]) + (", …" if len(ids) > most else "")

@@ -1,0 +1,333 @@
+"""Everything that can be done with work items, for whoever has a database; nothing here knows of any protocol.
+
+async with Database(url) as database:
+    items = WorkItems(database)
+    await items.open()
+    made = await items.create(Draft(description="Fix the parser"))
+    mine = await items.next("ann", lease=600)
+    await items.complete(mine.id, "It was a missing comma", worker="ann")
+
+Each change is one transaction: it happens wholly, or it is refused and nothing has changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from portico.services.tasks import changing, claiming, listing, moments, records, texts, waiting
+from portico.services.tasks.changing import Changes, Deleted, Draft
+from portico.services.tasks.errors import Invalid, NoSuchTask, StorageFailed
+from portico.services.tasks.ids import Ids
+from portico.services.tasks.listing import Page, Tree, Wanted
+from portico.services.tasks.records import Event, Item
+from portico.services.tasks.texts import id_in
+from portico.store.database import Database
+from portico.store.errors import Conflict, ConnectionLost, DiskFailed, Locked, StoreError
+from portico.store.transaction import Transaction
+
+T = TypeVar("T")
+
+MIGRATIONS = Path(__file__).parent / "migrations"
+# Not "tasks", which are the protocol's.
+HISTORY = "work_items"
+LOCK = "portico work items"
+LONGEST_LEASE = 30 * 86_400
+MOST_OF_HISTORY = 1000
+MOST_SHOWN = 100
+# Somebody else is at it, or something is gone that will be back: the same call works later.
+_PASSING = (Locked, Conflict, ConnectionLost, DiskFailed)
+
+
+class Waiting(Struct, frozen=True, kw_only=True):
+    """What a task waits for, and what waits for it."""
+
+    item: Item
+    blocked_by: list[Item]
+    # Of what it is a part of.
+    inherited: list[Item]
+    blocks: list[Item]
+
+
+class Counts(Struct, frozen=True, kw_only=True):
+    pending: int
+    in_progress: int
+    completed: int
+    failed: int
+    ready: int
+    blocked: int
+
+
+class Past(Struct, frozen=True, kw_only=True):
+    """What was done to a task. There is no item if it was deleted."""
+
+    item: Item | None
+    events: list[Event]
+
+
+class WorkItems:
+    def __init__(self, database: Database, *, ids: Ids | None = None, clock: Callable[[], int] = moments.now) -> None:
+        self.database = database
+        self._clock = clock
+        self._ids = ids or Ids(clock)
+
+    async def open(self) -> None:
+        await self.database.migrate(HISTORY, MIGRATIONS)
+
+    async def read(self, fn: Callable[[Transaction], T]) -> T:
+        try:
+            return await self.database.read(fn)
+        except StoreError as failure:
+            raise _failed(failure) from failure
+
+    async def _write(self, fn: Callable[[Transaction], T], *, alone: bool = True) -> T:
+        """`alone`: no other such change happens meanwhile, in any process. That is how SQLite always is; PostgreSQL
+        would otherwise let two changes pass each other that each look right and together are not."""
+
+        def write(tx: Transaction) -> T:
+            if alone:
+                tx.lock(LOCK)
+            return fn(tx)
+
+        try:
+            return await self.database.write(write, isolation="read committed")
+        except StoreError as failure:
+            raise _failed(failure) from failure
+
+    # Making
+
+    async def create(self, draft: Draft, *, who: str = "") -> Item:
+        item = changing.drafted(draft, self._ids.make(), self._clock(), who)
+        # What hangs together with nothing cannot get in anybody's way.
+        alone = draft.parent_id is not None or bool(draft.blocked_by)
+        return await self._write(lambda tx: changing.create(tx, item, draft.blocked_by), alone=alone)
+
+    async def create_all(self, drafts: Sequence[Draft], *, who: str = "") -> list[Item]:
+        """Many in one transaction."""
+        made = [(changing.drafted(one, self._ids.make(), self._clock(), who), one.blocked_by) for one in drafts]
+        return await self._write(lambda tx: [changing.create(tx, *one) for one in made])
+
+    # Looking
+
+    async def id(self, text: str) -> str:
+        """The id that is meant by a part of one."""
+        return await self.read(lambda tx: records.named(tx, text))
+
+    async def get(self, id: str) -> Item:
+        return await self.read(lambda tx: records.get(tx, id_in(id)))
+
+    async def page(self, wanted: Wanted, *, limit: int = 50, cursor: str | None = None) -> Page:
+        def look(tx: Transaction) -> Page:
+            if wanted.parent_id:
+                records.get(tx, wanted.parent_id)
+            return listing.page(tx, wanted, limit, cursor)
+
+        return await self.read(look)
+
+    async def ready(self, limit: int = 50) -> list[Item]:
+        return await self.read(lambda tx: listing.ready(tx, limit))
+
+    async def ended(self, status: str, *, within: float, limit: int = 50) -> list[Item]:
+        """What was completed or failed within so many seconds."""
+        since = self._clock() - int(within * moments.SECOND)
+        return await self.read(lambda tx: listing.ended(tx, status, since, limit))
+
+    async def tree(self, id: str | None = None, *, open_only: bool = False) -> Tree:
+        return await self.read(lambda tx: listing.tree(tx, None if id is None else id_in(id), open_only=open_only))
+
+    async def waiting(self, id: str) -> Waiting:
+        def look(tx: Transaction) -> Waiting:
+            item = records.get(tx, id_in(id))
+            own, above = waiting.blockers(tx, item.id), waiting.ancestors(tx, item.parent_id)
+            others = [one for parent in above for one in waiting.blockers(tx, parent)]
+            blocks = waiting.blocks(tx, item.id, MOST_SHOWN)
+            found = records.fetch(tx, [*own, *others, *blocks])
+            return Waiting(
+                item=item,
+                blocked_by=[found[one] for one in own],
+                inherited=[found[one] for one in dict.fromkeys(others)][:MOST_SHOWN],
+                blocks=[found[one] for one in blocks],
+            )
+
+        return await self.read(look)
+
+    async def blockers(self, ids: Sequence[str]) -> dict[str, list[str]]:
+        return await self.read(lambda tx: {id: waiting.blockers(tx, id) for id in ids})
+
+    async def history(self, id: str, limit: int = 50) -> Past:
+        """Also of a task that is gone."""
+        if not 1 <= limit <= MOST_OF_HISTORY:
+            raise Invalid(f"limit is 1 to {MOST_OF_HISTORY:,}.")
+
+        def look(tx: Transaction) -> Past:
+            item = records.fetch(tx, [id_in(id)]).get(id_in(id))
+            events = records.history(tx, id_in(id), limit)
+            if item is None and not events:
+                raise NoSuchTask(id)
+            return Past(item=item, events=events)
+
+        return await self.read(look)
+
+    async def counts(self) -> Counts:
+        def look(tx: Transaction) -> Counts:
+            by_status = {
+                status: listing.count(tx, Wanted(status=status))
+                for status in ("pending", "in_progress", "completed", "failed")
+            }
+            ready, blocked = listing.count(tx, Wanted(ready=True)), listing.count(tx, Wanted(blocked=True))
+            return Counts(**by_status, ready=ready, blocked=blocked)
+
+        return await self.read(look)
+
+    # Changing
+
+    async def update(
+        self,
+        id: str,
+        changes: Changes,
+        *,
+        worker: str | None = None,
+        lease: float | None = None,
+        expected_version: int | None = None,
+        who: str = "",
+        reason: str = "",
+    ) -> Item:
+        """`worker` is who says it is theirs; with `lease` its claim lasts so many seconds from now on."""
+        change = partial(
+            changing.update,
+            id=id_in(id),
+            changes=changing.checked(changes),
+            worker=texts.name(worker),
+            lease=_lease(lease),
+            version=expected_version,
+            now=self._clock(),
+            who=who,
+            reason=texts.bounded(texts.whole(reason), "The reason", texts.LONGEST_DESCRIPTION),
+        )
+        return await self._write(change)
+
+    async def complete(
+        self,
+        id: str,
+        result: str | None = None,
+        *,
+        worker: str | None = None,
+        expected_version: int | None = None,
+        who: str = "",
+    ) -> Item:
+        """Completed once, it stays as it is: to say so again is no mistake, unless the result is another."""
+        said = None if result is None else texts.longer(result, "The result")
+        return await self._write(
+            partial(
+                changing.complete,
+                id=id_in(id),
+                result=said,
+                worker=texts.name(worker),
+                version=expected_version,
+                now=self._clock(),
+                who=who,
+            )
+        )
+
+    async def delete(
+        self,
+        id: str,
+        *,
+        children: Literal["refuse", "delete", "keep"] = "refuse",
+        dry_run: bool = False,
+        expected_version: int | None = None,
+        who: str = "",
+        reason: str = "",
+    ) -> Deleted:
+        delete = partial(
+            changing.delete,
+            id=id_in(id),
+            children=children,
+            version=expected_version,
+            now=self._clock(),
+            who=who,
+            reason=reason,
+        )
+        if not dry_run:
+            return await self._write(delete)
+        try:
+            await self._write(partial(_rehearsed, delete))
+        except _Rehearsed as done:
+            return done.deleted
+        raise AssertionError("a rehearsal has no other end")
+
+    async def block(self, id: str, blocker: str, *, who: str = "") -> tuple[Item, bool]:
+        """Have a task wait for another; whether it did not already."""
+        return await self._write(
+            lambda tx: changing.block(tx, id_in(id), id_in(blocker), self._clock(), who=who),
+        )
+
+    async def unblock(self, id: str, blocker: str, *, who: str = "") -> tuple[Item, bool]:
+        return await self._write(
+            lambda tx: changing.unblock(tx, id_in(id), id_in(blocker), self._clock(), who=who),
+        )
+
+    # Working
+
+    async def next(self, worker: str, *, lease: float | None = None, who: str = "") -> Item | None:
+        """The most urgent task that can be begun, and of these the oldest, claimed for this worker alone."""
+        name, length = texts.name(worker), _lease(lease)
+        if name is None:
+            raise Invalid("Who is to work on it? A worker needs a name.")
+        return await self._write(lambda tx: claiming.claim(tx, name, self._clock(), length, who=who), alone=False)
+
+    async def take_back(self) -> list[Item]:
+        """What workers did not finish before their leases ended is pending again."""
+        end = await self.next_end()
+        if end is None or end > self._clock():
+            return []
+        return await self._write(lambda tx: claiming.take_back(tx, self._clock()), alone=False)
+
+    async def next_end(self) -> int | None:
+        """When the first lease ends, in milliseconds."""
+        return await self.read(claiming.next_end)
+
+
+class _Rehearsed(Exception):
+    """Undoes a transaction that was only to be looked at."""
+
+    def __init__(self, deleted: Deleted) -> None:
+        self.deleted = deleted
+
+
+def _rehearsed(delete: Callable[[Transaction], Deleted], tx: Transaction) -> Any:
+    raise _Rehearsed(replace(delete(tx), dry_run=True))
+
+
+def _lease(seconds: float | None) -> int | None:
+    if seconds is None:
+        return None
+    if not 1 <= seconds <= LONGEST_LEASE:
+        raise Invalid(f"A lease is 1 to {LONGEST_LEASE:,} seconds.")
+    return int(seconds * moments.SECOND)
+
+
+def _failed(failure: StoreError) -> StorageFailed:
+    """What the store says names paths and servers, which are none of a client's business."""
+    words = _WORDS.get(type(failure).__name__, "the storage failed")
+    trouble = StorageFailed(f"The tasks could not be stored or read: {words}.", brief=f"storage failed: {words}")
+    trouble.retryable = isinstance(failure, _PASSING)
+    return trouble
+
+
+_WORDS = {
+    "Locked": "another process has held the storage for too long",
+    "Conflict": "somebody else was changing the same tasks; try again",
+    "ConnectionLost": "the storage cannot be reached",
+    "OutcomeUnknown": "the storage went away while writing; look whether it is there before trying again",
+    "DiskFull": "there is no room on the disk",
+    "DiskFailed": "the disk failed",
+    "ReadOnly": "the storage is read-only",
+    "Damaged": "the storage is damaged",
+    "DatabaseClosed": "the storage is closed",
+}

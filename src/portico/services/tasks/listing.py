@@ -1,0 +1,194 @@
+"""Lists: which tasks, in which order, a page at a time; and trees.
+
+The order is the most urgent first, and of these the newest. A cursor is the place of the last task of a page, not a
+number of tasks: what is added or deleted meanwhile neither hides a task nor shows one twice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from portico.services.tasks import records, texts
+from portico.services.tasks.errors import Invalid
+from portico.services.tasks.ids import is_id
+from portico.services.tasks.records import Item
+from portico.services.tasks.states import STATUSES
+from portico.store.transaction import Transaction
+
+MOST_LISTED = 1000
+MOST_IN_TREE = 1000
+LONGEST_CURSOR = 200
+# Of a number that is only said, not gone through.
+MOST_COUNTED = 100_000
+_OPEN = "status in ('pending', 'in_progress')"
+
+
+class Wanted(Struct, frozen=True, kw_only=True):
+    """What a list is asked for. An empty parent is: those that have none."""
+
+    status: str | None = None
+    parent_id: str | None = None
+    query: str | None = None
+    blocked: bool | None = None
+    ready: bool = False
+    open: bool = False
+
+    def where(self) -> tuple[str, dict[str, Any]]:
+        parts: list[str] = []
+        values: dict[str, Any] = {}
+        if self.status is not None:
+            if self.status not in STATUSES:
+                raise Invalid(f"{self.status[:40]!r} is no status. Use one of {', '.join(STATUSES)}.")
+            # A word of ours by now, and the planner sees that an index with the same word will do.
+            parts.append(f"status = '{self.status}'")
+        if self.parent_id is not None:
+            parts.append("parent_id = :parent" if self.parent_id else "parent_id is null")
+            values |= {"parent": self.parent_id} if self.parent_id else {}
+        if self.blocked is not None:
+            parts.append(f"blocked = true and {_OPEN}" if self.blocked else f"(blocked = false or not {_OPEN})")
+        if self.open:
+            parts.append(_OPEN)
+        if self.ready:
+            parts.append("status = 'pending' and blocked = false and children_open = 0")
+        for number, pattern in enumerate(texts.patterns(self.query or "")):
+            parts.append(f"words like :word{number} escape '\\'")
+            values[f"word{number}"] = pattern
+        return " and ".join(parts) or "true", values
+
+
+class Page(Struct, frozen=True):
+    items: list[Item]
+    # Where to go on, if there are more.
+    cursor: str | None
+
+
+def page(tx: Transaction, wanted: Wanted, limit: int, cursor: str | None = None) -> Page:
+    if not 1 <= limit <= MOST_LISTED:
+        raise Invalid(f"limit is 1 to {MOST_LISTED:,}.")
+    condition, values = wanted.where()
+    if cursor is not None:
+        values["priority"], values["last"] = _opened(cursor, wanted)
+        condition += " and (priority > :priority or (priority = :priority and id < :last))"
+    found = records.which(
+        tx,
+        f"{condition} order by priority, id desc limit cast(:limit as bigint)",
+        {**values, "limit": limit + 1},
+    )
+    last = found[limit - 1] if len(found) > limit else None
+    return Page(found[:limit], None if last is None else _sealed(last, wanted))
+
+
+def ready(tx: Transaction, limit: int) -> list[Item]:
+    """In the order in which `next_task` gives them out."""
+    condition, values = Wanted(ready=True).where()
+    return records.which(
+        tx, f"{condition} order by priority, id limit cast(:limit as bigint)", {**values, "limit": limit}
+    )
+
+
+def ended(tx: Transaction, status: str, since: int, limit: int) -> list[Item]:
+    """What was completed or failed since a moment, the latest first."""
+    # Hence the `||`: without it SQLite takes the index of the status, and sorts all that ever ended.
+    return records.which(
+        tx,
+        "completed_at >= :since and status || '' = :status order by completed_at desc limit cast(:limit as bigint)",
+        {"since": since, "status": status, "limit": limit},
+    )
+
+
+def count(tx: Transaction, wanted: Wanted) -> int:
+    """How many there are, as far as anybody counts."""
+    condition, values = wanted.where()
+    return tx.one(
+        int,
+        f"select count(*) from (select 1 from work_item where {condition} limit cast(:most as bigint)) counted",
+        {**values, "most": MOST_COUNTED},
+    )
+
+
+def _sealed(last: Item, wanted: Wanted) -> str:
+    return urlsafe_b64encode(msgspec.json.encode((_asked(wanted), last.priority, last.id))).decode().rstrip("=")
+
+
+def _opened(cursor: str, wanted: Wanted) -> tuple[int, str]:
+    """One answer for every way in which a cursor can be wrong."""
+    try:
+        if len(cursor) > LONGEST_CURSOR:
+            raise ValueError
+        data = urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
+        asked, priority, id = msgspec.json.decode(data, type=tuple[str, int, str])
+        if asked == _asked(wanted) and 1 <= priority <= 5 and is_id(id):
+            return priority, id
+    except (ValueError, msgspec.MsgspecError):
+        pass
+    raise Invalid(
+        "The cursor was not given for this list. Repeat the call with the same arguments and the nextCursor of its "
+        "last page, or begin without a cursor."
+    )
+
+
+def _asked(wanted: Wanted) -> str:
+    return hashlib.sha256(msgspec.json.encode(wanted)).hexdigest()[:12]
+
+
+# Trees
+
+
+class Node(Struct, frozen=True):
+    item: Item
+    depth: int
+    blocked_by: list[str]
+
+
+class Tree(Struct, frozen=True):
+    # A task before what is below it.
+    nodes: list[Node]
+    # Whether there is more than is shown.
+    cut: bool
+
+
+def tree(tx: Transaction, id: str | None, *, open_only: bool = False, most: int = MOST_IN_TREE) -> Tree:
+    """A task and everything below it; without an id, everything there is."""
+    only = f" and {_OPEN}" if open_only else ""
+    level = [records.get(tx, id)] if id is not None else _level(tx, f"parent_id is null{only}", {}, most)
+    found: dict[str, Item] = {}
+    below: dict[str | None, list[Item]] = {None: level}
+    while level:
+        found |= {one.id: one for one in level}
+        if len(found) > most:
+            break
+        parents = [one.id for one in level]
+        level = _level(tx, f"parent_id in :ids{only}", {"ids": parents}, most)
+        for one in level:
+            below.setdefault(one.parent_id, []).append(one)
+    nodes = list(_walked(below, None, 0))[:most]
+    blockers = _blockers(tx, [one.id for one, _ in nodes])
+    shown = [Node(one, depth, blockers.get(one.id, [])) for one, depth in nodes]
+    return Tree(shown, len(found) > len(nodes))
+
+
+def _level(tx: Transaction, condition: str, values: dict[str, Any], most: int) -> list[Item]:
+    return records.which(
+        tx, f"{condition} order by priority, id limit cast(:most as bigint)", {**values, "most": most + 1}
+    )
+
+
+def _walked(below: dict[str | None, list[Item]], parent: str | None, depth: int) -> list[tuple[Item, int]]:
+    found: list[tuple[Item, int]] = []
+    for one in below.get(parent, ()):
+        found.append((one, depth))
+        found += _walked(below, one.id, depth + 1)
+    return found
+
+
+def _blockers(tx: Transaction, ids: list[str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    sql = "select item, blocker from work_item_blocker where item in :ids order by item, blocker"
+    for item, blocker in tx.all(tuple[str, str], sql, {"ids": ids}):
+        found.setdefault(item, []).append(blocker)
+    return found

@@ -1,0 +1,256 @@
+"""The rows: a work item as it is kept, what was done to it, and the statements that read and write them.
+
+All of these are functions of a Transaction. What a change means for others, whoever waits for it, is in `waiting.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from portico.services.tasks import texts
+from portico.services.tasks.errors import Invalid, NoSuchTask, VersionConflict
+from portico.services.tasks.ids import PREFIX, is_id
+from portico.store.rows import to_json
+from portico.store.transaction import Transaction
+
+TOPIC = "work_item"
+# Of more at once, only that there was something.
+MOST_TOLD = 100
+COLUMNS = (
+    "id", "parent_id", "description", "status", "priority", "context", "result", "worker", "lease_until",
+    "blockers_open", "children_open", "blocked", "version", "created_by", "created_at", "started_at", "completed_at",
+    "updated_at",
+)  # fmt: skip
+# What is counted, and belongs to no version.
+COUNTED = ("blockers_open", "children_open", "blocked")
+LISTED = ", ".join(COLUMNS)
+_SELECT = f"select {LISTED} from work_item"
+
+
+class Item(Struct, frozen=True, kw_only=True):
+    """A work item. Moments are milliseconds."""
+
+    id: str
+    parent_id: str | None = None
+    description: str
+    status: str = "pending"
+    priority: int = 3
+    context: str = ""
+    result: str = ""
+    worker: str | None = None
+    lease_until: int | None = None
+    # Blockers that are not completed, children that are not over.
+    blockers_open: int = 0
+    children_open: int = 0
+    # Whether it, or anything that it is a part of, has a blocker that is not completed.
+    blocked: bool = False
+    version: int = 1
+    created_by: str = ""
+    created_at: int
+    started_at: int | None = None
+    completed_at: int | None = None
+    updated_at: int
+
+    @property
+    def is_open(self) -> bool:
+        return self.status in ("pending", "in_progress")
+
+    @property
+    def is_ready(self) -> bool:
+        """As the index of what can be begun has it."""
+        return self.status == "pending" and not self.blocked and self.children_open == 0
+
+    @property
+    def lists(self) -> set[str]:
+        """Where it is to be found."""
+        found = {self.status}
+        if self.is_ready:
+            found.add("ready")
+        if self.blocked and self.is_open:
+            found.add("blocked")
+        return found
+
+
+class Event(Struct, frozen=True, kw_only=True):
+    """One change: the version it made, who made it, and of each field what it was and what it is."""
+
+    item: str
+    version: int
+    change: str
+    at: int
+    who: str
+    reason: str
+    fields: dict[str, list[Any]]
+
+
+# Writing
+
+
+def insert(tx: Transaction, items: Sequence[Item]) -> None:
+    names, marks = ", ".join(COLUMNS), ", ".join(f":{one}" for one in COLUMNS)
+    rows = [{**msgspec.structs.asdict(one), "words": words(one)} for one in items]
+    tx.many(f"insert into work_item ({names}, words) values ({marks}, :words)", rows)
+    tell(tx, items)
+
+
+def words(item: Item) -> str:
+    return texts.folded(f"{item.description}\n{item.context}")
+
+
+def save(tx: Transaction, before: Item, after: Item, change: str, *, who: str = "", reason: str = "") -> Item:
+    """Write what is another now, and that it was changed; the item with its new version."""
+    changed = [name for name in COLUMNS if getattr(before, name) != getattr(after, name) and name not in COUNTED]
+    values = {name: getattr(after, name) for name in changed}
+    if {"description", "context"} & set(changed):
+        values["words"] = words(after)
+    after = replace(after, version=before.version + 1)
+    settings = ", ".join(f"{name} = :{name}" for name in values)
+    tx.run(
+        f"update work_item set {settings}, version = :version where id = :id",
+        {**values, "version": after.version, "id": after.id},
+    )
+    fields = {name: [getattr(before, name), getattr(after, name)] for name in changed if name != "updated_at"}
+    note(tx, after, change, fields, who=who, reason=reason)
+    tell(tx, [before, after])
+    return after
+
+
+def touch(
+    tx: Transaction, item: Item, change: str, fields: dict[str, list[Any]], now: int, *, who: str, reason: str = ""
+) -> Item:
+    """A change that is not in its own row, such as a blocker."""
+    after = replace(item, version=item.version + 1, updated_at=now)
+    tx.run(
+        "update work_item set version = :version, updated_at = :now where id = :id",
+        {"version": after.version, "now": now, "id": item.id},
+    )
+    note(tx, after, change, fields, who=who, reason=reason)
+    tell(tx, [after])
+    return after
+
+
+def note(
+    tx: Transaction, item: Item, change: str, fields: dict[str, list[Any]], *, who: str, reason: str, at: int = 0
+) -> None:
+    tx.run(
+        "insert into work_item_event (item, version, change, at, who, reason, fields) "
+        "values (:item, :version, :change, :at, :who, :reason, :fields)",
+        {
+            "item": item.id,
+            "version": item.version,
+            "change": change,
+            "at": at or item.updated_at,
+            "who": who,
+            "reason": reason,
+            "fields": to_json(fields),
+        },
+    )
+
+
+def remove(tx: Transaction, items: Sequence[Item], now: int, *, who: str, reason: str) -> None:
+    """For good, except for the history; its last entry says what it was."""
+    for one in items:
+        was = {name: [value, None] for name, value in msgspec.structs.asdict(one).items() if name not in COUNTED}
+        last = replace(one, version=one.version + 1)
+        note(tx, last, "deleted", was, who=who, reason=reason, at=now)
+    tx.run("delete from work_item where id in :ids", {"ids": [one.id for one in items]})
+    tell(tx, items)
+
+
+def tell(tx: Transaction, items: Iterable[Item], also: Sequence[str] = ()) -> None:
+    """Tell whoever watches: of each its id and the lists where it is, or was. Of very many at once, that there are."""
+    told: dict[str, set[str]] = {}
+    for one in items:
+        told.setdefault(one.id, set(also)).update(one.lists)
+    for id, lists in list(told.items())[:MOST_TOLD]:
+        tx.publish(TOPIC, " ".join([id, *sorted(lists)]))
+    if len(told) > MOST_TOLD:
+        tx.publish(TOPIC)
+
+
+# Reading
+
+
+def get(tx: Transaction, id: str, *, lock: bool = False) -> Item:
+    """With `lock`, nobody else changes it until the end of the transaction."""
+    found = tx.maybe(Item, f"{_SELECT} where id = :id{' for update' if lock else ''}", {"id": id})
+    if found is None:
+        raise NoSuchTask(id)
+    return found
+
+
+def expected(tx: Transaction, id: str, version: int | None) -> Item:
+    """To be changed: at this version, if one is expected."""
+    found = get(tx, id, lock=True)
+    if version is not None and version != found.version:
+        raise VersionConflict(found.id, version, found.version)
+    return found
+
+
+def named(tx: Transaction, text: str) -> str:
+    """The id that is meant by an id, its beginning or its end, as people type them. Only one may be like that."""
+    text = texts.id_in(text)
+    if is_id(text):
+        return text
+    part = text.removeprefix(PREFIX).lower()
+    if not part.isalnum() or not part.isascii():
+        raise NoSuchTask(text)
+    found = _beginning(tx, part) if text.startswith(PREFIX) else list({*_beginning(tx, part), *_ending(tx, part)})
+    if len(found) > 1:
+        raise Invalid(f"More than one task begins or ends with {text!r}. Give more of its id.", some=sorted(found)[:5])
+    if not found:
+        raise NoSuchTask(text)
+    return found[0]
+
+
+def _beginning(tx: Transaction, part: str, most: int = 2) -> list[str]:
+    return tx.all(
+        str,
+        "select id from work_item where id >= :first and id < :last order by id limit cast(:most as bigint)",
+        {"first": f"{PREFIX}{part}", "last": f"{PREFIX}{part}~", "most": most},
+    )
+
+
+def _ending(tx: Transaction, part: str) -> list[str]:
+    """What is open first, for of what is over there may be very much."""
+    found: list[str] = []
+    for condition in ("status in ('pending', 'in_progress')", "status in ('completed', 'failed')"):
+        found += tx.all(
+            str, f"select id from work_item where {condition} and id like :end limit 2", {"end": f"%{part}"}
+        )
+        if found:
+            break
+    return found
+
+
+def beginning(tx: Transaction, typed: str, most: int) -> list[str]:
+    """Ids that begin like this, for completion: the newest first."""
+    return tx.all(
+        str,
+        "select id from work_item where id >= :first and id < :last order by id desc limit cast(:most as bigint)",
+        {"first": typed, "last": f"{typed}~", "most": most},
+    )
+
+
+def fetch(tx: Transaction, ids: Sequence[str]) -> dict[str, Item]:
+    return {one.id: one for one in tx.all(Item, f"{_SELECT} where id in :ids", {"ids": list(ids)})}
+
+
+def which(tx: Transaction, condition: str, values: dict[str, Any]) -> list[Item]:
+    """Those that a phrase of ours is true of, with its order and limit."""
+    return tx.all(Item, f"{_SELECT} where {condition}", values)
+
+
+def history(tx: Transaction, id: str, limit: int) -> list[Event]:
+    """The newest first."""
+    return tx.all(
+        Event,
+        "select item, version, change, at, who, reason, fields from work_item_event where item = :id "
+        "order by id desc limit cast(:limit as bigint)",
+        {"id": id, "limit": limit},
+    )

@@ -1,0 +1,282 @@
+"""What the tools answer: the same for a model and for a program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+from msgspec import Struct, field
+
+from portico.services.tasks import moments, texts
+from portico.services.tasks.changing import Deleted as Gone
+from portico.services.tasks.items import Counts, Past, Waiting
+from portico.services.tasks.listing import Page, Tree
+from portico.services.tasks.records import COUNTED, Event, Item
+from portico.services.tasks.states import Status
+
+SHORT = 300
+# Of a field in a history, which get_task has whole.
+LONGEST_FIELD = 500
+_MOMENTS = ("created_at", "started_at", "completed_at", "updated_at", "lease_until")
+
+
+class Task(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A task with everything that is known about it."""
+
+    id: str
+    description: str
+    status: Status
+    priority: int
+    # Whether it, or what it is a part of, waits for a blocker.
+    blocked: bool
+    version: int
+    created_at: str
+    updated_at: str
+    parent_id: str | None = None
+    context: str | None = None
+    result: str | None = None
+    worker: str | None = None
+    lease_until: str | None = None
+    started_at: str | None = None
+    completed_at: str | None = None
+    created_by: str | None = None
+    blocked_by: list[str] = field(default_factory=list)
+    # How many of its children are not over.
+    open_children: int = 0
+
+
+class Line(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A task in a list: enough to decide whether to read it."""
+
+    id: str
+    description: str
+    status: Status
+    priority: int
+    blocked: bool
+    created_at: str
+    # Whether the description is only the beginning.
+    cut: bool = False
+    parent_id: str | None = None
+    worker: str | None = None
+    open_children: int = 0
+
+
+class Listed(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    count: int
+    tasks: list[Line]
+    next_cursor: str | None = field(default=None, name="nextCursor")
+
+
+class Next(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The task that is yours now, or why there is none."""
+
+    found: bool
+    task: Task | None = None
+    note: str | None = None
+
+
+class Blocking(Struct, frozen=True, kw_only=True):
+    task_id: str
+    blocked_by_id: str
+    # Whether it was not so before.
+    changed: bool
+    # Whether the task waits for anything now.
+    blocked: bool
+
+
+class Blockers(Struct, frozen=True, kw_only=True):
+    task_id: str
+    blocked: bool
+    blocked_by: list[Line]
+    # Those of what it is a part of: it waits for them, too.
+    inherited: list[Line]
+    # Tasks that wait for this one.
+    blocks: list[Line]
+
+
+class Deleted(Struct, frozen=True, kw_only=True):
+    deleted: list[str]
+    # Its children, where they were to be kept: they are where it was.
+    kept: list[str]
+    # Tasks that waited for what is gone, and wait for nothing any more.
+    unblocked: list[str]
+    dry_run: bool
+    note: str
+
+
+class Node(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A task of a tree; it is part of the one before it that is less deep."""
+
+    id: str
+    depth: int
+    description: str
+    status: Status
+    priority: int
+    blocked: bool
+    blocked_by: list[str] = field(default_factory=list)
+    worker: str | None = None
+
+
+class Plan(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    count: int
+    completed: int
+    tasks: list[Node]
+    # Whether there is more than is shown.
+    cut: bool = False
+
+
+class Field(Struct, frozen=True, kw_only=True):
+    name: str
+    before: Any
+    after: Any
+
+
+class Change(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    version: int
+    change: str
+    at: str
+    who: str | None = None
+    reason: str | None = None
+    fields: list[Field] = field(default_factory=list)
+
+
+class History(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    id: str
+    deleted: bool
+    changes: list[Change]
+    # Whether there is more before these.
+    cut: bool = False
+
+
+class Standing(Struct, frozen=True, kw_only=True):
+    """A list as a resource."""
+
+    count: int
+    tasks: list[Line]
+
+
+def task(item: Item, blocked_by: list[str]) -> Task:
+    return Task(
+        id=item.id,
+        description=item.description,
+        status=item.status,  # type: ignore[arg-type]
+        priority=item.priority,
+        blocked=item.blocked,
+        version=item.version,
+        created_at=moments.written(item.created_at),
+        updated_at=moments.written(item.updated_at),
+        parent_id=item.parent_id,
+        context=item.context or None,
+        result=item.result or None,
+        worker=item.worker,
+        lease_until=moments.perhaps(item.lease_until),
+        started_at=moments.perhaps(item.started_at),
+        completed_at=moments.perhaps(item.completed_at),
+        created_by=item.created_by or None,
+        blocked_by=blocked_by,
+        open_children=item.children_open,
+    )
+
+
+def line(item: Item) -> Line:
+    return Line(
+        id=item.id,
+        description=texts.preview(item.description, SHORT),
+        status=item.status,  # type: ignore[arg-type]
+        priority=item.priority,
+        blocked=item.blocked,
+        created_at=moments.written(item.created_at),
+        cut=len(item.description) > SHORT,
+        parent_id=item.parent_id,
+        worker=item.worker,
+        open_children=item.children_open,
+    )
+
+
+def lines(items: Iterable[Item]) -> list[Line]:
+    return [line(one) for one in items]
+
+
+def listed(page: Page) -> Listed:
+    return Listed(count=len(page.items), tasks=lines(page.items), next_cursor=page.cursor)
+
+
+def nothing(counts: Counts) -> Next:
+    """Why there is nothing to do: so that nobody asks again and again."""
+    if not counts.pending and not counts.in_progress:
+        return Next(found=False, note="There is nothing to do: no task is pending or in progress.")
+    said = f"Nothing can be begun now: {counts.in_progress:,} in progress, {counts.blocked:,} blocked"
+    return Next(found=False, note=f"{said}, {counts.pending:,} pending. Listen to tasks://ready, or ask again later.")
+
+
+def blockers(found: Waiting) -> Blockers:
+    return Blockers(
+        task_id=found.item.id,
+        blocked=found.item.blocked,
+        blocked_by=lines(found.blocked_by),
+        inherited=lines(found.inherited),
+        blocks=lines(found.blocks),
+    )
+
+
+def deleted(gone: Gone) -> Deleted:
+    count = "one task" if len(gone.ids) == 1 else f"{len(gone.ids):,} tasks"
+    note = (
+        f"Nothing was deleted; {count} would be. Call it again without dry_run."
+        if gone.dry_run
+        else f"Deleted {count}; task_history still knows what was done to them."
+    )
+    return Deleted(deleted=gone.ids, kept=gone.kept, unblocked=gone.unblocked, dry_run=gone.dry_run, note=note)
+
+
+def plan(tree: Tree) -> Plan:
+    nodes = [
+        Node(
+            id=one.item.id,
+            depth=one.depth,
+            description=texts.preview(one.item.description, SHORT),
+            status=one.item.status,  # type: ignore[arg-type]
+            priority=one.item.priority,
+            blocked=one.item.blocked,
+            blocked_by=one.blocked_by,
+            worker=one.item.worker,
+        )
+        for one in tree.nodes
+    ]
+    completed = sum(one.status == "completed" for one in nodes)
+    return Plan(count=len(nodes), completed=completed, tasks=nodes, cut=tree.cut)
+
+
+def history(id: str, past: Past, limit: int) -> History:
+    changes = [_change(one) for one in past.events]
+    first = past.item
+    if first is None and past.events[0].change == "deleted":
+        was = {name: value[0] for name, value in past.events[0].fields.items()}
+        first = msgspec.convert(was, Item)
+    is_whole = len(past.events) < limit or past.events[-1].version == 2
+    if first is not None and is_whole:
+        at, who = moments.written(first.created_at), first.created_by or None
+        changes.append(Change(version=1, change="created", at=at, who=who))
+    return History(id=id, deleted=past.item is None, changes=changes, cut=not is_whole)
+
+
+def _change(event: Event) -> Change:
+    return Change(
+        version=event.version,
+        change=event.change,
+        at=moments.written(event.at),
+        who=event.who or None,
+        reason=event.reason or None,
+        fields=[
+            Field(name=name, before=_shown(name, before), after=_shown(name, after))
+            for name, (before, after) in event.fields.items()
+            if name not in COUNTED
+        ],
+    )
+
+
+def _shown(name: str, value: Any) -> Any:
+    if name in _MOMENTS and isinstance(value, int):
+        return moments.written(value)
+    return texts.preview(value, LONGEST_FIELD) if isinstance(value, str) and len(value) > LONGEST_FIELD else value

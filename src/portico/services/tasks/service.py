@@ -1,0 +1,324 @@
+"""Work items as tools. This and its neighbours `service_*` know that there is a protocol; the rest of the folder does
+not."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal, NamedTuple
+
+from msgspec import Meta
+
+from portico.server.context import Context
+from portico.server.service import Offered
+from portico.services.tasks import results
+from portico.services.tasks.changing import PRIORITY, Changes, Draft
+from portico.services.tasks.ids import LENGTH
+from portico.services.tasks.items import LONGEST_LEASE, MOST_OF_HISTORY
+from portico.services.tasks.listing import LONGEST_CURSOR, MOST_LISTED, Wanted
+from portico.services.tasks.service_opening import SCHEME, RefusingTool, who
+from portico.services.tasks.service_resources import Looking
+from portico.services.tasks.states import Status
+from portico.services.tasks.texts import LONGEST_DESCRIPTION, LONGEST_NAME, LONGEST_QUERY, LONGEST_TEXT
+from portico.services.tasks.waiting import MOST_BLOCKERS
+
+# As long as an id or its address can be, with some room for what is none: that gets an error of its own.
+_LONGEST_ID = LENGTH + 200
+
+
+def _id(about: str) -> Meta:
+    return Meta(min_length=1, max_length=_LONGEST_ID, description=about)
+
+
+Id = Annotated[str, _id("The id of the task, such as task_1hf3k9d0qv7e2m5rx")]
+TaskId = Annotated[str, _id("The id of the task that waits")]
+BlockerId = Annotated[str, _id("The id of the task that it waits for")]
+DESCRIPTION = Meta(
+    min_length=1,
+    max_length=LONGEST_DESCRIPTION,
+    description="What is to be done, so that another worker understands it and can tell when it is done",
+)
+URGENCY = Meta(ge=1, le=5, description="1 is the most urgent, 5 the least; 3 is usual")
+BACKGROUND = Meta(
+    max_length=LONGEST_TEXT, description="What a worker has to know: files, links, decisions, constraints"
+)
+Result = Annotated[str | None, Meta(max_length=LONGEST_TEXT, description="What came of it")]
+Worker = Annotated[
+    str | None,
+    Meta(
+        max_length=LONGEST_NAME,
+        description="Who works on it: a name of your own, the same each time. Refused if another worker has the task",
+    ),
+]
+Lease = Annotated[
+    int | None,
+    Meta(
+        ge=1,
+        le=LONGEST_LEASE,
+        description="For how many seconds it is yours; then others may get it, unless it is finished or renewed",
+    ),
+]
+ExpectedVersion = Annotated[
+    int | None, Meta(ge=1, description="The version you have read; refused if it has changed since")
+]
+Reason = Annotated[str, Meta(max_length=LONGEST_DESCRIPTION, description="Why, for its history")]
+
+READ = {"readOnlyHint": True, "openWorldHint": False}
+WRITE = {"readOnlyHint": False, "destructiveHint": False, "openWorldHint": False}
+AGAIN = {**WRITE, "idempotentHint": True}
+DESTROY = {"readOnlyHint": False, "destructiveHint": True, "idempotentHint": True, "openWorldHint": False}
+
+
+class Named(NamedTuple):
+    name: str
+    hints: Mapping[str, bool]
+    # The same without the word that `tasks_` says already.
+    short: str
+
+
+class Tasks(Looking):
+    """What an assistant plans with: `server.add(Tasks("tasks.db"))`.
+
+    `store` is a path or a URL, of SQLite or PostgreSQL. With `read_only` tasks can be looked at and not changed.
+    """
+
+    name = "tasks"
+
+    def __init__(
+        self,
+        store: str | os.PathLike[str] = ":memory:",
+        *,
+        read_only: bool = False,
+    ) -> None:
+        super().__init__(store, read_only=read_only)
+
+    # Making and changing
+
+    async def create_task(
+        self,
+        ctx: Context,
+        description: Annotated[str, DESCRIPTION],
+        parent_id: Annotated[str | None, _id("The task that this one is a part of")] = None,
+        priority: Annotated[int, URGENCY] = PRIORITY,
+        context: Annotated[str, BACKGROUND] = "",
+        blocked_by: Annotated[
+            list[str] | None, Meta(max_length=MOST_BLOCKERS, description="Ids of tasks that must be completed first")
+        ] = None,
+    ) -> results.Task:
+        """Create a task: something that is to be done, now or later, by you or another worker.
+
+        It may be a part of another task, and may have to wait until others are completed.
+        """
+        items = await self.writing()
+        draft = Draft(
+            description=description,
+            parent_id=parent_id,
+            priority=priority,
+            context=context,
+            blocked_by=blocked_by or (),
+        )
+        made = await items.create(draft, who=who(ctx))
+        ctx.info(f"Created {made.id}", SCHEME)
+        return await self.whole(made) if blocked_by else results.task(made, [])
+
+    async def update_task(
+        self,
+        ctx: Context,
+        id: Id,
+        description: Annotated[str | None, DESCRIPTION] = None,
+        priority: Annotated[int | None, URGENCY] = None,
+        status: Annotated[
+            Status | None,
+            "From pending to in_progress, completed or failed; from in_progress to completed, failed or pending; from "
+            "completed or failed only to pending, which reopens it",
+        ] = None,
+        context: Annotated[str | None, BACKGROUND] = None,
+        result: Result = None,
+        parent_id: Annotated[
+            str | None, Meta(max_length=_LONGEST_ID, description='The new parent; "" for none')
+        ] = None,
+        worker: Worker = None,
+        lease: Lease = None,
+        expected_version: ExpectedVersion = None,
+        reason: Reason = "",
+    ) -> results.Task:
+        """Change a task: only what is given. What was there before stays in its history.
+
+        With worker and lease, a claim on a task in progress is renewed. To finish a task, use complete_task.
+        """
+        items = await self.writing()
+        changes = Changes(
+            description=description,
+            priority=priority,
+            status=status,
+            context=context,
+            result=result,
+            parent_id=parent_id,
+        )
+        after = await items.update(
+            id,
+            changes,
+            worker=worker,
+            lease=lease,
+            expected_version=expected_version,
+            who=who(ctx),
+            reason=reason,
+        )
+        return await self.whole(after)
+
+    async def delete_task(
+        self,
+        ctx: Context,
+        id: Id,
+        children: Annotated[
+            Literal["refuse", "delete", "keep"],
+            "If there are tasks below it: refuse; delete them too; or keep them and move them up to where it was",
+        ] = "refuse",
+        dry_run: Annotated[
+            bool, "Only say what would be deleted, and which tasks would not be blocked any more"
+        ] = False,
+        expected_version: ExpectedVersion = None,
+        reason: Reason = "",
+    ) -> results.Deleted:
+        """Delete a task for good. Tasks that waited for it do not wait for it any more. Its history stays.
+
+        What was finished or given up need not be deleted: complete it, or set it to failed.
+        """
+        items = await self.writing()
+        gone = await items.delete(
+            id, children=children, dry_run=dry_run, expected_version=expected_version, who=who(ctx), reason=reason
+        )
+        return results.deleted(gone)
+
+    # Looking
+
+    async def list_tasks(
+        self,
+        ctx: Context,
+        status: Annotated[Status | None, "Only these"] = None,
+        parent_id: Annotated[
+            str | None,
+            Meta(max_length=_LONGEST_ID, description='Only the children of this task; "": only those of none'),
+        ] = None,
+        query: Annotated[
+            str | None,
+            Meta(max_length=LONGEST_QUERY, description="Words that all occur in the description or the context"),
+        ] = None,
+        blocked: Annotated[
+            bool | None, "true: only open tasks that wait for a blocker; false: only those that do not"
+        ] = None,
+        limit: Annotated[int, Meta(ge=1, le=MOST_LISTED, description="At most so many")] = 50,
+        cursor: Annotated[
+            str | None,
+            Meta(max_length=LONGEST_CURSOR, description="nextCursor of the answer before, for what comes next"),
+        ] = None,
+    ) -> results.Listed:
+        """List tasks, the most urgent first and of these the newest. Descriptions may be cut; get_task has all."""
+        items = await self.items()
+        wanted = Wanted(status=status, parent_id=parent_id, query=query, blocked=blocked)
+        return results.listed(await items.page(wanted, limit=limit, cursor=cursor))
+
+    async def get_task(self, ctx: Context, id: Id) -> results.Task:
+        """One task with everything that is known about it."""
+        return await self.whole(await (await self.items()).get(id))
+
+    async def task_tree(
+        self,
+        ctx: Context,
+        id: Annotated[str | None, _id("The task at the root; left out: all of them")] = None,
+        open_only: Annotated[bool, "Leave out what is completed or failed"] = False,
+    ) -> results.Plan:
+        """A task with everything below it, each before its parts; how deep it is says what it is a part of."""
+        return results.plan(await (await self.items()).tree(id, open_only=open_only))
+
+    async def task_history(
+        self,
+        ctx: Context,
+        id: Id,
+        limit: Annotated[int, Meta(ge=1, le=MOST_OF_HISTORY, description="At most so many changes")] = 50,
+    ) -> results.History:
+        """What was done to a task, by whom and when; the newest change first. Also of a task that was deleted."""
+        return results.history(id, await (await self.items()).history(id, limit), limit)
+
+    # Blockers
+
+    async def add_blocker(self, ctx: Context, task_id: TaskId, blocked_by_id: BlockerId) -> results.Blocking:
+        """Have a task wait until another is completed. Refused if they would wait for one another."""
+        after, changed = await (await self.writing()).block(task_id, blocked_by_id, who=who(ctx))
+        return results.Blocking(task_id=after.id, blocked_by_id=blocked_by_id, changed=changed, blocked=after.blocked)
+
+    async def remove_blocker(self, ctx: Context, task_id: TaskId, blocked_by_id: BlockerId) -> results.Blocking:
+        """Have a task not wait for another any more."""
+        after, changed = await (await self.writing()).unblock(task_id, blocked_by_id, who=who(ctx))
+        return results.Blocking(task_id=after.id, blocked_by_id=blocked_by_id, changed=changed, blocked=after.blocked)
+
+    async def get_blockers(self, ctx: Context, task_id: TaskId) -> results.Blockers:
+        """What a task waits for, of its own and of what it is a part of; and which tasks wait for it."""
+        return results.blockers(await (await self.items()).waiting(task_id))
+
+    # Working
+
+    async def next_task(
+        self,
+        ctx: Context,
+        worker: Annotated[
+            str | None,
+            Meta(
+                max_length=LONGEST_NAME,
+                description="Who is going to work on it: a name of your own. Left out: the name of the client",
+            ),
+        ] = None,
+        lease: Lease = None,
+    ) -> results.Next:
+        """Get something to do: the most urgent task that waits for nothing, the oldest of these first.
+
+        It is in progress and yours from then on; nobody else is given it. A task with open children is not given out,
+        its children are. When it is done call complete_task; when you give up, update_task with failed or pending.
+        """
+        items = await self.writing()
+        asking = who(ctx)
+        taken = await items.next(worker or asking or "unnamed", lease=lease, who=asking)
+        if taken is None:
+            return results.nothing(await items.counts())
+        ctx.info(f"{taken.worker} took {taken.id}", SCHEME)
+        return results.Next(found=True, task=await self.whole(taken))
+
+    async def complete_task(
+        self,
+        ctx: Context,
+        id: Id,
+        result: Result = None,
+        worker: Worker = None,
+        expected_version: ExpectedVersion = None,
+    ) -> results.Task:
+        """Say that a task is done, and what came of it. What waited for it can go on."""
+        items = await self.writing()
+        done = await items.complete(id, result, worker=worker, expected_version=expected_version, who=who(ctx))
+        ctx.info(f"Completed {done.id}", SCHEME)
+        return await self.whole(done)
+
+    # Offering
+
+    def offers(self) -> Iterator[Offered]:
+        for one in TOOLS:
+            names = {f"{SCHEME}{mark}{name}" for mark in "_." for name in (one.name, one.short)}
+            yield RefusingTool(getattr(self, one.name), aliases=sorted(names), annotations=dict[str, Any](one.hints))
+        yield from self._resources()
+        yield from self._prompts()
+        yield from super().offers()
+
+
+TOOLS = (
+    Named("create_task", WRITE, "create"),
+    Named("list_tasks", READ, "list"),
+    Named("get_task", READ, "get"),
+    Named("update_task", DESTROY, "update"),
+    Named("delete_task", DESTROY, "delete"),
+    Named("add_blocker", AGAIN, "block"),
+    Named("remove_blocker", DESTROY, "unblock"),
+    Named("get_blockers", READ, "blockers"),
+    Named("next_task", WRITE, "next"),
+    Named("complete_task", AGAIN, "complete"),
+    Named("task_tree", READ, "tree"),
+    Named("task_history", READ, "history"),
+)

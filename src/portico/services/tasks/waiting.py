@@ -1,0 +1,212 @@
+"""Who waits for whom.
+
+- A task waits for its blockers until they are completed. One that failed still blocks: what it was needed for is not
+  there. So does everything below it, because a part of a plan is not begun before the plan may be.
+- A task waits for its children until they are over, completed or failed. What a failed child means for it is for
+  whoever then works on it to say.
+
+How many it waits for is counted in its row, so that the next task is found by an index. These functions keep the counts
+right when something else changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from portico.services.tasks import records
+from portico.services.tasks.errors import Invalid, Over, Waits
+from portico.services.tasks.records import Item
+from portico.services.tasks.states import NEEDS_BLOCKERS, NEEDS_CHILDREN
+from portico.store.transaction import Transaction
+
+MOST_BLOCKERS = 100
+DEEPEST = 32
+SHOWN = 20
+
+
+# What a task waits for
+
+
+def blockers(tx: Transaction, id: str) -> list[str]:
+    """The blockers of its own, whether or not they are completed."""
+    return tx.all(str, "select blocker from work_item_blocker where item = :id order by blocker", {"id": id})
+
+
+def blocks(tx: Transaction, id: str, most: int) -> list[str]:
+    """Those that have it as a blocker."""
+    return tx.all(
+        str,
+        "select item from work_item_blocker where blocker = :id order by item limit cast(:most as bigint)",
+        {"id": id, "most": most},
+    )
+
+
+def open_blockers(tx: Transaction, item: Item) -> list[str]:
+    """What it waits for: blockers of its own first, then those of what it is a part of."""
+    found: list[str] = []
+    for id in (item.id, *ancestors(tx, item.parent_id)):
+        found += tx.all(
+            str,
+            "select blocker from work_item_blocker join work_item on work_item.id = blocker "
+            "where item = :id and status <> 'completed' order by blocker",
+            {"id": id},
+        )
+    return list(dict.fromkeys(found))
+
+
+def ancestors(tx: Transaction, parent: str | None) -> list[str]:
+    """From a parent upwards."""
+    found: list[str] = []
+    # A circle is never written; if it were, this would still end.
+    while parent is not None and len(found) <= 2 * DEEPEST:
+        found.append(parent)
+        parent = tx.maybe(str, "select parent_id from work_item where id = :id", {"id": parent})
+    return found
+
+
+def below(tx: Transaction, id: str, most: int) -> list[str]:
+    """Everything below a task, level by level; a few more than `most` where there are more."""
+    found: list[str] = []
+    level = [id]
+    while level and len(found) <= most:
+        level = tx.all(str, "select id from work_item where parent_id in :ids order by id", {"ids": level})
+        found += level
+    return found
+
+
+def height(tx: Transaction, id: str) -> int:
+    """How many levels there are below a task."""
+    level, count = [id], 0
+    while count <= DEEPEST:
+        level = tx.all(str, "select id from work_item where parent_id in :ids", {"ids": level})
+        if not level:
+            break
+        count += 1
+    return count
+
+
+def allow(tx: Transaction, item: Item, wanted: str) -> None:
+    """Whether it may become this while others are as they are."""
+    waits = item.blocked and wanted in NEEDS_BLOCKERS
+    has_open = item.children_open > 0 and wanted in NEEDS_CHILDREN
+    if waits or has_open:
+        children = _open_children(tx, item.id) if has_open else []
+        raise Waits(item.id, wanted, open_blockers(tx, item)[:SHOWN] if waits else [], children)
+
+
+def _open_children(tx: Transaction, id: str) -> list[str]:
+    return tx.all(
+        str,
+        "select id from work_item where parent_id = :id and status in ('pending', 'in_progress') "
+        "order by priority, id desc limit cast(:most as bigint)",
+        {"id": id, "most": SHOWN},
+    )
+
+
+# Keeping the counts
+
+
+def follow(tx: Transaction, before: Item, after: Item) -> None:
+    """What it means for others that a task is in another state now, or has another parent."""
+    if before.parent_id != after.parent_id:
+        _count_child(tx, before.parent_id, -1 if before.is_open else 0)
+        _count_child(tx, after.parent_id, 1 if after.is_open else 0)
+        reflow(tx, [after.id])
+    elif before.is_open != after.is_open:
+        _count_child(tx, after.parent_id, 1 if after.is_open else -1)
+    completed = (before.status == "completed") - (after.status == "completed")
+    if completed:
+        waiting = tx.all(str, "select item from work_item_blocker where blocker = :id", {"id": after.id})
+        count_blockers(tx, waiting, completed)
+
+
+def adopt(tx: Transaction, item: Item) -> None:
+    """A new task below another."""
+    _count_child(tx, item.parent_id, 1)
+    reflow(tx, [item.id])
+
+
+def leave(tx: Transaction, item: Item) -> None:
+    """A task that is about to be gone."""
+    _count_child(tx, item.parent_id, -1 if item.is_open else 0)
+
+
+def _count_child(tx: Transaction, parent: str | None, by: int) -> None:
+    if parent is None or by == 0:
+        return
+    was = records.get(tx, parent, lock=True)
+    tx.run("update work_item set children_open = children_open + :by where id = :id", {"by": by, "id": parent})
+    records.tell(tx, [was, records.get(tx, parent)])
+
+
+def count_blockers(tx: Transaction, items: Sequence[str], by: int) -> list[str]:
+    """So many more, or fewer, blockers that are not completed; which tasks are therefore blocked, or free."""
+    if not items:
+        return []
+    tx.run("update work_item set blockers_open = blockers_open + :by where id in :ids", {"by": by, "ids": list(items)})
+    return reflow(tx, items)
+
+
+def reflow(tx: Transaction, ids: Sequence[str]) -> list[str]:
+    """Bring `blocked` up to date for these and for what is below them, level by level; which of them changed."""
+    changed: dict[str, None] = {}
+    while ids:
+        flipped = tx.all(
+            str,
+            "update work_item set blocked = not blocked where id in :ids and blocked <> (blockers_open > 0 or "
+            "coalesce((select above.blocked from work_item above where above.id = work_item.parent_id), false)) "
+            "returning id",
+            {"ids": list(ids)},
+        )
+        changed |= dict.fromkeys(flipped)
+        ids = tx.all(str, "select id from work_item where parent_id in :ids", {"ids": flipped}) if flipped else []
+    some = records.fetch(tx, list(changed)[: records.MOST_TOLD])
+    # It came from the one list and is in the other.
+    records.tell(tx, some.values(), ("blocked", "ready"))
+    if len(changed) > len(some):
+        tx.publish(records.TOPIC)
+    return list(changed)
+
+
+# Changing
+
+
+def block(tx: Transaction, item: Item, blocker: Item) -> bool:
+    """Have a task wait for another; whether it did not before. Circles are looked for by whoever calls."""
+    if not item.is_open:
+        raise Over(item.id, item.status, "it does not wait for anything any more")
+    known = blockers(tx, item.id)
+    if blocker.id in known:
+        return False
+    if len(known) >= MOST_BLOCKERS:
+        raise Invalid(
+            f"The task {item.id} has {len(known)} blockers, and a task has at most {MOST_BLOCKERS}. Make one task that "
+            "waits for several of them, and let it wait for that one."
+        )
+    tx.run(
+        "insert into work_item_blocker (item, blocker) values (:item, :blocker)",
+        {"item": item.id, "blocker": blocker.id},
+    )
+    if blocker.status != "completed":
+        count_blockers(tx, [item.id], 1)
+    return True
+
+
+def unblock(tx: Transaction, item: Item, blocker: Item) -> bool:
+    """Whether it was waiting for it at all."""
+    gone = tx.run(
+        "delete from work_item_blocker where item = :item and blocker = :blocker",
+        {"item": item.id, "blocker": blocker.id},
+    )
+    if gone and blocker.status != "completed":
+        count_blockers(tx, [item.id], -1)
+    return bool(gone)
+
+
+def fits_below(tx: Transaction, item: Item, parent: Item) -> None:
+    """Whether a task may be a child of another: what is over has nothing open below it, and nothing is too deep."""
+    if item.is_open and not parent.is_open:
+        raise Over(parent.id, parent.status, "nothing open can be below it")
+    depth = len(ancestors(tx, parent.id)) + 1 + height(tx, item.id)
+    if depth > DEEPEST:
+        raise Invalid(f"That would be {depth} levels of tasks; there can be {DEEPEST}.")

@@ -1,0 +1,95 @@
+"""`portico serve --profile NAME` in a process of its own, spoken to in the words of that system's own documents."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PATIENCE = 20.0
+
+
+class Spoken:
+    """A child, and what it says to the letter."""
+
+    def __init__(self, child: Any) -> None:
+        self.child = child
+
+    async def line(self) -> str:
+        """The next line of standard output."""
+        async with asyncio.timeout(PATIENCE):
+            said: bytes = await self.child.process.stdout.readline()
+        return said.decode()
+
+    async def exchange(self, line: str) -> str:
+        """What one line is answered with: one line, without its end."""
+        self.child.send_bytes(line.encode())
+        said = await self.line()
+        assert said.endswith("\n")
+        return said[:-1]
+
+    async def ask(self, message: dict[str, Any]) -> Any:
+        """The answer to a message of a document. What comes before it is put aside."""
+        self.child.send(message)
+        return await self.child.response(message["id"])
+
+    async def call(self, tool: str, /, **arguments: Any) -> Any:
+        return await self.child.request("tools/call", {"name": tool, "arguments": arguments})
+
+    async def result(self, method: str, params: Any = None) -> Any:
+        answer = await self.child.request(method, params)
+        assert "error" not in answer, answer
+        return answer["result"]
+
+    async def tools(self) -> dict[str, Any]:
+        return {tool["name"]: tool for tool in (await self.result("tools/list"))["tools"]}
+
+    def notify(self, method: str, params: Any = None) -> None:
+        self.child.notify(method, params)
+
+    async def heard(self, method: str) -> Any:
+        """The next message of this kind that the server sends of its own accord."""
+        while True:
+            for one in self.child.aside:
+                if one.get("method") == method:
+                    self.child.aside.remove(one)
+                    return one
+            self.child.aside.append(await self.child.receive())
+
+    async def open(self, revision: str, capabilities: Any = None) -> Any:
+        return await self.child.initialize(revision, capabilities)
+
+    async def end(self) -> tuple[int, str, str]:
+        ended: tuple[int, str, str] = await self.child.end()
+        return ended
+
+
+Serve = Callable[..., Awaitable[Spoken]]
+
+
+@pytest.fixture
+def serve(spawn: Callable[..., Any], tmp_path: Path) -> Serve:
+    """`await serve("subcog", "--read-only")`, in a folder of its own."""
+
+    async def start(profile: str, *words: str | Path, **env: str) -> Spoken:
+        here = tmp_path / "here"
+        here.mkdir(exist_ok=True)
+        places = {"PORTICO_DATA": str(tmp_path / "data"), "PORTICO_STORE": "", **env}
+        return Spoken(await spawn("serve", "--profile", profile, *words, cwd=here, env=places))
+
+    return start
+
+
+def text_of(answer: Any) -> str:
+    """What a tool said, in its one block."""
+    (block,) = answer["result"]["content"]
+    assert block["type"] == "text"
+    return str(block["text"])
+
+
+def json_of(answer: Any) -> Any:
+    return json.loads(text_of(answer))

@@ -1,0 +1,217 @@
+"""The exchanges of bossman's implementation guide, with `--profile bossman`."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Awaitable, Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Serve = Callable[..., Awaitable[Any]]
+
+INITIALIZE = (
+    '{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-03-26","capabilities":{},'
+    '"clientInfo":{"name":"ExampleClient","version":"1.0.0"}}}'
+)
+OPENED = (
+    '{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-03-26","capabilities":{"tools":{},"logging":{}},'
+    '"serverInfo":{"name":"bossman","version":"0.1.0"}}}'
+)
+PING, PONG = '{"jsonrpc":"2.0","id":7,"method":"ping"}', '{"jsonrpc":"2.0","id":7,"result":{}}'
+EIGHT = {
+    "create_task",
+    "list_tasks",
+    "get_task",
+    "update_task",
+    "delete_task",
+    "add_blocker",
+    "remove_blocker",
+    "get_blockers",
+}
+LARGEST = 1024 * 1024
+
+
+@pytest.fixture
+async def bossman(serve: Serve) -> Any:
+    child = await serve("bossman")
+    assert await child.exchange(INITIALIZE) == OPENED
+    child.notify("notifications/initialized")
+    return child
+
+
+def calling(tool: str, number: Any = 3, /, **arguments: Any) -> str:
+    params = {"name": tool, "arguments": arguments}
+    return json.dumps({"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params})
+
+
+# The lifecycle
+
+
+@pytest.mark.parametrize("revision", ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"])
+async def test_tools_wait_for_the_end_of_the_handshake(serve: Serve, revision: str) -> None:
+    child = await serve("bossman")
+    assert await child.exchange(PING) == PONG
+    assert (await child.child.request("tools/list"))["error"]["code"] == -32600
+    await child.child.initialize(revision, initialized=False)
+    assert await child.exchange(PING) == PONG
+    for method, params in (("tools/list", None), ("tools/call", {"name": "create_task"})):
+        assert (await child.child.request(method, params))["error"]["code"] == -32600
+    child.notify("notifications/initialized")
+    assert "create_task" in await child.tools()
+
+
+async def test_there_is_one_handshake(bossman: Any) -> None:
+    answer = json.loads(await bossman.exchange(INITIALIZE.replace('"id":1', '"id":"again"')))
+    assert (answer["id"], answer["error"]["code"]) == ("again", -32600)
+    assert await bossman.exchange(PING) == PONG
+
+
+async def test_the_end_of_input_is_a_clean_end(bossman: Any) -> None:
+    await bossman.call("create_task", description="Left behind")
+    assert (await bossman.end())[:2] == (0, "")
+
+
+# tools/list
+
+
+async def test_the_eight_tools_are_listed_with_closed_schemas(bossman: Any) -> None:
+    tools = await bossman.tools()
+    assert tools.keys() == EIGHT
+    for tool in tools.values():
+        schema = tool["inputSchema"]
+        assert (schema["type"], schema["additionalProperties"]) == ("object", False)
+        assert tool["description"]
+        assert all(one["description"] for one in schema["properties"].values())
+        assert tool["name"] == "list_tasks" or schema["required"]
+    create = tools["create_task"]["inputSchema"]
+    assert create["required"] == ["description"]
+    assert create["properties"]["description"]["type"] == "string"
+    status = tools["list_tasks"]["inputSchema"]["properties"]["status"]
+    assert set(status["enum"]) == {"pending", "in_progress", "completed", "failed"}
+
+
+async def test_there_is_nothing_but_tools_and_a_log(bossman: Any) -> None:
+    for method in ("resources/list", "prompts/list", "completion/complete"):
+        assert (await bossman.child.request(method))["error"]["code"] == -32601
+    assert (await bossman.child.request("logging/setLevel", {"level": "error"}))["result"] == {}
+
+
+# tools/call
+
+
+async def test_a_task_is_created_and_found_again(bossman: Any) -> None:
+    await bossman.result("logging/setLevel", {"level": "error"})
+    answer = json.loads(await bossman.exchange(calling("create_task", description="Fix parser bug")))
+    assert answer.keys() == {"jsonrpc", "id", "result"}
+    assert answer["result"].keys() == {"content", "isError"}
+    assert answer["result"]["isError"] is False
+    (block,) = answer["result"]["content"]
+    task = json.loads(block["text"])
+    assert task["id"].startswith("task_")
+    assert (task["description"], task["status"]) == ("Fix parser bug", "pending")
+    for name in ("get_task", "tasks.get_task", "tasks_get_task"):
+        found = await bossman.call(name, id=task["id"])
+        assert json.loads(found["result"]["content"][0]["text"])["description"] == "Fix parser bug"
+
+
+async def test_a_task_that_is_not_there_is_an_execution_error(bossman: Any) -> None:
+    result = json.loads(await bossman.exchange(calling("get_task", id="task_xyz")))["result"]
+    assert result["content"] == [{"type": "text", "text": "error: task not found: task_xyz"}]
+    assert result["isError"] is True
+
+
+async def test_what_a_tool_refuses_begins_in_the_same_way(bossman: Any) -> None:
+    created = await bossman.call("create_task", description="Alone")
+    id = json.loads(created["result"]["content"][0]["text"])["id"]
+    result = (await bossman.call("add_blocker", task_id=id, blocked_by_id=id))["result"]
+    assert result["isError"] is True
+    assert result["content"][0]["text"].startswith("error: ")
+
+
+async def test_what_was_never_run_is_an_error_of_the_protocol(bossman: Any) -> None:
+    answer = json.loads(await bossman.exchange(calling("nonexistent_tool")))
+    assert answer["id"] == 3
+    assert (answer["error"]["code"], answer["error"]["message"]) == (-32602, "Unknown tool: nonexistent_tool")
+    for arguments in ({}, {"description": 7}, {"description": "x", "colour": "red"}):
+        answer = json.loads(await bossman.exchange(calling("create_task", **arguments)))
+        assert answer["error"]["code"] == -32602
+
+
+async def test_tools_of_the_service_that_bossman_has_not_are_not_there(bossman: Any) -> None:
+    answer = await bossman.call("next_task")
+    assert answer["error"]["message"] == "Unknown tool: next_task"
+
+
+# JSON-RPC
+
+
+async def test_a_batch_is_answered_as_one(bossman: Any) -> None:
+    line = '[{"jsonrpc":"2.0","id":1,"method":"tools/list"},{"jsonrpc":"2.0","id":2,"method":"ping"}]'
+    answers = {answer["id"]: answer["result"] for answer in json.loads(await bossman.exchange(line))}
+    assert {tool["name"] for tool in answers[1]["tools"]} == EIGHT
+    assert answers[2] == {}
+    one = json.loads(await bossman.exchange('[{"jsonrpc":"2.0","id":9,"method":"ping"}]'))
+    assert one == [{"jsonrpc": "2.0", "id": 9, "result": {}}]
+    # Nothing is said to what asks for nothing.
+    bossman.child.send_bytes(b'[{"jsonrpc":"2.0","method":"notifications/initialized"}]')
+    assert await bossman.exchange(PING) == PONG
+    assert json.loads(await bossman.exchange("[]"))["error"]["code"] == -32600
+
+
+async def test_ids_keep_their_type(bossman: Any) -> None:
+    for id in ('"1"', "1", '"abc"', "-3"):
+        said = await bossman.exchange(f'{{"jsonrpc":"2.0","id":{id},"method":"ping"}}')
+        assert said == f'{{"jsonrpc":"2.0","id":{id},"result":{{}}}}'
+    refused = json.loads(await bossman.exchange('{"jsonrpc":"2.0","id":null,"method":"ping"}'))
+    assert (refused["id"], refused["error"]["code"]) == (None, -32600)
+
+
+async def test_every_mistake_has_its_code(bossman: Any) -> None:
+    for line, code in (
+        ("{", -32700),
+        ('{"jsonrpc":"2.0"}', -32600),
+        ('{"jsonrpc":"2.0","id":1,"method":"tasks/dance"}', -32601),
+        ('{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{}}', -32602),
+    ):
+        assert json.loads(await bossman.exchange(line))["error"]["code"] == code
+
+
+async def test_a_message_of_more_than_a_megabyte_is_refused_and_the_next_one_served(bossman: Any) -> None:
+    line = calling("create_task", description="x" * LARGEST)
+    assert json.loads(await bossman.exchange(line))["error"]["code"] == -32600
+    fits = json.dumps({"jsonrpc": "2.0", "id": 7, "method": "ping", "params": {"x": "x" * (LARGEST - 100)}})
+    assert await bossman.exchange(fits) == PONG
+
+
+async def test_cancelling_what_is_not_there_is_heard_in_silence(bossman: Any) -> None:
+    bossman.notify("notifications/cancelled", {"requestId": "123", "reason": "User requested cancellation"})
+    assert await bossman.exchange(PING) == PONG
+
+
+async def test_a_call_that_is_cancelled_gets_no_answer(bossman: Any, tmp_path: Path) -> None:
+    await bossman.result("logging/setLevel", {"level": "error"})
+    # Somebody else is writing, so the call has to wait.
+    with closing(sqlite3.connect(tmp_path / "data" / "portico.db", isolation_level=None)) as other:
+        other.execute("begin immediate")
+        bossman.child.send_bytes(calling("create_task", "123", description="Never to be").encode())
+        assert await bossman.exchange(PING) == PONG
+        bossman.notify("notifications/cancelled", {"requestId": "123", "reason": "User requested cancellation"})
+        assert await bossman.exchange(PING) == PONG
+        other.execute("rollback")
+    assert json.loads(await bossman.exchange(calling("list_tasks", 4)))["id"] == 4
+    assert (await bossman.end())[:2] == (0, "")
+
+
+# The same without a handshake
+
+
+async def test_a_request_that_stands_alone_needs_no_handshake(serve: Serve) -> None:
+    child = await serve("bossman")
+    answer = await child.child.modern("tools/call", {"name": "create_task", "arguments": {"description": "Alone"}})
+    assert answer["result"]["resultType"] == "complete"
+    assert answer["result"]["structuredContent"]["status"] == "pending"
+    assert (await child.child.modern("ping"))["error"]["code"] == -32601

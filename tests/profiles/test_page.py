@@ -1,0 +1,61 @@
+"""docs/guide/profiles.md: its samples are run, and its tables name all there is."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from portico.services import profiles
+from portico.services.settings import Identity, Serving, Settings
+from portico.services.shapes import Shape
+
+ROOT = Path(__file__).parent.parent.parent
+PAGE = (ROOT / "docs" / "guide" / "profiles.md").read_text()
+SAMPLES = [
+    sample
+    for block in re.findall(r"^```console\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+    for sample in re.findall(r"^\$ (portico profiles .+)\n((?:[^$].*\n|\n)*)", block, re.MULTILINE)
+]
+
+
+@pytest.mark.parametrize("line, printed", SAMPLES, ids=[line for line, _ in SAMPLES])
+def test_a_sample_is_what_is_printed(line: str, printed: str) -> None:
+    command, _, cut = line.partition(" | head -")
+    words = [sys.executable, "-m", *command.split()]
+    shown = subprocess.run(words, capture_output=True, text=True, timeout=30, cwd=ROOT).stdout.splitlines(True)
+    assert "".join(shown[: int(cut)] if cut else shown) == printed
+
+
+def test_there_are_samples() -> None:
+    assert len(SAMPLES) == 2
+
+
+def test_every_profile_has_a_row() -> None:
+    for name in profiles.names():
+        assert f"\n| `{name}` |" in PAGE
+
+
+def test_every_setting_is_explained() -> None:
+    for struct in (Settings, Identity, Serving, Shape):
+        for name in struct.__struct_fields__:
+            assert f"`{name}`" in PAGE or f"[{name}" in PAGE, name
+
+
+def test_the_configuration_on_the_page_is_one(tmp_path: Path) -> None:
+    found = re.search(r"^\$ cat loud.toml\n(.*?)^\$ ", PAGE, re.DOTALL | re.MULTILINE)
+    assert found is not None
+    (tmp_path / "loud.toml").write_text(found[1])
+    command = [sys.executable, "-m", "portico", "serve", "--profile", "subcog", "--config", str(tmp_path / "loud.toml")]
+    done = subprocess.run(
+        [*command, "--data", str(tmp_path)],
+        input='{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"clientInfo":{"name":"x","version":"1"}}}\n',
+        capture_output=True,
+        text=True,
+        timeout=30,
+        cwd=tmp_path,
+    )
+    assert '"resources":{"subscribe":false,"listChanged":true}' in done.stdout

@@ -1,0 +1,140 @@
+"""The exchanges of LLM-Pharo-MCP's protocol guide, with `--profile pharo`. The image is a Python."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+Serve = Callable[..., Awaitable[Any]]
+
+INITIALIZE = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {
+        "protocolVersion": "2025-03-26",
+        "capabilities": {},
+        "clientInfo": {"name": "claude-desktop", "version": "1.0.0"},
+    },
+}
+
+
+@pytest.fixture
+async def pharo(serve: Serve) -> Any:
+    child = await serve("pharo")
+    await child.open("2025-03-26")
+    return child
+
+
+async def test_the_handshake_is_the_documented_one(serve: Serve) -> None:
+    """To the letter: the sample without its white space."""
+    child = await serve("pharo")
+    assert await child.exchange(json.dumps(INITIALIZE)) == (
+        '{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-03-26","capabilities":{"tools":{"listChanged":false},'
+        '"resources":{"subscribe":false,"listChanged":false},"prompts":{"listChanged":false}},'
+        '"serverInfo":{"name":"pharo-mcp","version":"0.1.0"}}}'
+    )
+    child.notify("notifications/initialized")
+    assert await child.exchange('{ "jsonrpc": "2.0", "id": 2, "method": "ping" }') == (
+        '{"jsonrpc":"2.0","id":2,"result":{}}'
+    )
+
+
+async def test_evaluate_answers_to_the_letter(pharo: Any) -> None:
+    """A success says nothing of errors."""
+    said = await pharo.exchange(
+        '{"jsonrpc":"2.0","id":4,"method":"tools/call","params":{"name":"evaluate","arguments":{"expression":"3 + 4"}}}'
+    )
+    assert said == '{"jsonrpc":"2.0","id":4,"result":{"content":[{"type":"text","text":"7"}]}}'
+
+
+async def test_an_expression_that_fails_is_an_error_result(pharo: Any) -> None:
+    result = (await pharo.call("evaluate", expression="undefined_variable"))["result"]
+    assert result["isError"] is True
+    assert result["content"][0]["text"].startswith("Error: ")
+    assert "undefined_variable" in result["content"][0]["text"]
+
+
+async def test_the_tools_have_names_of_one_kind(pharo: Any) -> None:
+    tools = await pharo.tools()
+    schema = tools["evaluate"]["inputSchema"]
+    assert schema["required"] == ["expression"]
+    assert schema["properties"]["expression"]["type"] == "string"
+    assert {"system-info", "search-methods", "list-classes", "method-source"} <= tools.keys()
+    assert not [name for name in tools if "_" in name]
+    assert not [name for name, one in tools.items() if "_details" in one["description"]]
+
+
+@pytest.mark.parametrize("name", ["class-details", "class_details", "live.class_details", "live_class_details"])
+async def test_our_own_names_can_still_be_called(pharo: Any, name: str) -> None:
+    found = json.loads((await pharo.call(name, className="bool"))["result"]["content"][0]["text"])
+    assert (found["name"], found["superclass"]) == ("bool", "int")
+
+
+async def test_resources_are_listed_under_the_schemes_of_pharo(pharo: Any) -> None:
+    listed = (await pharo.result("resources/list"))["resources"]
+    assert all(one["uri"].startswith("pharo://") for one in listed)
+    (version,) = (one for one in listed if one["uri"] == "pharo://system/version")
+    assert (version["name"], version["mimeType"]) == ("System Version", "text/plain")
+    assert version["description"]
+    templates = (await pharo.result("resources/templates/list"))["resourceTemplates"]
+    assert all(one["uriTemplate"].startswith("pharo://") for one in templates)
+    (details,) = (one for one in templates if one["uriTemplate"] == "pharo://class/{className}")
+    assert (details["name"], details["mimeType"]) == ("Class Details", "application/json")
+
+
+@pytest.mark.parametrize("scheme", ["pharo", "python"])
+async def test_the_version_is_read_by_either_scheme(pharo: Any, scheme: str) -> None:
+    uri = f"{scheme}://system/version"
+    (contents,) = (await pharo.result("resources/read", {"uri": uri}))["contents"]
+    assert contents["type"] == "text"
+    assert contents["text"].startswith("Python 3.")
+    assert (contents["uri"], contents["mimeType"]) == (uri, "text/plain")
+
+
+@pytest.mark.parametrize("revision", ["2025-06-18", "2025-11-25"])
+async def test_later_revisions_know_no_type_of_contents(serve: Serve, revision: str) -> None:
+    child = await serve("pharo")
+    await child.open(revision)
+    (contents,) = (await child.result("resources/read", {"uri": "pharo://system/version"}))["contents"]
+    assert contents.keys() == {"uri", "mimeType", "text"}
+
+
+async def test_a_class_is_read_through_its_template(pharo: Any) -> None:
+    (contents,) = (await pharo.result("resources/read", {"uri": "pharo://class/bool"}))["contents"]
+    found = json.loads(contents["text"])
+    assert (found["name"], found["superclass"]) == ("bool", "int")
+    assert found.keys() >= {"fields", "instanceVariables", "methods"}
+    answer = await pharo.child.request("resources/read", {"uri": "pharo://class/NoSuchClass"})
+    assert answer["error"]["code"] == -32002
+
+
+async def test_prompts_are_the_documented_ones(pharo: Any) -> None:
+    prompts = {one["name"]: one for one in (await pharo.result("prompts/list"))["prompts"]}
+    assert {"name": "className", "description": "The class to review", "required": True} in (
+        prompts["review-class"]["arguments"]
+    )
+    said = await pharo.result("prompts/get", {"name": "review-class", "arguments": {"className": "OrderedCollection"}})
+    assert said["description"] == "Code review for OrderedCollection"
+    (message,) = said["messages"]
+    assert (message["role"], message["content"]["type"]) == ("user", "text")
+    assert message["content"]["text"].startswith("Please review the class OrderedCollection.")
+    assert "class-details" in message["content"]["text"]
+    assert "class_details" not in message["content"]["text"]
+
+
+async def test_mistakes_have_their_codes_and_ids(pharo: Any) -> None:
+    assert await pharo.exchange('{"jsonrpc":"2.0","id":1,"method":"unknown/method"}') == (
+        '{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"Method not found: unknown/method"}}'
+    )
+    answer = await pharo.ask({"jsonrpc": "2.0", "id": "p", "method": "prompts/get", "params": {"name": "review-class"}})
+    assert (answer["id"], answer["error"]["code"]) == ("p", -32602)
+    assert "className" in answer["error"]["message"]
+
+
+async def test_the_end_of_input_ends_it(pharo: Any) -> None:
+    code, rest, _ = await pharo.end()
+    assert (code, rest) == (0, "")

@@ -1,0 +1,325 @@
+"""The exchanges of Subcog's protocol page, with `--profile subcog`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import closing
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+Serve = Callable[..., Awaitable[Any]]
+
+PATIENCE = 20.0
+INITIALIZE = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {
+        "protocolVersion": "2024-11-05",
+        "capabilities": {"roots": {"listChanged": True}},
+        "clientInfo": {"name": "claude-code", "version": "1.0.0"},
+    },
+}
+OPENED = (
+    '{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2024-11-05","capabilities":{"tools":{"listChanged":false},'
+    '"resources":{"subscribe":false,"listChanged":false},"prompts":{"listChanged":false},"logging":{}},'
+    '"serverInfo":{"name":"subcog","version":"0.1.0"}}}'
+)
+CAPTURE = {
+    "jsonrpc": "2.0",
+    "id": 3,
+    "method": "tools/call",
+    "params": {
+        "name": "subcog_capture",
+        "arguments": {"namespace": "decisions", "content": "Use PostgreSQL for storage"},
+    },
+}
+# The example in Amazon's own documentation, with other letters.
+AWS_KEY = "AKIAZQ3DRSTUVWXY2345"
+
+
+@pytest.fixture
+async def subcog(serve: Serve) -> Any:
+    child = await serve("subcog")
+    assert await child.exchange(json.dumps(INITIALIZE)) == OPENED
+    return child
+
+
+async def captured(child: Any) -> Any:
+    result = (await child.ask(CAPTURE))["result"]
+    # Nothing but content, as the sample has it.
+    assert result.keys() == {"content"}
+    (block,) = result["content"]
+    return json.loads(block["text"])
+
+
+async def refused(child: Any, tool: str, **arguments: Any) -> Any:
+    return (await child.call(tool, **arguments))["error"]
+
+
+# What is there
+
+
+async def test_the_tools_have_the_names_of_subcog(subcog: Any) -> None:
+    tools = await subcog.tools()
+    assert all(name.startswith("subcog_") for name in tools)
+    assert tools.keys() >= {"subcog_capture", "subcog_recall", "subcog_enrich", "subcog_consolidate", "subcog_sync"}
+    schema = tools["subcog_capture"]["inputSchema"]
+    kinds = {name: one["type"] for name, one in schema["properties"].items()}
+    assert {"content": "string", "namespace": "string", "tags": "array", "source": "string"}.items() <= kinds.items()
+    assert schema["properties"]["tags"]["items"] == {"type": "string"}
+    assert {"decisions", "patterns"} <= set(schema["properties"]["namespace"]["enum"])
+    assert set(schema["required"]) == {"content", "namespace"}
+    assert not [name for name, one in tools.items() if "memory_" in one["description"]]
+
+
+async def test_a_memory_is_captured_under_its_urn(subcog: Any) -> None:
+    said = await captured(subcog)
+    assert said["urn"] == f"subcog://project/decisions/{said['id']}"
+
+
+@pytest.mark.parametrize("name", ["memory_capture", "memory.capture", "subcog.capture"])
+async def test_other_names_can_still_be_called(subcog: Any, name: str) -> None:
+    answer = await subcog.call(name, namespace="patterns", content="Ports and adapters, everywhere.")
+    said = json.loads(answer["result"]["content"][0]["text"])
+    assert said["urn"].startswith("subcog://project/patterns/")
+
+
+async def test_resources_are_listed_and_read(subcog: Any) -> None:
+    listed = {one["uri"]: one for one in (await subcog.result("resources/list"))["resources"]}
+    assert all(uri.startswith("subcog://") for uri in listed)
+    assert (listed["subcog://help"]["name"], listed["subcog://help"]["mimeType"]) == (
+        "Help Documentation",
+        "text/markdown",
+    )
+    project = listed["subcog://project"]
+    assert (project["name"], project["description"], project["mimeType"]) == (
+        "Project Memories",
+        "List project-scoped memories",
+        "application/json",
+    )
+    said = await captured(subcog)
+    for scheme in ("subcog", "memory"):
+        uri = f"{scheme}://project/decisions"
+        (contents,) = (await subcog.result("resources/read", {"uri": uri}))["contents"]
+        assert (contents["uri"], contents["mimeType"]) == (uri, "application/json")
+        found = json.loads(contents["text"])
+        assert (found["count"], [one["id"] for one in found["memories"]]) == (1, [said["id"]])
+
+
+async def test_the_prompt_guides_a_capture(subcog: Any) -> None:
+    prompts = {one["name"]: one for one in (await subcog.result("prompts/list"))["prompts"]}
+    assert prompts["subcog_capture"] == {
+        "name": "subcog_capture",
+        "description": "Guided memory capture",
+        "arguments": [{"name": "content", "description": "Content to capture", "required": True}],
+    }
+    said = await subcog.result(
+        "prompts/get", {"name": "subcog_capture", "arguments": {"content": "Important decision"}}
+    )
+    assert said["description"] == "Guided memory capture"
+    (message,) = said["messages"]
+    assert message["role"] == "user"
+    assert message["content"]["text"].startswith(
+        "Capture this memory:\n\nContent: Important decision\n\nSuggested namespace: decisions"
+    )
+
+
+# Error codes
+
+
+async def test_an_unknown_namespace_is_an_invalid_argument(subcog: Any) -> None:
+    error = await refused(subcog, "subcog_capture", namespace="unknown", content="Use PostgreSQL")
+    assert (error["code"], error["message"]) == (-32602, "Invalid namespace: unknown")
+
+
+async def test_a_memory_that_is_not_there_is_32604(subcog: Any) -> None:
+    error = await refused(subcog, "subcog_get", memory_id="000000000000")
+    assert (error["code"], error["data"]["code"]) == (-32604, "memory_not_found")
+    assert "memory_recall" not in error["message"]
+
+
+async def test_a_secret_is_32605(subcog: Any) -> None:
+    error = await refused(subcog, "subcog_capture", namespace="config", content=f"The key is {AWS_KEY}, keep it.")
+    assert (error["code"], error["data"]["code"]) == (-32605, "content_blocked")
+    assert AWS_KEY not in json.dumps(error)
+
+
+async def test_a_saved_prompt_that_is_not_there_is_32607(subcog: Any) -> None:
+    error = await refused(subcog, "subcog_prompts", action="get", name="nobody-saved-this")
+    assert (error["code"], error["data"]["code"]) == (-32607, "prompt_not_found")
+
+
+async def test_an_argument_that_cannot_be_meant_is_32608(subcog: Any) -> None:
+    error = await refused(subcog, "subcog_recall", query="storage", filter="nonsense:yes since:whenever")
+    assert (error["code"], error["data"]["code"]) == (-32608, "validation_error")
+
+
+async def test_sync_without_a_remote_is_32610(subcog: Any) -> None:
+    error = await refused(subcog, "subcog_sync", direction="push")
+    assert (error["code"], error["data"]["code"]) == (-32610, "sync_error")
+
+
+async def test_a_store_that_cannot_be_written_is_32609(serve: Serve, tmp_path: Path) -> None:
+    child = await serve("subcog")
+    await child.ask(INITIALIZE)
+    await captured(child)
+    await child.end()
+    # Whoever is root may write anything, so it is the file's own inside that refuses.
+    store = tmp_path / "data" / "portico.db"
+    with closing(sqlite3.connect(store)) as database:
+        # Nothing may be left beside the file that would be read in place of its first page.
+        assert database.execute("pragma wal_checkpoint(truncate)").fetchone()[0] == 0
+    with store.open("r+b") as file:
+        file.seek(18)
+        # The file format's write version: larger than any there is, so the database is for reading.
+        file.write(b"\x09")
+    child = await serve("subcog")
+    await child.ask(INITIALIZE)
+    error = await refused(child, "subcog_capture", namespace="decisions", content="Another one, not to be kept.")
+    assert (error["code"], error["data"]["code"]) == (-32609, "storage_error")
+    assert str(tmp_path) not in json.dumps(error)
+
+
+@pytest.mark.parametrize("revision", ["2025-03-26", "2025-06-18", "2025-11-25"])
+async def test_later_revisions_have_the_number_beside_the_error(serve: Serve, revision: str) -> None:
+    child = await serve("subcog")
+    await child.open(revision)
+    result = (await child.call("subcog_get", memory_id="000000000000"))["result"]
+    assert result["isError"] is True
+    assert result["_meta"]["portico/error"]["number"] == -32604
+
+
+# Batches, logging, sampling, silence
+
+
+async def test_several_requests_travel_in_one_message(subcog: Any) -> None:
+    line = '[{"jsonrpc":"2.0","id":1,"method":"ping"},{"jsonrpc":"2.0","id":"b","method":"prompts/list"}]'
+    answers = json.loads(await subcog.exchange(line))
+    assert {answer["id"] for answer in answers} == {1, "b"}
+
+
+async def test_the_log_is_sent_when_it_is_wanted(subcog: Any) -> None:
+    await subcog.result("logging/setLevel", {"level": "debug"})
+    said = await captured(subcog)
+    assert await subcog.heard("notifications/message") == {
+        "jsonrpc": "2.0",
+        "method": "notifications/message",
+        "params": {"level": "info", "logger": "subcog", "data": f"Captured memory {said['id']}"},
+    }
+
+
+async def test_a_client_with_a_model_is_asked_for_tags(serve: Serve) -> None:
+    child = await serve("subcog")
+    await child.open("2024-11-05", {"sampling": {}})
+    said = await captured(child)
+    enrich = {"name": "subcog_enrich", "arguments": {"memory_id": said["id"]}}
+    child.child.send({"jsonrpc": "2.0", "id": 50, "method": "tools/call", "params": enrich})
+    question = await child.heard("sampling/createMessage")
+    assert question["params"]["maxTokens"] > 0
+    (message,) = question["params"]["messages"]
+    assert message["role"] == "user"
+    assert "Use PostgreSQL for storage" in message["content"]["text"]
+    model = {"role": "assistant", "content": {"type": "text", "text": '{"tags": ["database"]}'}, "model": "m"}
+    child.child.send({"jsonrpc": "2.0", "id": question["id"], "result": model})
+    enriched = json.loads((await child.child.response(50))["result"]["content"][0]["text"])
+    assert (enriched["by"], "database" in enriched["tags"]) == ("client", True)
+
+
+async def test_without_a_model_rules_do(subcog: Any) -> None:
+    said = await captured(subcog)
+    enriched = json.loads((await subcog.call("subcog_enrich", memory_id=said["id"]))["result"]["content"][0]["text"])
+    assert enriched["by"] not in ("client", "provider")
+
+
+async def test_lists_change_in_silence(subcog: Any) -> None:
+    before = (await subcog.result("resources/list"))["resources"]
+    await captured(subcog)
+    listed: list[Any] = before
+    async with asyncio.timeout(PATIENCE):
+        while len(listed) == len(before):
+            listed = (await subcog.result("resources/list"))["resources"]
+    assert "subcog://project/decisions" in {one["uri"] for one in listed}
+    _, rest, _ = await subcog.end()
+    assert not [one for one in subcog.child.aside if "list_changed" in one.get("method", "")]
+    assert "list_changed" not in rest
+
+
+async def test_a_configuration_can_have_changes_told(serve: Serve, tmp_path: Path) -> None:
+    """What the profile says is only what is said when nobody says otherwise."""
+    config = tmp_path / "portico.toml"
+    config.write_text("[server.capabilities]\nresources = { listChanged = true }\n")
+    child = await serve("subcog", "--config", config)
+    opened = await child.open("2024-11-05")
+    assert opened["capabilities"]["resources"] == {"subscribe": False, "listChanged": True}
+    assert opened["capabilities"]["tools"] == {"listChanged": False}
+    await captured(child)
+    assert "params" not in await child.heard("notifications/resources/list_changed")
+
+
+# HTTP
+
+
+@pytest.fixture
+async def place(tmp_path: Path) -> AsyncIterator[str]:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "portico", "serve", "--profile", "subcog", "--transport", "http", "--port", "0"),
+        stderr=subprocess.PIPE,
+        cwd=tmp_path,
+        env={**os.environ, "PORTICO_DATA": str(tmp_path / "data"), "PORTICO_STORE": ""},
+    )
+    assert process.stderr is not None
+    try:
+        async with asyncio.timeout(PATIENCE):
+            yield (await process.stderr.readline()).decode().removeprefix("Serving on ").strip()
+    finally:
+        process.terminate()
+        async with asyncio.timeout(PATIENCE):
+            await process.communicate()
+
+
+async def fetch(place: str, method: str, path: str, said: Any = None, session: str = "") -> tuple[int, str, Any]:
+    """The status, the session and the answer, which may be the last event of a stream."""
+
+    def ask() -> tuple[int, str, Any]:
+        connection = HTTPConnection(urlsplit(place).netloc, timeout=PATIENCE)
+        try:
+            headers = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
+            headers |= {"Mcp-Session-Id": session} if session else {}
+            connection.request(method, path, None if said is None else json.dumps(said), headers)
+            answer = connection.getresponse()
+            body = answer.read().decode()
+            if answer.getheader("content-type", "").startswith("text/event-stream"):
+                body = [line for line in body.splitlines() if line.startswith("data: {")][-1].removeprefix("data: ")
+            return answer.status, answer.getheader("mcp-session-id", ""), json.loads(body)
+        finally:
+            connection.close()
+
+    return await asyncio.to_thread(ask)
+
+
+async def test_the_endpoint_is_the_root_and_health_is_health(place: str) -> None:
+    assert urlsplit(place).hostname == "127.0.0.1"
+    status, _, health = await fetch(place, "GET", "/health")
+    assert (status, health["status"], health["name"]) == (200, "ok", "subcog")
+    status, session, opened = await fetch(place, "POST", "/", INITIALIZE)
+    assert (status, opened) == (200, json.loads(OPENED))
+    request = {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}
+    status, _, listed = await fetch(place, "POST", "/", request, session)
+    assert status == 200
+    assert "subcog_capture" in {tool["name"] for tool in listed["result"]["tools"]}
+    _, _, said = await fetch(place, "POST", "/", CAPTURE, session)
+    assert json.loads(said["result"]["content"][0]["text"])["urn"].startswith("subcog://project/decisions/")
+    missing = {**CAPTURE, "params": {"name": "subcog_get", "arguments": {"memory_id": "000000000000"}}}
+    _, _, said = await fetch(place, "POST", "/", missing, session)
+    assert said["error"]["code"] == -32604

@@ -1,0 +1,263 @@
+"""The exchanges of SysMCP's protocol documentation, with `--profile sysmcp` and a log named System."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from portico.services import assembly
+
+Serve = Callable[..., Awaitable[Any]]
+
+OPEN = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {"clientInfo": {"name": "Claude", "version": "1.0.0"}, "protocolVersion": "2024-11-05"},
+}
+OPENED = (
+    '{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2024-11-05","capabilities":{"tools":{}},'
+    '"serverInfo":{"name":"SysMCP","version":"1.0.0"}}}'
+)
+SIX = ["eventlog_query", "eventlog_list_logs", "fs_search", "fs_stat", "reg_read", "reg_write"]
+ENTRIES = 523
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """As a user would write it: a log of JSON lines, called System."""
+    lines = (
+        {
+            "timestamp": f"2024-02-10T10:{number // 60 % 60:02}:{number % 60:02}Z",
+            "level": "ERROR" if number % 10 == 0 else "INFO",
+            "source": "kernel",
+            "message": f"Event {number}",
+        }
+        for number in range(ENTRIES)
+    )
+    (tmp_path / "system.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in lines))
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "plan.txt").write_text("The plan.\n")
+    path = tmp_path / "portico.toml"
+    path.write_text(
+        "[services.system]\n"
+        f"logs = {{ System = {str(tmp_path / 'system.jsonl')!r} }}\n"
+        f"roots = [{str(tmp_path / 'notes')!r}]\n"
+        'machine_logs = false\nprivacy = "off"\n'
+    )
+    return path
+
+
+@pytest.fixture
+async def sysmcp(serve: Serve, config: Path) -> Any:
+    """Opened as the documented client does: nothing is said between initialize and the first request."""
+    child = await serve("sysmcp", "--config", config)
+    assert await child.exchange(json.dumps(OPEN)) == OPENED
+    return child
+
+
+# The handshake
+
+
+async def test_the_worked_example_leaves_out_the_version(serve: Serve) -> None:
+    child = await serve("sysmcp")
+    line = '{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"clientInfo":{"name":"Claude","version":"1.0"}}}'
+    assert await child.exchange(line) == OPENED
+    listed = await child.ask({"jsonrpc": "2.0", "id": 2, "method": "tools/list", "params": {}})
+    assert [tool["name"] for tool in listed["result"]["tools"]] == SIX
+
+
+@pytest.mark.parametrize("params", [{"protocolVersion": "2024-11-05"}, {"clientInfo": "Claude"}, {}])
+async def test_who_does_not_say_who_they_are_is_refused(serve: Serve, params: dict[str, Any]) -> None:
+    child = await serve("sysmcp")
+    answer = await child.ask({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params})
+    assert answer["error"]["code"] == -32602
+    assert (await child.ask(OPEN))["result"]["serverInfo"]["name"] == "SysMCP"
+
+
+async def test_there_is_nothing_but_tools(sysmcp: Any) -> None:
+    for method in ("resources/list", "prompts/list", "logging/setLevel"):
+        assert (await sysmcp.child.request(method, {"level": "info"}))["error"]["code"] == -32601
+
+
+# tools/list
+
+
+async def test_the_parameters_are_those_of_the_document(sysmcp: Any) -> None:
+    query = (await sysmcp.tools())["eventlog_query"]
+    assert query["description"]
+    schema = query["inputSchema"]
+    assert (schema["type"], schema["required"]) == ("object", ["logName"])
+    kinds = {name: one["type"] for name, one in schema["properties"].items()}
+    documented = {"logName": "string", "limit": "number", "offset": "number", "minLevel": "string", "source": "string"}
+    assert documented.items() <= kinds.items()
+    limit, level = schema["properties"]["limit"], schema["properties"]["minLevel"]
+    assert (limit["default"], limit["maximum"], limit["multipleOf"]) == (100, 10_000, 1)
+    assert set(level["enum"]) >= {"INFORMATION", "WARNING", "ERROR"}
+    assert all(one["description"] for one in schema["properties"].values())
+
+
+async def test_without_services_the_list_is_empty(serve: Serve) -> None:
+    child = await serve("sysmcp", "--services", "")
+    await child.ask(OPEN)
+    assert await child.exchange('{"jsonrpc":"2.0","id":2,"method":"tools/list","params":{}}') == (
+        '{"jsonrpc":"2.0","id":2,"result":{"tools":[]}}'
+    )
+
+
+# tools/call
+
+
+async def test_a_query_answers_with_success_and_data(sysmcp: Any) -> None:
+    result = (await sysmcp.call("eventlog_query", logName="System", limit=100))["result"]
+    assert (result["success"], result["status"], result["isError"]) == (True, "success", False)
+    assert "error" not in result
+    data = result["data"]
+    assert (len(data["entries"]), data["totalCount"], data["nextOffset"]) == (100, ENTRIES, 100)
+    assert (data["page"], data["pageSize"]) == (1, 100)
+    entry = data["entries"][0]
+    assert isinstance(entry["id"], int)
+    assert (entry["logName"], entry["source"], entry["message"]) == ("System", "kernel", "Event 522")
+    assert entry["timestamp"] == "2024-02-10T10:08:42Z"
+    assert "eventId" in entry
+    # The same for clients that read content.
+    assert json.loads(result["content"][0]["text"]) == data
+
+
+async def test_pages_follow_one_another_by_offset(sysmcp: Any) -> None:
+    data = (await sysmcp.call("eventlog_query", logName="System", limit=100, offset=100))["result"]["data"]
+    assert (data["page"], data["nextOffset"], data["entries"][0]["message"]) == (2, 200, "Event 422")
+    data = (await sysmcp.call("eventlog_query", logName="System", minLevel="ERROR", limit=2))["result"]["data"]
+    assert [one["level"] for one in data["entries"]] == ["ERROR", "ERROR"]
+
+
+async def test_a_wrong_argument_is_a_result_with_its_details(sysmcp: Any) -> None:
+    line = (
+        '{"jsonrpc":"2.0","id":4,"method":"tools/call","params":{"name":"eventlog_query",'
+        '"arguments":{"logName":"System","limit":"invalid"}}}'
+    )
+    answer = json.loads(await sysmcp.exchange(line))
+    assert answer["id"] == 4
+    result = answer["result"]
+    assert (result["success"], result["data"], result["isError"]) == (False, None, True)
+    error = result["error"]
+    assert (error["code"], error["message"]) == ("InvalidParams", "Invalid parameter: limit must be a number")
+    assert error["details"] == {"path": "arguments.limit", "expected": "number", "received": "string"}
+    assert (error["error_type"], error["error_details"]) == ("ValidationError", error["details"])
+    # Nothing is broken by it.
+    assert (await sysmcp.call("eventlog_query", logName="System", limit=1))["result"]["success"] is True
+
+
+@pytest.mark.parametrize(
+    "arguments, path",
+    [
+        ({}, "arguments.logName"),
+        ({"logName": "System", "limit": 0}, "arguments.limit"),
+        ({"logName": "System", "limit": 1.5}, "arguments.limit"),
+        ({"logName": "System", "limti": 1}, "arguments.limti"),
+        ({"logName": ["System"]}, "arguments.logName"),
+    ],
+)
+async def test_whatever_is_wrong_is_named(sysmcp: Any, arguments: dict[str, Any], path: str) -> None:
+    error = (await sysmcp.call("eventlog_query", **arguments))["result"]["error"]
+    assert (error["code"], error["details"]["path"]) == ("InvalidParams", path)
+    assert error["details"]["expected"]
+    assert error["details"]["received"]
+
+
+async def test_a_tool_that_says_no_has_failed(sysmcp: Any) -> None:
+    result = (await sysmcp.call("eventlog_query", logName="Nothing"))["result"]
+    assert (result["success"], result["status"], result["data"]) == (False, "failure", None)
+    assert (result["error"]["code"], result["error"]["error_type"]) == ("ToolExecutionError", "ResourceNotFound")
+    assert result["error"]["message"] == result["content"][0]["text"]
+
+
+async def test_an_unknown_tool_has_the_name_for_it(sysmcp: Any) -> None:
+    error = (await sysmcp.call("eventlog_qurey"))["error"]
+    assert (error["code"], error["message"]) == (-32602, "Unknown tool: eventlog_qurey")
+    assert error["data"]["code"] == "MCP-ToolNotFound"
+    assert error["data"]["suggestions"] == ["eventlog_query"]
+
+
+async def test_all_six_tools_do_their_work(sysmcp: Any, tmp_path: Path) -> None:
+    logs = (await sysmcp.call("eventlog_list_logs"))["result"]["data"]["logs"]
+    assert [log["name"] for log in logs] == ["System"]
+    found = (await sysmcp.call("fs_search", fileName="*.txt"))["result"]["data"]
+    assert [Path(one["path"]).name for one in found["files"]] == ["plan.txt"]
+    about = (await sysmcp.call("fs.stat", path=str(tmp_path / "notes" / "plan.txt")))["result"]["data"]
+    assert about["size"] == 10
+    # Reading alone, unless somebody says otherwise.
+    refused = (await sysmcp.call("reg_write", path="HKEY_CURRENT_USER\\Software\\A", name="x", value=1))["result"]
+    assert (refused["success"], refused["error"]["error_type"]) == (False, "PermissionError")
+    absent = (await sysmcp.call("reg_read", path="HKEY_CURRENT_USER\\Software\\A", name="x"))["result"]
+    assert (absent["success"], absent["error"]["error_type"]) == (False, "ResourceNotFound")
+
+
+async def test_a_registry_that_may_be_written_is_read_again(serve: Serve, tmp_path: Path) -> None:
+    config = tmp_path / "writing.toml"
+    config.write_text('[services.system]\nlevels = { reg = "read-write" }\n')
+    child = await serve("sysmcp", "--config", config)
+    await child.ask(OPEN)
+    where = {"path": "HKEY_CURRENT_USER\\Software\\A", "name": "x"}
+    assert (await child.call("reg_write", **where, value="seven"))["result"]["success"] is True
+    assert (await child.call("reg_read", **where))["result"]["data"]["value"] == "seven"
+
+
+@pytest.mark.parametrize("revision", ["2025-06-18", "2025-11-25"])
+async def test_later_revisions_have_structured_content_instead(serve: Serve, config: Path, revision: str) -> None:
+    child = await serve("sysmcp", "--config", config)
+    await child.open(revision)
+    result = (await child.call("eventlog_query", logName="System", limit=1))["result"]
+    assert result.keys() == {"content", "structuredContent", "isError"}
+    wrong = (await child.call("eventlog_query", logName="System", limit="invalid"))["result"]
+    assert wrong.keys() == {"content", "isError"}
+
+
+# Services that come and go
+
+
+async def test_a_service_is_removed_and_added_without_a_new_connection(
+    connect: Callable[..., Any], tmp_path: Path
+) -> None:
+    place = assembly.Place(data=tmp_path, store=str(tmp_path / "store.db"))
+    server = assembly.assemble(None, assembly.read_settings("sysmcp", None), place)
+    wire = connect(server)
+    await wire.ask("2024-11-05", "initialize", OPEN["params"])
+
+    async def listed() -> list[str]:
+        return [tool["name"] for tool in (await wire.request("tools/list"))["result"]["tools"]]
+
+    assert await listed() == SIX
+    (system,) = server.services
+    server.remove("system")
+    assert await listed() == []
+    assert (await wire.request("tools/call", {"name": "eventlog_list_logs"}))["error"]["code"] == -32602
+    server.add(system)
+    assert await listed() == SIX
+    assert wire.is_silent
+
+
+# The log
+
+
+async def test_the_log_says_what_happens_and_standard_output_does_not(serve: Serve, config: Path) -> None:
+    child = await serve("sysmcp", "--config", config, LOG_LEVEL="debug")
+    await child.ask(OPEN)
+    await child.tools()
+    await child.call("eventlog_query", logName="System", limit="invalid")
+    await child.call("eventlog_query", logName="System", limit=1)
+    code, rest, log = await child.end()
+    assert (code, rest) == (0, "")
+    for kind in (
+        "incoming message: tools/call",
+        "handler invocation: tools/call",
+        "tool discovery: tools/list",
+        "execution result: tools/call",
+        "validation error: tools/call",
+        "performance: tools/call took",
+    ):
+        assert kind in log

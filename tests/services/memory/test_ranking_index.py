@@ -1,0 +1,203 @@
+"""The index: kept in step with the memories, on both engines, and built anew where it is not."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+from remembering import found, keep
+
+from portico.services.memory import collecting, moments
+from portico.services.memory.capturing import Draft
+from portico.services.memory.memories import Memories
+from portico.services.memory.ranking import building, seats
+from portico.services.memory.ranking.index import TABLES
+from portico.store.database import Database
+from portico.store.transaction import Transaction
+
+PATIENCE = 30
+
+
+async def rows(memories: Memories, table: str) -> int:
+    return await memories.read(lambda tx: tx.one(int, f"select count(*) from memory_{table}"))
+
+
+async def left(memories: Memories) -> dict[str, int]:
+    counted = {table: await rows(memories, table) for table in TABLES}
+    return {table: count for table, count in counted.items() if count}
+
+
+async def whole(memories: Memories) -> None:
+    async with asyncio.timeout(PATIENCE):
+        await memories.settled()
+    assert await memories.read(building.is_whole)
+
+
+async def fits(memories: Memories) -> None:
+    """Whatever was done, the index has what the table has."""
+    assert await memories.read(building.trouble) is None
+
+
+async def test_a_seat_says_scope_thread_and_place() -> None:
+    seat = seats.seat(7, 123, 45)
+    assert (seats.scope_of(seat), seats.number_of_thread(seat), seats.place_of(seat)) == (7, 123, 45)
+    assert seats.first_of_scope(7) <= seat < seats.first_of_scope(8)
+    assert seats.seat(seats.MOST_SCOPES - 1, seats.MOST_THREADS - 1, seats.PLACES - 1) < 2**63
+
+
+async def test_when_all_is_gone_nothing_is_left(memories: Memories) -> None:
+    first = await keep(memories, "Ann likes kumquats", author="Ann Lee", thread="t1")
+    await keep(memories, "So do I", author="Bob", thread="t1")
+    await keep(memories, "Kumquats are small", "learnings", domain="user")
+    await memories.update(first.id, content="Ann likes oranges")
+    await fits(memories)
+    await memories.delete(first.id)
+    await fits(memories)
+    await memories.delete_all(memories.filter("project:*"), dry_run=False, hard=True)
+    assert await left(memories) == {}
+
+
+async def test_every_change_keeps_the_index_in_step(memories: Memories, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = [await keep(memories, f"{word} grows in the garden", ttl=ttl) for word, ttl in
+            (("basil", None), ("thyme", None), ("mint", "1h"), ("sage", None), ("dill", None))]  # fmt: skip
+    await memories.update(kept[0].id, namespace="learnings")
+    await memories.update(kept[1].id, status="archived")
+    await memories.delete(kept[3].id)
+    await memories.restore(kept[3].id)
+    await memories.capture(Draft(content="dill grows in the garden", namespace="decisions", on_duplicate="supersede"))
+    await fits(memories)
+    assert sorted(await found(memories, "garden")) == sorted(
+        f"{word} grows in the garden" for word in ("basil", "mint", "sage", "dill")
+    )
+    later = moments.now() + 2 * 3_600_000
+    monkeypatch.setattr(moments, "now", lambda: later)
+    await collecting.collect(memories, dry_run=False)
+    await fits(memories)
+    assert "mint grows in the garden" not in await found(memories, "garden")
+
+
+async def test_no_word_of_what_was_erased_is_left(memories: Memories) -> None:
+    await keep(memories, "The xylophonist lives in Zanzibar", author="Quentin Yggdrasil", thread="quetzal")
+    await keep(memories, "Nothing to hide here")
+    assert await collecting.erase(memories, author="Quentin Yggdrasil") == 1
+
+    def said(tx: Transaction) -> str:
+        columns = {"posting": "term", "terms": "terms", "author": "name", "author_word": "word", "thread": "name"}
+        return " ".join(
+            " ".join(tx.all(str, f"select {column} from memory_{table}")) for table, column in columns.items()
+        )
+
+    left_over = await memories.read(said)
+    for word in ("xylophonist", "zanzibar", "quentin", "Yggdrasil", "quetzal"):
+        assert word.lower()[:6] not in left_over.lower()
+    await fits(memories)
+
+
+async def test_reindexing_gives_the_same_lists(memories: Memories) -> None:
+    for number in range(30):
+        await keep(memories, f"Step {number} of the recipe uses flour", thread="cake", at="2026-01-01")
+    before = [hit.record.id for hit in (await memories.recall("flour in step 7", memories.filter(""))).hits]
+    assert await memories.reindex() == 30
+    after = [hit.record.id for hit in (await memories.recall("flour in step 7", memories.filter(""))).hits]
+    assert before == after
+    await fits(memories)
+
+
+async def test_a_store_that_has_no_index_gets_one(url: str) -> None:
+    async with Database(url) as database:
+        first = Memories(database, project="here/project")
+        await first.open()
+        await first.capture_all(
+            [Draft(content=f"pear number {number}", namespace="learnings", thread="pears") for number in range(600)]
+        )
+        for table in TABLES:
+            await first.write(lambda tx, table=table: tx.run(f"delete from memory_{table}"))  # type: ignore[misc]
+        await first.write(lambda tx: tx.run("update memory_indexed set format = 0"))
+        await first.close()
+        second = Memories(database, project="here/project")
+        await second.open()
+        await whole(second)
+        await fits(second)
+        assert "pear number 599" in await found(second, "pear 599", limit=3)
+        await second.close()
+
+
+async def test_what_is_captured_while_the_index_is_built_is_found_at_once(memories: Memories) -> None:
+    await memories.capture_all([Draft(content=f"fig {number}", namespace="learnings") for number in range(40)])
+    await memories.write(building.begin)
+    await memories.write(lambda tx: building.build(tx, 10))
+    await keep(memories, "a papaya among figs")
+    assert await found(memories, "papaya") == ["a papaya among figs"]
+    while await memories.write(lambda tx: building.build(tx, 10)):
+        pass
+    await fits(memories)
+
+
+@pytest.mark.parametrize("damage", ["drop table memory_posting", "drop table memory_scope"])
+async def test_a_lost_table_is_made_again(memories: Memories, damage: str) -> None:
+    await keep(memories, "the mango is ripe")
+    await memories.database.write(lambda tx: tx.run(damage))
+    await keep(memories, "the guava is not")
+    await found(memories, "anything")
+    await whole(memories)
+    assert await found(memories, "mango") == ["the mango is ripe"]
+    assert await found(memories, "guava") == ["the guava is not"]
+    await fits(memories)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    ["delete from memory_posting", "delete from memory_terms", "delete from memory_scope", "drop table memory_indexed"],
+)
+async def test_an_index_that_misses_something_is_noticed_when_it_is_opened(url: str, damage: str) -> None:
+    async with Database(url) as database:
+        first = Memories(database, project="here/project")
+        await first.open()
+        await keep(first, "the quince is sour")
+        await whole(first)
+        await first.write(lambda tx: tx.run(damage))
+        await first.close()
+        second = Memories(database, project="here/project")
+        await second.open(thorough=True)
+        await whole(second)
+        await fits(second)
+        assert await found(second, "quince") == ["the quince is sour"]
+        await second.close()
+
+
+async def test_pages_of_the_index_that_were_overwritten_are_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "memory.db"
+    async with Database(path) as database:
+        memories = Memories(database, project="here/project")
+        await memories.open()
+        await memories.capture_all(
+            [Draft(content=f"olive {number} {'pit ' * 5}stone", namespace="learnings") for number in range(500)]
+        )
+        await memories.close()
+    _overwrite(path, "memory_posting")
+    async with Database(path) as database:
+        memories = Memories(database, project="here/project")
+        await memories.open()
+        await found(memories, "olive")
+        await keep(memories, "a caper")
+        await whole(memories)
+        await fits(memories)
+        assert "olive 123 pit pit pit pit pit stone" in await found(memories, "olive 123", limit=3)
+        await memories.close()
+
+
+def _overwrite(path: Path, table: str) -> None:
+    """All of its pages that have rows."""
+    connection = sqlite3.connect(path)
+    connection.execute("pragma wal_checkpoint(truncate)")
+    size: int = connection.execute("pragma page_size").fetchone()[0]
+    sql = "select pageno from dbstat where name = ? and pagetype = 'leaf'"
+    numbers: list[Any] = connection.execute(sql, (table,)).fetchall()
+    connection.close()
+    with path.open("r+b") as file:
+        for (number,) in numbers:
+            file.seek((number - 1) * size)
+            file.write(b"\xa5" * size)

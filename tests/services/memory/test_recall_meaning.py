@@ -1,0 +1,194 @@
+"""Recall by meaning: with a model of our own making, and with the real one where it is to be had."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from remembering import keep
+
+from portico.cli.main import main
+from portico.services.memory.memories import Memories
+from portico.services.memory.ranking import fetching, meaning, model
+from portico.services.memory.ranking.meaning import Meanings, NoModel
+from portico.store.database import Database
+
+np: Any = pytest.importorskip("numpy", reason="numpy is not installed: pip install 'portico[memory-vectors]'")
+
+PATIENCE = 60
+ROOT = Path(__file__).resolve().parents[3]
+SAME = {"feline": "cat", "automobile": "car", "purchase": "buy"}
+
+
+class Synonyms:
+    """A model that knows three pairs of words that mean the same."""
+
+    def __init__(self) -> None:
+        self.encoded: list[str] = []
+
+    def encode(self, text: str, most: int) -> Any:
+        self.encoded.append(text)
+        found = np.zeros(384, np.float32)
+        for word in text.lower().replace(".", " ").split():
+            seed = int.from_bytes(hashlib.sha256(SAME.get(word, word).encode()).digest()[:4], "little")
+            found += np.random.default_rng(seed).standard_normal(384).astype(np.float32)
+        return found / max(float(np.sqrt(found @ found)), 1e-9)
+
+
+@asynccontextmanager
+async def opened(url: str, meanings: Meanings | None) -> AsyncIterator[Memories]:
+    async with Database(url) as database:
+        memories = Memories(database, project="here/project", meanings=meanings)
+        await memories.open()
+        yield memories
+        await memories.close()
+
+
+async def encoded(memories: Memories, count: int, named: str = "synonyms") -> None:
+    async with asyncio.timeout(PATIENCE):
+        await memories.settled()
+    sql = "select count(*) from memory_vector where model = :named"
+    assert await memories.read(lambda tx: tx.one(int, sql, {"named": named})) == count
+
+
+async def sought(memories: Memories, query: str, mode: Any, filter: str = "") -> list[str]:
+    page = await memories.recall(query, memories.filter(filter), mode=mode, limit=3)
+    return [hit.record.content for hit in page.hits]
+
+
+async def test_what_means_the_same_is_found(url: str) -> None:
+    async with opened(url, Meanings("synonyms", Synonyms)) as memories:
+        await keep(memories, "cat sleeps")
+        await keep(memories, "car drives", tags=["traffic"])
+        await encoded(memories, 2)
+        assert await sought(memories, "feline", "text") == []
+        assert (await sought(memories, "feline", "vector"))[0] == "cat sleeps"
+        assert (await sought(memories, "feline", "hybrid"))[0] == "cat sleeps"
+        assert await sought(memories, "feline", "vector", "tag:traffic") == ["car drives"]
+        assert memories.modes == ["text", "hybrid", "vector"]
+
+
+async def test_a_memory_is_encoded_with_what_came_before_it(url: str) -> None:
+    encoder = Synonyms()
+    async with opened(url, Meanings("synonyms", lambda: encoder)) as memories:
+        await keep(memories, "Do you have a cat?", thread="talk", author="Ann")
+        await keep(memories, "Two of them.", thread="talk", author="Ben")
+        await encoded(memories, 2)
+    assert "Ann: Do you have a cat?\nBen: Two of them." in encoder.encoded
+
+
+async def test_encoding_goes_on_after_a_restart(url: str) -> None:
+    async with opened(url, None) as memories:
+        for number in range(40):
+            await keep(memories, f"automobile {number}", on_duplicate="keep")
+    async with opened(url, Meanings("synonyms", Synonyms)) as memories:
+        await encoded(memories, 40)
+        assert len(await sought(memories, "car 7", "vector")) == 3
+    async with opened(url, Meanings("another", Synonyms)) as memories:
+        await encoded(memories, 40, "another")
+
+
+async def test_no_vector_of_what_is_gone_is_left(url: str) -> None:
+    async with opened(url, Meanings("synonyms", Synonyms)) as memories:
+        kept = await keep(memories, "purchase order")
+        await keep(memories, "cat and car")
+        await encoded(memories, 2)
+        assert (await sought(memories, "buy order", "vector"))[0] == "purchase order"
+        await memories.delete(kept.id, hard=True)
+        assert await sought(memories, "buy order", "vector") == ["cat and car"]
+        for table in ("memory_vector", "memory_sign"):
+            count = f"select count(*) from {table}"
+            assert await memories.read(lambda tx, count=count: tx.one(int, count)) == 1  # type: ignore[misc]
+
+
+async def test_signs_are_read_again_when_many_of_them_are_old(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meaning, "STALE", 2)
+    async with opened(url, Meanings("synonyms", Synonyms)) as memories:
+        kept = await keep(memories, "cat one")
+        await encoded(memories, 1)
+        for number in range(6):
+            await memories.update(kept.id, content=f"cat {number} car")
+            await encoded(memories, 1)
+            assert await sought(memories, "feline", "vector") == [f"cat {number} car"]
+
+
+async def test_a_model_that_cannot_be_loaded_leaves_words(url: str) -> None:
+    def broken() -> Any:
+        raise NoModel("The model is damaged.")
+
+    async with opened(url, Meanings("broken", broken)) as memories:
+        await keep(memories, "cat sleeps")
+        assert await sought(memories, "cat", "hybrid") == ["cat sleeps"]
+        with pytest.raises(Exception, match="damaged"):
+            await sought(memories, "cat", "vector")
+
+
+def test_what_is_no_model_is_not_taken_for_one(tmp_path: Path) -> None:
+    assert model.find(tmp_path) is None
+    folder = tmp_path / "models" / model.FOLDER
+    folder.mkdir(parents=True)
+    for name in model.FILES:
+        (folder / name).write_bytes(b"\xff" * 64)
+    found = model.meanings(tmp_path)
+    assert found is not None
+    with pytest.raises(NoModel):
+        found.encode("hello")
+
+
+def test_a_model_that_is_not_the_one_we_know_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def download(place: Path) -> None:
+        for name in model.FILES:
+            (place / name).write_bytes(b"something else")
+
+    monkeypatch.setattr(fetching, "_download", download)
+    with pytest.raises(NoModel, match="Nothing of it was kept"):
+        fetching.fetch(tmp_path)
+    assert model.find(tmp_path) is None
+
+
+@pytest.fixture(scope="module")
+def real() -> Path:
+    """Where the real model is. It is fetched where CI is set, and never elsewhere."""
+    place = ROOT / ".bench"
+    if model.find(place) is None:
+        if not os.environ.get("CI"):
+            pytest.skip("The model is not here: PORTICO_DATA=.bench portico memory model")
+        fetching.fetch(place)
+    return place
+
+
+def test_the_real_model_knows_what_is_near(real: Path) -> None:
+    meanings = model.meanings(real)
+    assert meanings is not None
+    texts = ("The weather is lovely today.", "It's so sunny outside!", "He drove to the stadium.")
+    lovely, sunny, stadium = (meanings.encode(text) for text in texts)
+    assert float(lovely @ lovely) == pytest.approx(1, abs=1e-4)
+    # What the documentation of the model's own library prints for these.
+    assert float(lovely @ sunny) == pytest.approx(0.6660, abs=1e-3)
+    assert float(lovely @ stadium) == pytest.approx(0.1046, abs=1e-3)
+    assert float(sunny @ stadium) == pytest.approx(0.1411, abs=1e-3)
+
+
+async def test_the_real_model_finds_other_words(url: str, real: Path) -> None:
+    async with opened(url, model.meanings(real)) as memories:
+        await keep(memories, "Ann adopted a puppy from the shelter", "context")
+        await keep(memories, "The invoice was paid in euros", "context")
+        await encoded(memories, 2, "all-MiniLM-L6-v2")
+        assert (await sought(memories, "Does anybody own a dog?", "vector"))[0].startswith("Ann adopted")
+
+
+def test_the_command_says_where_the_model_is(
+    real: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PORTICO_DATA", str(real))
+    monkeypatch.setattr("sys.argv", ["portico", "memory", "model"])
+    with contextlib.suppress(SystemExit):
+        main()
+    assert "The model is in" in capsys.readouterr().out

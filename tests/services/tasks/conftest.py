@@ -1,0 +1,103 @@
+"""Work items on both engines, and servers that have them."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent.parent), str(HERE)]  # for postgres.py and workbench.py
+
+from workbench import Clock  # noqa: E402
+
+import debian  # noqa: E402
+import postgres  # noqa: E402
+from portico import Client, Server  # noqa: E402
+from portico.services.tasks.items import WorkItems  # noqa: E402
+from portico.services.tasks.service import Tasks  # noqa: E402
+from portico.store.database import Database  # noqa: E402
+
+PATIENCE = 60.0
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[postgres.Server]:
+    try:
+        with postgres.server() as server:
+            yield server
+    except debian.NotInstalled as why:
+        debian.without(why)
+
+
+@pytest.fixture
+def postgres_url(postgres_server: postgres.Server) -> Iterator[str]:
+    url = postgres_server.create_database()
+    yield url
+    postgres_server.release(url)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A store that is empty."""
+    if request.param == "sqlite":
+        return f"sqlite://{tmp_path}/tasks.db"
+    found: str = request.getfixturevalue("postgres_url")
+    return found
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+async def items(url: str, clock: Clock) -> AsyncIterator[WorkItems]:
+    async with Database(url) as database:
+        opened = WorkItems(database, clock=clock)
+        await opened.open()
+        yield opened
+
+
+@pytest.fixture
+async def serving(url: str) -> AsyncIterator[Callable[..., Any]]:
+    """`client = await serving(read_only=True)`: a client of a server with tasks."""
+    async with AsyncExitStack() as stack:
+
+        async def start(*, revision: str | None = None, client: dict[str, Any] | None = None, **options: Any) -> Any:
+            server = Server("planning", version="1")
+            server.add(Tasks(url, **options))
+            await stack.enter_async_context(server.lifespan())
+            more = {} if revision is None else {"revision": revision}
+            return await stack.enter_async_context(Client(server, **more, **(client or {})))
+
+        yield start
+
+
+@pytest.fixture
+async def spawn() -> AsyncIterator[Callable[..., Any]]:
+    """`await spawn("agent", url, "ann")`: child.py in a process of its own."""
+    children: list[asyncio.subprocess.Process] = []
+
+    async def start(*words: str) -> asyncio.subprocess.Process:
+        pipe = asyncio.subprocess.PIPE
+        child = await asyncio.create_subprocess_exec(
+            sys.executable, str(HERE / "child.py"), *words, stdin=pipe, stdout=pipe
+        )
+        children.append(child)
+        return child
+
+    yield start
+    for child in children:
+        if child.returncode is None:
+            child.kill()
+        assert child.stdin is not None and child.stdout is not None
+        child.stdin.close()
+        async with asyncio.timeout(PATIENCE):
+            await child.stdout.read()
+            await child.wait()
