@@ -19,6 +19,13 @@ from portico.services.contracts.definitions import Contract
 from portico.services.contracts.render import render
 
 SERVICES = Path(assembly.__file__).parent
+# Some do not list everything unless they are asked to.
+_WHOLE = {"memory": "memory:all"}
+
+
+def made(name: str, place: assembly.Place) -> Service:
+    """A service with all its tools."""
+    return assembly.make(_WHOLE.get(name, name), {}, place)
 
 
 async def contract_of(service: Service) -> Contract:
@@ -38,7 +45,7 @@ def _write(names: list[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         place = assembly.Place(data=Path(folder), store=str(Path(folder) / "store.db"))
         for name in names:
-            contract = asyncio.run(contract_of(assembly.make(name, {}, place)))
+            contract = asyncio.run(contract_of(made(name, place)))
             for path, text in files(contract).items():
                 path.write_text(text, encoding="utf-8")
 
