@@ -18,22 +18,14 @@ from typing import Protocol, Self
 import msgspec
 from msgspec import Struct
 
-from portico.wire.errors import UsageError
+# For whoever knows the bus alone.
+from portico.store.events import LONGEST_PAYLOAD as LONGEST_PAYLOAD
+from portico.store.events import Event as Event
 
 log = logging.getLogger("portico")
 
 MOST_WAITING = 1000
-LONGEST_TOPIC = 100
-# In characters, of which JSON makes six bytes at most: a packet then fits into what NOTIFY takes, which is 8,000 bytes.
-LONGEST_PAYLOAD = 1000
 LONGEST_PACKET = 7900
-
-
-class Event(Struct, frozen=True, array_like=True, gc=False):
-    """Something about the topic has changed. An empty payload may mean anything about it."""
-
-    topic: str
-    payload: str = ""
 
 
 class Packet(Struct, frozen=True, array_like=True):
@@ -51,16 +43,6 @@ class Route(Protocol):
         """From when this returns, what others send is heard. `missed` is called after a gap."""
 
     async def close(self) -> None: ...
-
-
-def event(topic: str, payload: str) -> Event:
-    if not 0 < len(topic) <= LONGEST_TOPIC:
-        raise UsageError(f"A topic has 1 to {LONGEST_TOPIC} characters, not {len(topic)}.")
-    try:
-        (topic + payload).encode()
-    except UnicodeEncodeError:
-        raise UsageError("Topics and payloads are text, and half a surrogate pair is not.") from None
-    return Event(topic, payload if len(payload) <= LONGEST_PAYLOAD else "")
 
 
 class Bus:

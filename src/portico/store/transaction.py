@@ -20,8 +20,8 @@ from contextlib import contextmanager
 from types import CoroutineType
 from typing import Any, ClassVar, Literal, TypeVar
 
-from portico.store.bus import Event, event
 from portico.store.errors import BadStatement, NotOneRow, StoreError
+from portico.store.events import Event, event
 from portico.store.rows import Row, decode
 from portico.wire.errors import UsageError
 
