@@ -38,6 +38,11 @@ from portico.wire.errors import Error
 class StoreError(Error):
     """The database said no, or nothing."""
 
+    # For those who only use what is kept. The text of the error names paths and servers, which are not their business.
+    outward = "the storage failed"
+    # Whether the same may work later.
+    passing = False
+
 
 class CannotOpen(StoreError):
     """There is no database at this address, or none that we can use."""
@@ -68,33 +73,53 @@ class ChangedMigration(WrongSchema):
 class Locked(StoreError):
     """Somebody else has held what we need for too long."""
 
+    outward = "another process has held the storage for too long"
+    passing = True
+
 
 class Conflict(StoreError):
     """Somebody else changed the same rows, every time we tried."""
+
+    outward = "somebody else was changing the same things; try again"
+    passing = True
 
 
 class ConnectionLost(StoreError):
     """The server is gone."""
 
+    outward = "the storage cannot be reached"
+    passing = True
+
 
 class OutcomeUnknown(ConnectionLost):
     """The server went away while it was committing: the transaction may have been written, whole, or not at all."""
+
+    outward = "the storage went away while writing; look whether it is there before trying again"
 
 
 class DiskFailed(StoreError):
     """The disk would not write."""
 
+    outward = "the disk failed"
+    passing = True
+
 
 class DiskFull(DiskFailed):
     """There is no room. When there is, the same write will work."""
+
+    outward = "there is no room on the disk"
 
 
 class ReadOnly(StoreError):
     """This file or server is not to be written to."""
 
+    outward = "the storage is read-only"
+
 
 class Damaged(StoreError):
     """The file is not a database, or not any more."""
+
+    outward = "the storage is damaged"
 
 
 class Violated(StoreError):
@@ -144,5 +169,7 @@ class BadStatement(StoreError):
 
 
 class DatabaseClosed(StoreError):
+    outward = "the storage is closed"
+
     def __init__(self) -> None:
         super().__init__("The database is closed.")

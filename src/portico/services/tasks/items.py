@@ -28,7 +28,7 @@ from portico.services.tasks.listing import Page, Tree, Wanted
 from portico.services.tasks.records import Event, Item
 from portico.services.tasks.texts import id_in
 from portico.store.database import Database
-from portico.store.errors import Conflict, ConnectionLost, DiskFailed, Locked, StoreError
+from portico.store.errors import StoreError
 from portico.store.transaction import Transaction
 
 T = TypeVar("T")
@@ -41,7 +41,6 @@ LONGEST_LEASE = 30 * 86_400
 MOST_OF_HISTORY = 1000
 MOST_SHOWN = 100
 # Somebody else is at it, or something is gone that will be back: the same call works later.
-_PASSING = (Locked, Conflict, ConnectionLost, DiskFailed)
 
 
 class Waiting(Struct, frozen=True, kw_only=True):
@@ -314,20 +313,8 @@ def _lease(seconds: float | None) -> int | None:
 
 def _failed(failure: StoreError) -> StorageFailed:
     """What the store says names paths and servers, which are none of a client's business."""
-    words = _WORDS.get(type(failure).__name__, "the storage failed")
-    trouble = StorageFailed(f"The tasks could not be stored or read: {words}.", brief=f"storage failed: {words}")
-    trouble.retryable = isinstance(failure, _PASSING)
+    trouble = StorageFailed(
+        f"The tasks could not be stored or read: {failure.outward}.", brief=f"storage failed: {failure.outward}"
+    )
+    trouble.retryable = failure.passing
     return trouble
-
-
-_WORDS = {
-    "Locked": "another process has held the storage for too long",
-    "Conflict": "somebody else was changing the same tasks; try again",
-    "ConnectionLost": "the storage cannot be reached",
-    "OutcomeUnknown": "the storage went away while writing; look whether it is there before trying again",
-    "DiskFull": "there is no room on the disk",
-    "DiskFailed": "the disk failed",
-    "ReadOnly": "the storage is read-only",
-    "Damaged": "the storage is damaged",
-    "DatabaseClosed": "the storage is closed",
-}
