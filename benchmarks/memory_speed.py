@@ -1,17 +1,18 @@
 """How long the memory takes to write and to ask, at many memories, by the functions that its tools call.
 
-    python benchmarks/memory_speed.py [--memories 100000] [--large] [--store URL] [--questions 300]
+    python benchmarks/memory_speed.py [--memories 100000] [--large] [--store URL] [--questions 300] [--json]
 
 Times are of this process, from the call to its return, each write on the disk, secrets looked for and duplicates and
 contradictions compared; bulk is `capture_all`, which looks for exact duplicates alone. “In a scope” is one namespace of
 one project, “over all” is every project. The cold start is `portico serve --services memory`, from its start to the
-answer of a first recall. `--large` is for a million. Goals are beside the numbers.
+answer of a first recall, the best of five. `--large` is for a million.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import os
 import random
 import resource
@@ -20,7 +21,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 
 from memory_corpus import Corpus
 from portico import Client
@@ -32,69 +32,63 @@ from portico.store.database import Database
 BATCH = 5000
 
 
-async def measure(url: str, count: int, questions: int) -> None:
-    corpus = Corpus()
+async def measure(url: str, count: int, questions: int) -> dict[str, float]:
+    corpus, found = Corpus(), {}
     async with Database(url) as database:
         memories = Memories(database)
         await memories.open()
-        some = await _fill(memories, corpus, count)
-        await _captures(memories, list(corpus.drafts(questions)))
-        asked = [
-            (corpus.question(one.content), one) for one in random.Random(1).sample(some, min(questions, len(some)))
-        ]
-        goals = ("7 / 40", "") if count <= 100_000 else ("15 / –", "")
-        for name, goal, filter in (
-            ("recall in a scope", "1 / 5", lambda one: f"project:{one.project} ns:{one.namespace}"),
-            ("recall in a project", "", lambda one: f"project:{one.project}"),
-            ("recall over all", goals[0], lambda one: "project:*"),
+        found["bulk"], some = await _fill(memories, corpus, count)
+        found |= await _captures(memories, list(corpus.drafts(questions)))
+        asked = [(corpus.question(one.content), one) for one in random.Random(1).sample(some, questions)]
+        for key, where in (
+            ("scope", lambda one: f"project:{one.project} ns:{one.namespace}"),
+            ("project", lambda one: f"project:{one.project}"),
+            ("all", lambda one: "project:*"),
         ):
             calls = [
-                lambda query=query, wanted=memories.filter(filter(one)): memories.recall(query, wanted)
+                lambda query=query, wanted=memories.filter(where(one)): memories.recall(query, wanted)
                 for query, one in asked
             ]
-            await shown(name, goal, calls, warm=min(30, len(calls)))
+            found |= await timed(key, calls, warm=30)
         await memories.close()
-    print(f"{'resident':22s} {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:8.0f} MB at most   goal 60")
+    return found | {"resident": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
 
 
-async def _fill(memories: Memories, corpus: Corpus, count: int) -> list[Draft]:
-    """In bulk; some of them, to be asked for."""
-    taken, kept = 0.0, []
+async def _fill(memories: Memories, corpus: Corpus, count: int) -> tuple[float, list[Draft]]:
+    """How many in a second; and some of them, to be asked for."""
+    taken = 0.0
+    kept: list[Draft] = []
     for start in range(0, count, BATCH):
         drafts = list(corpus.drafts(min(BATCH, count - start)))
-        kept += drafts[:: max(1, count // 2000)]
+        kept += drafts[:: max(1, count // 4000)]
         began = time.perf_counter()
         await memories.capture_all(drafts)
         taken += time.perf_counter() - began
-    print(f"{'bulk':22s} {count / taken:8,.0f} memories a second   goal 9,000")
-    return kept
+    return count / taken, kept
 
 
-async def _captures(memories: Memories, drafts: list[Draft]) -> None:
+async def _captures(memories: Memories, drafts: list[Draft]) -> dict[str, float]:
     guard = Guard("redact")
 
     async def capture(draft: Draft) -> None:
         guard.passed(draft.content)
         await memories.capture(draft)
 
-    await shown("capture", "1 / 3", [lambda one=one: capture(one) for one in drafts], warm=min(10, len(drafts)))
+    return await timed("capture", [lambda one=one: capture(one) for one in drafts], warm=30)
 
 
-async def shown(name: str, goal: str, calls: list[Callable[[], Awaitable[object]]], warm: int) -> None:
-    for call in calls[:warm]:
-        await call()
+async def timed(key: str, calls: list[Callable[[], Awaitable[object]]], warm: int) -> dict[str, float]:
     taken = []
-    for call in calls[warm:] or calls:
+    for number, call in enumerate(calls):
         began = time.perf_counter()
         await call()
-        taken.append((time.perf_counter() - began) * 1000)
+        if number >= warm:
+            taken.append((time.perf_counter() - began) * 1000)
     taken.sort()
-    tail = taken[int(0.99 * len(taken))]
-    print(f"{name:22s} {statistics.median(taken):8.2f} ms p50 {tail:8.2f} ms p99   goal {goal or '–'}", flush=True)
+    return {f"{key}_p50": statistics.median(taken), f"{key}_p99": taken[int(0.99 * len(taken))]}
 
 
-async def start(name: str, store: str, folder: str) -> None:
-    """From nothing to the answer of a first recall, the best of five."""
+async def start(store: str, folder: str) -> float:
     command = [sys.executable, "-m", "portico", "serve", "--services", "memory", "--store", store]
     taken = []
     for _ in range(5):
@@ -102,7 +96,23 @@ async def start(name: str, store: str, folder: str) -> None:
         async with Client(command, env={**os.environ, "PORTICO_DATA": folder}) as client:
             await client.call_tool("memory_recall", {"query": "the parser of the configuration"})
             taken.append((time.perf_counter() - began) * 1000)
-    print(f"{name:22s} {min(taken):8.0f} ms to the first recall", flush=True)
+    return min(taken)
+
+
+LINES = (
+    ("capture_p50", "capture, p50", "ms"),
+    ("capture_p99", "capture, p99", "ms"),
+    ("bulk", "bulk", "per s"),
+    ("scope_p50", "recall in a scope, p50", "ms"),
+    ("scope_p99", "recall in a scope, p99", "ms"),
+    ("project_p50", "recall in a project, p50", "ms"),
+    ("project_p99", "recall in a project, p99", "ms"),
+    ("all_p50", "recall over all, p50", "ms"),
+    ("all_p99", "recall over all, p99", "ms"),
+    ("resident", "memory of this process, at most", "MB"),
+    ("start_none", "cold start to the first recall, nothing stored", "ms"),
+    ("start_many", "cold start to the first recall", "ms"),
+)
 
 
 def main() -> None:
@@ -111,15 +121,20 @@ def main() -> None:
     parser.add_argument("--large", action="store_true", help="a million")
     parser.add_argument("--questions", type=int, default=300)
     parser.add_argument("--store", help="where to keep them; a file of its own, if nothing is said")
+    parser.add_argument("--json", action="store_true", help="for programs")
     options = parser.parse_args()
+    count = 1_000_000 if options.large else options.memories
     with tempfile.TemporaryDirectory(prefix="portico-speed-") as folder:
         store = options.store or f"{folder}/memory.db"
-        asyncio.run(measure(store, 1_000_000 if options.large else options.memories, options.questions))
-        if not options.store:
-            size = sum(path.stat().st_size for path in Path(folder).iterdir() if path.is_file())
-            print(f"{'on disk':22s} {size / 1e6:8.0f} MB")
-        asyncio.run(start("cold start, none", f"{folder}/empty.db", folder))
-        asyncio.run(start("cold start, with them", store, folder))
+        found = asyncio.run(measure(store, count, options.questions))
+        found["start_none"] = asyncio.run(start(f"{folder}/empty.db", folder))
+        found["start_many"] = asyncio.run(start(store, folder))
+    if options.json:
+        print(json.dumps(found))
+        return
+    print(f"{count:,} memories")
+    for key, text, unit in LINES:
+        print(f"{text:48s} {found[key]:10,.2f} {unit}")
 
 
 if __name__ == "__main__":

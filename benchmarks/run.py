@@ -1,6 +1,6 @@
 """Portico beside its peers, on stdio, over HTTP, as clients, with tasks, and its services: one run, a table for each.
 
-    python benchmarks/run.py [--quick] [--table stdio|http|client|tasks|system|live|items] [--only portico,mcp]
+    python benchmarks/run.py [--quick] [--table stdio|http|client|tasks|system|live|memory|items] [--only portico,mcp]
                              [--markdown] [--json FILE]
 
 Peers are installed under `.bench/` on first use, at the versions pinned in peers.py and http_peers.py.
@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 import client_table
 import http_table
 import live_table
+import memory_table
 import services_table
 import system_table
 import table
@@ -38,6 +39,7 @@ PROTOCOL = ("stdio", "http", "client", "tasks")
 SERVICES = {
     "system": system_table,
     "live": live_table,
+    "memory": memory_table,
     "items": work_items,
 }
 TABLES = (*PROTOCOL, *SERVICES)

@@ -11,7 +11,6 @@ from typing import Any
 
 import msgspec
 
-from portico.cli.data import data_directory
 from portico.cli.forms import jobs_form
 from portico.cli.printer import Printer
 from portico.server.tasks import jobs
@@ -19,6 +18,7 @@ from portico.server.tasks.engine import MIGRATIONS
 from portico.server.tasks.held import now
 from portico.server.tasks.jobs import Job
 from portico.store.database import Database
+from portico.store.folder import data_directory
 from portico.wire.errors import UsageError
 
 # How often a terminal that watches is brought up to date, at least; changes are shown when they come.

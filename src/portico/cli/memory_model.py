@@ -6,8 +6,8 @@ import argparse
 import importlib.util
 import sys
 
-from portico.cli.data import data_directory
 from portico.services.memory.ranking import fetching, model
+from portico.store.folder import data_directory
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -6,10 +6,11 @@ import argparse
 from importlib import import_module
 from typing import Any
 
-from portico.cli.data import data_directory, store_url
+from portico.cli.data import store_url
 from portico.cli.forms import serve_form
 from portico.cli.logs import set_log_level
 from portico.cli.target import load
+from portico.store.folder import data_directory
 from portico.wire.errors import UsageError
 
 

@@ -156,7 +156,9 @@ def _usual(name: str, place: Place) -> dict[str, Any]:
     """What a service is told when nobody says otherwise."""
     if name == "system":
         return {"data": place.data / "system"}
-    return {"store": place.store} if name in ("memory", "tasks") else {}
+    if name == "memory":
+        return {"store": place.store, "models": place.data}
+    return {"store": place.store} if name == "tasks" else {}
 
 
 def _version() -> str:

@@ -24,6 +24,8 @@ _OLDEST = (3, 35, 0)  # has `returning`
 # what it takes on macOS. case_sensitive_like: as on PostgreSQL.
 _PRAGMAS = ("synchronous = full", "fullfsync = on", "foreign_keys = on", "case_sensitive_like = on")
 _LONGEST_LOG = 64 * 1024 * 1024
+# In pages, of 4 KiB. To write the log back takes several syncs, and whoever commits at that moment waits for them.
+_CHECKPOINT = 4000
 
 
 class Sqlite:
@@ -56,7 +58,8 @@ class Sqlite:
 
     def _hire_writer(self) -> Writer:
         # This one does its waiting in `patiently`.
-        connection = self._connect("journal_mode = wal", f"journal_size_limit = {_LONGEST_LOG}", patience=0.0)
+        settings = ("journal_mode = wal", f"journal_size_limit = {_LONGEST_LOG}", f"wal_autocheckpoint = {_CHECKPOINT}")
+        connection = self._connect(*settings, patience=0.0)
         if connection.execute("pragma journal_mode").fetchone() != ("wal",) and self._path != MEMORY:
             connection.close()
             raise CannotOpen(f"{self._path} is on a file system where SQLite cannot have a write-ahead log.")

@@ -197,7 +197,16 @@ def test_a_hook_does_not_wait_for_ever(tmp_path: Path) -> None:
 
 
 def test_only_what_is_needed_is_loaded(tmp_path: Path) -> None:
-    heavy = {"portico.server", "portico.client", "portico.store.database", "numpy", "psycopg", "rich", "pydantic"}
+    heavy = {
+        "portico.server",
+        "portico.client",
+        "portico.store.database",
+        "numpy",
+        "psycopg",
+        "rich",
+        "pydantic",
+        "asyncio",
+    }
     code = (
         "import sys; from portico.cli.main import main; main(['memory', *sys.argv[1:]]); "
         f"sys.stderr.write(' '.join(sorted({heavy!r} & set(sys.modules))))"

@@ -13,7 +13,7 @@ from remembering import found, keep
 from portico.services.memory import collecting, moments
 from portico.services.memory.capturing import Draft
 from portico.services.memory.memories import Memories
-from portico.services.memory.ranking import building, seats
+from portico.services.memory.ranking import building, keeping, seats
 from portico.services.memory.ranking.index import TABLES
 from portico.store.database import Database
 from portico.store.transaction import Transaction
@@ -152,7 +152,10 @@ async def test_a_lost_table_is_made_again(memories: Memories, damage: str) -> No
     "damage",
     ["delete from memory_posting", "delete from memory_terms", "delete from memory_scope", "drop table memory_indexed"],
 )
-async def test_an_index_that_misses_something_is_noticed_when_it_is_opened(url: str, damage: str) -> None:
+async def test_an_index_that_misses_something_is_noticed_when_it_is_opened(
+    url: str, damage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeping, "LATER", 0)
     async with Database(url) as database:
         first = Memories(database, project="here/project")
         await first.open()

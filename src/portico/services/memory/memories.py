@@ -29,11 +29,7 @@ from portico.services.memory.records import Event, Record
 from portico.store.database import Database
 from portico.store.errors import (
     BadStatement,
-    Conflict,
-    ConnectionLost,
     Damaged,
-    DiskFailed,
-    Locked,
     NotUnique,
     StoreError,
     UnfitValue,
@@ -47,12 +43,12 @@ HISTORY = "memory"
 MOST_RESULTS = 1000
 # How many memories one transaction touches: on SQLite others wait for it.
 BATCH = 500
+# …and of new ones, which are quick to write, but rewrite most pages of the index each time.
+LOT = 4000
 MOST_OF_THE_PAST = 100_000
 # How many seconds a search waits for an index that is being built. What is not in it by then is not found yet.
 PATIENCE = 0.5
 NOT_DELETED = Condition("status", ("deleted",), negated=True)
-# Nobody else may be writing at that moment, so the same write works later.
-_PASSING = (Locked, Conflict, ConnectionLost, DiskFailed)
 
 
 class Hit(Struct, frozen=True):
@@ -156,8 +152,8 @@ class Memories:
         now = moments.now()
         made = [(draft, capturing.record_of(self._at_home(draft), now)) for draft in drafts]
         taken: list[Taken] = []
-        for at in range(0, len(made), BATCH):
-            some = made[at : at + BATCH]
+        for at in range(0, len(made), LOT):
+            some = made[at : at + LOT]
             taken += await self.write(lambda tx, some=some: capturing.take_all(tx, some, who=who))  # type: ignore[misc]
         return taken
 
@@ -407,21 +403,6 @@ def failed(failure: StoreError) -> Trouble:
     """What the store says names paths and servers, which are none of a client's business."""
     if isinstance(failure, UnfitValue):
         return Invalid("An argument has a NUL or half of a character, which no database holds. Leave it out.")
-    trouble = StorageFailed(
-        f"The memory could not be stored or read: {_WORDS.get(type(failure).__name__, 'the storage failed')}."
-    )
-    trouble.retryable = isinstance(failure, _PASSING)
+    trouble = StorageFailed(f"The memory could not be stored or read: {failure.outward}.")
+    trouble.retryable = failure.passing
     return trouble
-
-
-_WORDS = {
-    "Locked": "another process has held the storage for too long",
-    "Conflict": "somebody else was changing the same memories; try again",
-    "ConnectionLost": "the storage cannot be reached",
-    "OutcomeUnknown": "the storage went away while writing; look whether it is there before trying again",
-    "DiskFull": "there is no room on the disk",
-    "DiskFailed": "the disk failed",
-    "ReadOnly": "the storage is read-only",
-    "Damaged": "the storage is damaged",
-    "DatabaseClosed": "the storage is closed",
-}

@@ -55,7 +55,7 @@ def seek(
     if any(one.key == "status" and (one.negated or set(one.values) - set(CURRENT)) for one in filter.conditions):
         return _looked_through(tx, query, filter, limit, at)
     scopes, rest = _scopes(tx, filter)
-    condition, values = _condition(rest, at)
+    condition, values = _condition(rest)
     search = Search(query, scopes, limit, condition, values, at, None if mode == "text" else sense)
     hits = by_meaning(tx, search) if mode == "vector" else recall(tx, search)
     return [(one.id, one.score) for one in hits]
@@ -69,13 +69,11 @@ def alike(tx: Transaction, record: Record, limit: int, *, longest: int, at: int)
     return [found[id] for id in ids if id in found and (found[id].expires_at or at + 1) > at]
 
 
-def _condition(filter: Filter, at: int) -> tuple[str, dict[str, Any]]:
+def _condition(filter: Filter) -> tuple[str, dict[str, Any]]:
     """What the index does not know. Whatever is in it is current."""
-    alive, values = "(memory.expires_at is null or memory.expires_at > :alive_at)", {"alive_at": at}
     if not filter.conditions and filter.home is None and filter.since is None and filter.until is None:
-        return alive, values
-    condition, more = where(filter, CURRENT)
-    return f"{condition} and {alive}", {**values, **more}
+        return "", {}
+    return where(filter, CURRENT)
 
 
 def _scopes(tx: Transaction, filter: Filter) -> tuple[list[int] | None, Filter]:
@@ -89,13 +87,13 @@ def _scopes(tx: Transaction, filter: Filter) -> tuple[list[int] | None, Filter]:
     if filter.home is not None:
         phrases.append("(domain <> 'project' or project = :home)")
         values["home"] = filter.home
+    rest = replace(filter, home=None, conditions=tuple(c for c in filter.conditions if c.key not in _SCOPED))
     if not phrases:
-        return None, filter
+        return None, rest
     sql = f"select number from memory_scope where {' and '.join(phrases)} limit {MOST_SCOPES + 1}"
     found = tx.all(int, sql, values)
     if len(found) > MOST_SCOPES:
         return None, filter
-    rest = replace(filter, home=None, conditions=tuple(c for c in filter.conditions if c.key not in _SCOPED))
     everywhere = len(found) == tx.one(int, "select count(*) from memory_scope")
     return (None if everywhere else found), rest
 

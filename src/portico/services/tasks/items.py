@@ -40,7 +40,6 @@ LOCK = "portico work items"
 LONGEST_LEASE = 30 * 86_400
 MOST_OF_HISTORY = 1000
 MOST_SHOWN = 100
-# Somebody else is at it, or something is gone that will be back: the same call works later.
 
 
 class Waiting(Struct, frozen=True, kw_only=True):

@@ -20,7 +20,8 @@ from portico.store.transaction import Transaction
 
 # Another one when what is written into the index changes: then it is built anew.
 FORMAT = 1
-LOT = 250
+# Each lot rewrites most of the pages of the index, so they are not too small; others wait for one on SQLite.
+LOT = 2000
 MIGRATIONS = Path(__file__).parent.parent / "migrations"
 SAMPLE = 50
 

@@ -27,6 +27,7 @@ _RELATIVE = re.compile(
 )
 _NEAR = {"yesterday": -1, "last night": -1, "tomorrow": 1}
 _HAS_DATE = re.compile(r"\d|yesterday|today|tonight|tomorrow|last |morning|ago\b")
+_HAS_DAY = re.compile(r"\b(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)|\d{4}-\d\d")
 _NUMBER_OF_MONTH = {name[:3]: number for number, name in enumerate(MONTHS, 1)}
 _EPOCH = date(1970, 1, 1)
 _MILLISECONDS = 86_400_000
@@ -62,6 +63,8 @@ def _of(day: date) -> frozenset[str]:
 
 
 def _spoken(text: str) -> set[str]:
+    if not _HAS_DAY.search(text):
+        return set()
     pairs = [(one[1], _NUMBER_OF_MONTH[one[2][:3]]) for one in _DAY_MONTH.finditer(text)]
     pairs += [(one[2], _NUMBER_OF_MONTH[one[1][:3]]) for one in _MONTH_DAY.finditer(text)]
     pairs += [(one[2], int(one[1])) for one in _ISO.finditer(text)]

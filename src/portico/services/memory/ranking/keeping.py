@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("portico")
 
+# Seconds after the start, when the index is compared with the memories.
+LATER = 5.0
+
 
 class Keeper:
     """One for each process that has a store open. What it does not get done, the next one does."""
@@ -112,8 +115,11 @@ class Keeper:
 
     async def _keep(self, thorough: bool) -> None:
         await self._build()
-        if thorough and await self.mend():
-            await self._build()
+        if thorough:
+            # What has just been started has something else to do.
+            await asyncio.sleep(LATER)
+            if await self._database.read(_trouble) is not None and await self.mend():
+                await self._build()
         while self._meanings is not None:
             self._news.clear()
             while await embed_pending(self._database, self._meanings):

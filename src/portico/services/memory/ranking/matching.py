@@ -22,7 +22,7 @@ from portico.store.transaction import Transaction
 UNIT = 1 << 24
 # How many postings are read for one question. Frequent words of a large store are looked up only for memories that
 # have a rare one.
-MOST_POSTINGS = 12_000
+MOST_POSTINGS = 5_000
 # …and for what is like a memory.
 FEW_TERMS, FEW_POSTINGS = 8, 200
 # From this many memories on, words are counted before they are read.
@@ -136,7 +136,7 @@ def match(tx: Transaction, terms: Mapping[str, float], scopes: Sequence[int] | N
     """`scopes` are the only ones that are looked into, and `memories` is how many these have."""
     found = Matches(terms, memories)
     if memories > MANY_MEMORIES:
-        frequent = _match_rare(tx, found, scopes, MOST_POSTINGS)
+        frequent = _match_rare(tx, found, scopes)
         if frequent:
             best = heapq.nlargest(BEST, zip(found.by_seat.values(), found.by_seat, strict=True))
             near = {seat + step for _, seat in best for step in (-2, -1, 0, 1, 2)}
@@ -156,17 +156,23 @@ def most_alike(tx: Transaction, terms: Mapping[str, float], scope: int, memories
     long words are seldom frequent."""
     longest = sorted(terms, key=lambda term: (-len(term), term))[:FEW_TERMS]
     found = Matches({term: terms[term] for term in longest}, memories)
-    _match_rare(tx, found, [scope], FEW_POSTINGS)
+    read = sorted(
+        ((_postings_of(tx, term, [scope], FEW_POSTINGS), term) for term in longest), key=lambda one: len(one[0])
+    )
+    for postings, term in read:
+        # What very many have tells nobody apart, unless there is nothing else.
+        if postings and (len(postings) < FEW_POSTINGS or not found.by_seat):
+            found.add(term, postings, len(postings))
     best = heapq.nlargest(most, zip(found.by_seat.values(), found.by_seat, strict=True))
     return [seat for _, seat in best]
 
 
-def _match_rare(tx: Transaction, found: Matches, scopes: Sequence[int] | None, most: int) -> list[tuple[int, str]]:
+def _match_rare(tx: Transaction, found: Matches, scopes: Sequence[int] | None) -> list[tuple[int, str]]:
     """The rare words first, for as long as they are not too many; the others are given back with how many have each."""
-    left = most
+    left = MOST_POSTINGS
     frequent: list[tuple[int, str]] = []
-    for frequency, term in sorted((_frequency(tx, term, scopes, 2 * most), term) for term in found.terms):
-        if frequency > left and left < most:
+    for frequency, term in sorted((_frequency(tx, term, scopes), term) for term in found.terms):
+        if frequency > left and left < MOST_POSTINGS:
             frequent.append((frequency, term))
         elif frequency:
             found.add(term, _postings_of(tx, term, scopes, left), frequency)
@@ -183,11 +189,11 @@ def _look_up(tx: Transaction, found: Matches, frequent: list[tuple[int, str]], n
         found.add(term, by_term[term], frequency)
 
 
-def _frequency(tx: Transaction, term: str, scopes: Sequence[int] | None, most: int) -> int:
+def _frequency(tx: Transaction, term: str, scopes: Sequence[int] | None) -> int:
     """In how many memories it is; of a very frequent one, that it is in very many."""
     source, values = within(scopes)
     sql = f"select count(*) from (select 1 from {source} p.term = :term limit :most) as counted"
-    return tx.one(int, sql, {"term": term, "most": most, **values})
+    return tx.one(int, sql, {"term": term, "most": 2 * MOST_POSTINGS, **values})
 
 
 def _postings(tx: Transaction, terms: list[str], scopes: Sequence[int] | None) -> list[tuple[str, int, int]]:

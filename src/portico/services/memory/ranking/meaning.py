@@ -10,7 +10,6 @@ up to date with each question. The nearest by these are then compared exactly.
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
@@ -18,12 +17,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 from portico.services.memory.ranking import seats
 from portico.services.memory.ranking.desk import PERSON
 from portico.services.memory.ranking.words import prose
-from portico.store.database import Database
 from portico.store.transaction import Transaction
 from portico.wire.errors import Error
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from portico.store.database import Database
 
     Array = np.ndarray[Any, np.dtype[np.float32]]
 
@@ -136,6 +136,9 @@ def _nobody() -> tuple[Any, Any]:
 
 async def embed_pending(db: Database, meanings: Meanings, most: int = BATCH) -> int:
     """Encode memories that have not been; how many were. Again until there are none."""
+    # Hooks recall without a loop, and loading it takes half of their time.
+    import asyncio
+
     waiting = await db.read(lambda tx: _waiting(tx, meanings.name, most))
     if not waiting:
         return 0

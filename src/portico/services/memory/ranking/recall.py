@@ -27,6 +27,8 @@ LOOKED_AT = 96
 NEAREST = 64
 # Where a condition leaves too few of those looked at, all that it lets through are, if they are no more than these.
 MOST_ALLOWED = 5000
+# Few have expired and are not collected yet; to look each candidate up in `memory` would take longer.
+_UNEXPIRED = " and memory_seat.memory not in (select id from memory where expires_at <= :recall_now)"
 
 
 class Hit(Struct, frozen=True):
@@ -45,7 +47,7 @@ class Search(Struct, frozen=True):
     # A phrase of SQL about `memory`, and its parameters.
     condition: str = ""
     values: Mapping[str, Any] = field(default_factory=dict)
-    # What “yesterday” counts from.
+    # What “yesterday” counts from; what has expired by then is not found.
     now: int | None = None
     sense: Sense | None = None
 
@@ -169,7 +171,10 @@ class _Finding:
         self._source = (
             "memory_seat join memory on memory.id = memory_seat.memory" if search.condition else "memory_seat"
         )
-        self._where = "memory_seat.kind >= 0" + (f" and ({search.condition})" if search.condition else "")
+        self._where = f"memory_seat.kind >= 0{_UNEXPIRED if search.now is not None else ''}"
+        self._values = {**search.values, "recall_now": search.now} if search.now is not None else search.values
+        if search.condition:
+            self._where += f" and ({search.condition})"
 
     def enough(
         self,
@@ -196,10 +201,10 @@ class _Finding:
             "select memory_seat.seat, memory_seat.memory, memory_seat.author, memory_seat.kind, memory_seat.substance, "
             f"memory_seat.marks from {self._source} where memory_seat.seat in :seats and {self._where}"
         )
-        rows = self._tx.all(tuple[int, str, int | None, int, int, int], sql, {**self._search.values, "seats": seats})
+        rows = self._tx.all(tuple[int, str, int | None, int, int, int], sql, {**self._values, "seats": seats})
         return [Candidate(*row) for row in rows]
 
     def _allowed(self) -> list[int] | None:
         sql = f"select memory_seat.seat from {self._source} where {self._where} limit {MOST_ALLOWED + 1}"
-        found = self._tx.all(int, sql, self._search.values)
+        found = self._tx.all(int, sql, self._values)
         return found if len(found) <= MOST_ALLOWED else None

@@ -1,0 +1,118 @@
+"""The memory's table: beside other memory servers at a size they can do, and ours alone at 100,000."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+from driver import DriverError
+from goals import Goal, limit
+from live_table import newer_python
+from memory_speed import LINES
+from peers import NotInstalled, Peer, environment, node_and_npm, npm_install, place
+from questions import Answers, Question, take_turns
+from services_table import Grid, Size, Table, this_tree
+
+NAME = "memory"
+HERE = Path(__file__).resolve().parent
+TIMEOUT = 1800
+FEW, FEW_QUICK = 1000, 200
+MANY, MANY_QUICK = 100_000, 5_000
+SERVER_MEMORY, BASIC_MEMORY = "2026.8.31", "0.24.1"
+
+BESIDE = (
+    Question("capture", "capture, one at a time, {few} of them, p50", "ms"),
+    Question("recall", "recall among {few}, p50", "ms"),
+    Question("start", "start to the first recall, nothing stored", "ms"),
+    Question("resident", "resident memory with {few}", "MB"),
+)
+ALONE = tuple(Question(f"many_{key}", text, unit, more_is_better=key == "bulk") for key, text, unit in LINES)
+LEGEND = (
+    "Beside others: each is a server on stdio, asked by the same client for the same texts. Portico and basic-memory"
+    " find by words; server-memory looks for the whole question as a substring, and keeps one file that it writes anew"
+    " each time. At {many}: the functions that the tools call, in one process, each write on the disk; secrets are"
+    " looked for, duplicates and contradictions compared. In bulk only exact duplicates are. In a scope: one namespace"
+    " of one project."
+)
+
+
+def measure(size: Size) -> Table:
+    few, many = (FEW_QUICK, MANY_QUICK) if size.quick else (FEW, MANY)
+    answers, columns = Answers(), memory_columns()
+    keys = tuple(question.key for question in BESIDE)
+    able = [peer for peer in columns if not peer.reason]
+    take_turns(answers, min(size.rounds, 3), [(peer, keys, lambda peer=peer: _asked(peer, few)) for peer in able])
+    ours = columns[0]
+    take_turns(answers, 1, [(ours, tuple(question.key for question in ALONE), lambda: _alone(many))])
+    beside = [replace(question, text=question.text.format(few=f"{few:,}")) for question in BESIDE]
+    legend = [LEGEND.format(many=f"{many:,}")]
+    return Table("memory", [Grid(beside, columns), Grid(ALONE, [ours])], answers, judge(answers, many), legend=legend)
+
+
+def judge(answers: Answers, many: int) -> list[Goal]:
+    def ours(key: str) -> float | None:
+        return answers.value(f"many_{key}", "portico")
+
+    per_memory = None if (bulk := ours("bulk")) is None else 1e6 / bulk
+    return [
+        limit("capture, p50: below 1 ms", ours("capture_p50"), 1, "ms"),
+        limit("capture, p99: below 3 ms", ours("capture_p99"), 3, "ms"),
+        limit("bulk: 9,000 a second, so below 111 µs each", per_memory, 111, "µs"),
+        limit("recall in a scope, p50: below 1 ms", ours("scope_p50"), 1, "ms"),
+        limit("recall in a scope, p99: below 5 ms", ours("scope_p99"), 5, "ms"),
+        limit(f"recall over all {many:,}, p50: below 7 ms", ours("all_p50"), 7, "ms"),
+        limit(f"recall over all {many:,}, p99: below 40 ms", ours("all_p99"), 40, "ms"),
+        limit("resident memory: below 60 MB", ours("resident"), 60, "MB"),
+    ]
+
+
+def memory_columns() -> list[Peer]:
+    """Ours is the first of them."""
+    serve = (sys.executable, "-m", "portico", "serve", "--services", "memory")
+    return [this_tree(program=serve), _server_memory(), _basic_memory()]
+
+
+def _server_memory() -> Peer:
+    package = "@modelcontextprotocol/server-memory"
+    peer = Peer("server-memory", "server-memory", package, version=SERVER_MEMORY)
+    home = place("server-memory", SERVER_MEMORY)
+    program = home / "node_modules" / package / "dist" / "index.js"
+    try:
+        node, _ = node_and_npm()
+        if not program.exists():
+            npm_install(home, f"{package}@{SERVER_MEMORY}")
+    except NotInstalled as why:
+        return replace(peer, reason=str(why))
+    return replace(peer, program=(node, str(program)))
+
+
+def _basic_memory() -> Peer:
+    peer = Peer("basic-memory", "basic-memory", "basic-memory", version=BASIC_MEMORY)
+    try:
+        python = environment("basic-memory", BASIC_MEMORY, base=newer_python())
+    except NotInstalled as why:
+        return replace(peer, reason=str(why))
+    return replace(peer, python=str(python), program=(str(python.parent / "basic-memory"), "mcp"))
+
+
+def _asked(peer: Peer, few: int) -> dict[str, float]:
+    with tempfile.TemporaryDirectory(prefix="portico-memory-") as folder:
+        return _told([str(HERE / "memory_programs" / "ask.py"), peer.key, str(few), folder, *peer.program])
+
+
+def _alone(many: int) -> dict[str, float]:
+    found = _told([str(HERE / "memory_speed.py"), "--memories", str(many), "--json"])
+    return {f"many_{key}": value for key, value in found.items()}
+
+
+def _told(words: list[str]) -> dict[str, float]:
+    command = [sys.executable, *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)
+    if done.returncode != 0:
+        raise DriverError(f"it ended with {done.returncode}: {done.stderr.strip()[-300:]}")
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
