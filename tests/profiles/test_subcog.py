@@ -323,3 +323,15 @@ async def test_the_endpoint_is_the_root_and_health_is_health(place: str) -> None
     missing = {**CAPTURE, "params": {"name": "subcog_get", "arguments": {"memory_id": "000000000000"}}}
     _, _, said = await fetch(place, "POST", "/", missing, session)
     assert said["error"]["code"] == -32604
+
+
+async def test_a_request_needs_no_handshake_before_it(place: str) -> None:
+    request = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+    status, session, listed = await fetch(place, "POST", "/", request)
+    assert (status, session) == (200, "")
+    assert "subcog_capture" in {tool["name"] for tool in listed["result"]["tools"]}
+    _, _, said = await fetch(place, "POST", "/", CAPTURE)
+    assert "isError" not in said["result"]
+    missing = {**CAPTURE, "params": {"name": "subcog_get", "arguments": {"memory_id": "000000000000"}}}
+    _, _, said = await fetch(place, "POST", "/", missing)
+    assert said["error"]["code"] == -32604

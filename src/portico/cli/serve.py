@@ -48,7 +48,8 @@ def _options(arguments: argparse.Namespace, serving: Any) -> dict[str, Any]:
     if longest is None and serving is not None:
         longest = serving.max_message
     if arguments.transport == "http":
-        return _http(arguments) | ({} if longest is None else {"longest_body": longest})
+        assume = serving.assume if serving is not None else None
+        return _http(arguments) | {"assume": assume} | ({} if longest is None else {"longest_body": longest})
     lifecycle = arguments.lifecycle or (serving.lifecycle if serving is not None else None) or "auto"
     return {"lifecycle": lifecycle} | ({} if longest is None else {"longest": longest})
 

@@ -112,6 +112,12 @@ class Session:
 
     # The state machine
 
+    def assume(self, revision: Revision) -> None:
+        """Go on as if the handshake had been made: for clients that send one request and never greet."""
+        self.revision, self.state = revision, "OPERATING"
+        if self.stream is not None:
+            self.stream.revision, self.stream.batches = revision, revision <= V2025_03_26
+
     def _admit(self, call: Call) -> None:
         """Whether this may be said now, and at this revision."""
         if self.state == "SHUTDOWN":

@@ -24,6 +24,8 @@ class Serving(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     services: list[str] | None = None
     lifecycle: Literal["auto", "strict", "lenient"] | None = None
     max_message: Annotated[int, Meta(ge=1)] | None = None
+    # Over HTTP: the revision that a client is taken to speak which never greets.
+    assume: Literal["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"] | None = None
 
 
 class Identity(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -29,7 +29,7 @@ from portico.wire import jsonrpc
 from portico.wire import meta as metas
 from portico.wire.errors import InvalidRequest, ProtocolError
 from portico.wire.jsonrpc import Frame, Malformed
-from portico.wire.revisions import HANDSHAKE, MODERN, REVISIONS
+from portico.wire.revisions import HANDSHAKE, MODERN, REVISIONS, Revision
 
 log = logging.getLogger("portico")
 
@@ -50,6 +50,8 @@ class Settings(Struct, kw_only=True):
     token: str | None = None
     # 2024-11-05's two endpoints, /sse and /messages.
     sse: bool = False
+    # Who belongs to no session and is not modern is spoken to as at this revision, in place of being refused.
+    assume: Revision | None = None
     longest_body: int = LONGEST_BODY
     most_in_flight: int = 10_000
     most_in_flight_per_client: int = 1000
@@ -253,12 +255,20 @@ class Exchange:
             reason = "Bad request: this MCP-Protocol-Version is not supported in a session"
             return _error(400, InvalidRequest(reason), cors)
         id = request.headers.get(http.SESSION)
+        if id is None and self.settings.assume is not None:
+            return self._for_one_request(self.settings.assume, principal)
         if id is None:
             reason = "Bad request: Mcp-Session-Id is missing; initialize begins a session"
             return _error(400, InvalidRequest(reason), cors)
         session = self.sessions.find(id.decode("latin-1"), principal)
         # 404 and nothing else: it is how a client knows that it must initialize again.
         return session or _error(404, InvalidRequest("Session not found"), cors)
+
+    def _for_one_request(self, revision: Revision, principal: Any) -> HttpSession:
+        """A session that nobody can come back to."""
+        session = HttpSession(self.handler, principal, self.traffic)
+        session.session.assume(revision)
+        return session
 
     def _is_modern(self, request: Request) -> bool:
         """GET and DELETE are not of that revision."""
