@@ -75,12 +75,14 @@ def ask(text: str, now: int | None = None) -> Question:
         term = stem(day)
         terms[term] = 1.0
         written.setdefault(term, day.lstrip("@"))
+    broad, of_assistant = bool(_BROAD.search(small)), bool(_OF_ASSISTANT.search(small))
     return Question(
         terms,
         written,
         names,
         when=bool(_WHEN.search(small)),
-        broad=bool(_BROAD.search(small)),
-        request=bool(_REQUEST.search(small)),
-        of_assistant=bool(_OF_ASSISTANT.search(small)),
+        broad=broad,
+        # “Can you list …” and “what did you recommend” want to know what was.
+        request=not broad and not of_assistant and bool(_REQUEST.search(small)),
+        of_assistant=of_assistant,
     )

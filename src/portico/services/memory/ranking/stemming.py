@@ -52,7 +52,8 @@ def stem(word: str) -> str:
     if len(word) < 3 or not (word.isascii() and word.isalpha()):
         return word
     word = _without_inflection(_without_plural(word))
-    if word.endswith("y") and _has_vowel(word[:-1]):
+    # `study` and `studies`, but not `deploy`, which `deployment` comes from.
+    if word.endswith("y") and word[-2:-1] not in "aeiou" and _has_vowel(word[:-1]):
         word = word[:-1] + "i"
     word = _replaced(_replaced(word, _DERIVED), _SHORTENED)
     return _without_last_letter(_without_ending(word))
