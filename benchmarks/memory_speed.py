@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
 import os
 import random
 import resource
@@ -21,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 from memory_corpus import Corpus
 from portico import Client
@@ -88,15 +90,40 @@ async def timed(key: str, calls: list[Callable[[], Awaitable[object]]], warm: in
     return {f"{key}_p50": statistics.median(taken), f"{key}_p99": taken[int(0.99 * len(taken))]}
 
 
-async def start(store: str, folder: str) -> float:
+def serving(store: str, folder: str) -> Client:
     command = [sys.executable, "-m", "portico", "serve", "--services", "memory", "--store", store]
+    return Client(command, env={**os.environ, "PORTICO_DATA": folder})
+
+
+async def start(store: str, folder: str) -> float:
     taken = []
     for _ in range(5):
         began = time.perf_counter()
-        async with Client(command, env={**os.environ, "PORTICO_DATA": folder}) as client:
+        async with serving(store, folder) as client:
             await client.call_tool("memory_recall", {"query": "the parser of the configuration"})
             taken.append((time.perf_counter() - began) * 1000)
     return min(taken)
+
+
+async def resident(store: str, folder: str, calls: int) -> float:
+    """Megabytes that a server has had at most, once it was asked and told so much. Only Linux tells."""
+    corpus = Corpus(seed=8)
+    async with serving(store, folder) as client:
+        for draft in corpus.drafts(calls):
+            query = {"query": corpus.question(draft.content), "filter": "project:*"}
+            await client.call_tool("memory_recall", query)
+            await client.call_tool("memory_capture", {"content": draft.content, "namespace": draft.namespace})
+        return max(_held("self"), default=math.nan)
+
+
+def _held(process: str) -> list[float]:
+    """What each process below this one has had at most."""
+    held = []
+    for children in Path(f"/proc/{process}/task").glob("*/children"):
+        for child in children.read_text().split():
+            status = Path(f"/proc/{child}/status").read_text()
+            held += [int(status.partition("VmHWM:")[2].split()[0]) / 1024, *_held(child)]
+    return held
 
 
 LINES = (
@@ -109,7 +136,8 @@ LINES = (
     ("project_p99", "recall in a project, p99", "ms"),
     ("all_p50", "recall over all, p50", "ms"),
     ("all_p99", "recall over all, p99", "ms"),
-    ("resident", "memory of this process, at most", "MB"),
+    ("resident", "memory of this process and its corpus, at most", "MB"),
+    ("server", "memory of a server, at most", "MB"),
     ("start_none", "cold start to the first recall, nothing stored", "ms"),
     ("start_many", "cold start to the first recall", "ms"),
 )
@@ -129,6 +157,7 @@ def main() -> None:
         found = asyncio.run(measure(store, count, options.questions))
         found["start_none"] = asyncio.run(start(f"{folder}/empty.db", folder))
         found["start_many"] = asyncio.run(start(store, folder))
+        found["server"] = asyncio.run(resident(store, folder, options.questions))
     if options.json:
         print(json.dumps(found))
         return

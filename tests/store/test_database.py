@@ -388,6 +388,21 @@ async def test_of_many_at_once_only_those_fail_that_fail(db: Database) -> None:
     assert sorted(map(int, await db.read(names))) == written
 
 
+@pytest.mark.parametrize("rows", [[("red", 1), ("gr\0een", 2)], [("gr\0een", 1), (None, 2)], [{"a": "\0", "b": 1}]])
+async def test_a_nul_is_found_among_many_rows(db: Database, rows: list[Any]) -> None:
+    marks = ":a, :b" if isinstance(rows[0], dict) else "?, ?"
+    with pytest.raises(UnfitValue):
+        await db.write(lambda tx: tx.many(f"insert into item (name, count) values ({marks})", rows))
+    assert await db.read(names) == []
+
+
+async def test_rows_may_come_from_anything_that_gives_rows(db: Database) -> None:
+    rows = ((name, number) for number, name in enumerate(["red", "green"]))
+    await db.write(lambda tx: tx.many("insert into item (name, count) values (?, ?)", rows))
+    await db.write(lambda tx: tx.many("insert into item (name, count) values (?, ?)", []))
+    assert await db.read(names) == ["red", "green"]
+
+
 async def test_nothing_is_lost_when_many_count_the_same_thing(db: Database) -> None:
     """Read, then write: as if one ran after the other, on every engine."""
     id = await db.write(lambda tx: add(tx, "a"))

@@ -25,7 +25,9 @@ _OLDEST = (3, 35, 0)  # has `returning`
 _PRAGMAS = ("synchronous = full", "fullfsync = on", "foreign_keys = on", "case_sensitive_like = on")
 _LONGEST_LOG = 64 * 1024 * 1024
 # In pages, of 4 KiB. To write the log back takes several syncs, and whoever commits at that moment waits for them.
-_CHECKPOINT = 4000
+_CHECKPOINT = 8000
+# In KiB. What writes touches pages of many indexes, in no order.
+_WRITERS_CACHE = 8000
 
 
 class Sqlite:
@@ -58,8 +60,8 @@ class Sqlite:
 
     def _hire_writer(self) -> Writer:
         # This one does its waiting in `patiently`.
-        settings = ("journal_mode = wal", f"journal_size_limit = {_LONGEST_LOG}", f"wal_autocheckpoint = {_CHECKPOINT}")
-        connection = self._connect(*settings, patience=0.0)
+        log = ("journal_mode = wal", f"journal_size_limit = {_LONGEST_LOG}", f"wal_autocheckpoint = {_CHECKPOINT}")
+        connection = self._connect(*log, f"cache_size = -{_WRITERS_CACHE}", patience=0.0)
         if connection.execute("pragma journal_mode").fetchone() != ("wal",) and self._path != MEMORY:
             connection.close()
             raise CannotOpen(f"{self._path} is on a file system where SQLite cannot have a write-ahead log.")

@@ -17,7 +17,8 @@ LONGEST_COMMIT = 0.02
 
 
 class Writer:
-    """Each transaction of a commit has a savepoint of its own, and hears of success only after the commit."""
+    """Each transaction of a commit hears of success only after the commit. The first has all of it to itself; others
+    that join it have a savepoint each, for which SQLite keeps a copy of every page that they change."""
 
     def __init__(self, connection: sqlite3.Connection, path: str, patience: float) -> None:
         self._connection = connection
@@ -74,7 +75,7 @@ class Writer:
 
     def _commit(self, jobs: list[Job], more: Callable[[], Job | None] | None) -> None:
         until = time.monotonic() + LONGEST_COMMIT
-        self._attempt(jobs[0])
+        self._attempt(jobs[0], "rollback")
         while more is not None and self._connection.in_transaction:
             if len(jobs) == MOST_IN_A_COMMIT or time.monotonic() > until or (job := more()) is None:
                 break
@@ -82,15 +83,17 @@ class Writer:
                 self._rebuild = job
                 break
             jobs.append(job)
-            self._attempt(job)
+            self._connection.execute("savepoint job")
+            self._attempt(job, "rollback to job")
+            if self._connection.in_transaction:
+                self._connection.execute("release job")
         if self._connection.in_transaction:
             self._connection.execute("commit")
         elif len(jobs) > 1:
             raise sqlite3.OperationalError("SQLite has rolled back all of it")
 
-    def _attempt(self, job: Job) -> None:
+    def _attempt(self, job: Job, undo: str) -> None:
         connection = self._connection
-        connection.execute("savepoint job")
         changes = connection.total_changes
         tx = SqliteTransaction(connection, self._path, writes=job.writes)
         try:
@@ -100,9 +103,7 @@ class Writer:
         except BaseException as failure:
             job.end(failure=failure)
             if connection.in_transaction:
-                connection.execute("rollback to job")
-        if connection.in_transaction:
-            connection.execute("release job")
+                connection.execute(undo)
 
 
 class Reader:

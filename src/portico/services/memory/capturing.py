@@ -27,7 +27,7 @@ LONGEST_QUESTION = 400
 _PLACES = itertools.count(time.time_ns())
 
 
-class Draft(Struct, frozen=True, kw_only=True):
+class Draft(Struct, frozen=True, kw_only=True, gc=False):
     """What somebody wants to be remembered."""
 
     content: str
@@ -54,7 +54,7 @@ class Disagreement(Struct, frozen=True):
     content: str
 
 
-class Taken(Struct, frozen=True, kw_only=True):
+class Taken(Struct, frozen=True, kw_only=True, gc=False):
     """What became of a draft. `record` is the memory that now says it."""
 
     record: Record
@@ -146,14 +146,14 @@ def take_all(tx: Transaction, made: Sequence[tuple[Draft, Record]], *, who: str)
 def _stored_all(tx: Transaction, found: list[Record]) -> list[Taken]:
     if found:
         records.insert(tx, found)
-        seeking.index(tx, found)
+        seeking.index(tx, found, new=True)
         entities.note(tx, found)
     return [Taken(record=one, is_new=True) for one in found]
 
 
 def _stored(tx: Transaction, record: Record, conflicts: list[Disagreement], duplicate_of: str | None) -> Taken:
     records.insert(tx, [record])
-    seeking.index(tx, [record])
+    seeking.index(tx, [record], new=True)
     entities.note(tx, [record])
     if conflicts:
         records.disagree(tx, record.id, [(one.id, one.why) for one in conflicts], record.created_at)
@@ -181,10 +181,13 @@ def _merged(tx: Transaction, known: Record, record: Record, who: str) -> Record:
 def _compared(tx: Transaction, record: Record) -> tuple[Record | None, list[Disagreement]]:
     """The memory that is nearly the same, if there is one, and those that say otherwise."""
     conflicts = []
-    for other in seeking.alike(tx, record, NEIGHBOURS, longest=LONGEST_QUESTION, at=record.created_at):
-        if likeness.likeness(record.content, other.content) >= likeness.same_from(record.namespace):
-            return other, []
-        why = likeness.conflict(record.content, other.content)
+    least = likeness.same_from(record.namespace)
+    said = likeness.Said(record.content)
+    for id, content in seeking.alike(tx, record, NEIGHBOURS, longest=LONGEST_QUESTION, at=record.created_at):
+        other = likeness.Said(content)
+        if likeness.is_same(said, other, least):
+            return records.get(tx, id), []
+        why = likeness.contradiction(said, other)
         if why is not None:
-            conflicts.append(Disagreement(other.id, why, texts.preview(other.content, 200)))
+            conflicts.append(Disagreement(id, why, texts.preview(content, 200)))
     return None, conflicts

@@ -34,9 +34,13 @@ _KNOWN = {name.casefold(): name for name in _TECHNOLOGIES.split()} | {
     "ts": "TypeScript",
 }
 _WORD = re.compile(r"[A-Za-z][\w+#-]*(?:\.(?:js|io|NET)\b)?")
-_FILE = re.compile(r"(?<![\w/.])(?:[\w.-]{1,60}/){0,8}[\w-]{1,60}\.(?:py|pyi|js|ts|tsx|jsx|rs|go|java|kt|rb|php|c|h|cpp|cs|sh|sql|toml|yaml|yml|json|md|txt|html|css|cfg|ini|lock)\b")  # fmt: skip # noqa: E501
+_ENDING = r"\.(?:py|pyi|js|ts|tsx|jsx|rs|go|java|kt|rb|php|c|h|cpp|cs|sh|sql|toml|yaml|yml|json|md|txt|html|css|cfg|ini|lock)\b"  # fmt: skip # noqa: E501
+_TITLE = r" (?:Inc|Ltd|LLC|GmbH|Corp|AG|University|Institute|Foundation)\b"
+_FILE = re.compile(rf"(?<![\w/.])(?:[\w.-]{{1,60}}/){{0,8}}[\w-]{{1,60}}{_ENDING}")
 _NAME = re.compile(r"\b[A-Z][a-z]{1,20}(?: (?:van|von|de|da|la))? [A-Z][a-z]{1,20}\b")
-_ORGANIZATION = re.compile(r"\b[A-Z][\w&-]{1,30}(?: [A-Z][\w&-]{1,30}){0,3} (?:Inc|Ltd|LLC|GmbH|Corp|AG|University|Institute|Foundation)\b")  # fmt: skip # noqa: E501
+_ORGANIZATION = re.compile(rf"\b[A-Z][\w&-]{{1,30}}(?: [A-Z][\w&-]{{1,30}}){{0,3}}{_TITLE}")
+# What these have to have in them is found much more quickly.
+_MAY_BE_FILE, _MAY_BE_ORGANIZATION = re.compile(_ENDING), re.compile(_TITLE)
 _IDENTIFIER = re.compile(r"`([A-Za-z_][\w.]{2,60})(?:\(\))?`|\b([A-Z][a-z0-9]+(?:[A-Z][a-z0-9]+)+)\b")
 _COMMON_FIRST = frozenset(re.findall(r"\w+", """
 The This That These Those When Where What Why How And But For With From After Before Use Our We If In On At New All
@@ -82,17 +86,20 @@ def extract(text: str, author: str | None = None) -> tuple[list[Entity], list[Re
 def _seen(text: str, author: str | None) -> Iterator[tuple[str, Kind]]:
     if author and author.casefold() not in ("user", "assistant", "system", "i"):
         yield author, "Person"
-    for match in _FILE.finditer(text):
-        yield match[0], "File"
-    for match in _ORGANIZATION.finditer(text):
-        yield match[0], "Organization"
-    for match in _WORD.finditer(text):
-        label = _KNOWN.get(match[0].casefold().rstrip("-"))
+    if _MAY_BE_FILE.search(text):
+        for name in _FILE.findall(text):
+            yield name, "File"
+    if _MAY_BE_ORGANIZATION.search(text):
+        for name in _ORGANIZATION.findall(text):
+            yield name, "Organization"
+    for word in _WORD.findall(text):
+        label = _KNOWN.get(word.casefold().rstrip("-"))
         if label is not None:
             yield label, "Technology"
-    for match in _NAME.finditer(text):
-        if match[0].split()[0] not in _COMMON_FIRST and not any(one.casefold() in _KNOWN for one in match[0].split()):
-            yield match[0], "Person"
+    for name in _NAME.findall(text):
+        called = name.split()
+        if called[0] not in _COMMON_FIRST and not any(one.casefold() in _KNOWN for one in called):
+            yield name, "Person"
     for match in _IDENTIFIER.finditer(text):
         yield match[1] or match[2], "Concept"
 
@@ -100,8 +107,10 @@ def _seen(text: str, author: str | None) -> Iterator[tuple[str, Kind]]:
 def _relations(text: str, found: Sequence[Entity]) -> list[Relation]:
     """Two entities of one sentence with a known verb between them."""
     made: dict[Relation, None] = {}
-    for sentence in _SENTENCE.findall(text):
+    for sentence in _SENTENCE.findall(text) if len(found) > 1 else ():
         low = sentence.casefold()
+        if sum(one.name in low for one in found) < 2:
+            continue
         verb = _VERB.search(sentence)
         if verb is None or verb.lastgroup is None:
             continue
@@ -122,25 +131,22 @@ def note(tx: Transaction, found: Sequence[Record], *, anew: bool = False) -> Non
         tx.run("delete from memory_relation where memory in :ids", ids)
         tx.run("delete from memory_mention where memory in :ids", ids)
     entities: dict[str, Entity] = {}
-    mentions: list[dict[str, str]] = []
-    relations: list[dict[str, str]] = []
+    mentions: list[tuple[str, str]] = []
+    relations: list[tuple[str, str, str, str]] = []
     for record in found:
         named, related = extract(record.content, record.author)
-        entities |= {one.name: one for one in named if one.name not in entities}
-        mentions += [{"memory": record.id, "entity": one.name} for one in named]
-        relations += [{**one._asdict(), "memory": record.id} for one in related]
+        for one in named:
+            entities.setdefault(one.name, one)
+            mentions.append((record.id, one.name))
+        relations += [(*one, record.id) for one in related]
     if not entities:
         return
     now = moments.now()
     # In the order of their names, so that two who note the same at once do not wait for each other in a circle.
     tx.many(
-        "insert into memory_entity (name, label, kind, created_at) values (:name, :label, :kind, :now) "
-        "on conflict (name) do nothing",
-        [{**entities[name]._asdict(), "now": now} for name in sorted(entities)],
+        "insert into memory_entity (name, label, kind, created_at) values (?, ?, ?, ?) on conflict (name) do nothing",
+        [(*entities[name], now) for name in sorted(entities)],
     )
-    tx.many("insert into memory_mention (memory, entity) values (:memory, :entity)", mentions)
+    tx.many("insert into memory_mention (memory, entity) values (?, ?)", mentions)
     if relations:
-        tx.many(
-            "insert into memory_relation (source, kind, target, memory) values (:source, :kind, :target, :memory)",
-            relations,
-        )
+        tx.many("insert into memory_relation (source, kind, target, memory) values (?, ?, ?, ?)", relations)

@@ -105,36 +105,59 @@ USUALLY_SAME = 0.9
 RELATED = 0.45
 
 
+class Said:
+    """A text taken apart, so that it can be compared with many."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.order = words(text)
+        self.words = set(self.order)
+
+    def pairs(self) -> set[tuple[str, str]]:
+        return set(pairwise(self.order))
+
+
 def words(text: str) -> list[str]:
     return [one for one in _WORD.findall(text.casefold()) if one not in _SMALL]
 
 
 def likeness(one: str, other: str) -> float:
     """The share of words and neighbouring pairs of words that both have: 0 to 1."""
-    first, second = _features(one), _features(other)
-    if not first or not second:
-        return float(one.split() == other.split())
-    return len(first & second) / len(first | second)
+    return _likeness(Said(one), Said(other))
 
 
 def overlap(one: str, other: str) -> float:
     """The share of words that both have, whatever their order."""
-    first, second = set(words(one)), set(words(other))
-    return len(first & second) / len(first | second) if first and second else 0.0
+    return _overlap(Said(one), Said(other))
 
 
 def same_from(namespace: str) -> float:
     return SAME.get(namespace, USUALLY_SAME)
 
 
+def is_same(one: Said, other: Said, least: float) -> bool:
+    """Whether they are alike as much as this."""
+    common = len(one.words & other.words)
+    # All pairs of the shorter one in common would be the most: nearly always that is seen not to be enough.
+    pairs = min(len(one.order), len(other.order)) - 1
+    if pairs >= 0 and (common + pairs) / (len(one.words) + len(other.words) - common + pairs) < least:
+        return False
+    return _likeness(one, other) >= least
+
+
 def conflict(one: str, other: str) -> str | None:
     """Why two texts about the same thing cannot both hold, if it looks like that."""
-    first, second = set(words(one)), set(words(other))
-    if not first or not second or len(first & second) / len(first | second) < RELATED:
+    return contradiction(Said(one), Said(other))
+
+
+def contradiction(one: Said, other: Said) -> str | None:
+    """`conflict`, of what was taken apart before."""
+    if _overlap(one, other) < RELATED:
         return None
-    if bool(first & _NOT) != bool(second & _NOT):
+    first, second = one.words, other.words
+    if first.isdisjoint(_NOT) != second.isdisjoint(_NOT):
         return "one says it and the other denies it"
-    if set(_NUMBER.findall(one)) != set(_NUMBER.findall(other)):
+    if set(_NUMBER.findall(one.text)) != set(_NUMBER.findall(other.text)):
         return "the numbers differ"
     only, too = first - second, second - first
     if len(only) == 1 and len(too) == 1:
@@ -142,6 +165,18 @@ def conflict(one: str, other: str) -> str | None:
     return None
 
 
-def _features(text: str) -> set[str | tuple[str, str]]:
-    found = words(text)
-    return {*found, *pairwise(found)}
+def _overlap(one: Said, other: Said) -> float:
+    """The share of words that both have."""
+    if not one.words or not other.words:
+        return 0.0
+    common = len(one.words & other.words)
+    return common / (len(one.words) + len(other.words) - common)
+
+
+def _likeness(one: Said, other: Said) -> float:
+    if not one.words or not other.words:
+        return float(one.text.split() == other.text.split())
+    first, second = one.pairs(), other.pairs()
+    words, pairs = len(one.words & other.words), len(first & second)
+    whole = len(one.words) + len(other.words) - words + len(first) + len(second) - pairs
+    return (words + pairs) / whole

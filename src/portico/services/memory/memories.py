@@ -44,7 +44,7 @@ MOST_RESULTS = 1000
 # How many memories one transaction touches: on SQLite others wait for it.
 BATCH = 500
 # …and of new ones, which are quick to write, but rewrite most pages of the index each time.
-LOT = 4000
+LOT = 5000
 MOST_OF_THE_PAST = 100_000
 # How many seconds a search waits for an index that is being built. What is not in it by then is not found yet.
 PATIENCE = 0.5

@@ -23,15 +23,17 @@ from portico.store.transaction import Transaction
 
 TOPIC = "memory"
 MOST_TOLD = 100
+# In the order of Record.
 COLUMNS = (
     "id", "domain", "namespace", "content", "tags", "source", "author", "author_kind", "thread", "place", "project",
     "branch", "path", "status", "version", "at", "created_at", "updated_at", "expires_at", "deleted_at", "digest",
 )  # fmt: skip
 _SELECT = f"select {', '.join(f'memory.{one}' for one in COLUMNS)} from memory"
+_INSERT = f"insert into memory ({', '.join(COLUMNS)}) values ({', '.join('?' * len(COLUMNS))})"
 _ID = re.compile(r"[0-9a-f]{4,64}")
 
 
-class Record(Struct, frozen=True, kw_only=True):
+class Record(Struct, frozen=True, kw_only=True, gc=False):
     """A memory. Moments are milliseconds."""
 
     id: str
@@ -77,8 +79,7 @@ def digest(content: str) -> str:
 
 
 def insert(tx: Transaction, records: Sequence[Record]) -> None:
-    names, marks = ", ".join(COLUMNS), ", ".join(f":{one}" for one in COLUMNS)
-    tx.many(f"insert into memory ({names}) values ({marks})", [_row(one) for one in records])
+    tx.many(_INSERT, [tuple(_row(one).values()) for one in records])
     _tag(tx, records)
     told(tx, records)
 
@@ -153,9 +154,9 @@ def _row(record: Record) -> dict[str, Any]:
 
 
 def _tag(tx: Transaction, records: Iterable[Record]) -> None:
-    rows = [{"memory": one.id, "tag": tag} for one in records for tag in one.tags]
+    rows = [(one.id, tag) for one in records for tag in one.tags]
     if rows:
-        tx.many("insert into memory_tag (memory, tag) values (:memory, :tag)", rows)
+        tx.many("insert into memory_tag (memory, tag) values (?, ?)", rows)
 
 
 # Reading
@@ -221,20 +222,13 @@ _ALIVE = "(memory.expires_at is null or memory.expires_at > :now)"
 def same(tx: Transaction, domain: str, namespace: str, digest: str, project: str | None, at: int) -> Record | None:
     """A memory of this place that says exactly this."""
     of_project = "memory.project = :project" if project is not None else "memory.project is null"
-    found = tx.all(
+    values = {"digest": digest, "domain": domain, "namespace": namespace, "now": at}
+    return tx.maybe(
         Record,
         f"{_SELECT} where memory.digest = :digest and memory.domain = :domain and memory.namespace = :namespace "
-        f"and memory.status in :current and {of_project} and {_ALIVE} order by memory.created_at limit 1",
-        {
-            "digest": digest,
-            "domain": domain,
-            "namespace": namespace,
-            "current": list(CURRENT),
-            "now": at,
-            **({"project": project} if project is not None else {}),
-        },
+        f"and memory.status in {CURRENT} and {of_project} and {_ALIVE} order by memory.created_at limit 1",
+        values if project is None else {**values, "project": project},
     )
-    return found[0] if found else None
 
 
 def history(tx: Transaction, id: str, limit: int) -> list[Event]:

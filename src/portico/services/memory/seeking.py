@@ -61,12 +61,10 @@ def seek(
     return [(one.id, one.score) for one in hits]
 
 
-def alike(tx: Transaction, record: Record, limit: int, *, longest: int, at: int) -> list[Record]:
-    """Memories of the same place that share most words with the beginning of it."""
+def alike(tx: Transaction, record: Record, limit: int, *, longest: int, at: int) -> list[tuple[str, str]]:
+    """Ids and contents of memories of the same place that share most words with the beginning of it."""
     place = (record.domain, record.namespace, record.project or "")
-    ids = ranker.alike(tx, record.content[:longest], place, limit)
-    found = records.fetch(tx, ids) if ids else {}
-    return [found[id] for id in ids if id in found and (found[id].expires_at or at + 1) > at]
+    return ranker.alike(tx, record.content[:longest], place, limit, at)
 
 
 def _condition(filter: Filter) -> tuple[str, dict[str, Any]]:
@@ -90,12 +88,15 @@ def _scopes(tx: Transaction, filter: Filter) -> tuple[list[int] | None, Filter]:
     rest = replace(filter, home=None, conditions=tuple(c for c in filter.conditions if c.key not in _SCOPED))
     if not phrases:
         return None, rest
-    sql = f"select number from memory_scope where {' and '.join(phrases)} limit {MOST_SCOPES + 1}"
-    found = tx.all(int, sql, values)
+    sql = (
+        "select number, (select count(*) from memory_scope) from memory_scope "
+        f"where {' and '.join(phrases)} limit {MOST_SCOPES + 1}"
+    )
+    found = tx.all(tuple[int, int], sql, values)
     if len(found) > MOST_SCOPES:
         return None, filter
-    everywhere = len(found) == tx.one(int, "select count(*) from memory_scope")
-    return (None if everywhere else found), rest
+    everywhere = bool(found) and len(found) == found[0][1]
+    return (None if everywhere else [number for number, _ in found]), rest
 
 
 def _is_any(one: Condition) -> bool:

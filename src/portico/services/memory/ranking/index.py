@@ -10,7 +10,7 @@ remembering something.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from portico.services.memory.ranking import seats
@@ -27,6 +27,8 @@ ONE = 64
 TABLES = ("posting", "terms", "vector", "sign", "seat", "author_word", "author", "thread", "scope")
 
 Posting = tuple[str, int, int]
+# The row of a seat: seat, memory, author, kind, substance, marks.
+_Seated = tuple[int, str, int | None, int, int, int]
 
 
 class Indexed(Protocol):
@@ -52,15 +54,16 @@ class Indexed(Protocol):
     def at(self) -> int: ...
 
 
-def index(tx: Transaction, memories: Sequence[Indexed]) -> None:
+def index(tx: Transaction, memories: Sequence[Indexed], *, new: bool = False) -> None:
     """Put memories that are in the table `memory` into the index; of a thread, in the order in which they were said.
-    One that is in it already is read anew."""
+    One that is in it already is read anew; `new` ones have never been."""
     sql = "select memory, seat from memory_seat where memory in :ids"
-    known = dict(tx.all(tuple[str, int], sql, {"ids": [one.id for one in memories]}))
+    known = {} if new else dict(tx.all(tuple[str, int], sql, {"ids": [one.id for one in memories]}))
     if known:
         unindex(tx, list(known))
     desk = Desk(tx, Counter((one.domain, one.namespace, one.project or "") for one in memories))
-    rows = []
+    rows: list[_Seated] = []
+    terms: list[tuple[int, str]] = []
     postings: list[Posting] = []
     for one in memories:
         reading = read(one.content, one.at)
@@ -70,8 +73,9 @@ def index(tx: Transaction, memories: Sequence[Indexed]) -> None:
         kind = kind_of(one)
         author = None if one.author is None else desk.author(scope, one.author, named=kind == PERSON)
         rows.append((seat, one.id, author, kind, reading.substance, marks))
-        postings += [(term, seat, weight) for term, weight in _weights(reading)]
-    _write(tx, rows, postings)
+        terms.append((seat, " ".join(reading.terms)))
+        postings += _postings(reading, seat)
+    _write(tx, rows, terms, postings)
 
 
 def unindex(tx: Transaction, ids: Sequence[str]) -> None:
@@ -137,32 +141,27 @@ def posting_weight(count: int, length: int, in_head: bool) -> int:
     return round(ONE * fullness) << 1 | in_head
 
 
-def _weights(reading: Reading) -> Iterable[tuple[str, int]]:
-    """Of most words there is one, so few different weights are met."""
-    known: dict[tuple[int, bool], int] = {}
-    heads = reading.heads
-    for term, count in reading.terms.items():
-        key = (count, term in heads)
-        weight = known.get(key)
-        if weight is None:
-            weight = known[key] = posting_weight(count, reading.length, key[1])
-        yield term, weight
+def _postings(reading: Reading, seat: int) -> list[Posting]:
+    heads, length = reading.heads, reading.length
+    # Of most words there is one.
+    once = posting_weight(1, length, False), posting_weight(1, length, True)
+    return [
+        (term, seat, once[term in heads] if count == 1 else posting_weight(count, length, term in heads))
+        for term, count in reading.terms.items()
+    ]
 
 
-def _write(tx: Transaction, rows: list[tuple[int, str, int | None, int, int, int]], postings: list[Posting]) -> None:
+def _write(tx: Transaction, rows: list[_Seated], terms: list[tuple[int, str]], postings: list[Posting]) -> None:
     tx.many(
         "insert into memory_seat (seat, memory, author, kind, substance, marks) values (?, ?, ?, ?, ?, ?) "
         "on conflict (memory) do update set seat = excluded.seat, author = excluded.author, kind = excluded.kind, "
         "substance = excluded.substance, marks = excluded.marks",
         rows,
     )
-    terms: dict[int, list[str]] = {row[0]: [] for row in rows}
-    for term, seat, _ in postings:
-        terms[seat].append(term)
     tx.many(
         "insert into memory_terms (seat, terms) values (?, ?) "
         "on conflict (seat) do update set terms = excluded.terms, model = null",
-        [(seat, " ".join(said)) for seat, said in terms.items()],
+        terms,
     )
     # In the order of the index, which is the quickest way to fill it.
     postings.sort()

@@ -28,6 +28,7 @@ FEW_TERMS, FEW_POSTINGS = 8, 200
 # From this many memories on, words are counted before they are read.
 MANY_MEMORIES = 20_000
 BEST = 160
+FEW_MATCHES = 800
 # What makes a memory worth a second look, besides its own words: those of them near its beginning, its neighbours, and
 # the best in its thread.
 _HEAD, _NEAR, _THREAD = 2.0, 0.4, 0.5
@@ -72,9 +73,9 @@ class Matches:
 
     def settle(self, most: int) -> None:
         """Find the best, and what their threads have."""
-        by_seat, best, together = self.by_seat, self.thread_best, self.thread_all
+        best, together = self.thread_best, self.thread_all
         self.best = []
-        for value, seat in heapq.nlargest(most, zip(by_seat.values(), by_seat, strict=True)):
+        for value, seat in self.leading(most):
             self.best.append(seat)
             thread = seats.thread_of(seat)
             if thread in best:
@@ -85,8 +86,11 @@ class Matches:
     def candidates(self, most: int) -> list[int]:
         """Whom to look at again: the best, and those who sit next to them."""
         self.settle(max(BEST, most))
-        get, shift, thread_best = self.by_seat.get, self.shift, self.thread_best
-        heads = self._heads()
+        get, thread_best, thread_of = self.by_seat.get, self.thread_best.get, seats.thread_of
+        shift, head_shift, bits = self.shift, self.head_shift, self.bits
+        worth = self._heads()
+        # What the words near the beginning are worth. Few different sets of them are met.
+        heads: dict[int, float] = {}
         seen = dict.fromkeys(self.best)
         for seat in self.best[: most // 2]:
             seen[seat - 1] = seen[seat + 1] = seen[seat + 2] = None
@@ -95,36 +99,30 @@ class Matches:
             own = get(seat, 0)
             # To add up what is beside the scores as well does no harm that anybody could see.
             near = get(seat - 1, 0) + get(seat + 1, 0) + get(seat - 2, 0)
-            thread = thread_best.get(seats.thread_of(seat), 0)
+            thread = thread_best(thread_of(seat), 0)
+            mask = own >> head_shift & bits
+            head = heads.get(mask)
+            if head is None:
+                head = heads[mask] = total(worth, mask)
             hope = (own >> shift) + _NEAR * (near >> shift) + _THREAD * (thread >> shift)
-            hopeful.append((hope + heads.of(own), seat))
-        return [seat for _, seat in heapq.nlargest(most, hopeful)]
+            hopeful.append((hope + head, seat))
+        hopeful.sort(reverse=True)
+        return [seat for _, seat in hopeful[:most]]
+
+    def leading(self, most: int) -> list[tuple[int, int]]:
+        """Those with the highest scores, and what each has."""
+        scored = zip(self.by_seat.values(), self.by_seat, strict=True)
+        # To sort a few is quicker than to pick from them.
+        return sorted(scored, reverse=True)[:most] if len(self.by_seat) < FEW_MATCHES else heapq.nlargest(most, scored)
 
     def is_near(self, seat: int) -> bool:
         """Whether it has a word of the question, or sits next to one that has."""
         return any(seat + step in self.by_seat for step in (0, -1, 1, -2))
 
-    def _heads(self) -> _Heads:
+    def _heads(self) -> list[float]:
+        """What each word is worth near the beginning."""
         unit = _HEAD * UNIT / math.log(2 + self.memories)
-        worth = [unit * self.terms[term] * rarity for term, rarity in zip(self.order, self.rarity, strict=True)]
-        return _Heads(worth, self.head_shift, self.bits)
-
-
-class _Heads:
-    """What the words near the beginning of a memory are worth. Few different sets of them are met."""
-
-    def __init__(self, worth: list[float], shift: int, bits: int) -> None:
-        self._worth = worth
-        self._shift = shift
-        self._bits = bits
-        self._known: dict[int, float] = {}
-
-    def of(self, value: int) -> float:
-        mask = value >> self._shift & self._bits
-        found = self._known.get(mask)
-        if found is None:
-            found = self._known[mask] = total(self._worth, mask)
-        return found
+        return [unit * self.terms[term] * rarity for term, rarity in zip(self.order, self.rarity, strict=True)]
 
 
 def total(values: Sequence[float], mask: int) -> float:
@@ -138,8 +136,7 @@ def match(tx: Transaction, terms: Mapping[str, float], scopes: Sequence[int] | N
     if memories > MANY_MEMORIES:
         frequent = _match_rare(tx, found, scopes)
         if frequent:
-            best = heapq.nlargest(BEST, zip(found.by_seat.values(), found.by_seat, strict=True))
-            near = {seat + step for _, seat in best for step in (-2, -1, 0, 1, 2)}
+            near = {seat + step for _, seat in found.leading(BEST) for step in (-2, -1, 0, 1, 2)}
             _look_up(tx, found, frequent, sorted(near))
     else:
         by_term: dict[str, list[Posting]] = {term: [] for term in terms}
@@ -156,15 +153,12 @@ def most_alike(tx: Transaction, terms: Mapping[str, float], scope: int, memories
     long words are seldom frequent."""
     longest = sorted(terms, key=lambda term: (-len(term), term))[:FEW_TERMS]
     found = Matches({term: terms[term] for term in longest}, memories)
-    read = sorted(
-        ((_postings_of(tx, term, [scope], FEW_POSTINGS), term) for term in longest), key=lambda one: len(one[0])
-    )
-    for postings, term in read:
+    read = _newest(tx, longest, scope, FEW_POSTINGS)
+    for postings, term in sorted(zip(read, longest, strict=True), key=lambda one: len(one[0])):
         # What very many have tells nobody apart, unless there is nothing else.
         if postings and (len(postings) < FEW_POSTINGS or not found.by_seat):
             found.add(term, postings, len(postings))
-    best = heapq.nlargest(most, zip(found.by_seat.values(), found.by_seat, strict=True))
-    return [seat for _, seat in best]
+    return [seat for _, seat in found.leading(most)]
 
 
 def _match_rare(tx: Transaction, found: Matches, scopes: Sequence[int] | None) -> list[tuple[int, str]]:
@@ -206,6 +200,21 @@ def _postings_of(tx: Transaction, term: str, scopes: Sequence[int] | None, most:
     source, values = within(scopes)
     sql = f"select p.seat, p.weight from {source} p.term = :term order by p.seat desc limit :most"
     return tx.all(tuple[int, int], sql, {"term": term, "most": most, **values})
+
+
+def _newest(tx: Transaction, terms: Sequence[str], scope: int, most: int) -> list[list[Posting]]:
+    """So many postings of each of these terms, in one statement."""
+    one = (
+        "select * from (select {0} as number, seat, weight from memory_posting where term = ? and seat >= ? "
+        "and seat < ? order by seat desc limit ?) as term_{0}"
+    )
+    first = seats.first_of_scope(scope)
+    sql = " union all ".join(one.format(number) for number in range(len(terms)))
+    values = [value for term in terms for value in (term, first, first + seats.SCOPE, most)]
+    found: list[list[Posting]] = [[] for _ in terms]
+    for number, seat, weight in tx.all(tuple[int, int, int], sql, values):
+        found[number].append((seat, weight))
+    return found
 
 
 def within(scopes: Sequence[int] | None) -> tuple[str, dict[str, Any]]:

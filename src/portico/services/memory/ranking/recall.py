@@ -86,16 +86,22 @@ def by_meaning(tx: Transaction, search: Search) -> list[Hit]:
     return [Hit(memory, max(0.0, close)) for close, _, memory in scored[: search.limit]]
 
 
-def alike(tx: Transaction, text: str, place: tuple[str, str, str], limit: int) -> list[str]:
-    """Those that share most words with a text, of a domain, a namespace and a project."""
+def alike(tx: Transaction, text: str, place: tuple[str, str, str], limit: int, now: int) -> list[tuple[str, str]]:
+    """Those that share most words with a text, of a domain, a namespace and a project: their ids and contents."""
     sql = "select number, memories from memory_scope where domain = ? and namespace = ? and project = ?"
     scope = tx.maybe(tuple[int, int], sql, place)
     terms = ask(text).terms
     if scope is None or not terms:
         return []
     seats = most_alike(tx, terms, *scope, limit)
-    sql = "select seat, memory from memory_seat where seat in :seats and kind >= 0"
-    found = dict(tx.all(tuple[int, str], sql, {"seats": seats}))
+    sql = (
+        "select memory_seat.seat, memory.id, memory.content from memory_seat join memory "
+        "on memory.id = memory_seat.memory where memory_seat.seat in :seats and memory_seat.kind >= 0 "
+        "and (memory.expires_at is null or memory.expires_at > :now)"
+    )
+    found = {
+        seat: (id, content) for seat, id, content in tx.all(tuple[int, str, str], sql, {"seats": seats, "now": now})
+    }
     return [found[seat] for seat in seats if seat in found]
 
 

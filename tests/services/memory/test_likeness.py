@@ -1,0 +1,47 @@
+"""How alike two texts are, and what they speak of."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from portico.services.memory.entities import extract
+from portico.services.memory.likeness import RELATED, SAME, USUALLY_SAME, Said, conflict, is_same, likeness, overlap
+
+# Few words, so that many of them are alike.
+TEXTS = some.lists(some.sampled_from(["the", "cache", "is", "not", "kept", "7", "9", "long", "here"]), max_size=12).map(
+    " ".join
+)
+
+
+@given(TEXTS, TEXTS, some.sampled_from([*SAME.values(), USUALLY_SAME, RELATED]))
+def test_the_same_are_those_that_are_alike_enough(one: str, other: str, least: float) -> None:
+    assert is_same(Said(one), Said(other), least) == (likeness(one, other) >= least)
+    assert likeness(one, other) == likeness(other, one)
+    assert conflict(one, other) is None or overlap(one, other) >= RELATED
+
+
+def test_likeness_is_the_share_of_words_and_of_pairs_of_words() -> None:
+    # Of five words and pairs, “cache warm” and its two words are in both.
+    assert likeness("the cache warm", "a cache warm again") == 3 / 5
+    assert likeness("the", "the") == 1 and likeness("the", "of") == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("See src/store/rows.py.", [("src/store/rows.py", "File")]),
+        ("It ends with a dot.py-like word", [("dot.py", "File")]),
+        ("Ann works for Acme Tools GmbH now", [("Acme Tools GmbH", "Organization")]),
+        ("a corp without a name, 3.5 times", []),
+    ],
+)
+def test_files_and_organizations_are_found_by_how_they_end(text: str, found: list[tuple[str, str]]) -> None:
+    assert [(one.label, one.kind) for one in extract(text)[0] if one.kind in ("File", "Organization")] == found
+
+
+def test_a_relation_needs_two_in_one_sentence() -> None:
+    assert [tuple(one) for one in extract("FastAPI uses Starlette.")[1]] == [("fastapi", "Uses", "starlette")]
+    assert extract("FastAPI is used here. It uses Starlette.")[1] == []
+    assert extract("FastAPI uses FastAPI.")[1] == []
