@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from portico.services.memory.namespaces import CURRENT
+from portico.services.memory.ranking import building
 from portico.store.transaction import Transaction
 
 MOST_TAGS = 50
@@ -77,6 +78,10 @@ def topics(tx: Transaction, limit: int, beginning: str = "") -> dict[str, int]:
 
 def places(tx: Transaction) -> list[tuple[str, str]]:
     """Which namespaces of which domains have something in them."""
+    if building.is_whole(tx):
+        # The index has counted them. A store is asked this when it is opened, and should not be read for it.
+        sql = "select distinct domain, namespace from memory_scope where memories > 0 order by domain, namespace"
+        return tx.all(tuple[str, str], sql)
     sql = "select distinct domain, namespace from memory where status in :current order by domain, namespace"
     return tx.all(tuple[str, str], sql, {"current": list(CURRENT)})
 

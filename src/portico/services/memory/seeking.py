@@ -17,7 +17,7 @@ from portico.services.memory.namespaces import CURRENT
 from portico.services.memory.ranking import index as ranking
 from portico.services.memory.ranking import recall as ranker
 from portico.services.memory.ranking.meaning import Sense
-from portico.services.memory.ranking.question import ask
+from portico.services.memory.ranking.question import terms_of
 from portico.services.memory.ranking.recall import Search, by_meaning, recall
 from portico.services.memory.ranking.words import read
 from portico.services.memory.records import Record
@@ -105,7 +105,7 @@ def _is_any(one: Condition) -> bool:
 
 def _looked_through(tx: Transaction, query: str, filter: Filter, limit: int, at: int) -> list[tuple[str, float]]:
     """By the share of the query's words that they have; the newest of those that are alike."""
-    wanted = ask(query).terms
+    wanted = terms_of(query)
     scored = []
     for one in records.matching(tx, filter, limit=MOST_LOOKED_THROUGH, at=at):
         share = sum(wanted[term] for term in read(one.content).terms.keys() & wanted.keys())

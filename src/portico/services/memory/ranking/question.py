@@ -50,31 +50,18 @@ class Question(Struct, frozen=True):
     of_assistant: bool
 
 
+def terms_of(text: str) -> dict[str, float]:
+    """Only the words to look for."""
+    return _words(text[:LONGEST].lower().strip(), None)[0]
+
+
 def ask(text: str, now: int | None = None) -> Question:
     """`now` is what “yesterday” counts from."""
     small = text[:LONGEST].lower().strip()
-    terms: dict[str, float] = {}
-    written: dict[str, str] = {}
-    names: dict[str, bool] = {}
+    terms, written, said = _words(small, now)
     # The first word has a capital letter whatever it is.
     capitals = {word for one in _WORD.findall(text[:LONGEST])[1:] if one[0].isupper() for word in words(one.lower())}
-    for word in dict.fromkeys(words(small)):
-        term = term_of(word)
-        if not term:
-            continue
-        share = ASKING_SHARE if word in ASKING else 1.0
-        terms[term] = max(share, terms.get(term, 0.0))
-        written.setdefault(term, word)
-        names[word] = word in capitals
-        if len(terms) == MOST_TERMS:
-            break
-    days = date_words(small)
-    if now is not None:
-        days |= relative_words(small, now)
-    for day in sorted(days):
-        term = stem(day)
-        terms[term] = 1.0
-        written.setdefault(term, day.lstrip("@"))
+    names = {word: word in capitals for word in said}
     broad, of_assistant = bool(_BROAD.search(small)), bool(_OF_ASSISTANT.search(small))
     return Question(
         terms,
@@ -86,3 +73,28 @@ def ask(text: str, now: int | None = None) -> Question:
         request=not broad and not of_assistant and bool(_REQUEST.search(small)),
         of_assistant=of_assistant,
     )
+
+
+def _words(small: str, now: int | None) -> tuple[dict[str, float], dict[str, str], list[str]]:
+    """The words of the index and what each counts for; how each is written; and all that say something."""
+    terms: dict[str, float] = {}
+    written: dict[str, str] = {}
+    said = []
+    for word in dict.fromkeys(words(small)):
+        term = term_of(word)
+        if not term:
+            continue
+        share = ASKING_SHARE if word in ASKING else 1.0
+        terms[term] = max(share, terms.get(term, 0.0))
+        written.setdefault(term, word)
+        said.append(word)
+        if len(terms) == MOST_TERMS:
+            break
+    days = date_words(small)
+    if now is not None:
+        days |= relative_words(small, now)
+    for day in sorted(days):
+        term = stem(day)
+        terms[term] = 1.0
+        written.setdefault(term, day.lstrip("@"))
+    return terms, written, said

@@ -18,11 +18,11 @@ from msgspec import Struct, field
 from portico.services.memory.ranking.features import Candidate, Named, measure
 from portico.services.memory.ranking.matching import Matches, match, most_alike
 from portico.services.memory.ranking.meaning import Sense
-from portico.services.memory.ranking.question import Question, ask
+from portico.services.memory.ranking.question import Question, ask, terms_of
 from portico.services.memory.ranking.weights import BY_MEANING, BY_WORDS
 from portico.store.transaction import Transaction
 
-LOOKED_AT = 96
+LOOKED_AT = 192
 # How many are looked at because of their meaning.
 NEAREST = 64
 # Where a condition leaves too few of those looked at, all that it lets through are, if they are no more than these.
@@ -90,7 +90,7 @@ def alike(tx: Transaction, text: str, place: tuple[str, str, str], limit: int, n
     """Those that share most words with a text, of a domain, a namespace and a project: their ids and contents."""
     sql = "select number, memories from memory_scope where domain = ? and namespace = ? and project = ?"
     scope = tx.maybe(tuple[int, int], sql, place)
-    terms = ask(text).terms
+    terms = terms_of(text)
     if scope is None or not terms:
         return []
     seats = most_alike(tx, terms, *scope, limit)
