@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from driver import DriverError
-from goals import Goal, limit
+from goals import Goal, limit, same
 from live_table import newer_python
 from memory_speed import LINES
 from peers import NotInstalled, Peer, environment, node_and_npm, npm_install, place
@@ -66,7 +66,8 @@ def judge(answers: Answers, many: int) -> list[Goal]:
         limit("recall in a scope, p99: below 5 ms", ours("scope_p99"), 5, "ms"),
         limit(f"recall over all {many:,}, p50: below 7 ms", ours("all_p50"), 7, "ms"),
         limit(f"recall over all {many:,}, p99: below 40 ms", ours("all_p99"), 40, "ms"),
-        limit("resident memory: below 60 MB", ours("resident"), 60, "MB"),
+        limit("resident memory of a server: below 60 MB", ours("server"), 60, "MB"),
+        same(f"cold start with {many:,}: as with none (within 10 %)", ours("start_none"), ours("start_many")),
     ]
 
 

@@ -32,6 +32,8 @@ FEW_MATCHES = 800
 # What makes a memory worth a second look, besides its own words: those of them near its beginning, its neighbours, and
 # the best in its thread.
 _HEAD, _NEAR, _THREAD = 2.0, 0.4, 0.5
+# Second looks are for so many for each that is wanted, and for those with this share of the hope of the last wanted one.
+_AT_LEAST, _HOPE = 4, 0.3
 
 Posting = tuple[int, int]
 
@@ -83,8 +85,9 @@ class Matches:
             else:
                 best[thread] = together[thread] = value
 
-    def candidates(self, most: int) -> list[int]:
-        """Whom to look at again: the best, and those who sit next to them."""
+    def candidates(self, most: int, wanted: int | None = None) -> list[int]:
+        """Whom to look at again: the best, and those who sit next to them. Where only so many are wanted, without those
+        who have little hope beside them."""
         self.settle(max(BEST, most))
         get, thread_best, thread_of = self.by_seat.get, self.thread_best.get, seats.thread_of
         shift, head_shift, bits = self.shift, self.head_shift, self.bits
@@ -107,7 +110,12 @@ class Matches:
             hope = (own >> shift) + _NEAR * (near >> shift) + _THREAD * (thread >> shift)
             hopeful.append((hope + head, seat))
         hopeful.sort(reverse=True)
-        return [seat for _, seat in hopeful[:most]]
+        del hopeful[most:]
+        if wanted is not None and len(hopeful) > _AT_LEAST * wanted:
+            least = _HOPE * hopeful[wanted - 1][0]
+            while len(hopeful) > _AT_LEAST * wanted and hopeful[-1][0] < least:
+                hopeful.pop()
+        return [seat for _, seat in hopeful]
 
     def leading(self, most: int) -> list[tuple[int, int]]:
         """Those with the highest scores, and what each has."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from operator import mul
 from typing import Any
 
@@ -114,7 +115,9 @@ def look(tx: Transaction, search: Search) -> Look:
     matches = match(tx, terms or question.terms, search.scopes, memories)
     nearest = [] if sense is None else sense.nearest(tx, search.scopes, NEAREST)
     most = max(LOOKED_AT, 3 * search.limit)
-    candidates = _Finding(tx, search).enough(matches.candidates, most, nearest, matches.is_near)
+    # What a condition leaves of them is not known before.
+    choose = matches.candidates if search.condition else partial(matches.candidates, wanted=search.limit)
+    candidates = _Finding(tx, search).enough(choose, most, nearest, matches.is_near)
     features = measure(question, matches, named, candidates)
     if sense is not None:
         features = _with_meaning(tx, sense, candidates, features)
