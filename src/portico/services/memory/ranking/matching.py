@@ -32,7 +32,7 @@ FEW_MATCHES = 800
 # What makes a memory worth a second look, besides its own words: those of them near its beginning, its neighbours, and
 # the best in its thread.
 _HEAD, _NEAR, _THREAD = 2.0, 0.4, 0.5
-# Second looks are for so many for each that is wanted, and for those with this share of the hope of the last wanted one.
+# Second looks are for so many for each that is wanted, and for those with this share of the last wanted one's hope.
 _AT_LEAST, _HOPE = 4, 0.3
 
 Posting = tuple[int, int]
