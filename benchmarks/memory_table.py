@@ -20,9 +20,9 @@ from services_table import Grid, Size, Table, this_tree
 NAME = "memory"
 HERE = Path(__file__).resolve().parent
 TIMEOUT = 1800
-FEW, FEW_QUICK = 1000, 200
+FEW, FEW_QUICK = 300, 50
 MANY, MANY_QUICK = 100_000, 5_000
-SERVER_MEMORY, BASIC_MEMORY = "2026.8.31", "0.24.1"
+SERVER_MEMORY, BASIC_MEMORY = "2026.8.31", "0.23.2"
 
 BESIDE = (
     Question("capture", "capture, one at a time, {few} of them, p50", "ms"),
