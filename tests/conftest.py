@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,11 @@ from portico.legacy.session import Lifecycle, Session
 from portico.rpc.call import Handler
 from portico.rpc.channel import Channel
 from portico.wire.meta import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, PROTOCOL_VERSION
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import debian
+import postgres
 
 PATIENCE = 10.0
 MODERN = "2026-07-28"
@@ -259,3 +264,22 @@ class Heard:
 @pytest.fixture
 def heard() -> Heard:
     return Heard()
+
+
+# A real PostgreSQL, one for each process that runs tests
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[postgres.Server]:
+    try:
+        with postgres.server() as server:
+            yield server
+    except debian.NotInstalled as why:
+        debian.without(why)
+
+
+@pytest.fixture
+def postgres_url(postgres_server: postgres.Server) -> Iterator[str]:
+    url = postgres_server.create_database()
+    yield url
+    postgres_server.release(url)

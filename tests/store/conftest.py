@@ -15,7 +15,6 @@ PATIENCE = 120.0
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))  # for postgres.py
 
-import debian  # noqa: E402
 import postgres  # noqa: E402
 from portico.store.database import Database  # noqa: E402
 
@@ -38,15 +37,6 @@ create table item (
 """
 
 
-@pytest.fixture(scope="session")
-def postgres_server() -> Iterator[postgres.Server]:
-    try:
-        with postgres.server() as server:
-            yield server
-    except debian.NotInstalled as why:
-        debian.without(why)
-
-
 @pytest.fixture
 def lonely_server(postgres_server: postgres.Server) -> Iterator[postgres.Server]:
     """One more, that a test may stop."""
@@ -57,13 +47,6 @@ def lonely_server(postgres_server: postgres.Server) -> Iterator[postgres.Server]
 @pytest.fixture
 def sqlite_url(tmp_path: Path) -> str:
     return f"sqlite://{tmp_path}/store.db"
-
-
-@pytest.fixture
-def postgres_url(postgres_server: postgres.Server) -> Iterator[str]:
-    url = postgres_server.create_database()
-    yield url
-    postgres_server.release(url)
 
 
 @pytest.fixture(params=["sqlite", "memory", "postgresql"])

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import json
 import os
 import shutil
 import sys
@@ -218,9 +217,3 @@ def _write(path: Path, text: str, mode: int) -> None:
 def _say(text: str) -> None:
     with writing():
         print("\n".join(printable(line) for line in text.split("\n")))
-
-
-def block(client: str, scope: str, name: str = "portico") -> str:
-    """What a person would copy into the file."""
-    place = PLACES[client][scope]
-    return json.dumps({place.key: {name: entry(place, [], shared=True)}}, indent=2)

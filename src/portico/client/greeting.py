@@ -28,8 +28,6 @@ from portico.wire.meta import Implementation, LogLevel, ServerCapabilities
 from portico.wire.methods import plainly
 from portico.wire.revisions import HANDSHAKE, MODERN, MODERN_REVISIONS, NEWEST_HANDSHAKE, Revision
 
-# How long a child that may never have heard of the question is waited for.
-PROBE = 10.0
 # -32020 to -32022 are only said by servers that know 2026-07-28.
 MODERN_CODES = frozenset({HeaderMismatch.code, MissingCapability.code, UnsupportedVersion.code})
 # What says nothing about the revision: who we are, how often we come, and how the server feels.

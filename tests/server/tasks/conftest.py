@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -15,20 +15,10 @@ sys.path[:0] = [str(HERE.parent.parent), str(HERE)]  # for postgres.py and taski
 
 from tasking import HANDSHAKE, OLD_ABLE, Modern, Old  # noqa: E402
 
-import debian  # noqa: E402
 import postgres  # noqa: E402
 from portico import Server  # noqa: E402
 
 # Engines
-
-
-@pytest.fixture(scope="session")
-def postgres_server() -> Iterator[postgres.Server]:
-    try:
-        with postgres.server() as server:
-            yield server
-    except debian.NotInstalled as why:
-        debian.without(why)
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -15,29 +15,11 @@ import pytest
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent.parent), str(HERE)]  # for postgres.py and remembering.py
 
-import debian  # noqa: E402
-import postgres  # noqa: E402
 from portico import Client, Server  # noqa: E402
 from portico.cli.main import main  # noqa: E402
 from portico.services.memory.memories import Memories  # noqa: E402
 from portico.services.memory.service import Memory  # noqa: E402
 from portico.store.database import Database  # noqa: E402
-
-
-@pytest.fixture(scope="session")
-def postgres_server() -> Iterator[postgres.Server]:
-    try:
-        with postgres.server() as server:
-            yield server
-    except debian.NotInstalled as why:
-        debian.without(why)
-
-
-@pytest.fixture
-def postgres_url(postgres_server: postgres.Server) -> Iterator[str]:
-    url = postgres_server.create_database()
-    yield url
-    postgres_server.release(url)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

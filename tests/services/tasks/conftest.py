@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -16,30 +16,12 @@ sys.path[:0] = [str(HERE.parent.parent), str(HERE)]  # for postgres.py and workb
 
 from workbench import Clock  # noqa: E402
 
-import debian  # noqa: E402
-import postgres  # noqa: E402
 from portico import Client, Server  # noqa: E402
 from portico.services.tasks.items import WorkItems  # noqa: E402
 from portico.services.tasks.service import Tasks  # noqa: E402
 from portico.store.database import Database  # noqa: E402
 
 PATIENCE = 60.0
-
-
-@pytest.fixture(scope="session")
-def postgres_server() -> Iterator[postgres.Server]:
-    try:
-        with postgres.server() as server:
-            yield server
-    except debian.NotInstalled as why:
-        debian.without(why)
-
-
-@pytest.fixture
-def postgres_url(postgres_server: postgres.Server) -> Iterator[str]:
-    url = postgres_server.create_database()
-    yield url
-    postgres_server.release(url)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
