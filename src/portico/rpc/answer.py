@@ -25,7 +25,7 @@ from portico.wire.inputs import InputRequiredResult
 from portico.wire.jsonrpc import Frame, Malformed
 from portico.wire.methods import ASKABLE, METHODS, MODERN_ONLY
 from portico.wire.revisions import MODERN, MODERN_REVISIONS, Revision
-from portico.wire.tools import CallToolResult
+from portico.wire.tools import ERROR, CallToolResult
 
 log = logging.getLogger("portico")
 
@@ -125,7 +125,9 @@ def _refuse(call: Call, failure: ProtocolError) -> bytes:
 
 def _failed(call: Call, text: str, failure: BaseException) -> Any:
     """A tool that ran and failed is a result, so that the model sees it and can do something else."""
-    said = CallToolResult(content=[TextContent(text=text)], is_error=True, meta=call.stamp)
+    described = failure.described() if isinstance(failure, ToolError) else None
+    meta = call.stamp if described is None else {ERROR: described}
+    said = CallToolResult(content=[TextContent(text=text)], is_error=True, meta=meta)
     return said if call.failed is None else call.failed(said, failure)
 
 

@@ -27,6 +27,7 @@ Error                        everything we raise on purpose
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from portico.wire.revisions import MODERN, Revision
@@ -159,7 +160,35 @@ class TimedOut(TransportError):
 
 
 class ToolError(Error):
-    """A tool says no. The text goes to the model as it is, so write it for the model."""
+    """A tool says no. The text goes to the model as it is, so write it for the model.
+
+    `kind` and `details` say the same to programs, and `retryable` whether the same call may work later. A class of its
+    own may set `kind` and `retryable` for all its errors.
+    """
+
+    kind: str = ""
+    retryable: bool = False
+
+    def __init__(
+        self,
+        text: str = "",
+        *,
+        kind: str | None = None,
+        details: Mapping[str, Any] | None = None,
+        retryable: bool | None = None,
+    ) -> None:
+        super().__init__(text)
+        self.details: dict[str, Any] = dict(details or {})
+        if kind is not None:
+            self.kind = kind
+        if retryable is not None:
+            self.retryable = retryable
+
+    def described(self) -> dict[str, Any] | None:
+        """What a result's `_meta` says of it under `portico/error`; None for an error that is only a text."""
+        if not self.kind and not self.details:
+            return None
+        return {"error_type": self.kind or "ToolExecutionError", "retryable": self.retryable, **self.details}
 
 
 class Refused(ToolError):

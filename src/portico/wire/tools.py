@@ -13,6 +13,9 @@ from portico.wire.meta import Icon
 # How a schema says that its object is only the wrapping of a value; FastMCP's client knows it too.
 WRAPPED = "x-fastmcp-wrap-result"
 
+# Where the `_meta` of a failed result says to programs what its text says to the model.
+ERROR = "portico/error"
+
 
 class ToolAnnotations(Struct, omit_defaults=True, rename="camel", frozen=True):
     """Hints about a tool. They are hints: a client must not trust them from a server it does not trust."""
