@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from portico.cli.printable import one_line, printable, printable_json
-from portico.cli.tables import plain_table, width
+from portico.cli.printable import plain_table, width
 
 
 @pytest.mark.parametrize(

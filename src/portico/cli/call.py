@@ -9,11 +9,10 @@ from typing import Any
 import msgspec
 
 from portico.cli.arguments import Given, Sources, for_tool, from_json, split
-from portico.cli.blocks import Show
 from portico.cli.forms import call_form, parse
 from portico.cli.listing import known_tool
 from portico.cli.names import remember
-from portico.cli.printer import Printer
+from portico.cli.printer import Printer, Show
 from portico.cli.questions import can_ask
 from portico.cli.running import run_errand
 from portico.client.client import Client

@@ -18,8 +18,7 @@ from typing import Any, NamedTuple
 
 from portico.cli.forms import install_form, serve_form
 from portico.cli.jsonc import NotJson, drop, put
-from portico.cli.printable import printable
-from portico.cli.writing import writing
+from portico.cli.printable import printable, writing
 from portico.wire.errors import UsageError
 
 LONGEST_FILE = 64 * 1024 * 1024

@@ -6,7 +6,7 @@ import sys
 import tomllib
 
 from portico.cli.forms import profiles_form
-from portico.cli.tables import plain_table
+from portico.cli.printable import plain_table
 from portico.services import profiles
 
 

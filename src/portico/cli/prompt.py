@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 
 from portico.cli.arguments import Given, Sources, for_prompt, split
-from portico.cli.blocks import Show
 from portico.cli.forms import parse, prompt_form
 from portico.cli.listing import known_prompt
 from portico.cli.names import remember
-from portico.cli.printer import Printer
+from portico.cli.printer import Printer, Show
 from portico.cli.running import run_errand
 from portico.client.client import Client
 from portico.server.problems import did_you_mean

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from portico.cli.blocks import Show
 from portico.cli.forms import parse, read_form
-from portico.cli.printer import Printer
+from portico.cli.printer import Printer, Show
 from portico.cli.running import run_errand
 from portico.client.client import Client
 
