@@ -27,9 +27,9 @@ from portico.client.results import CallToolResult, Promise
 from portico.client.targets import Here, Target, target_of
 from portico.client.tasks import Task, handle
 from portico.rpc.call import Call, Handler, hand_over
+from portico.transport.http_client.pool import Pool
+from portico.transport.http_client.streamable import Sender
 from portico.transport.link import Link, Trace
-from portico.transport.remote.pool import Pool
-from portico.transport.remote.streamable import Sender
 from portico.wire import notices
 from portico.wire.completion import Completion
 from portico.wire.content import Contents, EmptyResult
@@ -46,7 +46,7 @@ from portico.wire.tools import Tool
 
 if TYPE_CHECKING:
     from portico.client.authorization import Auth
-    from portico.transport.remote.authorizer import Visitor
+    from portico.transport.http_client.authorizer import Visitor
 
 MOST_ROUNDS = 10
 # What one answer may be made of, besides the bytes that it may have.
