@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from importlib import import_module
+
 from typing import NamedTuple
 
 from portico import __version__
+from portico._lazy import load_module
 from portico.auth.errors import AuthorizationFailed
 from portico.cli.forms import Parser
 from portico.cli.printable import printable
@@ -36,7 +37,7 @@ COMMANDS = {
     "memory": CommandEntry("portico.cli.memory", "store and find memories; answer the hooks of assistants"),
     "tasks": CommandEntry("portico.cli.tasks", "work items: add, list, next, done, tree, …"),
     "install": CommandEntry("portico.cli.install", "put a server into the configuration of a client"),
-    "profiles": CommandEntry("portico.cli.serve", "files that make `serve` look like another server", "run_profiles"),
+    "profiles": CommandEntry("portico.cli.profiles", "files that make `serve` look like another server: list, show"),
     "completion": CommandEntry("portico.cli.completion", "print the script that completes these commands in a shell"),
 }
 HIDDEN = {
@@ -77,7 +78,7 @@ def _run(words: list[str]) -> int:
     if entry is None:
         _no_command(words)
         return 0
-    status: int | None = getattr(import_module(entry.module), entry.function)(words[1:])
+    status: int | None = getattr(load_module(entry.module), entry.function)(words[1:])
     return status or 0
 
 

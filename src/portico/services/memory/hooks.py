@@ -7,9 +7,9 @@ as a plain function of a Transaction; and what is not understood is answered wit
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import import_module
 from typing import Any
 
+from portico._lazy import load_module
 from portico.services.memory import filters, likeness, places, records, texts
 from portico.services.memory.filters import Filter
 from portico.services.memory.places import Where
@@ -50,7 +50,7 @@ def _related(tx: Transaction, prompt: str, home: Filter, now: int) -> list[Recor
     if not wanted:
         return []
     # The ranker is loaded here, because the other hooks do without it.
-    seeking = import_module("portico.services.memory.seeking")
+    seeking = load_module("portico.services.memory.seeking")
     scored: list[tuple[str, float]] = seeking.seek(tx, question[: filters.LONGEST], home, RELATED, at=now)
     found = records.fetch(tx, [id for id, _ in scored])
     ordered = [found[id] for id, _ in scored if id in found]
