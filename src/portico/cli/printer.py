@@ -61,10 +61,10 @@ class Printer:
         said = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
         self._write(printable_json(said) + "\n")
 
-    def text(self, text: str, *, to_the_letter: bool = False) -> None:
+    def text(self, text: str, *, exactly: bool = False) -> None:
         """A text of the server's. A terminal gets what can be seen; a file or a pipe gets it as it is."""
         self._write(printable(text) if self.is_terminal else text)
-        if not text.endswith("\n") and (self.is_terminal or not to_the_letter):
+        if not text.endswith("\n") and (self.is_terminal or not exactly):
             self._write("\n")
 
     def line(self, line: str) -> None:
@@ -140,7 +140,7 @@ def rich_table(headings: Sequence[str], rows: Sequence[Sequence[str]], out: Text
 # Content of a server
 
 
-class Show:
+class BlockPrinter:
     """Prints blocks, and keeps what is binary in files of a folder when there is one."""
 
     def __init__(self, printer: Printer, folder: str | None, name: str) -> None:
@@ -162,10 +162,10 @@ class Show:
         else:
             self.printer.pretty(block)
 
-    def contents(self, one: Contents, *, to_the_letter: bool = False) -> None:
+    def contents(self, one: Contents, *, exactly: bool = False) -> None:
         """What a resource holds."""
         if one.text is not UNSET:
-            self.printer.text(one.text, to_the_letter=to_the_letter)
+            self.printer.text(one.text, exactly=exactly)
         elif one.blob is not UNSET:
             name = one.uri.partition("?")[0].rstrip("/").rpartition("/")[2]
             self.printer.line(self.binary("data", one.blob, one.mime_type, name, one.uri))
