@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from portico.services.memory.service import Memory
+    from portico.services.memory.service.service import Memory
 
 __all__ = ["Memory"]
 
@@ -17,6 +17,6 @@ __all__ = ["Memory"]
 def __getattr__(name: str) -> Any:
     if name != "Memory":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module("portico.services.memory.service"), name)
+    value = getattr(import_module("portico.services.memory.service.service"), name)
     globals()[name] = value
     return value
