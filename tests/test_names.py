@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -45,3 +46,13 @@ def test_every_public_name_can_be_imported() -> None:
 
     for name in portico.__all__:
         assert getattr(portico, name) is not None
+
+
+@pytest.mark.parametrize("name", ["portico", "portico.auth", "portico.contracts", "portico.services.live"])
+def test_public_names_are_listed_before_they_are_loaded(name: str) -> None:
+    package = import_module(name)
+    assert set(package.__all__) <= set(dir(package))
+    for one in package.__all__:
+        assert getattr(package, one) is not None
+    with pytest.raises(AttributeError, match=f"module '{name}' has no attribute 'nothing'"):
+        package.nothing  # noqa: B018

@@ -12,11 +12,11 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import import_module
 from typing import Any
 
 import msgspec
 
+from portico._lazy import load_module
 from portico.cli.data import store_url
 from portico.cli.memory_forms import HOOKS, memory_form
 from portico.services.memory.hooks import answers
@@ -81,7 +81,7 @@ def _answer(name: str, given: dict[str, Any], arguments: argparse.Namespace) -> 
     url = store_url(arguments.store, arguments.data, NAME)
     now = moments.now()
     if name == "pre-compact":
-        picked = import_module("portico.services.memory.hooks.transcript_picks").pick(
+        picked = load_module("portico.services.memory.hooks.transcript_picks").pick(
             answers.said(given, "transcript_path")
         )
         return _properly(name, given, url, where) if picked else None
@@ -109,6 +109,8 @@ def _where(given: dict[str, Any], arguments: argparse.Namespace) -> Where:
 
 def _properly(name: str, given: dict[str, Any], url: str, where: Where) -> dict[str, Any] | None:
     """With everything there is: for what writes, for PostgreSQL, and for tables that are of yesterday."""
-    answering = import_module("portico.cli.memory_errands").answer_hook(name, given, url, where, PATIENCE)
-    answer: dict[str, Any] | None = import_module("asyncio").run(answering)
+    answering = load_module("portico.cli.memory_errands").answer_hook(name, given, url, where, PATIENCE)
+    import asyncio  # most hooks do without a loop
+
+    answer: dict[str, Any] | None = asyncio.run(answering)
     return answer

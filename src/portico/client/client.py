@@ -9,7 +9,6 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
-from importlib import import_module
 from inspect import isawaitable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
+from portico._lazy import load_module
 from portico.client import results
 from portico.client.cache import CACHEABLE, Cache
 from portico.client.connection import Connection
@@ -27,9 +27,9 @@ from portico.client.results import CallToolResult, Promise
 from portico.client.targets import Here, Target, target_of
 from portico.client.tasks import Task, handle
 from portico.rpc.call import Call, Handler, hand_over
+from portico.transport.http_client.pool import Pool
+from portico.transport.http_client.streamable import Sender
 from portico.transport.link import Link, Trace
-from portico.transport.remote.pool import Pool
-from portico.transport.remote.streamable import Sender
 from portico.wire import notices
 from portico.wire.completion import Completion
 from portico.wire.content import Contents, EmptyResult
@@ -46,7 +46,7 @@ from portico.wire.tools import Tool
 
 if TYPE_CHECKING:
     from portico.client.authorization import Auth
-    from portico.transport.remote.authorizer import Visitor
+    from portico.transport.http_client.authorizer import Visitor
 
 MOST_ROUNDS = 10
 # What one answer may be made of, besides the bytes that it may have.
@@ -79,7 +79,7 @@ def _sender(auth: Auth, target: Target, browser: Visitor | None) -> Sender | Non
     # All that OAuth takes is imported when somebody has a use for it.
     if auth is None:
         return None
-    found: Sender | None = import_module("portico.client.authorization").sender_for(auth, target, browser)
+    found: Sender | None = load_module("portico.client.authorization").sender_for(auth, target, browser)
     return found
 
 

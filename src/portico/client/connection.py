@@ -14,12 +14,12 @@ from msgspec import Raw
 from portico.client.greeting import Greeting, Speaker, discover, initialize, is_modern, tells_of_the_past
 from portico.client.targets import Command, Here, Target, Url
 from portico.rpc.call import Handler
+from portico.transport.http_client.pool import Pool
+from portico.transport.http_client.sse import HttpSse
+from portico.transport.http_client.streamable import Sender, StreamableHttp
 from portico.transport.link import Link, Trace
 from portico.transport.memory import Memory
 from portico.transport.process import Process
-from portico.transport.remote.pool import Pool
-from portico.transport.remote.sse import HttpSse
-from portico.transport.remote.streamable import Sender, StreamableHttp
 from portico.wire.errors import (
     BadStatus,
     Closed,

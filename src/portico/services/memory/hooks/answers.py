@@ -7,9 +7,9 @@ as a plain function of a Transaction; and what is not understood is answered wit
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import import_module
 from typing import Any
 
+from portico._lazy import load_module
 from portico.services.memory.search import likeness
 from portico.services.memory.share import repository
 from portico.services.memory.share.repository import Where
@@ -52,7 +52,7 @@ def _related(tx: Transaction, prompt: str, home: Filter, now: int) -> list[Recor
     if not wanted:
         return []
     # The ranker is loaded here, because the other hooks do without it.
-    search = import_module("portico.services.memory.search.search")
+    search = load_module("portico.services.memory.search.search")
     scored: list[tuple[str, float]] = search.seek(tx, question[: filters.LONGEST], home, RELATED, at=now)
     found = records.fetch(tx, [id for id, _ in scored])
     ordered = [found[id] for id, _ in scored if id in found]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from portico.transport.remote.events import Event, Events
+from portico.transport.http_client.events import Event, Events
 from portico.wire.errors import ProtocolError
 
 LONGEST = 10_000

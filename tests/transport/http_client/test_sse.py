@@ -15,7 +15,7 @@ from portico import Client, Context, Server
 from portico.server.endpoint import exchange
 from portico.transport.http.exchange import Settings
 from portico.transport.http.listener import Listener
-from portico.transport.remote import sse
+from portico.transport.http_client import sse
 from portico.wire.errors import BadStatus, Closed, ConnectFailed, ProtocolError, TimedOut
 
 Serve = Callable[..., Any]

@@ -9,13 +9,13 @@ from typing import Any
 
 from portico.rpc.call import Handler
 from portico.rpc.channel import Channel
+from portico.transport.http_client.answers import gist
+from portico.transport.http_client.connection import Answer
+from portico.transport.http_client.events import Event, Events
+from portico.transport.http_client.limits import limited
+from portico.transport.http_client.pool import Headers, Place, Pool
+from portico.transport.http_client.streamable import EVENTS, JSON, POST_SECONDS, Sender, checked
 from portico.transport.link import LONGEST_ANSWER, Duplex
-from portico.transport.remote.answers import gist
-from portico.transport.remote.connection import Answer
-from portico.transport.remote.events import Event, Events
-from portico.transport.remote.limits import limited
-from portico.transport.remote.pool import Headers, Place, Pool
-from portico.transport.remote.streamable import EVENTS, JSON, POST_SECONDS, Sender, checked
 from portico.wire.errors import BadStatus, Closed, ConnectFailed, Error, ProtocolError
 
 log = logging.getLogger("portico")

@@ -18,8 +18,7 @@ from msgspec import UNSET, Raw
 from portico.auth.errors import AuthorizationFailed
 from portico.rpc.call import Handler
 from portico.rpc.channel import Channel
-from portico.transport.link import LONGEST_ANSWER, Link, Trace
-from portico.transport.remote.answers import (
+from portico.transport.http_client.answers import (
     check_plain,
     denied,
     expected,
@@ -31,10 +30,11 @@ from portico.transport.remote.answers import (
     short,
     taken,
 )
-from portico.transport.remote.connection import Answer
-from portico.transport.remote.events import Events
-from portico.transport.remote.limits import limited
-from portico.transport.remote.pool import Headers, Place, Pool
+from portico.transport.http_client.connection import Answer
+from portico.transport.http_client.events import Events
+from portico.transport.http_client.limits import limited
+from portico.transport.http_client.pool import Headers, Place, Pool
+from portico.transport.link import LONGEST_ANSWER, Link, Trace
 from portico.wire import jsonrpc, mirrors, notices
 from portico.wire.errors import (
     BadStatus,

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from urllib.parse import urlsplit
 
 from portico.auth.errors import AuthorizationFailed, RedirectRejected, quoted
-from portico.transport.remote.pool import Place, Pool
+from portico.transport.http_client.pool import Place, Pool
 
 # How long a person may take to log in.
 PATIENCE = 300.0

@@ -12,9 +12,9 @@ from portico.auth.addresses import MAX_BODY, check_addresses, check_redirect, sp
 from portico.auth.conversation import Conversation, Fetch, Fetched, Reply, Visit, Wanted, redirect_parameters
 from portico.auth.errors import AuthorizationFailed, UnsafeAddress, quoted
 from portico.auth.oauth import OAuth
-from portico.transport.remote.connection import Answer
-from portico.transport.remote.limits import unhurried
-from portico.transport.remote.pool import Headers, Place, Pool
+from portico.transport.http_client.connection import Answer
+from portico.transport.http_client.limits import unhurried
+from portico.transport.http_client.pool import Headers, Place, Pool
 from portico.wire.errors import ProtocolError, TransportError
 
 T = TypeVar("T")

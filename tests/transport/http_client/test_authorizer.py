@@ -16,9 +16,9 @@ from portico import Client
 from portico.auth.authorization_code import AuthorizationCode
 from portico.auth.errors import AuthorizationFailed, DiscoveryFailed, RedirectRejected, TokenRejected, UnsafeAddress
 from portico.auth.oauth import OAuth
-from portico.transport.remote import authorizer as driving
-from portico.transport.remote import browser as browsing
-from portico.transport.remote.browser import Browser, headless
+from portico.transport.http_client import authorizer as driving
+from portico.transport.http_client import browser as browsing
+from portico.transport.http_client.browser import Browser, headless
 from portico.wire.errors import TimedOut
 
 Serve = Callable[..., Any]

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import Any
 from urllib.parse import unquote, urljoin, urlsplit
 
-from portico.transport.remote.connection import Answer, Connection
+from portico.transport.http_client.connection import Answer, Connection
 from portico.wire.errors import Closed, ConnectFailed, ProtocolError, UsageError
 
 Headers = Iterable[tuple[str, str]]

@@ -14,7 +14,7 @@ from scripted import MODERN, PREFIX, Endpoint, Peer, Request, text, until
 
 from portico import Client, ProtocolError
 from portico.auth.errors import AuthorizationFailed
-from portico.transport.remote import streamable
+from portico.transport.http_client import streamable
 from portico.wire.errors import BadStatus, Closed, MethodNotFound, TimedOut
 from portico.wire.revisions import HANDSHAKE, V2025_03_26, V2025_06_18
 

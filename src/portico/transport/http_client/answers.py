@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import UNSET, Raw
 
-from portico.transport.remote.connection import Answer
+from portico.transport.http_client.connection import Answer
 from portico.wire.errors import Error, MethodNotFound, ProtocolError, TransportError
 from portico.wire.jsonrpc import ErrorBody, Frame, RequestId
 

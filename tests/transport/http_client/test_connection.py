@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from scripted import Peer, Site, until
 
-from portico.transport.remote import pool as pools
-from portico.transport.remote.connection import AHEAD, LONGEST_HEAD, Answer
-from portico.transport.remote.pool import Place, Pool
+from portico.transport.http_client import pool as pools
+from portico.transport.http_client.connection import AHEAD, LONGEST_HEAD, Answer
+from portico.transport.http_client.pool import Place, Pool
 from portico.wire.errors import Closed, ConnectFailed, ProtocolError, UsageError
 
 Listen = Callable[..., Any]

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from scripted import Peer, Request, Site, until
 
-from portico.transport.remote import pool as pools
-from portico.transport.remote.pool import Place, Pool
+from portico.transport.http_client import pool as pools
+from portico.transport.http_client.pool import Place, Pool
 from portico.wire.errors import ConnectFailed, UsageError
 
 Listen = Callable[..., Any]
