@@ -139,7 +139,7 @@ def is_url(target: Target) -> bool:
 
 
 def _auth(target: Target, options: argparse.Namespace) -> str | None:
-    """"oauth", a bearer token, or None. A token of the environment is used for URLs only: a child inherits it.
+    """ "oauth", a bearer token, or None. A token of the environment is used for URLs only: a child inherits it.
 
     PORTICO_TOKEN protects a `portico serve`, so it is sent to this machine only.
     """

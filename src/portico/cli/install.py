@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from portico.cli.forms import install_form, serve_form
+from portico.cli.forms import parser_for
 from portico.cli.jsonc import InvalidConfiguration, drop, put
 from portico.cli.printable import printable, writing
 from portico.wire.errors import UsageError
@@ -61,7 +61,10 @@ PLACES: dict[str, dict[str, ConfigurationFile]] = {
         "user": ConfigurationFile(_home(".claude.json"), says_type=True),
         "project": ConfigurationFile(_here(".mcp.json"), says_type=True),
     },
-    "cursor": {"user": ConfigurationFile(_home(".cursor", "mcp.json")), "project": ConfigurationFile(_here(".cursor", "mcp.json"))},
+    "cursor": {
+        "user": ConfigurationFile(_home(".cursor", "mcp.json")),
+        "project": ConfigurationFile(_here(".cursor", "mcp.json")),
+    },
     "vscode": {
         "user": ConfigurationFile(_application("Code/User", "mcp.json"), key="servers", says_type=True),
         "project": ConfigurationFile(_here(".vscode", "mcp.json"), key="servers", says_type=True),
@@ -74,7 +77,7 @@ def run(words: list[str]) -> None:
     if "--" in words:
         at = words.index("--")
         words, options = words[:at], words[at + 1 :]
-    arguments = install_form().parse_args(words)
+    arguments = parser_for("install").parse_args(words)
     place = _place(arguments.client, arguments.scope)
     # A link is followed: people keep these files elsewhere, and would not want it replaced.
     path = Path(os.path.realpath(place.path()))
@@ -112,7 +115,7 @@ def _ourselves() -> list[str]:
 
 def _checked(options: list[str], *, shared: bool) -> list[str]:
     """What `portico serve` would not take is said now, and not when the client starts it."""
-    arguments = serve_form().parse_args(options)
+    arguments = parser_for("serve").parse_args(options)
     if arguments.transport != "stdio":
         raise UsageError("a client starts this server itself, and speaks to it on stdio: leave --transport out")
     target = arguments.target
@@ -140,7 +143,9 @@ def _read(path: Path) -> str:
         raise UsageError(f"{path} cannot be read: {failure.strerror}") from None
 
 
-def _edited(path: Path, place: ConfigurationFile, name: str, before: str, edit: Callable[[str, tuple[str, ...]], str]) -> str:
+def _edited(
+    path: Path, place: ConfigurationFile, name: str, before: str, edit: Callable[[str, tuple[str, ...]], str]
+) -> str:
     mark = "\ufeff" if before.startswith("\ufeff") else ""
     try:
         return mark + edit(before.removeprefix(mark), (place.key, name))

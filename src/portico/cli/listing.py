@@ -6,10 +6,10 @@ import argparse
 from collections.abc import AsyncIterator, Callable
 from typing import Any, NamedTuple
 
+from portico.cli.connect import run_with_client
 from portico.cli.forms import parse
 from portico.cli.names import remember
 from portico.cli.printer import Printer
-from portico.cli.connect import run_with_client
 from portico.cli.schemas import Reader
 from portico.client.client import Client
 from portico.wire.errors import MethodNotFound, ProtocolError
@@ -149,5 +149,7 @@ KINDS = {
         _template_row,
         lambda one: (one.uri_template, {}),
     ),
-    "prompts": ListKind("prompts", Client.iter_prompts, ("NAME", "ARGUMENTS", "DESCRIPTION"), _prompt_row, known_prompt),
+    "prompts": ListKind(
+        "prompts", Client.iter_prompts, ("NAME", "ARGUMENTS", "DESCRIPTION"), _prompt_row, known_prompt
+    ),
 }

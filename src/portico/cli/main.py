@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-
 from typing import NamedTuple
 
 from portico import __version__
@@ -92,8 +91,8 @@ def _report(mistake: Error) -> int:
 
 
 def _flush_or_discard() -> None:
-    """Python flushes again when it exits, and prints a traceback if that fails: behind `| head`, or on a full disk. That
-    failure has been reported."""
+    """Python flushes again when it exits, and prints a traceback if that fails, as on a full disk: it has been
+    reported."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
