@@ -10,16 +10,14 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterator, Sequence
 from itertools import chain
 
-from portico.services.memory.screening.accounts import ibans, vat_numbers
 from portico.services.memory.screening.addresses import machines, mails
 from portico.services.memory.screening.assignments import named_secrets
 from portico.services.memory.screening.commands import command_secrets
 from portico.services.memory.screening.documents import documents
 from portico.services.memory.screening.findings import KINDS, Finding, Kind, settled
-from portico.services.memory.screening.identities import in_letters
 from portico.services.memory.screening.mentions import beside, commented, in_queries, named_after, nearby
 from portico.services.memory.screening.names import GATE
-from portico.services.memory.screening.numbers import numbers
+from portico.services.memory.screening.numbers import ibans, identities_with_letters, numbers, vat_numbers
 from portico.services.memory.screening.patterns import pattern
 from portico.services.memory.screening.providers import provider_keys, shaped_keys
 from portico.services.memory.screening.randomness import is_random
@@ -135,5 +133,5 @@ def _personal(text: str, lower: str) -> Iterator[Finding]:
     yield from numbers(text, lower)
     yield from ibans(text)
     yield from vat_numbers(text, lower)
-    yield from in_letters(text, lower)
+    yield from identities_with_letters(text, lower)
     yield from documents(text, lower)

@@ -10,7 +10,7 @@ import msgspec
 
 from portico.services.memory.screening.detector import scan
 from portico.services.memory.screening.findings import KINDS, Finding, Kind, mark
-from portico.services.memory.screening.identities import IDENTITY_NAMES
+from portico.services.memory.screening.numbers import IDENTITY_NAMES
 from portico.services.memory.screening.providers import PROVIDER_NAMES
 from portico.wire.errors import UsageError
 
