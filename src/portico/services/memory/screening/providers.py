@@ -45,7 +45,7 @@ class _Formats(msgspec.Struct, frozen=True):
 
 _FORMATS = msgspec.json.decode(Path(__file__).with_name("providers.json").read_bytes(), type=_Formats)
 _ROWS = [row for rows in _FORMATS.prefixed.values() for row in rows]
-PROVIDER_NAMES = frozenset(row.name for row in (*_ROWS, *_FORMATS.shaped))
+PROVIDER_NAMES = {row.name for row in _ROWS} | {shape.name for shape in _FORMATS.shaped}
 
 
 def _expanded(source: str) -> str:
