@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "transport" / "remote"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "transport" / "http_client"))
 
 from scripted import Endpoint
 
