@@ -441,8 +441,8 @@ class Client:
         async with self._progressing(params, on_progress or self._progress):
             try:
                 said = await self._result("tools/call", params, timeout, repeatable=repeatable)
-            except ProtocolError as failure:
-                if failure.code != HeaderMismatch.code or not self._connection.modern:
+            except HeaderMismatch:
+                if not self._connection.modern:
                     raise
                 # The headers follow the tool's schema, so the schema must have changed (basic/transports).
                 await self.list_tools(fresh=True)

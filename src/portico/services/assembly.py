@@ -33,7 +33,7 @@ INSTRUCTIONS = "Tools of this machine. Each service has its own; what is listed 
 
 # Each service by its name: where its class is. Imported when it is wanted, with whatever it needs.
 HOMES = {
-    "memory": ("portico.services.memory.service", "Memory"),
+    "memory": ("portico.services.memory.service.service", "Memory"),
     "tasks": ("portico.services.tasks.service", "Tasks"),
     "system": ("portico.services.system.service", "System"),
     "live": ("portico.services.live.service", "Live"),

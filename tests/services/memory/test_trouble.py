@@ -17,10 +17,10 @@ import pytest
 from remembering import CAPTURE, found, keep, refused, said
 
 from portico import Client, Server
-from portico.services.memory import records
 from portico.services.memory.errors import StorageFailed
-from portico.services.memory.memories import Memories
-from portico.services.memory.service import Memory
+from portico.services.memory.service.service import Memory
+from portico.services.memory.store import records
+from portico.services.memory.store.memories import Memories
 from portico.store import errors
 from portico.store.database import Database
 from portico.wire.errors import ProtocolError

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from portico._lazy import public_names
 
 if TYPE_CHECKING:
-    from portico.services.memory.service import Memory
+    from portico.services.memory.service.service import Memory
 
 __all__ = ["Memory"]
 
-__getattr__, __dir__ = public_names(__name__, {"portico.services.memory.service": ("Memory",)})
+__getattr__, __dir__ = public_names(__name__, {"portico.services.memory.service.service": ("Memory",)})
