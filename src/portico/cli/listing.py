@@ -10,8 +10,8 @@ from portico.cli.forms import list_form, parse
 from portico.cli.names import remember
 from portico.cli.printer import Printer
 from portico.cli.running import run_errand
-from portico.cli.schemas import Reader
 from portico.client.client import Client
+from portico.schema.reader import Reader
 from portico.wire.errors import MethodNotFound
 from portico.wire.prompts import Prompt
 from portico.wire.resources import Resource, ResourceTemplate

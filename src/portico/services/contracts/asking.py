@@ -13,7 +13,9 @@ from msgspec import Raw, Struct
 from portico.auth.errors import AuthorizationFailed
 from portico.rpc.answer import respond
 from portico.rpc.call import Call, Handler
-from portico.services.contracts import outcomes, schemas
+from portico.schema import SchemaError
+from portico.schema import check as schemas
+from portico.services.contracts import outcomes
 from portico.services.contracts.definitions import Contract, Definition, contract_of
 from portico.services.contracts.outcomes import Outcome
 from portico.wire import jsonrpc
@@ -75,7 +77,7 @@ def _problems(tool: Definition | None, arguments: dict[str, Any]) -> list[schema
         return []
     try:
         return schemas.complaints(tool.input_schema, arguments)
-    except (schemas.Unfit, Error):
+    except SchemaError:
         # The server has the last word about its own schema, and about everything where nothing can be checked here.
         return []
 
