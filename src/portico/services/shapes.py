@@ -44,7 +44,7 @@ ENVELOPED_UNTIL = V2025_03_26
 ENVELOPE = "portico/envelope"
 
 
-class Shape(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ServiceShape(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The settings of one service, `[shapes.NAME]` in a portico.toml. As they stand here they change nothing."""
 
     # The tools that are there: a list of names, or a table of names and what each is called instead.
@@ -78,7 +78,7 @@ class Shape(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return {name: listed for name, listed in moved.items() if name != listed}
 
 
-def shaped(offers: Iterable[Offered], shape: Shape) -> Iterator[Offered]:
+def shaped(offers: Iterable[Offered], shape: ServiceShape) -> Iterator[Offered]:
     """What a service offers, in this shape."""
     found = list(offers)
     names = _names([one for one in found if isinstance(one, Tool)], shape)
@@ -96,7 +96,7 @@ def shaped(offers: Iterable[Offered], shape: Shape) -> Iterator[Offered]:
             yield ShapedPrompt(offered, words)
 
 
-def _names(tools: list[Tool], shape: Shape) -> dict[Tool, str]:
+def _names(tools: list[Tool], shape: ServiceShape) -> dict[Tool, str]:
     """Which tools there are, and what each is called."""
     if shape.tools is None:
         return {tool: tool.name for tool in tools}
@@ -146,7 +146,7 @@ def _plain(schema: dict[str, Any]) -> dict[str, Any]:
     return schema
 
 
-class Said(CallToolResult, kw_only=True):
+class ShapedResult(CallToolResult, kw_only=True):
     """A result with what a shape adds, and without what it leaves out."""
 
     is_error: bool | UnsetType  # type: ignore[assignment]
@@ -160,7 +160,7 @@ class Said(CallToolResult, kw_only=True):
 class ShapedTool(Tool):
     """A tool under another name, whose results look otherwise."""
 
-    def __init__(self, tool: Tool, name: str, shape: Shape, words: Words) -> None:
+    def __init__(self, tool: Tool, name: str, shape: ServiceShape, words: Words) -> None:
         vars(self).update(vars(tool))
         self.name = name
         self.aliases = tuple(one for one in (tool.name, *tool.aliases) if one != name)
@@ -209,7 +209,7 @@ class ShapedTool(Tool):
         if not envelope and not silent:
             return result
         plain = translate.result(result, revision)
-        return Said(
+        return ShapedResult(
             content=plain.content,
             structured_content=plain.structured_content,
             is_error=UNSET if silent else result.is_error,
@@ -312,7 +312,7 @@ class TypedText(TextContents, tag_field="type", tag="text"):
 class ShapedResource(Resource):
     """A resource under another URI, whose contents say what they are."""
 
-    def __init__(self, resource: Resource, shape: Shape, words: Words) -> None:
+    def __init__(self, resource: Resource, shape: ServiceShape, words: Words) -> None:
         vars(self).update(vars(resource))
         self.uri = shape.uri(resource.uri)
         self.template = None if resource.template is None else Template(self.uri)

@@ -16,7 +16,7 @@ from portico import Client, Server, UsageError
 from portico.auth.principal import Principal
 from portico.services.live import attach, service
 from portico.services.live.forking import Forking
-from portico.services.live.kernel import Unavailable
+from portico.services.live.kernel import SandboxUnavailable
 from portico.services.live.limits import MIB, Limits
 from portico.services.live.service import Live
 from portico.wire.errors import ProtocolError
@@ -409,7 +409,7 @@ async def test_a_resource_that_hangs_is_an_error_and_not_for_ever(talk: Begin) -
 
 
 async def test_without_a_jail_there_is_no_service_unless_somebody_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("portico.services.live.keeping.obstacle", lambda limits: "there is no Landlock here")
+    monkeypatch.setattr("portico.services.live.isolation.obstacle", lambda limits: "there is no Landlock here")
     with pytest.raises(UsageError, match=r"there is no Landlock here\. Use strict=True, or unsafe=True"):
         Live()
     assert Live(unsafe=True).mode.startswith("UNSAFE")
@@ -428,7 +428,7 @@ async def test_a_jail_that_cannot_be_built_after_all_keeps_the_server_from_start
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def refuse(self: Forking) -> None:
-        raise Unavailable("landlock_restrict_self: Operation not permitted")
+        raise SandboxUnavailable("landlock_restrict_self: Operation not permitted")
 
     monkeypatch.setattr(Forking, "start", refuse)
     server = Server("live", version="1")
@@ -483,7 +483,7 @@ async def test_a_service_that_is_added_later_begins_with_its_first_call() -> Non
         assert (await client.read_resource("python://system/version"))[0].text.startswith("Python 3.")
         assert (await client.call_tool("evaluate", {"expression": "3 + 4"})).text == "7"
     await live._images.close()
-    with pytest.raises(Unavailable, match="has ended"):
+    with pytest.raises(SandboxUnavailable, match="has ended"):
         await live._images.ready()
 
 

@@ -14,13 +14,13 @@ from portico.server.context import Context
 from portico.server.results import Image, ToolResult
 from portico.server.service import Service, completion, prompt, resource, tool
 from portico.services.live import replies, wording
-from portico.services.live.keeping import Images, Kept
-from portico.services.live.kernel import Unavailable
+from portico.services.live.isolation import Interpreters, Isolation
+from portico.services.live.kernel import SandboxUnavailable
 from portico.services.live.limits import LONGEST_REPLY, Limits
-from portico.services.live.names import Refusal
-from portico.services.live.pool import MAIN, About
-from portico.services.live.replies import Nonsense
-from portico.services.live.workers import Answer, Ended
+from portico.services.live.names import InspectionError
+from portico.services.live.pool import MAIN, SessionInfo
+from portico.services.live.replies import InvalidReply
+from portico.services.live.workers import WorkerEnded, WorkerReply
 from portico.wire.content import TextContent
 from portico.wire.errors import InternalError, ToolError, UsageError
 from portico.wire.prompts import GetPromptResult, PromptMessage
@@ -71,14 +71,16 @@ class Live(Service):
         remote: bool = False,
     ) -> None:
         limits = Limits(memory=memory, cpu=cpu, threads=threads, scratch=scratch, output=output)
-        kept = Kept(python or sys.executable, limits, strict=strict, unsafe=unsafe, readable=readable, preload=preload)
+        kept = Isolation(
+            python or sys.executable, limits, strict=strict, unsafe=unsafe, readable=readable, preload=preload
+        )
         try:
             images = kept.images(sessions, spare=spare, idle=idle)
-        except Unavailable as reason:
+        except SandboxUnavailable as reason:
             raise UsageError(str(reason)) from None
         self._start(kept.mode, images, timeout, longest_timeout, remote=remote)
 
-    def _start(self, mode: str, images: Images, timeout: float, longest: float, *, remote: bool = False) -> None:
+    def _start(self, mode: str, images: Interpreters, timeout: float, longest: float, *, remote: bool = False) -> None:
         super().__init__()
         self.mode = mode
         self._images = images
@@ -90,7 +92,7 @@ class Live(Service):
     async def lifespan(self) -> AsyncIterator[None]:
         try:
             await self._images.open()
-        except Unavailable as reason:
+        except SandboxUnavailable as reason:
             await self._images.close()
             raise UsageError(f"live Python cannot start: {reason}") from None
         try:
@@ -100,13 +102,13 @@ class Live(Service):
 
     # Asking
 
-    async def _ask(self, ctx: Context, op: str, session: str = MAIN, **asked: Any) -> Answer:
+    async def _ask(self, ctx: Context, op: str, session: str = MAIN, **asked: Any) -> WorkerReply:
         """Raises ToolError, whatever went wrong."""
         try:
             answer = await self._images.ask((_owner(ctx), session), op, asked, self.timeout)
-        except (Refusal, Unavailable) as refusal:
+        except (InspectionError, SandboxUnavailable) as refusal:
             raise ToolError(f"Error: {refusal}") from None
-        except Ended as end:
+        except WorkerEnded as end:
             raise ToolError(f"Error: {wording.lost(session, end.reason)}") from None
         if answer.interrupted:
             raise ToolError(f"Error: {wording.kept(session, self.timeout)}")
@@ -118,7 +120,7 @@ class Live(Service):
         answer = await self._ask(ctx, op, session, **asked)
         try:
             return replies.read(answer.result, kind)
-        except Nonsense:
+        except InvalidReply:
             raise self._nonsense(ctx, session) from None
 
     def _nonsense(self, ctx: Context, session: str) -> ToolError:
@@ -133,11 +135,11 @@ class Live(Service):
             if answer.interrupted:
                 raise InternalError(wording.kept(MAIN, self.timeout))
             return None if answer.refusal is not None else replies.read(answer.result, kind)
-        except (Refusal, Unavailable) as refusal:
+        except (InspectionError, SandboxUnavailable) as refusal:
             raise InternalError(str(refusal)) from None
-        except Ended as end:
+        except WorkerEnded as end:
             raise InternalError(wording.lost(MAIN, end.reason)) from None
-        except Nonsense:
+        except InvalidReply:
             raise InternalError(str(self._nonsense(ctx, MAIN))) from None
 
     # Tools
@@ -161,9 +163,9 @@ class Live(Service):
         key = (_owner(ctx), session)
         try:
             answer = await self._images.ask(key, "evaluate", {"expression": expression}, seconds)
-        except (Refusal, Unavailable) as refusal:
+        except (InspectionError, SandboxUnavailable) as refusal:
             raise ToolError(f"Error: {refusal}") from None
-        except Ended as end:
+        except WorkerEnded as end:
             return _failed(end.answer, wording.lost(session, end.reason))
         if answer.interrupted:
             where = "".join(f"\n{line}" for line in (answer.refusal or "").splitlines()[1:])
@@ -172,7 +174,7 @@ class Live(Service):
             return _failed(answer, answer.refusal)
         try:
             return _shown(answer, replies.read(answer.result, replies.Evaluated, LONGEST_REPLY), session)
-        except Nonsense:
+        except InvalidReply:
             raise self._nonsense(ctx, session) from None
 
     @tool(annotations=READ)
@@ -183,7 +185,7 @@ class Live(Service):
     async def _info(self, ctx: Context | None = None) -> dict[str, Any]:
         try:
             await self._images.ready()
-        except Unavailable as refusal:
+        except SandboxUnavailable as refusal:
             raise InternalError(str(refusal)) from None
         return {"mode": self.mode, "timeout": self.timeout, "longestTimeout": self.longest_timeout} | {
             **self._images.info(),
@@ -263,7 +265,7 @@ class Live(Service):
         return await self._read(ctx, replies.References, "references_to", session, name=name, package=package)
 
     @tool(annotations=READ)
-    async def list_sessions(self, ctx: Context) -> list[About]:
+    async def list_sessions(self, ctx: Context) -> list[SessionInfo]:
         """The sessions that are alive."""
         return self._images.sessions(_owner(ctx))
 
@@ -381,7 +383,7 @@ class Live(Service):
             if answer.refusal is not None:
                 return []
             return replies.read(answer.result, replies.Completions).values
-        except (Refusal, Unavailable, Ended, Nonsense):
+        except (InspectionError, SandboxUnavailable, WorkerEnded, InvalidReply):
             return []
 
 
@@ -396,7 +398,7 @@ def _said(description: str, *turns: str | tuple[str, str]) -> GetPromptResult:
     return GetPromptResult(description=description, messages=messages)
 
 
-def _printed(answer: Answer) -> list[str]:
+def _printed(answer: WorkerReply) -> list[str]:
     """What comes before the value: a word about the session, and what was printed."""
     note = [] if answer.note is None else [answer.note]
     if answer.dropped:
@@ -404,11 +406,11 @@ def _printed(answer: Answer) -> list[str]:
     return [*note, answer.output] if answer.output else note
 
 
-def _failed(answer: Answer, why: str) -> ToolResult:
+def _failed(answer: WorkerReply, why: str) -> ToolResult:
     return ToolResult(content=[*_printed(answer), f"Error: {why}"], is_error=True)
 
 
-def _shown(answer: Answer, found: replies.Evaluated, session: str) -> ToolResult:
+def _shown(answer: WorkerReply, found: replies.Evaluated, session: str) -> ToolResult:
     blocks: list[Any] = list(_printed(answer))
     pictures = [picture for picture in map(_picture, found.drawn()) if picture is not None]
     # As at a prompt: nothing is not worth a word, unless there is no other.
