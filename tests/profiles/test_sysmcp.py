@@ -214,7 +214,8 @@ async def test_later_revisions_have_structured_content_instead(serve: Serve, con
     result = (await child.call("eventlog_query", logName="System", limit=1))["result"]
     assert result.keys() == {"content", "structuredContent", "isError"}
     wrong = (await child.call("eventlog_query", logName="System", limit="invalid"))["result"]
-    assert wrong.keys() == {"content", "isError"}
+    assert wrong.keys() == {"content", "isError", "_meta"}
+    assert wrong["_meta"]["portico/error"]["error_type"] == "ValidationError"
 
 
 # Services that come and go

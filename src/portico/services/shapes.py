@@ -10,7 +10,6 @@ import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from copy import copy
-from functools import partial
 from typing import Any, Literal
 
 import msgspec
@@ -18,8 +17,9 @@ from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.structs import replace
 
 from portico.legacy import translate
+from portico.rpc.answer import failed
 from portico.rpc.call import Call, Handler, Middleware
-from portico.server.problems import ArgumentError, Problem, kind_of
+from portico.server.problems import Problem, kind_of
 from portico.server.prompts import Prompt
 from portico.server.resources import Resource
 from portico.server.results import to_json
@@ -27,17 +27,15 @@ from portico.server.server import Server
 from portico.server.service import Completes, Offered
 from portico.server.tools import ArgumentErrors, Tool, checked_name
 from portico.wire.content import TextContent, TextContents
-from portico.wire.errors import ProtocolError, Unknown
+from portico.wire.errors import ProtocolError, ToolError, Unknown
 from portico.wire.prompts import GetPromptParams, GetPromptResult, PromptMessage
 from portico.wire.resources import ReadResourceParams, ReadResourceResult
 from portico.wire.revisions import MODERN, V2025_03_26
-from portico.wire.tools import CallToolParams, CallToolResult
+from portico.wire.tools import ERROR, CallToolParams, CallToolResult
 from portico.wire.uris import Template
 
 log = logging.getLogger("portico")
 
-# Where a result says what kind of error it is.
-ERROR = "portico/error"
 # Until this revision a result has no member for structured content, so an envelope has something to add. Later it would
 # say everything twice, so it is in `_meta`, for whoever asks for it there.
 ENVELOPED_UNTIL = V2025_03_26
@@ -175,22 +173,20 @@ class ShapedTool(Tool):
         self._tool.argument_errors = shape.argument_errors
 
     async def call(self, call: Call, params: CallToolParams, server: Server) -> Any:
-        call.failed = partial(self._failed, call, params)
         try:
             result = await self._tool.call(call, params, server)
         except ProtocolError as refusal:
             refusal.message = self._words(refusal.message)
             raise
+        except ToolError as refusal:
+            problems = refusal.details.get("problems") if refusal.kind == "ValidationError" else None
+            error = _mistake(problems[0], self.definition.input_schema, params) if problems else None
+            return self._said(failed(call, refusal), call, error)
+        except Exception as failure:
+            if call.rounds is not None:
+                raise  # in a job, which may have retries
+            return self._said(failed(call, failure), call)
         return self._said(result, call) if type(result) is CallToolResult else result
-
-    def _failed(self, call: Call, params: CallToolParams, said: CallToolResult, failure: BaseException) -> Any:
-        """What has stopped the body, as the door tells it."""
-        cause = failure.__context__
-        if isinstance(cause, ArgumentError):
-            error = _mistake(cause.problems[0], self.definition.input_schema, params)
-        else:
-            error = {"error_type": getattr(failure, "kind", None) or getattr(cause, "kind", "ToolExecutionError")}
-        return self._said(said, call, error)
 
     def check(self, call: Call, params: CallToolParams, server: Server) -> None:
         self._tool.check(call, params, server)

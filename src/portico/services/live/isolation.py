@@ -1,4 +1,4 @@
-"""How code is kept: in the jail, in WebAssembly, or not at all."""
+"""Chooses how code is isolated: in a Linux sandbox, in WebAssembly, or not at all."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Isolation:
             else Forking(python, limits, readable=readable, preload=preload, jailed=not unsafe)
         )
 
-    def images(self, sessions: int, *, spare: int, idle: float) -> SessionPool:
+    def interpreters(self, sessions: int, *, spare: int, idle: float) -> SessionPool:
         if self.strict and self.unsafe:
             raise SandboxUnavailable("live Python is strict or unsafe, not both")
         if self.limits.memory < SMALLEST_MEMORY:
