@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "transport" / "remote"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "transport" / "http_client"))
+sys.path.insert(0, str(Path(__file__).parent))
 
 from scripted import Endpoint
 

@@ -9,7 +9,6 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
-from importlib import import_module
 from inspect import isawaitable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
+from portico._lazy import load_module
 from portico.client import results
 from portico.client.cache import CACHEABLE, Cache
 from portico.client.connection import Connection
@@ -79,7 +79,7 @@ def _sender(auth: Auth, target: Target, browser: Visitor | None) -> Sender | Non
     # All that OAuth takes is imported when somebody has a use for it.
     if auth is None:
         return None
-    found: Sender | None = import_module("portico.client.authorization").sender_for(auth, target, browser)
+    found: Sender | None = load_module("portico.client.authorization").sender_for(auth, target, browser)
     return found
 
 
@@ -441,8 +441,8 @@ class Client:
         async with self._progressing(params, on_progress or self._progress):
             try:
                 said = await self._result("tools/call", params, timeout, repeatable=repeatable)
-            except ProtocolError as failure:
-                if failure.code != HeaderMismatch.code or not self._connection.modern:
+            except HeaderMismatch:
+                if not self._connection.modern:
                     raise
                 # The headers follow the tool's schema, so the schema must have changed (basic/transports).
                 await self.list_tools(fresh=True)

@@ -32,6 +32,7 @@ from portico.wire.errors import (
     TransportError,
     UnsupportedVersion,
     UsageError,
+    from_wire,
 )
 from portico.wire.revisions import HANDSHAKE, LATEST, MODERN, Revision
 
@@ -213,7 +214,7 @@ class Connection:
 
     def _unspoken(self, why: str) -> ProtocolError:
         """The revision that was asked for is spoken, or none is."""
-        return ProtocolError(f"{self.link.name} does not speak {self._pinned}{why}", code=UnsupportedVersion.code)
+        return from_wire(UnsupportedVersion.code, f"{self.link.name} does not speak {self._pinned}{why}")
 
     async def _shake_hands(self, revision: Revision | None) -> Greeting:
         try:

@@ -23,13 +23,14 @@ from portico.wire.errors import (
     MissingCapability,
     ProtocolError,
     UnsupportedVersion,
+    from_wire,
 )
 from portico.wire.meta import Implementation, LogLevel, ServerCapabilities
 from portico.wire.methods import plainly
 from portico.wire.revisions import HANDSHAKE, MODERN, MODERN_REVISIONS, NEWEST_HANDSHAKE, Revision
 
 # -32020 to -32022 are only said by servers that know 2026-07-28.
-MODERN_CODES = frozenset({HeaderMismatch.code, MissingCapability.code, UnsupportedVersion.code})
+_MODERN_ERRORS = (HeaderMismatch, MissingCapability, UnsupportedVersion)
 # What says nothing about the revision: who we are, how often we come, and how the server feels.
 _NO_EVIDENCE = frozenset({401, 403, 407, 408, 429})
 
@@ -99,12 +100,12 @@ def _check_old(offered: list[str], name: str) -> Greeting | None:
     """Nothing newer is offered: then something older has to be."""
     if not set(offered) & set(HANDSHAKE):
         said = ", ".join(offered)[:200] or "nothing"
-        raise ProtocolError(f"{name} speaks {said}; none of it is known here", code=UnsupportedVersion.code)
+        raise from_wire(UnsupportedVersion.code, f"{name} speaks {said}; none of it is known here")
     return None
 
 
 def _offered(refusal: ProtocolError) -> list[str] | None:
-    data = refusal.data if refusal.code == UnsupportedVersion.code else None
+    data = refusal.data if isinstance(refusal, UnsupportedVersion) else None
     offered = data.get("supported") if isinstance(data, dict) else None
     return [str(one) for one in offered] if isinstance(offered, list) else None
 
@@ -112,7 +113,7 @@ def _offered(refusal: ProtocolError) -> list[str] | None:
 def tells_of_the_past(failure: Exception) -> bool:
     """Whether a failed `server/discover` says that the server is from before it."""
     if isinstance(failure, ProtocolError):
-        return failure.code not in MODERN_CODES
+        return not isinstance(failure, _MODERN_ERRORS)
     if isinstance(failure, BadStatus):
         return 400 <= failure.status < 500 and failure.status not in _NO_EVIDENCE
     return False
@@ -122,7 +123,7 @@ def is_modern(failure: Exception) -> bool:
     """Whether a failed `initialize` says that the server is from after it, and so of no transport before."""
     if not isinstance(failure, ProtocolError):
         return False
-    return failure.code in MODERN_CODES or (failure.status == 404 and failure.code == MethodNotFound.code)
+    return isinstance(failure, _MODERN_ERRORS) or (failure.status == 404 and isinstance(failure, MethodNotFound))
 
 
 async def initialize(link: Link, speaker: Speaker, revision: Revision | None, timeout: float | None) -> Greeting:

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct
 
 from portico.client.results import CallToolResult
-from portico.wire.errors import Error, InvalidParams, ProtocolError, TimedOut, ToolError
+from portico.wire.errors import Error, InternalError, InvalidParams, ProtocolError, TimedOut, ToolError, from_wire
 from portico.wire.subscriptions import Filter
 from portico.wire.tasks import EXTENSION, DetailedTask, Status
 
@@ -80,9 +80,9 @@ class Task:
         """Ask for its end. It may come to another end first."""
         try:
             await self._client.request("tasks/cancel", self._params())
-        except ProtocolError as failure:
+        except InvalidParams:
             # 2025-11-25 says so of what is over already.
-            if failure.code != InvalidParams.code or (await self.refresh()) not in ENDED:
+            if (await self.refresh()) not in ENDED:
                 raise
         await self.refresh()
 
@@ -152,7 +152,8 @@ class Task:
             raise ProtocolError(f"the task {self.id} was cancelled")
         if self.status == "failed":
             error = self._seen.error if isinstance(self._seen.error, dict) else {}
-            raise ProtocolError(str(error.get("message", "")), error.get("data"), code=int(error.get("code", -32603)))
+            code = int(error.get("code", InternalError.code))
+            raise from_wire(code, str(error.get("message", "")), error.get("data"))
         return Raw(msgspec.json.encode(self._seen.result))
 
     def _params(self) -> dict[str, Any]:

@@ -124,9 +124,8 @@ def _refuse(call: Call, failure: ProtocolError) -> bytes:
 
 def failed(call: Call, failure: BaseException) -> CallToolResult:
     """The result of a tool that failed. It is no error of the protocol, so that the model sees it and can act on it."""
-    refused = isinstance(failure, ToolError)
-    text = _text(failure) if refused else unexpected(failure, call.method).message
-    described = failure.described() if refused else None
+    described = failure.described() if isinstance(failure, ToolError) else None
+    text = _text(failure) if isinstance(failure, ToolError) else unexpected(failure, call.method).message
     meta = call.stamp if described is None else {ERROR: described}
     return CallToolResult(content=[TextContent(text=text)], is_error=True, meta=meta)
 
