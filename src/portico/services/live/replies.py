@@ -147,7 +147,7 @@ class FoundMethods(Struct, rename="camel"):
     total: int
 
 
-class ObjectPart(Struct, rename="camel"):
+class Part(Struct, rename="camel"):
     """An attribute, or an item."""
 
     name: str
@@ -163,9 +163,9 @@ class Inspected(Struct, rename="camel", omit_defaults=True):
     module: str
     repr: str
     doc: str
-    attributes: list[ObjectPart]
+    attributes: list[Part]
     methods: list[str]
-    items: list[ObjectPart]
+    items: list[Part]
     length: int | None = None
     signature: str | None = None
 
