@@ -214,9 +214,6 @@ STILL_WITHOUT_UNIT: set[str] = {
     "services/tasks/service_opening.py: LONGEST_LOOK",
     "services/tasks/service_opening.py: SHORTEST_LOOK",
     "store/neighbours.py: _PAUSE",
-    "transport/http_client/streamable.py: RESTLESS",
-    "transport/process.py: GRACE",
-    "transport/process.py: PATIENCE",
     "transport/stdio.py: GRACE",
 }
 
@@ -281,13 +278,11 @@ STILL_POETIC: set[str] = {
     "cli/writing.py",
     "client/authorization.py",
     "client/client.py",
-    "client/connection.py",
     "client/inputs.py",
     "client/listen.py",
     "client/results.py",
     "client/skills.py",
     "client/sync.py",
-    "client/targets.py",
     "legacy/session.py",
     "legacy/translate.py",
     "rpc/answer.py",

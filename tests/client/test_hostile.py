@@ -227,7 +227,7 @@ async def test_questions_of_the_handshake_are_answered_and_nonsense_is_not() -> 
 async def test_a_server_that_asks_and_does_not_read_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """The answers to its questions do not pile up here without end."""
     monkeypatch.setattr(process, "MOST_UNREAD", 100_000)
-    monkeypatch.setattr(process, "PATIENCE", 0.2)
+    monkeypatch.setattr(process, "SHUTDOWN_SECONDS", 0.2)
     answer = 'while True: raw(b\'{"jsonrpc":"2.0","id":1,"method":"ping"}\')'
     async with asyncio.timeout(PATIENCE), Client(child(answer), revision=OLD) as client:
         with pytest.raises(Closed, match="asks without end, and does not read the answers"):

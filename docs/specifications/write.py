@@ -1,7 +1,4 @@
-"""The specifications that come with the services we ship: generated from what they offer, and locked beside it.
-
-`python -m portico.services.contracts.shipped NAME …` writes them anew.
-"""
+"""Writes the specification and the lock of each service here: `make specifications`, or this file with their names."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from portico.services.contracts import asking, lock, specification
 from portico.services.contracts.definitions import Contract
 from portico.services.contracts.render import render
 
-SERVICES = Path(assembly.__file__).parent
+HERE = Path(__file__).parent
 # Some do not list everything unless they are asked to.
 _WHOLE = {"memory": "memory:all"}
 
@@ -36,8 +33,8 @@ async def contract_of(service: Service) -> Contract:
 
 
 def files(contract: Contract) -> dict[Path, str]:
-    """What stands in the service's folder."""
-    folder = SERVICES / contract.server
+    """What stands in the service's folder here."""
+    folder = HERE / contract.server
     return {folder / specification.FILE: render(contract), folder / lock.FILE: lock.write(contract)}
 
 
@@ -51,4 +48,4 @@ def _write(names: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    _write(sys.argv[1:])
+    _write(sys.argv[1:] or list(assembly.HOMES))
