@@ -17,14 +17,14 @@ from portico.cli.forms import parse
 from portico.cli.printable import one_line
 from portico.cli.printer import Printer
 from portico.client.client import Client
-from portico.server.problems import did_you_mean
+from portico.schema.problems import did_you_mean
 from portico.services.contracts import lock, reading, specification
 from portico.services.contracts.codegen.python import python
 from portico.services.contracts.codegen.shapes import surface
 from portico.services.contracts.codegen.typescript import typescript
 from portico.services.contracts.definitions import Contract, Definition, contract_of
-from portico.services.contracts.diff import Change, Difference, Verdict, diff, migration
-from portico.services.contracts.lint import Finding, lint
+from portico.services.contracts.diff import ContractChange, Difference, Verdict, diff, migration
+from portico.services.contracts.lint import LintFinding, lint
 from portico.services.contracts.lock import Drift
 from portico.services.contracts.render import render
 from portico.services.contracts.versions import LEVELS, Level
@@ -78,7 +78,7 @@ def _from_file(word: str) -> Contract | None:
         return None
     try:
         return reading.from_text(text)
-    except reading.Unreadable as failure:
+    except reading.UnreadableContract as failure:
         raise UsageError(f"{word}: {failure}") from None
 
 
@@ -208,15 +208,15 @@ def _lint(arguments: argparse.Namespace, targets: list[Target], printer: Printer
     return 1 if findings.errors or (arguments.strict and findings.warnings) else 0
 
 
-def _of_file(path: str) -> list[Finding]:
+def _of_file(path: str) -> list[LintFinding]:
     return lint(_text(path))
 
 
-def _of_server(target: Target, arguments: argparse.Namespace) -> Iterable[Finding]:
+def _of_server(target: Target, arguments: argparse.Namespace) -> Iterable[LintFinding]:
     contract = _contract(target, arguments)
     for tool in contract.tools:
         if tool.trouble:
-            yield Finding(1, "error", "notes", tool.trouble, tool.invocation)
+            yield LintFinding(1, "error", "notes", tool.trouble, tool.invocation)
     yield from lint(render(contract))
 
 
@@ -291,7 +291,7 @@ class Findings:
         self._printer, self._form = printer, form
         self.errors = self.warnings = 0
 
-    def lint(self, file: str, finding: Finding) -> None:
+    def lint(self, file: str, finding: LintFinding) -> None:
         self.errors += finding.severity == "error"
         self.warnings += finding.severity == "warning"
         whose = f"{finding.tool}: " if finding.tool else ""
@@ -344,7 +344,7 @@ class Findings:
         else:
             self._printer.line(f"drifted from {file}: {counted(len(drift.changes), 'change')}")
 
-    def _change(self, change: Change, shown_as: str, drift: Drift | None = None) -> None:
+    def _change(self, change: ContractChange, shown_as: str, drift: Drift | None = None) -> None:
         where = ".".join(part for part in (change.place if change.place != "tool" else "", change.path) if part)
         subject = f"{change.tool or 'the server'}{f' ({where})' if where else ''}"
         todo = f" {change.migration}" if change.migration else ""
@@ -362,7 +362,7 @@ class Findings:
         self._printer.line(f"::{_WORKFLOW_COMMANDS[kind]} {place}title={_property(title)}::{said}")
 
 
-def _texts(change: Change, drift: Drift | None) -> list[tuple[str, str]]:
+def _texts(change: ContractChange, drift: Drift | None) -> list[tuple[str, str]]:
     """Before and after, where words are what has changed: they are what a model obeys."""
     if drift is None or change.path not in ("title", "description", "instructions"):
         return []
@@ -372,7 +372,7 @@ def _texts(change: Change, drift: Drift | None) -> list[tuple[str, str]]:
     return [(word, getattr(tool, change.path)) for word, tool in (("was", old), ("is", new)) if tool is not None]
 
 
-def _worst_first(changes: list[Change]) -> list[Change]:
+def _worst_first(changes: list[ContractChange]) -> list[ContractChange]:
     return sorted(changes, key=lambda change: -LEVELS.index(change.level))
 
 

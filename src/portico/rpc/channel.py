@@ -17,7 +17,7 @@ from msgspec import UNSET, Raw, Struct
 from portico.rpc.answer import heed, in_batch, join, open_call, refuse_batch, respond
 from portico.rpc.call import Call, Handler, first_step
 from portico.wire import jsonrpc, notices
-from portico.wire.errors import Closed, InternalError, ProtocolError, TimedOut
+from portico.wire.errors import Closed, InternalError, ProtocolError, TimedOut, from_wire
 from portico.wire.jsonrpc import ErrorBody, Frame, Malformed, RequestId
 from portico.wire.methods import LASTING, METHODS
 from portico.wire.revisions import MODERN, Revision
@@ -277,7 +277,7 @@ class Channel:
         if future is None or future.done():
             log.debug("a response to nothing we asked (id %r)", frame.id)
         elif isinstance(frame.error, ErrorBody):
-            future.set_exception(ProtocolError(frame.error.message, frame.error.data, code=frame.error.code))
+            future.set_exception(from_wire(frame.error.code, frame.error.message, frame.error.data))
         else:
             future.set_result(frame.result)
 

@@ -12,8 +12,8 @@ from msgspec import UNSET, Raw
 
 from portico.rpc.call import Call, Emit, hand_over
 from portico.server.context import Context
-from portico.server.foreign import ForeignSignature, foreign_signature
 from portico.server.inputs import Rounds
+from portico.server.schema_tools import ForeignSignature, foreign_signature
 from portico.server.signature import Signature, signature_of
 from portico.wire.errors import ProtocolError, ToolError, UsageError
 from portico.wire.jsonrpc import NOTHING
@@ -92,7 +92,7 @@ class Body:
                 raise
             # A thread cannot be stopped, but its body can see that nobody waits any more.
             call.expired = True
-            raise ToolError(f"{self.name!r} did not finish within {seconds:g} s.") from None
+            raise ToolError(f"{self.name!r} did not finish within {seconds:g} s.", kind="TimeoutError") from None
 
     async def _start(self, call: Call, server: Server, args: Args, kwargs: Kwargs) -> Any:
         if self.running == "async":

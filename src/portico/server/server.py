@@ -14,12 +14,12 @@ from msgspec.structs import replace
 from portico._lazy import load_module
 from portico.rpc.call import Call, Handler, Middleware, hand_over
 from portico.rpc.rounds import Seal
+from portico.schema.problems import nearest
 from portico.server import completion, mounts
 from portico.server.lives import Lives
 from portico.server.mounts import Mount
 from portico.server.offers import Offers
 from portico.server.pages import PAGE_SIZE, Catalog, position
-from portico.server.problems import nearest
 from portico.server.prompts import Prompt
 from portico.server.resources import Resource
 from portico.server.service import Offered, Registrar, Service, marked

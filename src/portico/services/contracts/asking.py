@@ -13,11 +13,13 @@ from msgspec import Raw, Struct
 from portico.auth.errors import AuthorizationFailed
 from portico.rpc.answer import respond
 from portico.rpc.call import Call, Handler
-from portico.services.contracts import outcomes, schemas
+from portico.schema import SchemaError
+from portico.schema import check as schemas
+from portico.services.contracts import outcomes
 from portico.services.contracts.definitions import Contract, Definition, contract_of
 from portico.services.contracts.outcomes import Outcome
 from portico.wire import jsonrpc
-from portico.wire.errors import BadStatus, Error, HeaderMismatch, ProtocolError, TimedOut
+from portico.wire.errors import BadStatus, Error, HeaderMismatch, ProtocolError, TimedOut, Unknown
 from portico.wire.revisions import MODERN
 
 # A list of a Handler's that has no end is not followed further.
@@ -75,7 +77,7 @@ def _problems(tool: Definition | None, arguments: dict[str, Any]) -> list[schema
         return []
     try:
         return schemas.complaints(tool.input_schema, arguments)
-    except (schemas.Unfit, Error):
+    except SchemaError:
         # The server has the last word about its own schema, and about everything where nothing can be checked here.
         return []
 
@@ -83,7 +85,7 @@ def _problems(tool: Definition | None, arguments: dict[str, Any]) -> list[schema
 def refused(failure: Error) -> Answered:
     """What a client raised instead of an answer."""
     if isinstance(failure, ProtocolError):
-        stale = failure.message.startswith("Unknown tool") or failure.code == HeaderMismatch.code
+        stale = isinstance(failure, Unknown | HeaderMismatch)
         said = outcomes.refusal(failure.code, failure.message, failure.data, failure.status)
         return Answered(refused=said, may_be_stale=stale)
     if isinstance(failure, BadStatus):

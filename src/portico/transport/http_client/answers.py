@@ -7,15 +7,13 @@ from typing import Any
 from msgspec import UNSET, Raw
 
 from portico.transport.http_client.connection import Answer
-from portico.wire.errors import Error, MethodNotFound, ProtocolError, TransportError
+from portico.wire.errors import Error, MethodNotFound, ProtocolError, TransportError, from_wire
 from portico.wire.jsonrpc import ErrorBody, Frame, RequestId
 
 
 def taken(frame: Frame, status: int) -> Raw:
     if isinstance(frame.error, ErrorBody):
-        failure = ProtocolError(frame.error.message, frame.error.data, code=frame.error.code)
-        failure.status = status
-        raise failure
+        raise from_wire(frame.error.code, frame.error.message, frame.error.data, status=status)
     return frame.result
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-Schema = dict[str, Any]
+from portico.schema import Schema
 
 LONGEST_QUOTE = 80
 MOST_LISTED = 20

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from portico.server.problems import Inspector, kind_of
-from portico.server.words import described
-
-Schema = dict[str, Any]
+from portico.schema import Schema
+from portico.schema.explain import described
+from portico.schema.problems import Inspector, kind_of
 
 MOST_OPTIONS = 64
 MOST_CHOICES = 500

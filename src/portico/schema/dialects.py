@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from portico.services.contracts.published import DRAFT_07
+from portico.schema import Schema
 
-Schema = dict[str, Any]
+DRAFT_07 = "http://json-schema.org/draft-07/schema#"
 
 # What draft-07 has no word for. To leave it out accepts more, and refuses nothing that was meant to be accepted.
 _UNSAYABLE = frozenset(

@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from portico.client.inputs import Inputs
 from portico.transport.link import Link
 from portico.wire import meta as metas
 from portico.wire import notices
@@ -23,13 +22,14 @@ from portico.wire.errors import (
     MissingCapability,
     ProtocolError,
     UnsupportedVersion,
+    from_wire,
 )
-from portico.wire.meta import Implementation, LogLevel, ServerCapabilities
+from portico.wire.meta import NO_CAPABILITIES, ClientCapabilities, Implementation, LogLevel, ServerCapabilities
 from portico.wire.methods import plainly
 from portico.wire.revisions import HANDSHAKE, MODERN, MODERN_REVISIONS, NEWEST_HANDSHAKE, Revision
 
 # -32020 to -32022 are only said by servers that know 2026-07-28.
-MODERN_CODES = frozenset({HeaderMismatch.code, MissingCapability.code, UnsupportedVersion.code})
+_MODERN_ERRORS = (HeaderMismatch, MissingCapability, UnsupportedVersion)
 # What says nothing about the revision: who we are, how often we come, and how the server feels.
 _NO_EVIDENCE = frozenset({401, 403, 407, 408, 429})
 
@@ -43,18 +43,12 @@ class Greeting(Struct, frozen=True):
     instructions: str | None = None
 
 
-class Speaker(Struct):
-    """What we say of ourselves."""
+class ClientIdentity(Struct):
+    """What a client says of itself to every server."""
 
     info: Implementation
-    inputs: Inputs
+    capabilities: ClientCapabilities = NO_CAPABILITIES
     log_level: LogLevel | None = None
-    extensions: dict[str, Any] | None = None
-
-    @property
-    def capabilities(self) -> Any:
-        declared = self.inputs.capabilities
-        return msgspec.structs.replace(declared, extensions=self.extensions) if self.extensions else declared
 
     def meta(self, revision: Revision) -> dict[str, Any]:
         """2026-07-28 wants to know everything each time; the others know it from the handshake."""
@@ -68,12 +62,12 @@ class Speaker(Struct):
         return meta
 
 
-async def discover(link: Link, speaker: Speaker, timeout: float | None) -> Greeting | None:
+async def discover(link: Link, identity: ClientIdentity, timeout: float | None) -> Greeting | None:
     """Ask in the newest way. None: the server offers only revisions with a handshake."""
     revision: Revision = MODERN
     for again in (True, False):
         try:
-            said = await link.request("server/discover", {"_meta": speaker.meta(revision)}, timeout=timeout)
+            said = await link.request("server/discover", {"_meta": identity.meta(revision)}, timeout=timeout)
             break
         except ProtocolError as refusal:
             offered = _offered(refusal)
@@ -99,20 +93,20 @@ def _check_old(offered: list[str], name: str) -> Greeting | None:
     """Nothing newer is offered: then something older has to be."""
     if not set(offered) & set(HANDSHAKE):
         said = ", ".join(offered)[:200] or "nothing"
-        raise ProtocolError(f"{name} speaks {said}; none of it is known here", code=UnsupportedVersion.code)
+        raise from_wire(UnsupportedVersion.code, f"{name} speaks {said}; none of it is known here")
     return None
 
 
 def _offered(refusal: ProtocolError) -> list[str] | None:
-    data = refusal.data if refusal.code == UnsupportedVersion.code else None
+    data = refusal.data if isinstance(refusal, UnsupportedVersion) else None
     offered = data.get("supported") if isinstance(data, dict) else None
     return [str(one) for one in offered] if isinstance(offered, list) else None
 
 
-def tells_of_the_past(failure: Exception) -> bool:
-    """Whether a failed `server/discover` says that the server is from before it."""
+def means_handshake_server(failure: Exception) -> bool:
+    """Whether this failure of `server/discover` means that the server knows only handshake revisions."""
     if isinstance(failure, ProtocolError):
-        return failure.code not in MODERN_CODES
+        return not isinstance(failure, _MODERN_ERRORS)
     if isinstance(failure, BadStatus):
         return 400 <= failure.status < 500 and failure.status not in _NO_EVIDENCE
     return False
@@ -122,15 +116,17 @@ def is_modern(failure: Exception) -> bool:
     """Whether a failed `initialize` says that the server is from after it, and so of no transport before."""
     if not isinstance(failure, ProtocolError):
         return False
-    return failure.code in MODERN_CODES or (failure.status == 404 and failure.code == MethodNotFound.code)
+    return isinstance(failure, _MODERN_ERRORS) or (failure.status == 404 and isinstance(failure, MethodNotFound))
 
 
-async def initialize(link: Link, speaker: Speaker, revision: Revision | None, timeout: float | None) -> Greeting:
+async def initialize(
+    link: Link, identity: ClientIdentity, revision: Revision | None, timeout: float | None
+) -> Greeting:
     """The handshake. The server may settle on an older revision than we offer."""
     params = {
         "protocolVersion": revision or NEWEST_HANDSHAKE,
-        "capabilities": speaker.capabilities,
-        "clientInfo": speaker.info,
+        "capabilities": identity.capabilities,
+        "clientInfo": identity.info,
     }
     said = await link.request("initialize", params, timeout=timeout)
     found = _decoded(said, InitializeResult, "initialize", link.name)

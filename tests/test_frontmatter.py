@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from portico import UsageError
-from portico.wire.frontmatter import DEEPEST, LONGEST, parse
+from portico.frontmatter import DEEPEST, LONGEST, parse
 
 
 def read(yaml: str) -> dict[str, Any]:

@@ -14,16 +14,15 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from portico.server.decoding import Refusal
-from portico.server.words import described, listed, quoted, received
-from portico.wire.schema import SIMPLE
+from portico.schema import Schema
+from portico.schema.decode import Refusal
+from portico.schema.describe import SIMPLE
+from portico.schema.explain import described, listed, quoted, received
 
 MOST_PROBLEMS = 20
 MOST_STEPS = 50_000
 LONGEST_NAME = 64
 MOST_NAMES = 200
-
-Schema = dict[str, Any]
 
 KINDS = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
 FORMATS = {body["format"]: tp for tp, body in SIMPLE.items() if "format" in body}

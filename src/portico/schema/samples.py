@@ -6,8 +6,9 @@ import math
 from itertools import islice
 from typing import Any
 
-from portico.services.contracts import patterns, schemas
-from portico.services.contracts.schemas import Schema, options_of, properties_of, required_of, resolved, types_of
+from portico.schema import Schema, patterns
+from portico.schema import check as schemas
+from portico.schema.check import options_of, properties_of, required_of, resolved, types_of
 
 DEEPEST = 12
 # How far down an example has what it need not have. What contains itself would otherwise go on for ever.

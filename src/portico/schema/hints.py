@@ -17,8 +17,8 @@ from typing import Annotated, Any, ClassVar, Final, Generic, Literal, NewType, N
 import msgspec
 from msgspec import NODEFAULT, UNSET, Meta, Struct, UnsetType
 
-from portico.wire.docstrings import Docstring, parse_docstring
-from portico.wire.errors import UsageError
+from portico.schema import SchemaError
+from portico.schema.docstrings import Docstring, parse_docstring
 
 BOUNDS = ("ge", "gt", "le", "lt", "multiple_of")
 SIZES = ("min_length", "max_length")
@@ -309,9 +309,9 @@ def resolve(annotated: Any, names: Mapping[str, Any] | None = None) -> dict[str,
         raise _unresolved(annotated, error) from error
 
 
-def _unresolved(annotated: Any, error: Exception) -> UsageError:
+def _unresolved(annotated: Any, error: Exception) -> SchemaError:
     name = getattr(annotated, "__qualname__", repr(annotated))
-    return UsageError(
+    return SchemaError(
         f"{name}: an annotation cannot be resolved ({error}). Names used in annotations must exist in the module when"
         " it runs; an import under `if TYPE_CHECKING` is not enough."
     )

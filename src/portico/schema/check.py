@@ -11,13 +11,9 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from portico.client.results import EASY, LONGEST_SCHEMA, MOST_LOOKS, size_of
-from portico.client.weight import Weight, local, weight
-from portico.wire.errors import UsageError
-from portico.wire.tools import WRAPPED
-from portico.wire.validators import compiled
-
-Schema = dict[str, Any]
+from portico.schema import Schema, SchemaError
+from portico.schema.cost import EASY, LONGEST_SCHEMA, MOST_LOOKS, Weight, local, size_of, weight
+from portico.schema.validators import compiled
 
 MOST_COMPLAINTS = 20
 MOST_WAYS = 1_000_000
@@ -32,23 +28,8 @@ LONGEST_WORDS = 120
 UNREADABLE = "x-unreadable"
 TYPES = ("string", "integer", "number", "boolean", "null", "array", "object")
 
-# What `data` of a result holds when a tool has no output schema: the words it said, and the rest where there is more.
-UNDECLARED: Schema = {
-    "type": "object",
-    "description": "The tool declares no output schema: what it says, as text or as blocks of content.",
-    "properties": {
-        "text": {"type": "string", "description": "All text of the result."},
-        "content": {
-            "type": "array",
-            "description": "The blocks of content, where there are others than text.",
-            "items": {"type": "object"},
-        },
-    },
-    "required": [],
-}
 
-
-class Unfit(ValueError):
+class Unfit(SchemaError, ValueError):
     """A schema that cannot be used; its text says why."""
 
 
@@ -67,52 +48,6 @@ class Field(Struct, frozen=True):
     name: str
     schema: Schema
     required: bool
-
-
-def data_schema(output: Schema | None) -> Schema:
-    """The schema of `data`, which is always an object: other values stand in it as `result`."""
-    if output is None:
-        return UNDECLARED
-    output = unwrapped(output)
-    if is_object(output):
-        return output
-    moved = _moved(output)
-    definitions: Schema = {key: moved.pop(key) for key in ("$defs", "definitions") if key in moved}
-    dialect = {"$schema": moved.pop("$schema")} if "$schema" in moved else {}
-    return {
-        **dialect,
-        "type": "object",
-        "properties": {"result": {"description": "The value that the tool gives.", **moved}},
-        "required": ["result"],
-        **definitions,
-    }
-
-
-def unwrapped(output: Schema) -> Schema:
-    """The schema of the value itself, out of the object that older revisions put around it."""
-    inner = properties_of(output).get("result")
-    if not output.get(WRAPPED) or not isinstance(inner, dict):
-        return output
-    return {**inner, **_definitions(output)}
-
-
-def is_object(output: Schema) -> bool:
-    """Whether what a tool gives is an object by its own word, and so is `data` as it stands."""
-    found = resolved(output, output)
-    return types_of(found) == ["object"] or ("type" not in found and bool(properties_of(found)))
-
-
-def _moved(schema: Schema) -> Schema:
-    """A schema as part of another: a reference to its root follows it there."""
-
-    def move(value: Any) -> Any:
-        if isinstance(value, dict):
-            found = {key: move(one) for key, one in value.items()}
-            return found | ({"$ref": "#/properties/result"} if found.get("$ref") == "#" else {})
-        return [move(one) for one in value] if isinstance(value, list) else value
-
-    moved: Schema = move(schema)
-    return moved
 
 
 # Holding values against them
@@ -152,14 +87,14 @@ def _roughly(schema: Schema, value: Any) -> Iterator[Complaint]:
             yield Complaint(name, "required", "it is required")
     for name, one in islice(value.items(), MOST_FIELDS):
         if name in known:
-            part = {"properties": {name: known[name]}, **_definitions(schema)}
+            part = {"properties": {name: known[name]}, **definitions_of(schema)}
             if not _validator(_encoded(part))[0].is_valid({name: one}):
                 yield Complaint(name, "", "it does not fit", one)
         elif schema.get("additionalProperties") is False:
             yield Complaint(name, "additionalProperties", "there is no such member", one)
 
 
-def _definitions(schema: Schema) -> Schema:
+def definitions_of(schema: Schema) -> Schema:
     return {key: schema[key] for key in ("$defs", "definitions", "$schema") if key in schema}
 
 
@@ -187,7 +122,7 @@ def _validator(encoded: bytes) -> tuple[Any, Weight]:
     except (ValueError, RecursionError) as failure:
         raise Unfit(str(failure)[:300]) from None
     if found is None:
-        raise UsageError("JSON Schemas are checked by the package jsonschema-rs: install portico[schema]")
+        raise SchemaError("JSON Schemas are checked by the package jsonschema-rs: install portico[schema]")
     return found, weighed
 
 

@@ -12,10 +12,10 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from portico.services.contracts import schemas
-from portico.services.contracts.schemas import (
+from portico.schema import Schema
+from portico.schema import check as schemas
+from portico.schema.check import (
     UNREADABLE,
-    Schema,
     options_of,
     properties_of,
     required_of,

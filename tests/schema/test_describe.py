@@ -36,9 +36,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typing_extensions import TypeAliasType
 
-from portico.wire.docstrings import Docstring, parse_docstring
-from portico.wire.errors import UsageError
-from portico.wire.schema import Field, object_schema, schema
+from portico.schema import SchemaError
+from portico.schema.describe import Field, object_schema, schema
+from portico.schema.docstrings import Docstring, parse_docstring
 
 T = TypeVar("T")
 
@@ -458,13 +458,13 @@ def test_a_type_that_cannot_be_described_is_named_with_its_place() -> None:
     class Connection:
         wires: list[socket.socket]
 
-    with pytest.raises(UsageError, match=r"Connection\.wires\[\]: socket cannot be described"):
+    with pytest.raises(SchemaError, match=r"Connection\.wires\[\]: socket cannot be described"):
         schema(Connection)
 
 
 def test_an_annotation_that_cannot_be_resolved_is_a_usage_error() -> None:
     broken = dataclasses.make_dataclass("broken", [("a", "Missing")])
-    with pytest.raises(UsageError, match="Missing"):
+    with pytest.raises(SchemaError, match="Missing"):
         schema(broken)
 
 
@@ -475,7 +475,7 @@ def test_every_schema_is_valid_2020_12() -> None:
 
 def test_schemas_are_the_same_in_every_process() -> None:
     program = (
-        "from portico.wire.schema import *; import json;"
+        "from portico.schema.describe import *; import json;"
         "print(json.dumps(object_schema([Field('a', set[str], set('hello world'))])))"
     )
     runs = {
@@ -488,7 +488,7 @@ def test_schemas_are_the_same_in_every_process() -> None:
 
 def test_pydantic_is_not_imported() -> None:
     program = (
-        "import sys, portico.wire.schema; assert not {'pydantic', 'annotated_types', 'asyncio'} & set(sys.modules)"
+        "import sys, portico.schema.describe; assert not {'pydantic', 'annotated_types', 'asyncio'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], env={"PYTHONPATH": ":".join(sys.path)}, check=True)
 

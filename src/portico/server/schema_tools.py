@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
-from portico.server.problems import MOST_PROBLEMS, ArgumentError, Problem, child, whole
+from portico.schema.docstrings import parse_docstring
+from portico.schema.problems import MOST_PROBLEMS, ArgumentError, Problem, child, whole
+from portico.schema.validators import Validator, compiled
 from portico.server.signature import signature_of
-from portico.wire.docstrings import parse_docstring
 from portico.wire.errors import UsageError
-from portico.wire.validators import Validator, compiled
 
 
 class ForeignSignature(Struct, frozen=True, kw_only=True):

@@ -12,17 +12,18 @@ import decimal
 import enum
 import operator
 import re
-import threading
 import typing
 from collections import abc
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, Struct
 
-from portico.wire.errors import UsageError
-from portico.wire.hints import (
+from portico.schema import SchemaError
+from portico.schema.describe import ARRAYS, OBJECTS, SIMPLE, string_class
+from portico.schema.hints import (
     BOUNDS,
     NO_NOTES,
     SIZES,
@@ -40,7 +41,6 @@ from portico.wire.hints import (
     shape_of,
     union_of,
 )
-from portico.wire.schema import ARRAYS, OBJECTS, SIMPLE, string_class
 
 # msgspec can compare only numbers; the others that have an order are compared here.
 ORDERED = (decimal.Decimal, datetime.date, datetime.datetime, datetime.time, datetime.timedelta)
@@ -199,7 +199,7 @@ class Translator:
         if origin is abc.Iterable:
             origin = list
         if not _is_container(origin):
-            raise UsageError(f"{tp} cannot be decoded from JSON.")
+            raise SchemaError(f"{tp} cannot be decoded from JSON.")
         return origin if not args else origin[tuple(arg if arg is ... else self.translate(arg) for arg in args)]
 
     def _union(self, options: list[Any]) -> Any:
@@ -245,7 +245,7 @@ def _limit(tp: Any, notes: Notes) -> Any:
     try:
         limited = Annotated[tp, Meta(**notes.limits)]
     except re.error as error:
-        raise UsageError(f"the pattern {notes.pattern!r} is not a regular expression: {error}") from error
+        raise SchemaError(f"the pattern {notes.pattern!r} is not a regular expression: {error}") from error
     except (TypeError, ValueError):
         return None
     return limited if accepts(limited) else None
@@ -305,17 +305,10 @@ def _by_pydantic(tp: Any) -> Marker:
     return marker("pydantic", decode)
 
 
-class _Tried(threading.local):
-    """What the unions of the decoding in progress made of each value.
-
-    Two members of a union may both hold a union, so trying members in order would double the work with each level of
-    a hostile value. Remembering the outcome for each value keeps it linear.
-    """
-
-    outcomes: dict[tuple[int, int], Any] | None = None
-
-
-_tried = _Tried()
+# What the unions of the decoding in progress made of each value, by the union and the value. Two members of a union may
+# both hold a union, so trying members in order would double the work with each level of a hostile value; remembering
+# the outcome for each value keeps it linear.
+_tried: ContextVar[dict[tuple[int, int], Any] | None] = ContextVar("tried", default=None)
 _NOTHING_FITS = object()
 
 
@@ -338,12 +331,14 @@ def _first_of(options: list[Any]) -> Callable[[Any], Any]:
         return outcomes[key]
 
     def decode(value: Any) -> Any:
-        if _tried.outcomes is not None:
-            return remembered(value, _tried.outcomes)
-        _tried.outcomes = {}
+        outcomes = _tried.get()
+        if outcomes is not None:
+            return remembered(value, outcomes)
+        outcomes = {}
+        token = _tried.set(outcomes)
         try:
-            return remembered(value, _tried.outcomes)
+            return remembered(value, outcomes)
         finally:
-            _tried.outcomes = None
+            _tried.reset(token)
 
     return decode

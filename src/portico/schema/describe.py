@@ -21,8 +21,8 @@ from typing import Any
 
 import msgspec
 
-from portico.wire.errors import UsageError
-from portico.wire.hints import (
+from portico.schema import Schema, SchemaError
+from portico.schema.hints import (
     BOUNDS,
     Field,
     Notes,
@@ -41,8 +41,6 @@ from portico.wire.hints import (
 )
 
 __all__ = ["Field", "json_value", "object_schema", "schema"]
-
-Schema = dict[str, Any]
 
 # What msgspec reads and writes for these types. It takes a Decimal as a number too, but writes a string.
 SIMPLE: dict[Any, Schema] = {
@@ -397,9 +395,9 @@ def _name(tp: Any) -> str:
     return "_".join(["".join(char if char.isalnum() else "_" for char in name), *args])
 
 
-def _cannot(tp: Any, where: str) -> UsageError:
+def _cannot(tp: Any, where: str) -> SchemaError:
     name = tp.__qualname__ if isinstance(tp, type) else str(tp)
-    return UsageError(
+    return SchemaError(
         f"{where}: {name} cannot be described as JSON Schema. Use plain types, dataclasses, TypedDicts, msgspec"
         " Structs, Enums, Literals or pydantic models."
     )

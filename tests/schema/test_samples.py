@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from schemas_by_chance import SCHEMAS
 
-from portico.services.contracts import patterns, schemas
-from portico.services.contracts.draft07 import draft07
-from portico.services.contracts.samples import Unsayable, sample
+from portico.schema import check as schemas
+from portico.schema import patterns
+from portico.schema.dialects import draft07
+from portico.schema.samples import Unsayable, sample
 
 
 @pytest.mark.parametrize(

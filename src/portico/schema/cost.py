@@ -16,6 +16,15 @@ HEAVIEST = 10_000
 # Weighing is work as well.
 MOST_STEPS = 200_000
 
+# Schemas are anybody's. Longer ones are not held against anything, and nothing is followed deeper than this.
+LONGEST_SCHEMA = 256 * 1024
+DEEPEST = 64
+# Nor is a value looked at more often than this, or read with more than so many values in it.
+MOST_LOOKS = 20_000_000
+LARGEST = 200_000
+# The weight of a schema up to which anything may be done with it.
+EASY = 500
+
 _TOGETHER = ("allOf", "anyOf", "oneOf")
 _ALONE = ("not", "if", "then", "else")
 _OF_ARRAYS = ("items", "contains", "unevaluatedItems", "additionalItems")
@@ -51,6 +60,19 @@ def local(reference: str, root: dict[str, Any]) -> Any:
     for step in reference[2:].split("/"):
         found = found.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(found, dict) else None
     return found
+
+
+def size_of(value: Any, most: int) -> int:
+    """How many values are in a value; there may be more once there are that many."""
+    waiting, count = [value], 0
+    while waiting and count < most:
+        one = waiting.pop()
+        count += 1
+        if isinstance(one, dict):
+            waiting += one.values()
+        elif isinstance(one, list):
+            waiting += one
+    return count
 
 
 class _Scales:
