@@ -39,7 +39,7 @@ ACTIONS_FOR_TOOLS = {
 Item = dict[str, Any]
 
 
-class Change(NamedTuple):
+class TaskChange(NamedTuple):
     """An action that changes one task: the tool, its fixed arguments, the options that are passed on, the argument that
     the words behind the ID are, and what is printed."""
 
@@ -51,13 +51,13 @@ class Change(NamedTuple):
 
 
 CHANGES = {
-    "start": Change(
+    "start": TaskChange(
         "update_task", {"status": "in_progress"}, ("worker", "lease"), "", "{id} is in progress, with {worker}"
     ),
-    "done": Change("complete_task", {}, ("worker",), "result", "{id} is completed"),
-    "fail": Change("update_task", {"status": "failed"}, ("worker",), "result", "{id} has failed"),
-    "reopen": Change("update_task", {"status": "pending"}, (), "", "{id} is pending"),
-    "edit": Change("update_task", {}, ("priority", "context"), "description", "{id} is at version {version}"),
+    "done": TaskChange("complete_task", {}, ("worker",), "result", "{id} is completed"),
+    "fail": TaskChange("update_task", {"status": "failed"}, ("worker",), "result", "{id} has failed"),
+    "reopen": TaskChange("update_task", {"status": "pending"}, (), "", "{id} is pending"),
+    "edit": TaskChange("update_task", {}, ("priority", "context"), "description", "{id} is at version {version}"),
 }
 
 
@@ -127,7 +127,7 @@ class TaskShell:
         )
         self.show(task, task["id"])
 
-    async def change(self, change: Change) -> None:
+    async def change(self, change: TaskChange) -> None:
         first, *words = required(self.given.words, "an ID")
         if words and not change.words:
             raise UsageError(f"only one ID is accepted, and {words[0]!r} is more")
