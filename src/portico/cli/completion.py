@@ -14,14 +14,13 @@ import shlex
 import sys
 from argparse import Action
 from collections.abc import Iterable
-from pathlib import Path
 
 from portico.cli.forms import FORMS, HOOKS, Word, parser_for
 from portico.cli.names import Known, is_harmless, recall
 from portico.cli.printable import writing
 from portico.services import profiles
 
-SCRIPTS = Path(__file__).parent / "scripts"
+SCRIPTS = os.path.join(os.path.dirname(__file__), "scripts")
 FILES = ":files"
 FILE_FLAGS = ("--cwd", "--save", "--certificate", "--key", "--out", "--lock", "--config", "--data")
 LONGEST_CONFIGURATION = 1024 * 1024
@@ -29,8 +28,8 @@ LONGEST_CONFIGURATION = 1024 * 1024
 
 def run(words: list[str]) -> None:
     shell = parser_for("completion").parse_args(words).shell
-    with writing():
-        sys.stdout.write((SCRIPTS / f"portico.{shell}").read_text(encoding="utf-8"))
+    with open(os.path.join(SCRIPTS, f"portico.{shell}"), encoding="utf-8") as script, writing():
+        sys.stdout.write(script.read())
         sys.stdout.flush()
 
 
