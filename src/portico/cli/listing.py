@@ -84,7 +84,7 @@ def _tool_row(tool: Tool) -> tuple[str, ...]:
     required = reader.required(tool.input_schema)
     words = [
         name if name in required else f"[{name}]"
-        for name in sorted(reader.known(tool.input_schema), key=required.__contains__, reverse=True)
+        for name in sorted(reader.names(tool.input_schema), key=required.__contains__, reverse=True)
     ]
     return tool.name, " ".join(words), _first(tool.description or tool.title)
 
@@ -118,7 +118,7 @@ def _first(text: str | None) -> str:
 
 def known_tool(tool: Tool) -> tuple[str, dict[str, list[str]]]:
     reader = Reader(tool.input_schema)
-    return tool.name, {name: _values(reader, tool.input_schema, name) for name in reader.known(tool.input_schema)}
+    return tool.name, {name: _values(reader, tool.input_schema, name) for name in reader.names(tool.input_schema)}
 
 
 def _values(reader: Reader, schema: dict[str, Any], name: str) -> list[str]:

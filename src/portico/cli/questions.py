@@ -17,7 +17,8 @@ from portico.cli.printable import one_line
 from portico.cli.printer import Printer
 from portico.client.client import Client
 from portico.schema import Schema
-from portico.schema.reader import Reader, listed
+from portico.schema.problems import Inspector
+from portico.schema.reader import MOST_OPTIONS, list_of
 from portico.wire.inputs import ElicitParams, ElicitResult
 
 MOST_FIELDS = 100
@@ -89,7 +90,7 @@ class TerminalQuestions:
 
     async def _form(self, schema: Any) -> ElicitResult:
         form = ArgumentForm(schema)
-        names = form.reader.known(form.root)[:MOST_FIELDS]
+        names = form.reader.names(form.root)[:MOST_FIELDS]
         if not names:
             return ElicitResult("accept", {}) if await self._yes("Agreed?", default=False) else ElicitResult("decline")
         self._printer.aside(f"({LEAVE})")
@@ -163,7 +164,7 @@ async def read_line() -> str:
         loop.remove_reader(stdin)
 
 
-def choices_of(reader: Reader, schema: Schema) -> list[Choice]:
+def choices_of(reader: Inspector, schema: Schema) -> list[Choice]:
     """What can be chosen: `enum`, perhaps with `enumNames`, or `oneOf`/`anyOf` with titles; of an array, its items'."""
     items = schema.get("items")
     if reader.takes(schema, "array") and isinstance(items, dict):
@@ -171,7 +172,7 @@ def choices_of(reader: Reader, schema: Schema) -> list[Choice]:
     titled = [
         Choice(one["const"], str(one.get("title", one["const"])))
         for keyword in ("oneOf", "anyOf")
-        for one in listed(schema.get(keyword))
+        for one in list_of(schema, keyword)[:MOST_OPTIONS]
         if isinstance(one, dict) and "const" in one
     ]
     values, names = reader.choices(schema), schema.get("enumNames")
@@ -202,7 +203,7 @@ def _chosen(choices: list[Choice], word: str) -> Any:
     return word
 
 
-def _hint(reader: Reader, schema: Schema, choices: list[Choice], default: Any, is_required: bool) -> str:
+def _hint(reader: Inspector, schema: Schema, choices: list[Choice], default: Any, is_required: bool) -> str:
     """What is expected, and what an empty line would mean."""
     if not choices and reader.takes(schema, "boolean") and not reader.takes(schema, "string"):
         return f" [{'Y/n' if default is True else 'y/N' if default is False else 'y/n'}]"
