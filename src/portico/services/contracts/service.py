@@ -89,7 +89,7 @@ def failed(error_type: str, message: str, details: dict[str, Any] | str | None =
     It is a ToolResult, whatever else the tool returns.
     """
     error = outcomes.failure(error_type, message, details)["error"]
-    return ToolResult(content=message, is_error=True, meta={outcomes.ERROR_KEY: error})
+    return ToolResult(content=message, is_error=True, meta={outcomes.ERROR: error})
 
 
 def _offer(name: str, annotations: dict[str, bool]) -> Callable[[F], F]:
@@ -306,17 +306,10 @@ class Contracts(Service):
         if wait:
             said = f"{name} was called too often. Wait {wait:.1f} s."
             return outcomes.failure("ApiLimitExceeded", said, {"retry_after": round(wait, 3)})
-        outcome = await asking.ask(
-            server,
-            name,
-            arguments,
-            known=contract,
-            principal=principal,
-            client=client,
-            emit=emit,
-            progress_token="contract",
-            log_level="info",
+        target = asking.HandlerTarget(
+            server, principal=principal, client=client, emit=emit, progress_token="contract", log_level="info"
         )
+        outcome = await asking.ask(target, name, arguments, known=contract)
         log.info("%r: %s", name[:300], outcome["status"])
         return outcome
 
