@@ -126,7 +126,7 @@ def for_tool(schema: Any, given: list[Given], whole: dict[str, Any]) -> dict[str
     by_key: dict[str, list[Given]] = {}
     for one in given:
         by_key.setdefault(one.key, []).append(one)
-    form = Form(schema)
+    form = ArgumentForm(schema)
     # An object before what is put into it.
     for key in sorted(by_key, key=lambda key: key.count(".")):
         form.fill(arguments, key, by_key[key])
@@ -155,7 +155,7 @@ def for_prompt(known: dict[str, bool], given: list[Given]) -> dict[str, str]:
     return found
 
 
-class Form:
+class ArgumentForm:
     """A schema being filled in. What cannot be read is noted and the rest goes on: all mistakes are told at once."""
 
     def __init__(self, schema: Any) -> None:

@@ -12,7 +12,7 @@ import sys
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from portico.cli.arguments import Form
+from portico.cli.arguments import ArgumentForm
 from portico.cli.printable import one_line
 from portico.cli.printer import Printer
 from portico.client.client import Client
@@ -34,7 +34,7 @@ def can_ask() -> bool:
     return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))
 
 
-class Left(Exception):
+class InputClosed(Exception):
     """The person has closed the input."""
 
 
@@ -43,7 +43,7 @@ class Choice(NamedTuple):
     title: str
 
 
-class Questions:
+class TerminalQuestions:
     """Asks on standard error, because standard output may be going elsewhere."""
 
     def __init__(self, printer: Printer) -> None:
@@ -61,7 +61,7 @@ class Questions:
                 if question.mode == "url":
                     return await self._page(question.url or "")
                 return await self._form(question.requested_schema)
-            except Left:
+            except InputClosed:
                 self._printer.aside("")
                 return ElicitResult("cancel")
 
@@ -89,7 +89,7 @@ class Questions:
     # A form
 
     async def _form(self, schema: Any) -> ElicitResult:
-        form = Form(schema)
+        form = ArgumentForm(schema)
         names = form.reader.names(form.root)[:MOST_FIELDS]
         if not names:
             return ElicitResult("accept", {}) if await self._yes("Agreed?", default=False) else ElicitResult("decline")
@@ -104,7 +104,7 @@ class Questions:
             return ElicitResult("accept", content)
         return ElicitResult("decline")
 
-    async def _field(self, form: Form, name: str, is_required: bool) -> Any:
+    async def _field(self, form: ArgumentForm, name: str, is_required: bool) -> Any:
         schema = form.reader.member(form.root, name)
         default = schema.get("default", NOTHING)
         choices = choices_of(form.reader, schema)
@@ -140,7 +140,7 @@ class Questions:
         self._printer.aside(prompt, end="")
         line = await read_line()
         if not line:
-            raise Left
+            raise InputClosed
         return line.rstrip("\r\n")
 
 
@@ -181,7 +181,7 @@ def choices_of(reader: Inspector, schema: Schema) -> list[Choice]:
     return [Choice(value, str(name)) for value, name in zip(values, names, strict=True)]
 
 
-def _read(form: Form, schema: Schema, choices: list[Choice], text: str) -> Any:
+def _read(form: ArgumentForm, schema: Schema, choices: list[Choice], text: str) -> Any:
     """What was typed. A choice may be made by its number, its value or its title, and several with commas between."""
     if form.reader.takes(schema, "array"):
         return [_chosen(choices, word.strip()) for word in text.split(",") if word.strip()]
