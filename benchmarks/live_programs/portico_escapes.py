@@ -17,7 +17,7 @@ from escapes import ALL
 
 from portico import Client, Server
 from portico.services.live.limits import MIB
-from portico.services.live.service import Live
+from portico.services.live import Live
 
 REVISION = "2025-11-25"  # one that has pings
 BREATH = 0.002  # seconds between two pings

@@ -15,7 +15,7 @@ from portico.auth.principal import Principal
 from portico.services.contracts import batch, jobs
 from portico.services.contracts.limits import Limiter
 from portico.services.contracts.lint import lint
-from portico.services.contracts.service import Contracts
+from portico.services.contracts import Contracts
 from portico.wire.errors import InvalidParams, ProtocolError
 from portico.wire.revisions import REVISIONS
 

@@ -13,7 +13,7 @@ from portico.server.resources import Resource
 from portico.server.tools import Tool
 from portico.services.live import seccomp
 from portico.services.live.limits import KIB, MIB, Limits
-from portico.services.live.service import Live
+from portico.services.live import Live
 from portico.services.live.workers import GRACE, LOOK
 
 PAGE = (Path(__file__).parents[3] / "docs" / "guide" / "live.md").read_text()

@@ -103,7 +103,9 @@ class Logs:
                 room -= min(len(entry.message), LONGEST_MESSAGE)
             seen = offset + len(entries)
             # A position holds until the next entry is asked for, so the cursor is made before there is any counting.
-            following = None if asked.position is None else self._cursors.issue(question, [asked.position, seen])
+            position = asked.position
+            missing: list[str] = []
+            following = None if position is None else self._cursors.issue(question, [position, seen], missing)
             timed_out = asked.timed_out
             rest = self._rest(asked, log, query, seen)
         has_more = rest > 0 or timed_out
@@ -114,7 +116,7 @@ class Logs:
             counted=not asked.timed_out,
             has_more=has_more,
             cursor=following if has_more else None,
-            problems=asked.problems[:MOST_PROBLEMS],
+            problems=[*asked.problems, *(missing if has_more else ())][:MOST_PROBLEMS],
             timed_out=timed_out,
         )
 

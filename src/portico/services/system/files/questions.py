@@ -121,7 +121,7 @@ class Files:
             has_more = looking.timed_out or (len(hits) == limit and looking.next() is not None)
         return Hits(
             hits=hits,
-            cursor=self._cursors.issue(question, position) if has_more else None,
+            cursor=self._cursors.issue(question, position, looking.problems) if has_more else None,
             has_more=has_more,
             timed_out=looking.timed_out,
             used_index=isinstance(start[1], int),
