@@ -14,11 +14,10 @@ from prison import REVISION, jail_only, until
 
 from portico import Client, Server, UsageError
 from portico.auth.principal import Principal
-from portico.services.live import attach, service
+from portico.services.live import Live, attach, service
 from portico.services.live.forking import Forking
 from portico.services.live.kernel import SandboxUnavailable
 from portico.services.live.limits import MIB, Limits
-from portico.services.live import Live
 from portico.wire.errors import ProtocolError
 from portico.wire.revisions import HANDSHAKE, LATEST
 

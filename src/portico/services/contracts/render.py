@@ -9,7 +9,7 @@ from portico.schema import Schema, samples
 from portico.schema import check as schemas
 from portico.schema.check import fields, properties_of, required_of, words
 from portico.services.contracts import outcomes
-from portico.services.contracts.codegen.literals import literal, text
+from portico.services.contracts.codegen.naming import literal, text
 from portico.services.contracts.definitions import Contract, Definition, Example
 from portico.services.contracts.markdown import cell, code, fence, json_block, line, pretty, prose, table
 from portico.services.contracts.outputs import data_schema, require_validator

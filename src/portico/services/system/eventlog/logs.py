@@ -16,7 +16,7 @@ from portico.services.system.errors import Absent, MachineError
 from portico.services.system.eventlog.entries import LEVELS, Log, LogEntry, Query
 from portico.services.system.text import LONGEST_MESSAGE
 
-SECONDS = 2.0
+QUERY_SECONDS = 2.0
 COUNTING_SECONDS = 0.05
 LARGEST_PAGE = 4 * 2**20
 MOST_PROBLEMS = 10
@@ -84,7 +84,7 @@ class Logs:
         limit: int,
         offset: int = 0,
         cursor: str | None = None,
-        seconds: float = SECONDS,
+        seconds: float = QUERY_SECONDS,
     ) -> LogPage:
         log = self.named(name)
         question = ["log", log.name, query]
@@ -135,7 +135,7 @@ class Logs:
             raise Absent(f"The log {name!r} has no entry {id}. It may have been vacuumed away.")
         return entry
 
-    def stats(self, name: str, query: Query, *, seconds: float = SECONDS) -> Stats:
+    def stats(self, name: str, query: Query, *, seconds: float = QUERY_SECONDS) -> Stats:
         """What a log consists of. Where there is more of it than there is time, the newest part."""
         asked = _RunningQuery(self.named(name), query, None, self._clock, seconds)
         levels: Counter[int] = Counter()

@@ -23,7 +23,7 @@ from portico.services.system.files.walk import FileCriteria, FileEntry, kind_of,
 from portico.services.system.results import LARGEST_READ, Algorithm, TextMatch
 from portico.services.system.text import meant_path, shown_path
 
-SECONDS = 5.0
+QUERY_SECONDS = 5.0
 LARGEST_HASHED = 16 * 2**30
 HASHING_SECONDS = 60.0
 MOST_PROBLEMS = 10
@@ -100,7 +100,7 @@ class Files:
         within: str | None,
         limit: int,
         cursor: str | None,
-        seconds: float = SECONDS,
+        seconds: float = QUERY_SECONDS,
     ) -> Hits:
         """Files by name, size, time and what they contain. As far as it comes in the time it has."""
         tops = [self._top(path)] if path is not None else [root.path for root in self.roots.all if not root.only]
