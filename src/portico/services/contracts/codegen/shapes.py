@@ -119,7 +119,7 @@ def surface(contract: Contract, tools: Iterable[Definition]) -> Surface:
         arguments = _Writer(tool.input_schema, stem, taken, models).arguments()
         result = None
         if tool.output_schema is not None:
-            # The value itself: what older revisions wrap it in is taken off by whoever calls.
+            # The value itself: what older revisions wrap it in is taken off by the caller.
             result = _Writer(unwrapped(tool.output_schema), stem, taken, models).result()
         methods.append(Method(tool, arguments, result))
     return Surface(contract, models, methods)
