@@ -5,7 +5,7 @@ without the key. It is done in two passes. First the fields that say what they a
 user. Then the texts, which are searched for the names just learned, and for what is recognised by its form.
 
 What was learned from one result is forgotten with it, or a program that can write to a log could teach us that
-`error` is a user, for all results and for ever. Only the names that this machine itself is known by are always looked for.
+`error` is a user, for all results. Only the names that this machine itself is known by are always looked for.
 
 Accounts and addresses that every machine has (`SYSTEM`, `S-1-5-18`, `127.0.0.1`) identify no one and stay, except under
 `strict`, where nothing does.
