@@ -14,18 +14,19 @@ import msgspec
 from portico.cli.data import store_url
 from portico.cli.memory_hooks import NAME
 from portico.cli.printer import Printer
+from portico.services import moments
 from portico.services.memory.hooks import answers, transcript_picks
 from portico.services.memory.hooks.transcript_picks import Picked
 from portico.services.memory.service import results
 from portico.services.memory.share import export_import, repository, sync
 from portico.services.memory.share.repository import Where
-from portico.services.memory.store import cleanup, moments, statistics, texts
+from portico.services.memory.store import cleanup, inputs, statistics
 from portico.services.memory.store.capture import Draft
 from portico.services.memory.store.memories import Memories
 from portico.services.memory.store.namespaces import suggested
 from portico.services.memory.store.records import Record
 from portico.services.memory.store.screening_policy import Guard
-from portico.services.memory.store.texts import preview
+from portico.services.texts import preview
 from portico.store.database import PATIENCE, Database
 from portico.wire.errors import UsageError
 
@@ -91,7 +92,7 @@ async def _keep(memories: Memories, picked: Picked, session: str) -> None:
 
 
 async def _capture(memories: Memories, arguments: argparse.Namespace, printer: Printer) -> None:
-    said = texts.bounded(_text(arguments.words))
+    said = inputs.bounded(_text(arguments.words))
     labels = (arguments.source, arguments.author, arguments.thread)
     passed = _guard(arguments).look([said, *(one or "" for one in (*labels, *arguments.tag))])
     content, source, author, thread, *tags = passed.texts
@@ -107,7 +108,7 @@ async def _capture(memories: Memories, arguments: argparse.Namespace, printer: P
         branch=repository.branch(memories.root) if arguments.domain == "project" else None,
     )
     taken = await memories.capture(draft, who=WHO)
-    answer = results.captured(taken, "memory", passed, texts.replaced(said))
+    answer = results.captured(taken, "memory", passed, inputs.replaced(said))
     if printer.form == "json":
         printer.json(answer)
         return
@@ -122,7 +123,7 @@ async def _edit(memories: Memories, arguments: argparse.Namespace, printer: Prin
     if not arguments.words:
         raise UsageError("an ID is expected")
     id, *words = arguments.words
-    content, *tags = _guard(arguments).look([texts.bounded(_text(words)) if words else "", *arguments.tag]).texts
+    content, *tags = _guard(arguments).look([inputs.bounded(_text(words)) if words else "", *arguments.tag]).texts
     after = await memories.update(
         id,
         content=content if words else None,

@@ -19,11 +19,11 @@ import msgspec
 from portico._lazy import load_module
 from portico.cli.data import store_url
 from portico.cli.memory_forms import HOOKS, memory_form
+from portico.services import moments
 from portico.services.memory.hooks import answers
 from portico.services.memory.hooks.sqlite_peek import Unfit, glance
 from portico.services.memory.share import repository
 from portico.services.memory.share.repository import Where
-from portico.services.memory.store import moments
 from portico.store.transaction import Transaction
 
 # The same file that `portico serve` keeps its services' things in.

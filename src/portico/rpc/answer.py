@@ -113,7 +113,11 @@ def _excuse(call: Call, failure: BaseException) -> bytes:
     tool = call.method == "tools/call"
     if isinstance(failure, ToolError):
         text = str(failure).encode(errors="replace").decode()
-        return conclude(call, _failed(call, text, failure)) if tool else _refuse(call, InternalError(text))
+        return (
+            conclude(call, _failed(call, text, failure))
+            if tool
+            else _refuse(call, InternalError(text, failure.described()))
+        )
     error = unexpected(failure, call.method)
     return conclude(call, _failed(call, error.message, failure)) if tool else _refuse(call, error)
 
