@@ -11,7 +11,7 @@ import pytest
 from scripted import MODERN, NEWEST_HANDSHAKE, Endpoint, Peer, Request
 
 from portico import Client
-from portico.client import connection as clients
+from portico.transport import upstream as upstreams
 from portico.wire.errors import BadStatus, Closed, Error, ProtocolError, TimedOut
 
 Serve = Callable[..., Any]
@@ -93,6 +93,7 @@ HTTP: dict[str, tuple[Any, str]] = {
 }
 
 
+@pytest.mark.requirement("discover.era")
 @pytest.mark.parametrize("habit", HTTP)
 async def test_over_http(serve: Serve, habit: str) -> None:
     rule, verdict = HTTP[habit]
@@ -169,11 +170,12 @@ STDIO: dict[str, str] = {
 }
 
 
+@pytest.mark.requirement("discover.era")
 @pytest.mark.parametrize("habit", STDIO)
 async def test_over_stdio(habit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     verdict = STDIO[habit]
     if habit == "pass":
-        monkeypatch.setattr(clients, "PROBE", 0.3)
+        monkeypatch.setattr(upstreams, "PROBE_SECONDS", 0.3)
     client = Client([sys.executable, "-S", "-c", CHILD, habit], timeout=PATIENCE)
     if verdict == "neither":
         with pytest.raises(ProtocolError):
@@ -187,6 +189,7 @@ async def test_over_stdio(habit: str, monkeypatch: pytest.MonkeyPatch) -> None:
 # Remembering
 
 
+@pytest.mark.requirement("discover.era")
 async def test_an_older_server_is_asked_once(serve: Serve) -> None:
     """The verdict is the server's, so the next client knows it."""
     there = await serve(Endpoint(modern=False))
@@ -198,14 +201,15 @@ async def test_an_older_server_is_asked_once(serve: Serve) -> None:
 
 
 async def test_what_is_remembered_has_a_bound(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clients, "_MOST_REMEMBERED", 3)
+    monkeypatch.setattr(upstreams, "_MOST_REMEMBERED", 3)
     there = await serve(Endpoint(modern=False))
     for number in range(10):
         async with Client(f"{there.url}?{number}"):
             pass
-    assert len(clients._remembered) <= 3
+    assert len(upstreams._remembered) <= 3
 
 
+@pytest.mark.requirement("discover.era-changes")
 @pytest.mark.parametrize(
     "refusal",
     [
@@ -228,6 +232,7 @@ async def test_an_older_server_that_became_newer_is_asked_again(serve: Serve, re
         assert await client.list_tools() == []
 
 
+@pytest.mark.requirement("discover.era-changes")
 async def test_a_newer_server_that_became_older_is_found_out(serve: Serve) -> None:
     there = await serve()
     async with Client(there.url) as client:
@@ -332,6 +337,7 @@ async def test_a_handshake_about_something_else_is_refused(serve: Serve, revisio
     assert len(str(raised.value)) < 500
 
 
+@pytest.mark.requirement("discover.not-evidence")
 @pytest.mark.parametrize("failure", [Closed, TimedOut])
 async def test_a_server_that_is_only_slow_or_gone_is_not_judged(serve: Serve, failure: Any) -> None:
     there = await serve()
@@ -339,4 +345,4 @@ async def test_a_server_that_is_only_slow_or_gone_is_not_judged(serve: Serve, fa
     with pytest.raises(failure, match="server/discover"):
         async with Client(there.url, timeout=0.1):
             pass
-    assert clients._remembered == {}
+    assert upstreams._remembered == {}

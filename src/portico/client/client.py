@@ -19,17 +19,17 @@ from msgspec import UNSET, Raw, Struct
 from portico._lazy import load_module
 from portico.client import results
 from portico.client.cache import CACHEABLE, Cache
-from portico.client.connection import Connection
-from portico.client.greeting import Speaker
 from portico.client.inputs import ElicitationHandler, Inputs, Roots, SamplingHandler
 from portico.client.listen import Listener
 from portico.client.results import CallToolResult, Promise
-from portico.client.targets import Here, Target, target_of
 from portico.client.tasks import Task, handle
 from portico.rpc.call import Call, Handler, hand_over
+from portico.transport.greeting import ClientIdentity
 from portico.transport.http_client.pool import Pool
 from portico.transport.http_client.streamable import Sender
 from portico.transport.link import Link, Trace
+from portico.transport.targets import Here, Target, target_of
+from portico.transport.upstream import Upstream
 from portico.wire import notices
 from portico.wire.completion import Completion
 from portico.wire.content import Contents, EmptyResult
@@ -122,13 +122,15 @@ class Client:
             raise UsageError(f"there is no revision {revision!r}; there are {', '.join(REVISIONS)}")
         self._target = target_of(target, env=env, cwd=cwd, headers=headers)
         self.inputs = Inputs(sampling_handler, elicitation_handler, roots)
-        self._speaker = Speaker(Implementation(name, version), self.inputs, log_level, extensions)
+        able = self.inputs.capabilities
+        able = msgspec.structs.replace(able, extensions=extensions) if extensions else able
+        self._identity = ClientIdentity(Implementation(name, version), able, log_level)
         self.timeout = timeout
         self._validate = validate
-        self._connection = Connection(
+        self._connection = Upstream(
             self._target,
             self._answer,
-            self._speaker,
+            self._identity,
             revision=revision,
             timeout=timeout,
             retries=retries,
@@ -250,8 +252,8 @@ class Client:
 
     async def _tell_log_level(self) -> None:
         """What was wished for at the start. A server that has no logs is not asked for any."""
-        if self._speaker.log_level is not None and self.server_capabilities.logging is not None:
-            await self.set_log_level(self._speaker.log_level)
+        if self._identity.log_level is not None and self.server_capabilities.logging is not None:
+            await self.set_log_level(self._identity.log_level)
 
     # What the server says to us
 
@@ -491,7 +493,7 @@ class Client:
 
     def _declaring(self, extension: str) -> dict[str, Any]:
         """The `_meta` of a request that declares an extension besides what is always declared."""
-        able = self._speaker.capabilities
+        able = self._identity.capabilities
         extensions = {**(able.extensions or {}), extension: {}}
         return {CLIENT_CAPABILITIES: msgspec.structs.replace(able, extensions=extensions)}
 
@@ -632,7 +634,7 @@ class Client:
 
     async def set_log_level(self, level: LogLevel) -> None:
         """How much the server should say: for the session, or with each request from now on."""
-        self._speaker.log_level = level
+        self._identity.log_level = level
         if not self._connection.modern:
             await self._result("logging/setLevel", {"level": level})
 

@@ -92,7 +92,7 @@ class Body:
                 raise
             # A thread cannot be stopped, but its body can see that nobody waits any more.
             call.expired = True
-            raise ToolError(f"{self.name!r} did not finish within {seconds:g} s.") from None
+            raise ToolError(f"{self.name!r} did not finish within {seconds:g} s.", kind="TimeoutError") from None
 
     async def _start(self, call: Call, server: Server, args: Args, kwargs: Kwargs) -> Any:
         if self.running == "async":

@@ -130,7 +130,12 @@ class Served:
         }[program]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, *arguments], cwd=folder, stdout=log, stderr=log, env={**os.environ, "PYTHONPATH": "."}
+                [sys.executable, *arguments],
+                cwd=folder,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "PYTHONPATH": "."},
+                start_new_session=True,
             )
         self._await_connection()
 
@@ -155,9 +160,16 @@ class Served:
         try:
             return self.process.wait(timeout=10)
         except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait(timeout=10)
+            self.kill()
             raise
+
+    def kill(self) -> None:
+        """With all its processes: granian has workers, which would go on without it."""
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass  # all of them have ended
+        self.process.wait(timeout=10)
 
 
 @pytest.fixture(scope="module", params=["uvicorn", "granian"])
@@ -170,16 +182,14 @@ def program(request: pytest.FixtureRequest) -> str:
 def bare(program: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     served = Served(program, "bare", tmp_path_factory.mktemp(f"bare-{program}"))
     yield served
-    served.process.kill()
-    served.process.wait(timeout=10)
+    served.kill()
 
 
 @pytest.fixture(scope="module")
 def mounted(program: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     served = Served(program, "api", tmp_path_factory.mktemp(f"api-{program}"))
     yield served
-    served.process.kill()
-    served.process.wait(timeout=10)
+    served.kill()
 
 
 @pytest.fixture(params=["bare", "mounted"])
@@ -230,7 +240,7 @@ async def test_a_call_is_answered(endpoint: At) -> None:
 
 
 async def test_the_ladder_is_the_same(endpoint: At) -> None:
-    """protocol.md 2.5: what is refused, and with which status, does not depend on the door."""
+    """What is refused, and with which status, does not depend on the door."""
     text = {"text": "x"}
     assert (await endpoint.call("echo", text, headers={"origin": "http://evil.example"})).status == 403
     assert (await endpoint.call("echo", text, headers={"host": "evil.example"})).status == 403
@@ -251,7 +261,7 @@ async def test_an_origin_that_cannot_be_read_is_403(endpoint: At, origin: str) -
 
 
 async def test_a_notification_is_202(endpoint: At) -> None:
-    """Trap 23."""
+    """202 without a body."""
     message = {"jsonrpc": "2.0", "method": "notifications/unknown"}
     response = await endpoint.site.post(message, {"mcp-protocol-version": "2026-07-28"}, path=endpoint.path)
     assert (response.status, response.body) == (202, b"")
@@ -272,7 +282,7 @@ async def test_events_arrive_as_they_are_said(endpoint: At) -> None:
 @pytest.mark.parametrize("reset", [True, False])
 @pytest.mark.parametrize("tool", ["hold", "talk"])
 async def test_a_client_that_goes_away_cancels(endpoint: At, tool: str, reset: bool) -> None:
-    """2026-07-28, basic/utilities/cancellation: a disconnect is a cancellation, whoever tells us of it."""
+    """2026-07-28, basic/patterns/cancellation: a disconnect is a cancellation, whoever tells us of it."""
     raw = await endpoint.site.connect()
     arguments = {"hold": True} if tool == "talk" else {}
     params = {"name": tool, "arguments": arguments}
@@ -286,7 +296,7 @@ async def test_a_client_that_goes_away_cancels(endpoint: At, tool: str, reset: b
 
 
 async def test_a_listen_stream_hears_of_changes(endpoint: At, served: Served) -> None:
-    """2026-07-28, basic/utilities/subscriptions."""
+    """2026-07-28, basic/patterns/subscriptions."""
     wanted = {"notifications": {"toolsListChanged": True}}
     stream = await endpoint.site.open_modern("subscriptions/listen", wanted, id=5, path=endpoint.path)
     assert (await stream.message())["method"] == "notifications/subscriptions/acknowledged"
@@ -356,7 +366,7 @@ async def test_many_calls_at_once_find_their_answers(endpoint: At) -> None:
 
 
 async def test_alone_it_has_every_path(bare: Served, at: Callable[..., Any]) -> None:
-    """design.md 6: /mcp, /, /health, /healthz, /metrics."""
+    """The paths: /mcp, /, /health, /healthz, /metrics."""
     site = at(bare.port)
     assert (await site.call("echo", {"text": "x"}, path="/")).status == 200
     for path in ("/health", "/healthz", "/metrics"):

@@ -13,7 +13,7 @@ from portico.auth.errors import AuthorizationFailed, RedirectRejected, quoted
 from portico.transport.http_client.pool import Place, Pool
 
 # How long a person may take to log in.
-PATIENCE = 300.0
+LOGIN_SECONDS = 300.0
 LONGEST_REQUEST = 16 * 1024
 READ_SECONDS = 10.0
 
@@ -34,7 +34,7 @@ def announce(url: str) -> None:
 class Browser:
     """Opens the user's own browser. The page is announced too, for who has none on this machine."""
 
-    def __init__(self, tell: Callable[[str], None] = announce, *, patience: float = PATIENCE) -> None:
+    def __init__(self, tell: Callable[[str], None] = announce, *, patience: float = LOGIN_SECONDS) -> None:
         self._tell = tell
         self._patience = patience
 

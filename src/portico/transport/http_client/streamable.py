@@ -61,8 +61,8 @@ MOST_ERRANDS = 256
 MOST_REDIRECTS = 3
 # How often a stream is taken up again without a single event in between, and the first pause when none is asked for.
 RESUMPTIONS = 5
-PAUSE, LONGEST_PAUSE = 0.5, 30.0
-RESTLESS = 0.1
+PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 30.0
+SHORTEST_PAUSE_SECONDS = 0.1
 # How long a server may take to say that it has heard something that it need not answer.
 POST_SECONDS = 30.0
 GOODBYE_SECONDS = 2.0
@@ -383,13 +383,15 @@ class StreamableHttp(Link):
                 log.debug("%s: %s", self.name, failure)
                 tries += 1
             # A server that lets us go at once each time is not hurried back to, whatever it says.
-            await asyncio.sleep(max(events.retry, RESTLESS) if events.retry is not None else _pause(tries))
+            await asyncio.sleep(
+                max(events.retry, SHORTEST_PAUSE_SECONDS) if events.retry is not None else _pause(tries)
+            )
 
     async def _hear_all(self, answer: Answer, events: Events) -> bool:
         """Whether the stream lasted: one that is refused at once again and again is not asked for again."""
         begun = asyncio.get_running_loop().time()
         await self._hear(answer, events)
-        return asyncio.get_running_loop().time() - begun > PAUSE
+        return asyncio.get_running_loop().time() - begun > PAUSE_SECONDS
 
     # Saying
 
@@ -481,4 +483,4 @@ def _version(params: Any) -> str | None:
 
 def _pause(tries: int) -> float:
     """Longer each time, and never the same for two clients."""
-    return min(LONGEST_PAUSE, PAUSE * 2.0**tries) * random.uniform(0.5, 1.0)
+    return min(LONGEST_PAUSE_SECONDS, PAUSE_SECONDS * 2.0**tries) * random.uniform(0.5, 1.0)

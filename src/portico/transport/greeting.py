@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from portico.client.inputs import Inputs
 from portico.transport.link import Link
 from portico.wire import meta as metas
 from portico.wire import notices
@@ -25,7 +24,7 @@ from portico.wire.errors import (
     UnsupportedVersion,
     from_wire,
 )
-from portico.wire.meta import Implementation, LogLevel, ServerCapabilities
+from portico.wire.meta import NO_CAPABILITIES, ClientCapabilities, Implementation, LogLevel, ServerCapabilities
 from portico.wire.methods import plainly
 from portico.wire.revisions import HANDSHAKE, MODERN, MODERN_REVISIONS, NEWEST_HANDSHAKE, Revision
 
@@ -44,18 +43,12 @@ class Greeting(Struct, frozen=True):
     instructions: str | None = None
 
 
-class Speaker(Struct):
-    """What we say of ourselves."""
+class ClientIdentity(Struct):
+    """What a client says of itself to every server."""
 
     info: Implementation
-    inputs: Inputs
+    capabilities: ClientCapabilities = NO_CAPABILITIES
     log_level: LogLevel | None = None
-    extensions: dict[str, Any] | None = None
-
-    @property
-    def capabilities(self) -> Any:
-        declared = self.inputs.capabilities
-        return msgspec.structs.replace(declared, extensions=self.extensions) if self.extensions else declared
 
     def meta(self, revision: Revision) -> dict[str, Any]:
         """2026-07-28 wants to know everything each time; the others know it from the handshake."""
@@ -69,12 +62,12 @@ class Speaker(Struct):
         return meta
 
 
-async def discover(link: Link, speaker: Speaker, timeout: float | None) -> Greeting | None:
+async def discover(link: Link, identity: ClientIdentity, timeout: float | None) -> Greeting | None:
     """Ask in the newest way. None: the server offers only revisions with a handshake."""
     revision: Revision = MODERN
     for again in (True, False):
         try:
-            said = await link.request("server/discover", {"_meta": speaker.meta(revision)}, timeout=timeout)
+            said = await link.request("server/discover", {"_meta": identity.meta(revision)}, timeout=timeout)
             break
         except ProtocolError as refusal:
             offered = _offered(refusal)
@@ -110,8 +103,8 @@ def _offered(refusal: ProtocolError) -> list[str] | None:
     return [str(one) for one in offered] if isinstance(offered, list) else None
 
 
-def tells_of_the_past(failure: Exception) -> bool:
-    """Whether a failed `server/discover` says that the server is from before it."""
+def means_handshake_server(failure: Exception) -> bool:
+    """Whether this failure of `server/discover` means that the server knows only handshake revisions."""
     if isinstance(failure, ProtocolError):
         return not isinstance(failure, _MODERN_ERRORS)
     if isinstance(failure, BadStatus):
@@ -126,12 +119,14 @@ def is_modern(failure: Exception) -> bool:
     return isinstance(failure, _MODERN_ERRORS) or (failure.status == 404 and isinstance(failure, MethodNotFound))
 
 
-async def initialize(link: Link, speaker: Speaker, revision: Revision | None, timeout: float | None) -> Greeting:
+async def initialize(
+    link: Link, identity: ClientIdentity, revision: Revision | None, timeout: float | None
+) -> Greeting:
     """The handshake. The server may settle on an older revision than we offer."""
     params = {
         "protocolVersion": revision or NEWEST_HANDSHAKE,
-        "capabilities": speaker.capabilities,
-        "clientInfo": speaker.info,
+        "capabilities": identity.capabilities,
+        "clientInfo": identity.info,
     }
     said = await link.request("initialize", params, timeout=timeout)
     found = _decoded(said, InitializeResult, "initialize", link.name)

@@ -11,15 +11,15 @@ from typing import Any
 
 from msgspec import Raw
 
-from portico.client.greeting import Greeting, Speaker, discover, initialize, is_modern, tells_of_the_past
-from portico.client.targets import Command, Here, Target, Url
 from portico.rpc.call import Handler
+from portico.transport.greeting import ClientIdentity, Greeting, discover, initialize, is_modern, means_handshake_server
 from portico.transport.http_client.pool import Pool
 from portico.transport.http_client.sse import HttpSse
 from portico.transport.http_client.streamable import Sender, StreamableHttp
 from portico.transport.link import Link, Trace
 from portico.transport.memory import Memory
 from portico.transport.process import Process
+from portico.transport.targets import Command, Here, Target, Url
 from portico.wire.errors import (
     BadStatus,
     Closed,
@@ -39,9 +39,9 @@ from portico.wire.revisions import HANDSHAKE, LATEST, MODERN, Revision
 log = logging.getLogger("portico")
 
 # How long a child that may never have heard of the newest revision is waited for.
-PROBE = 10.0
+PROBE_SECONDS = 10.0
 # The pause before the first retry; it doubles each time.
-PAUSE, LONGEST_PAUSE = 0.1, 5.0
+PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 5.0
 # A server that is overwhelmed, or a proxy that cannot reach it.
 _PASSING = frozenset({429, 502, 503, 504})
 # What servers of the handshake say to a request without one.
@@ -52,14 +52,14 @@ _remembered: dict[str, bool] = {}
 _MOST_REMEMBERED = 256
 
 
-class Connection:
+class Upstream:
     """A Link that is opened again when the server has ended, was restarted, or has forgotten us."""
 
     def __init__(
         self,
         target: Target,
         answer: Handler,
-        speaker: Speaker,
+        identity: ClientIdentity,
         *,
         revision: Revision | None,
         timeout: float | None,
@@ -74,7 +74,7 @@ class Connection:
         self.greeting = Greeting(revision or LATEST)
         self._target = target
         self._answer = answer
-        self._speaker = speaker
+        self._identity = identity
         self._pinned = revision
         self._timeout = timeout
         self._retries = retries
@@ -197,12 +197,12 @@ class Connection:
             return None
         sure = self._pinned is not None or isinstance(self._target, Here)
         try:
-            waits = PROBE if isinstance(self._target, Command) and not sure else self._timeout
-            return await discover(self.link, self._speaker, waits)
+            waits = PROBE_SECONDS if isinstance(self._target, Command) and not sure else self._timeout
+            return await discover(self.link, self._identity, waits)
         except (ProtocolError, BadStatus) as failure:
-            if self._pinned is not None and tells_of_the_past(failure):
+            if self._pinned is not None and means_handshake_server(failure):
                 raise self._unspoken(f": {failure}") from failure
-            if sure or not tells_of_the_past(failure):
+            if sure or not means_handshake_server(failure):
                 raise
         except (Closed, TimedOut):
             # Silence and a slammed door are answers only a child can give; elsewhere they say nothing.
@@ -218,7 +218,7 @@ class Connection:
 
     async def _shake_hands(self, revision: Revision | None) -> Greeting:
         try:
-            return await initialize(self.link, self._speaker, revision, self._timeout)
+            return await initialize(self.link, self._identity, revision, self._timeout)
         except (ProtocolError, BadStatus) as failure:
             # 2025-03-26, basic/transports: only these say that the server may be of the transport before.
             if not isinstance(self.link, StreamableHttp) or failure.status not in (400, 404, 405):
@@ -230,7 +230,7 @@ class Connection:
             except Error as other:
                 log.debug("%s", other)
                 raise failure from None
-            return await initialize(self.link, self._speaker, revision, self._timeout)
+            return await initialize(self.link, self._identity, revision, self._timeout)
 
     def _remember(self, *, modern: bool | None) -> None:
         if isinstance(self._target, Here):
@@ -266,7 +266,7 @@ class Connection:
                 if not _may_repeat(failure, repeatable or link is None):
                     raise _unrepeated(failure, method) from None
                 reason = failure
-            pause = min(LONGEST_PAUSE, PAUSE * 2**tries) * random.uniform(0.5, 1.0)
+            pause = min(LONGEST_PAUSE_SECONDS, PAUSE_SECONDS * 2**tries) * random.uniform(0.5, 1.0)
             tries += 1
             late = until is not None and clock() + pause >= until
             if tries > self._retries or late or isinstance(link, Memory):
@@ -297,7 +297,7 @@ class Connection:
         """The params with what this revision wants in them."""
         if not self.modern:
             return params
-        return {**params, "_meta": {**self._speaker.meta(self.greeting.revision), **params.get("_meta", {})}}
+        return {**params, "_meta": {**self._identity.meta(self.greeting.revision), **params.get("_meta", {})}}
 
     async def bears(self, link: Link | None, failure: Error, *, patient: bool) -> bool:
         """Whether it is worth asking again after this: the server is another one by now, or will be back."""
@@ -322,9 +322,9 @@ class Connection:
     async def _changed(self, link: Link) -> bool:
         """Asked on the link there is: others may be in the middle of something on it."""
         try:
-            modern = await discover(link, self._speaker, self._timeout) is not None
+            modern = await discover(link, self._identity, self._timeout) is not None
         except (ProtocolError, BadStatus) as failure:
-            modern = not tells_of_the_past(failure)
+            modern = not means_handshake_server(failure)
         except TransportError:
             return False
         if modern == self.modern:

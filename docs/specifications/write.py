@@ -1,7 +1,4 @@
-"""The specifications that come with the services we ship: generated from what they offer, and locked beside it.
-
-`python -m portico.services.contracts.shipped NAME …` writes them anew.
-"""
+"""Writes the specification and the lock of each service here: `make specifications`, or this file with their names."""
 
 from __future__ import annotations
 
@@ -18,12 +15,12 @@ from portico.services.contracts import asking, lock, specification
 from portico.services.contracts.definitions import Contract
 from portico.services.contracts.render import render
 
-SERVICES = Path(assembly.__file__).parent
+HERE = Path(__file__).parent
 # Some do not list everything unless they are asked to.
 _WHOLE = {"memory": "memory:all"}
 
 
-def made(name: str, place: assembly.Place) -> Service:
+def made(name: str, place: assembly.ServicePlace) -> Service:
     """A service with all its tools."""
     return assembly.make(_WHOLE.get(name, name), {}, place)
 
@@ -36,14 +33,14 @@ async def contract_of(service: Service) -> Contract:
 
 
 def files(contract: Contract) -> dict[Path, str]:
-    """What stands in the service's folder."""
-    folder = SERVICES / contract.server
+    """What stands in the service's folder here."""
+    folder = HERE / contract.server
     return {folder / specification.FILE: render(contract), folder / lock.FILE: lock.write(contract)}
 
 
 def _write(names: list[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        place = assembly.Place(data=Path(folder), store=str(Path(folder) / "store.db"))
+        place = assembly.ServicePlace(data=Path(folder), store=str(Path(folder) / "store.db"))
         for name in names:
             contract = asyncio.run(contract_of(made(name, place)))
             for path, text in files(contract).items():
@@ -51,4 +48,4 @@ def _write(names: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    _write(sys.argv[1:])
+    _write(sys.argv[1:] or list(assembly.HOMES))
