@@ -20,12 +20,11 @@ from typing import Any, TypeVar
 # As the evaluations have it: one core for one question.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-from portico.services.memory.store.inputs import LONGEST_CONTENT
-
 from portico.services.memory.search import model, model_download
 from portico.services.memory.search.meaning import Meanings, Sense
 from portico.services.memory.search.recall import Look, Search, look
 from portico.services.memory.store.capture import Draft
+from portico.services.memory.store.inputs import LONGEST_CONTENT
 from portico.services.memory.store.memories import Memories
 from portico.store.database import Database
 
