@@ -101,7 +101,8 @@ class Memory(StoredService[Memories]):
         self._models = None if models is None else Path(models)
         # What was read and is computed from many memories: any change may be one of it.
         self._watched: dict[str, None] = {}
-        access = Access(self, naming, Guard(secrets, personal, screening))
+        self.guard = Guard(secrets, personal, screening)
+        access = Access(self, naming, self.guard)
         self._resources = MemoryResources(access, self._watch)
         self._prompts = MemoryPrompts(access)
         self._listings = ServerListings(access, self._resources.listed)
