@@ -113,7 +113,6 @@ STILL_TWICE: set[str] = {
     "Reply",
     "Running",
     "Said",
-    "Search",
     "Section",
     "Server",
     "Standing",
@@ -206,17 +205,6 @@ VAGUE = re.compile(r"\b(whoever|nobody|somebody|anybody|manieth)\b", re.IGNORECA
 PROSE = {tokenize.COMMENT, tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
 # Shrinks only.
 STILL_POETIC: set[str] = {
-    "auth/addresses.py",
-    "auth/authorization_code.py",
-    "auth/bearer.py",
-    "auth/challenges.py",
-    "auth/clients.py",
-    "auth/errors.py",
-    "auth/grants.py",
-    "auth/metadata.py",
-    "auth/oauth.py",
-    "auth/principal.py",
-    "auth/tokens.py",
     "cli/install.py",
     "cli/jsonc.py",
     "cli/listing.py",
