@@ -120,13 +120,8 @@ def surface(contract: Contract, tools: Iterable[Definition]) -> Surface:
         result = None
         if tool.output_schema is not None:
             # The value itself: what older revisions wrap it in is taken off by the caller.
-<<<<<<< HEAD
-            result = _Writer(unwrapped(tool.output_schema), stem, taken, models).result()
-        methods.append(Method(tool, arguments, result))
-=======
             result = _ModelWriter(unwrapped(tool.output_schema), stem, taken, models).result()
         methods.append(ToolMethod(tool, arguments, result))
->>>>>>> main
     return Surface(contract, models, methods)
 
 

@@ -110,11 +110,7 @@ def _text(text: str) -> str:
 
 
 def _doc(lines: Iterable[str], indent: str) -> str:
-<<<<<<< HEAD
-    """A JSDoc comment. No text in it can end it."""
-=======
     """A JSDoc comment. Nothing in the text can end it."""
->>>>>>> main
     said = [line for text in lines for line in visible(text).replace("*/", "*\\/").strip().splitlines()]
     said = [line.strip() for line in said] or [""]
     if len(said) == 1:
