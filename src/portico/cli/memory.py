@@ -157,7 +157,7 @@ async def _import(memory: Memory, shell: ServiceShell) -> None:
     """Not by the tool, which takes no more than a message can hold."""
     given = shell.arguments
     data = _input(given.words[0] if given.words else "-")
-    memories = await memory.memories()
+    memories = await memory.store()
     result = await export_import.bring(memories, data, given.format, screen=memory.guard.passed, who=WHO)
     shell.show(result, f"{result.added} added, {result.updated} updated, {result.unchanged} unchanged")
     if shell.printer.form != "json":
