@@ -103,7 +103,6 @@ STILL_TWICE: set[str] = {
     "Place",
     "Plan",
     "ReadOnly",
-    "Reader",
     "Reply",
     "Running",
     "Said",
