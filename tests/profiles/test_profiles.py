@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from portico import Context, Server, Service, ToolError, ToolResult
-from portico.cli.complete import complete
+from portico.cli.completion import complete
 from portico.server.tools import Tool
 from portico.services import assembly, profiles, settings, shapes
 from portico.services.assembly import ServicePlace
@@ -64,7 +64,7 @@ def test_show_prints_the_file_with_its_comments(name: str) -> None:
     [
         (["profiles", "show", "nobody"], "there is no profile 'nobody'; there are bossman, codomyrmex"),
         (["profiles", "show", "./nobody.toml"], "nobody.toml cannot be read: No such file or directory"),
-        (["profiles", "show"], "which one? There are bossman"),
+        (["profiles", "show"], "`show` needs a name: bossman"),
         (["profiles", "list", "subcog"], "portico profiles show subcog"),
         (["serve", "--profile", "subcogg"], "there is no profile 'subcogg'"),
         (["serve", "--profile", "subcog", "examples/hello.py"], "--profile is for the services that come with Portico"),

@@ -19,7 +19,8 @@ from msgspec.structs import replace
 from portico.legacy import translate
 from portico.rpc.answer import failed
 from portico.rpc.call import Call, Handler, Middleware
-from portico.schema.problems import Problem, kind_of
+from portico.schema.problems import Problem
+from portico.schema.reader import kind_of
 from portico.server.prompts import Prompt
 from portico.server.resources import Resource
 from portico.server.results import to_json

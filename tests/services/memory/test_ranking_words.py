@@ -11,7 +11,7 @@ from portico.services.memory.search.question import MOST_TERMS as MOST_ASKED
 from portico.services.memory.search.question import ask
 from portico.services.memory.search.terms import LONGEST, MOST_TERMS, read, term_of
 from portico.services.memory.search.text_flags import NUMBER, QUESTION, REPLIES, SPEAKS_OF_SELF, STANDING, TIME
-from portico.services.memory.store.moments import moment
+from portico.services.memory.store.inputs import moment
 from portico.services.words import stem, words
 
 

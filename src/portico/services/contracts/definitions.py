@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
-from portico.schema.check import UNREADABLE
+from portico.schema.compare import UNREADABLE
 from portico.services.contracts import names, versions
 
 Schema = dict[str, Any]
