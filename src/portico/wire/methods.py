@@ -10,8 +10,9 @@ from msgspec import Raw, Struct
 
 from portico.wire import completion, discover, inputs, notices, prompts, resources, subscriptions, tasks, tools
 from portico.wire.content import EmptyResult
-from portico.wire.errors import InvalidParams
-from portico.wire.jsonrpc import NOTHING
+from portico.wire.errors import InvalidParams, InvalidRequest
+from portico.wire.jsonrpc import NOTHING, TWICE, repeats
+from portico.wire.meta import Params
 from portico.wire.revisions import (
     V2024_11_05,
     V2025_06_18,
@@ -36,17 +37,17 @@ class Method(Struct, dict=True):
     until: Revision
     params: type
     result: Any = None  # None for notifications
-    # The member of params that says what it is about: over HTTP it stands in the header Mcp-Name too.
+    # The field of params that says what it is about: over HTTP it stands in the header Mcp-Name too.
     named: str = ""
 
     @cached_property
-    def _decoder(self) -> msgspec.json.Decoder[Any]:
+    def decoder(self) -> msgspec.json.Decoder[Any]:
         return msgspec.json.Decoder(self.params)
 
     def decode(self, params: Raw) -> Any:
         """The typed parameters; what does not fit is the sender's mistake."""
         try:
-            return self._decoder.decode(_EMPTY if params is NOTHING else params)
+            return self.decoder.decode(_EMPTY if params is NOTHING else params)
         except (msgspec.DecodeError, RecursionError) as failure:
             raise InvalidParams(f"Invalid params for {self.name}: {plainly(failure)}") from None
 
@@ -87,11 +88,11 @@ _ROWS = (
     Method("logging/setLevel", "to server", _FIRST, _LAST_HANDSHAKE, discover.SetLevelParams, EmptyResult),
     Method("subscriptions/listen", "to server", V2026_07_28, _LAST, subscriptions.ListenParams, EmptyResult),
     # tasks: 2025-11-25 had them in its core, 2026-07-28 as an extension
-    Method("tasks/get", "both", V2025_11_25, _LAST, tasks.TaskParams, tasks.DetailedTask, "taskId"),
-    Method("tasks/cancel", "both", V2025_11_25, _LAST, tasks.TaskParams, tasks.DetailedTask, "taskId"),
+    Method("tasks/get", "both", V2025_11_25, _LAST, tasks.TaskParams, tasks.DetailedTask, "task_id"),
+    Method("tasks/cancel", "both", V2025_11_25, _LAST, tasks.TaskParams, tasks.DetailedTask, "task_id"),
     Method("tasks/result", "both", V2025_11_25, _LAST_HANDSHAKE, tasks.TaskParams, Raw),
     Method("tasks/list", "both", V2025_11_25, _LAST_HANDSHAKE, tools.ListParams, tasks.ListTasksResult),
-    Method("tasks/update", "to server", V2026_07_28, _LAST, tasks.UpdateTaskParams, EmptyResult, "taskId"),
+    Method("tasks/update", "to server", V2026_07_28, _LAST, tasks.UpdateTaskParams, EmptyResult, "task_id"),
     Method(notices.TASK_STATUS, "both", V2025_11_25, _LAST_HANDSHAKE, tasks.TaskStatusParams),
     Method(notices.TASK, "to client", V2026_07_28, _LAST, tasks.TaskNotice),
     # what a client answers
@@ -120,6 +121,36 @@ _ROWS = (
 )
 
 METHODS: dict[str, Method] = {row.name: row for row in _ROWS}
+
+
+# A tools/call without spaces is as long as this and its values.
+_LEAST_CALL = len('{"name":"","arguments":,"_meta":}')
+_only_meta = msgspec.json.Decoder(Params)
+
+
+def read(method: str, params: Raw) -> tuple[Any, Raw]:
+    """A request's params as the Struct of its method, None if they do not fit it, and their `_meta`.
+
+    Raises InvalidRequest if a member that decides what is done stands twice.
+    """
+    if params is NOTHING:
+        return None, NOTHING
+    row = METHODS.get(method)
+    try:
+        typed = row.decoder.decode(params) if row is not None else None
+    except (msgspec.DecodeError, RecursionError):
+        # The method complains of it when it is answered: the revision and the headers are looked at first.
+        typed = None
+    if type(typed) is tools.CallToolParams:
+        meta, arguments = typed.meta, typed.arguments
+        # No longer than its parts: then there is no room for one of them to stand twice.
+        if len(params) == _LEAST_CALL + len(typed.name) + len(arguments) + len(meta):
+            return typed, meta
+    else:
+        meta, arguments = (typed if isinstance(typed, Params) else _only_meta.decode(params)).meta, NOTHING
+    if repeats(bytes(params), bytes(meta), bytes(arguments)):
+        raise InvalidRequest(TWICE)
+    return typed, meta
 
 
 def extend(row: Method) -> None:
