@@ -1,7 +1,8 @@
 # Every target works as the first command in a fresh clone, given Python 3.11 or newer, make and git.
 
 PYTHON ?= python3
-VENV   := .venv
+# `make test PYTHON=python3.13` has an environment of its own.
+VENV   := .venv$(if $(filter-out python3,$(PYTHON)),-$(notdir $(PYTHON)))
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 PEERS  := $(VENV)/.peers
@@ -9,7 +10,7 @@ PEERS  := $(VENV)/.peers
 # The tests start hundreds of processes; each would compile everything anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install serve test check format conform bench clean
+.PHONY: help install serve test check format specifications conform bench clean
 
 help:
 	@echo "make serve    serve the five services on http://127.0.0.1:8080/mcp"
@@ -18,6 +19,8 @@ help:
 	@echo "make conform  run the official conformance suite against it"
 	@echo "make bench    measure Portico and its peers, in one run"
 	@echo "make format   put the code into shape"
+	@echo "make specifications  write docs/specifications/ anew, from what the services offer"
+	@echo "PYTHON=python3.13 chooses another Python; STORM=1 has the tests kill more often"
 
 install: $(READY)
 
@@ -60,6 +63,9 @@ format: $(READY)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+specifications: $(READY)
+	$(BIN)/python docs/specifications/write.py
+
 conform: $(READY)
 	$(BIN)/python tests/conformance/run.py
 
@@ -67,4 +73,4 @@ bench: $(READY)
 	$(BIN)/python benchmarks/run.py
 
 clean:
-	rm -rf $(VENV) .bench .conformance .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-* .bench .conformance .mypy_cache .pytest_cache .ruff_cache .hypothesis

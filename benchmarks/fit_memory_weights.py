@@ -33,9 +33,9 @@ import numpy as np
 from msgspec.structs import replace
 
 from locomo_adapter import Memory, MemoryVectors, draft
-from portico.services.memory.ranking.features import FEATURES
+from portico.services.memory.search.features import FEATURES
 
-WEIGHTS = Path(__file__).resolve().parent.parent / "src/portico/services/memory/ranking/weights.py"
+WEIGHTS = Path(__file__).resolve().parent.parent / "src/portico/services/memory/search/weights.py"
 PENALTY = 10.0
 DEVELOPMENT = ("conv-26", "conv-30", "conv-41")
 
@@ -196,7 +196,7 @@ ROWS
 
 
 def _columns(first: int, features: int) -> tuple[tuple[float, ...], ...]:
-    """By kind of memory, in the order of `desk.py`; the user and the assistant share one."""
+    """By kind of memory, in the order of `ids.py`; the user and the assistant share one."""
     columns = list(zip(*(row[1:] for row in _TABLE[:features]), strict=True))
     return (*columns[first : first + 4], columns[first + 3])
 

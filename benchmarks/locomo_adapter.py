@@ -20,12 +20,12 @@ from typing import Any, TypeVar
 # As the evaluations have it: one core for one question.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-from portico.services.memory.capturing import Draft
-from portico.services.memory.memories import Memories
-from portico.services.memory.ranking import fetching, model
-from portico.services.memory.ranking.meaning import Meanings, Sense
-from portico.services.memory.ranking.recall import Look, Search, look
-from portico.services.memory.texts import LONGEST_CONTENT
+from portico.services.memory.search import model, model_download
+from portico.services.memory.search.meaning import Meanings, Sense
+from portico.services.memory.search.recall import Look, Search, look
+from portico.services.memory.store.capture import Draft
+from portico.services.memory.store.memories import Memories
+from portico.services.memory.store.texts import LONGEST_CONTENT
 from portico.store.database import Database
 
 T = TypeVar("T")
@@ -98,7 +98,7 @@ class MemoryVectors(Memory):
 
     def _model(self) -> Meanings | None:
         if model.find(MODELS) is None:
-            fetching.fetch(MODELS)
+            model_download.fetch(MODELS)
         return model.meanings(MODELS)
 
 

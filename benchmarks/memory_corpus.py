@@ -13,9 +13,9 @@ from collections import Counter
 from collections.abc import Iterator
 from pydoc_data.topics import topics
 
-from portico.services.memory.capturing import Draft
-from portico.services.memory.namespaces import WRITABLE
-from portico.services.memory.ranking.vocabulary import STOP
+from portico.services.memory.search.vocabulary import STOP
+from portico.services.memory.store.capture import Draft
+from portico.services.memory.store.namespaces import WRITABLE
 
 PROJECTS = 10
 TEMPLATES = (

@@ -26,9 +26,9 @@ from pathlib import Path
 
 from memory_corpus import Corpus
 from portico import Client
-from portico.services.memory.capturing import Draft
-from portico.services.memory.guarding import Guard
-from portico.services.memory.memories import Memories
+from portico.services.memory.store.capture import Draft
+from portico.services.memory.store.memories import Memories
+from portico.services.memory.store.screening_policy import Guard
 from portico.store.database import Database
 
 BATCH = 5000

@@ -36,7 +36,7 @@ from portico.auth import (
 from portico.auth.errors import IssuerMismatch, RedirectRejected, ResourceMismatch, ScopeRejected
 from portico.auth.grants import Grant
 from portico.client.skills import SkillMismatch, list_skills, read_skill, read_skill_file
-from portico.transport.remote.browser import headless
+from portico.transport.http_client.browser import headless
 from portico.wire.inputs import CreateMessageParams, ElicitParams
 from portico.wire.revisions import NEWEST_HANDSHAKE
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -18,15 +19,31 @@ import pytest
 from portico.legacy.session import Lifecycle, Session
 from portico.rpc.call import Handler
 from portico.rpc.channel import Channel
+from portico.transport.watchdog import watchdog
 from portico.wire.meta import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, PROTOCOL_VERSION
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 import debian
+import leftovers
 import postgres
 
 PATIENCE = 10.0
 MODERN = "2026-07-28"
+
+
+# A shell that starts something in the background has it ignore SIGINT, and so would all that the tests start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_process_is_left() -> Iterator[None]:
+    """The first fixture, so the last to end."""
+    leftovers.mark()
+    yield
+    watchdog.end()  # it watches over this process, so it ends with it
+    left = leftovers.end()
+    assert not left, f"still running when the tests had ended: {left}"
 
 
 class _Conversation:

@@ -29,16 +29,16 @@ from portico.legacy.session import MOST_SUBSCRIPTIONS
 from portico.rpc.answer import MOST_IN_BATCH
 from portico.rpc.channel import MOST_IN_FLIGHT
 from portico.rpc.rounds import LARGEST_STATE, LIFETIME
-from portico.server.problems import MOST_PROBLEMS
+from portico.schema.describe import schema
+from portico.schema.explain import LONGEST_QUOTE
+from portico.schema.problems import MOST_PROBLEMS
 from portico.server.prompts import Prompt
 from portico.server.resources import Resource
 from portico.server.tools import Tool
-from portico.server.words import LONGEST_QUOTE
 from portico.transport.stdio import GRACE, LONGEST_MESSAGE
 from portico.wire import errors
 from portico.wire.completion import MOST_VALUES
 from portico.wire.revisions import LATEST, REVISIONS
-from portico.wire.schema import schema
 from portico.wire.uris import Template
 
 ROOT = Path(__file__).parent.parent

@@ -5,9 +5,9 @@ The names below are the public ones. Each is imported when it is first used, so 
 
 from __future__ import annotations
 
-import gc
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from portico._lazy import public_names
 
 __version__ = "0.1.0"
 
@@ -23,25 +23,15 @@ if TYPE_CHECKING:
     from portico.wire.errors import Error, ProtocolError, ToolError, UsageError
 
 _HOMES = {
-    "Client": "portico.client.client",
-    "SyncClient": "portico.client.sync",
-    "Context": "portico.server.context",
-    "Audio": "portico.server.results",
-    "File": "portico.server.results",
-    "Image": "portico.server.results",
-    "ToolResult": "portico.server.results",
-    "Server": "portico.server.server",
-    "Service": "portico.server.service",
-    "completion": "portico.server.service",
-    "prompt": "portico.server.service",
-    "resource": "portico.server.service",
-    "tool": "portico.server.service",
-    "Skills": "portico.server.skills",
-    "TaskConfig": "portico.server.tasks.config",
-    "Error": "portico.wire.errors",
-    "ProtocolError": "portico.wire.errors",
-    "ToolError": "portico.wire.errors",
-    "UsageError": "portico.wire.errors",
+    "portico.client.client": ("Client",),
+    "portico.client.sync": ("SyncClient",),
+    "portico.server.context": ("Context",),
+    "portico.server.results": ("Audio", "File", "Image", "ToolResult"),
+    "portico.server.server": ("Server",),
+    "portico.server.service": ("Service", "completion", "prompt", "resource", "tool"),
+    "portico.server.skills": ("Skills",),
+    "portico.server.tasks.config": ("TaskConfig",),
+    "portico.wire.errors": ("Error", "ProtocolError", "ToolError", "UsageError"),
 }
 
 __all__ = [
@@ -66,18 +56,4 @@ __all__ = [
     "tool",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'portico' has no attribute {name!r}")
-    # Importing makes many objects and no garbage; looking for some takes a tenth of the time.
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        value = getattr(import_module(home), name)
-    finally:
-        if collecting:
-            gc.enable()
-    globals()[name] = value
-    return value
+__getattr__, __dir__ = public_names(__name__, _HOMES)

@@ -5,8 +5,9 @@ The models are pydantic's, which is an extra: `portico[pydantic]`. Each name is 
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from portico._lazy import public_names
 
 if TYPE_CHECKING:
     from portico.services.contracts.calling import call
@@ -15,18 +16,12 @@ if TYPE_CHECKING:
     from portico.services.contracts.service import Contracts, failed
     from portico.services.contracts.versions import CONTRACT_VERSION, keeps
 
-_FOLDER = "portico.services.contracts"
 _HOMES = {
-    "CONTRACT_VERSION": "versions",
-    "ERROR_TYPES": "published",
-    "ContractContext": "models",
-    "Contracts": "service",
-    "MCPErrorDetail": "models",
-    "MCPToolCall": "models",
-    "MCPToolResult": "models",
-    "call": "calling",
-    "failed": "service",
-    "keeps": "versions",
+    "portico.services.contracts.versions": ("CONTRACT_VERSION", "keeps"),
+    "portico.services.contracts.published": ("ERROR_TYPES",),
+    "portico.services.contracts.models": ("ContractContext", "MCPErrorDetail", "MCPToolCall", "MCPToolResult"),
+    "portico.services.contracts.service": ("Contracts", "failed"),
+    "portico.services.contracts.calling": ("call",),
 }
 
 __all__ = [
@@ -42,11 +37,4 @@ __all__ = [
     "keeps",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'portico.contracts' has no attribute {name!r}")
-    value = getattr(import_module(f"{_FOLDER}.{home}"), name)
-    globals()[name] = value
-    return value
+__getattr__, __dir__ = public_names(__name__, _HOMES)

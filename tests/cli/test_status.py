@@ -170,8 +170,6 @@ def test_a_signal_ends_the_command_and_the_server_with_it(
         stderr=subprocess.PIPE,
         cwd=ROOT,
         env=surroundings,
-        # A shell that starts something in the background has it ignore SIGINT, and so may we have been.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     pid = int((tmp_path / "waiting").read_text())
     child.send_signal(number)

@@ -9,19 +9,20 @@ from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "transport" / "remote"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "transport" / "http_client"))
+sys.path.insert(0, str(Path(__file__).parent))
 
 from scripted import Endpoint
 
-from portico.client import connection as clients
+from portico.transport import upstream as upstreams
 
 
 @pytest.fixture(autouse=True)
 def forgetful() -> Iterator[None]:
     """Which era a server is of is remembered in a process, and ports come again."""
-    clients._remembered.clear()
+    upstreams._remembered.clear()
     yield
-    clients._remembered.clear()
+    upstreams._remembered.clear()
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 from scripted import MODERN, NEWEST_HANDSHAKE, Endpoint, Peer, Request
 
 from portico import Client
-from portico.client import connection as clients
+from portico.transport import upstream as upstreams
 from portico.wire.errors import BadStatus, Closed, Error, ProtocolError, TimedOut
 
 Serve = Callable[..., Any]
@@ -173,7 +173,7 @@ STDIO: dict[str, str] = {
 async def test_over_stdio(habit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     verdict = STDIO[habit]
     if habit == "pass":
-        monkeypatch.setattr(clients, "PROBE", 0.3)
+        monkeypatch.setattr(upstreams, "PROBE_SECONDS", 0.3)
     client = Client([sys.executable, "-S", "-c", CHILD, habit], timeout=PATIENCE)
     if verdict == "neither":
         with pytest.raises(ProtocolError):
@@ -198,12 +198,12 @@ async def test_an_older_server_is_asked_once(serve: Serve) -> None:
 
 
 async def test_what_is_remembered_has_a_bound(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clients, "_MOST_REMEMBERED", 3)
+    monkeypatch.setattr(upstreams, "_MOST_REMEMBERED", 3)
     there = await serve(Endpoint(modern=False))
     for number in range(10):
         async with Client(f"{there.url}?{number}"):
             pass
-    assert len(clients._remembered) <= 3
+    assert len(upstreams._remembered) <= 3
 
 
 @pytest.mark.parametrize(
@@ -339,4 +339,4 @@ async def test_a_server_that_is_only_slow_or_gone_is_not_judged(serve: Serve, fa
     with pytest.raises(failure, match="server/discover"):
         async with Client(there.url, timeout=0.1):
             pass
-    assert clients._remembered == {}
+    assert upstreams._remembered == {}

@@ -15,9 +15,9 @@ import pytest
 from scripted import MODERN, NEWEST_HANDSHAKE, Endpoint, Peer, Request, text, until
 
 from portico import Client, Server
-from portico.client import connection as clients
 from portico.client.listen import Change
 from portico.server.endpoint import exchange
+from portico.transport import upstream as upstreams
 from portico.transport.http.exchange import Settings
 from portico.transport.http.listener import Listener
 from portico.wire.errors import (
@@ -205,7 +205,7 @@ async def test_many_who_wait_start_it_once(book: Book, era: str) -> None:
 async def test_a_server_that_dies_each_time_is_not_started_without_end(
     book: Book, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(clients, "PAUSE", 0.001)
+    monkeypatch.setattr(upstreams, "PAUSE_SECONDS", 0.001)
     async with asyncio.timeout(PATIENCE), Client(book.command("modern"), retries=2) as client:
         with pytest.raises(Closed, match="exited with status 3"):
             await client.list_resources()
@@ -214,7 +214,7 @@ async def test_a_server_that_dies_each_time_is_not_started_without_end(
 
 
 async def test_a_server_that_does_not_come_back_is_said_not_to(book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clients, "PAUSE", 0.001)
+    monkeypatch.setattr(upstreams, "PAUSE_SECONDS", 0.001)
     once = "if len(open(book).read().splitlines()) > 1: print('no more', file=sys.stderr); os._exit(4)"
     async with asyncio.timeout(PATIENCE), Client(book.command("modern", once), retries=1) as client:
         await client.list_tools()
@@ -226,8 +226,8 @@ async def test_a_server_that_does_not_come_back_is_said_not_to(book: Book, monke
 
 
 async def test_trying_again_takes_no_longer_than_the_call_may(book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clients, "PAUSE", 0.05)
-    monkeypatch.setattr(clients, "LONGEST_PAUSE", 0.05)
+    monkeypatch.setattr(upstreams, "PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr(upstreams, "LONGEST_PAUSE_SECONDS", 0.05)
     async with asyncio.timeout(PATIENCE), Client(book.command("modern"), retries=10_000) as client:
         with pytest.raises((Closed, TimedOut)):
             await client.request("resources/list", {}, timeout=0.3)
@@ -326,8 +326,8 @@ async def test_whoever_waits_when_the_client_closes_is_told_at_once(book: Book, 
 
 
 async def test_whoever_is_about_to_try_again_is_told_at_once(book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clients, "PAUSE", 60.0)
-    monkeypatch.setattr(clients, "LONGEST_PAUSE", 60.0)
+    monkeypatch.setattr(upstreams, "PAUSE_SECONDS", 60.0)
+    monkeypatch.setattr(upstreams, "LONGEST_PAUSE_SECONDS", 60.0)
     client = Client(book.command("modern"), timeout=None)
     async with asyncio.timeout(PATIENCE):
         await client.open()
@@ -485,7 +485,7 @@ async def _refused(port: int) -> None:
 
 @REVISIONS
 async def test_a_server_that_stays_down_is_said_to(revision: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clients, "PAUSE", 0.001)
+    monkeypatch.setattr(upstreams, "PAUSE_SECONDS", 0.001)
     server, _ = counting()
     async with asyncio.timeout(PATIENCE):
         async with listening(server) as port:
@@ -612,7 +612,7 @@ async def test_an_error_about_sessions_is_no_lost_session(serve: Serve) -> None:
 async def test_a_session_that_is_lost_each_time_is_not_begun_without_end(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(clients, "PAUSE", 0.001)
+    monkeypatch.setattr(upstreams, "PAUSE_SECONDS", 0.001)
     there = await serve(Endpoint(modern=False))
     there.rules["tools/list"] = lambda peer, request: peer.answer(404)
     async with asyncio.timeout(PATIENCE), Client(there.url, retries=3) as client:
@@ -647,7 +647,7 @@ async def test_a_session_may_be_lost_on_the_other_stream(serve: Serve) -> None:
 async def test_a_server_that_is_busy_is_asked_again_where_that_does_no_harm(
     serve: Serve, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(clients, "PAUSE", 0.001)
+    monkeypatch.setattr(upstreams, "PAUSE_SECONDS", 0.001)
     there = await serve()
 
     def rule(peer: Peer, request: Request) -> None:

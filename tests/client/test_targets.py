@@ -15,7 +15,7 @@ from scripted import Endpoint
 
 from portico import Client, UsageError
 from portico.auth.authorization_code import AuthorizationCode
-from portico.client.targets import Command, Here, Url, target_of
+from portico.transport.targets import Command, Here, Url, target_of
 from portico.wire.errors import ConnectFailed
 
 Serve = Callable[..., Any]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from portico._lazy import public_names
 
 if TYPE_CHECKING:
     from portico.auth.assertions import SigningKey
@@ -15,19 +16,13 @@ if TYPE_CHECKING:
     from portico.auth.oauth import OAuth
 
 _HOMES = {
-    "SigningKey": "portico.auth.assertions",
-    "AuthorizationCode": "portico.auth.authorization_code",
-    "Registration": "portico.auth.clients",
-    "Credentials": "portico.auth.credentials",
-    "File": "portico.auth.credentials",
-    "Keyring": "portico.auth.credentials",
-    "Memory": "portico.auth.credentials",
-    "AuthorizationFailed": "portico.auth.errors",
-    "ClientCredentials": "portico.auth.grants",
-    "EnterpriseManaged": "portico.auth.grants",
-    "IdentityProvider": "portico.auth.grants",
-    "WorkloadIdentity": "portico.auth.grants",
-    "OAuth": "portico.auth.oauth",
+    "portico.auth.assertions": ("SigningKey",),
+    "portico.auth.authorization_code": ("AuthorizationCode",),
+    "portico.auth.clients": ("Registration",),
+    "portico.auth.credentials": ("Credentials", "File", "Keyring", "Memory"),
+    "portico.auth.errors": ("AuthorizationFailed",),
+    "portico.auth.grants": ("ClientCredentials", "EnterpriseManaged", "IdentityProvider", "WorkloadIdentity"),
+    "portico.auth.oauth": ("OAuth",),
 }
 
 __all__ = [
@@ -46,11 +41,4 @@ __all__ = [
     "WorkloadIdentity",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'portico.auth' has no attribute {name!r}")
-    value = getattr(import_module(home), name)
-    globals()[name] = value
-    return value
+__getattr__, __dir__ = public_names(__name__, _HOMES)

@@ -24,9 +24,10 @@ from typing import Any
 from msgspec import UNSET, Struct
 
 from portico.cli.forms import is_text
-from portico.cli.schemas import Reader, Schema
-from portico.server.problems import MOST_PROBLEMS, child, kind_of, unknown
-from portico.server.words import quoted
+from portico.schema import Schema
+from portico.schema.explain import quoted
+from portico.schema.problems import MOST_PROBLEMS, child, kind_of, unknown
+from portico.schema.reader import Reader
 from portico.wire.errors import UsageError
 
 LONGEST_INPUT = 64 * 1024 * 1024

@@ -18,8 +18,8 @@ from portico.cli.questions import can_ask
 from portico.cli.running import run_errand
 from portico.client.client import Client
 from portico.client.results import CallToolResult
-from portico.server.problems import did_you_mean
-from portico.server.words import listed, quoted
+from portico.schema.explain import listed, quoted
+from portico.schema.problems import did_you_mean
 from portico.wire.content import TextContent
 from portico.wire.errors import UsageError
 from portico.wire.tools import WRAPPED, Tool

@@ -17,7 +17,7 @@ from portico.cli.forms import contracts_form, parse
 from portico.cli.printer import Printer
 from portico.cli.running import run_errand
 from portico.client.client import Client
-from portico.server.problems import did_you_mean
+from portico.schema.problems import did_you_mean
 from portico.services.contracts import lock, reading, specification
 from portico.services.contracts.codegen.python import python
 from portico.services.contracts.codegen.shapes import surface

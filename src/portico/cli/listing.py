@@ -10,9 +10,9 @@ from portico.cli.forms import list_form, parse
 from portico.cli.names import remember
 from portico.cli.printer import Printer
 from portico.cli.running import run_errand
-from portico.cli.schemas import Reader
 from portico.client.client import Client
-from portico.wire.errors import MethodNotFound, ProtocolError
+from portico.schema.reader import Reader
+from portico.wire.errors import MethodNotFound
 from portico.wire.prompts import Prompt
 from portico.wire.resources import Resource, ResourceTemplate
 from portico.wire.tools import Tool
@@ -61,9 +61,8 @@ async def _each(client: Client, kind: Kind) -> AsyncIterator[Any]:
     try:
         async for one in kind.each(client):
             yield one
-    except ProtocolError as refusal:
-        is_promised = getattr(client.server_capabilities, kind.capability) is not None
-        if is_promised or refusal.code != MethodNotFound.code:
+    except MethodNotFound:
+        if getattr(client.server_capabilities, kind.capability) is not None:
             raise
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from importlib import import_module
 from typing import NamedTuple
 
 from portico import __version__
+from portico._lazy import load_module
 from portico.auth.errors import AuthorizationFailed
 from portico.cli.forms import Parser
 from portico.cli.printable import printable
@@ -71,7 +71,7 @@ def _run(words: list[str]) -> int:
     if command is None:
         _explain(words)
         return 0
-    status: int | None = import_module(command.module).run(words[1:])
+    status: int | None = load_module(command.module).run(words[1:])
     return status or 0
 
 

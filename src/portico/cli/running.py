@@ -47,7 +47,7 @@ def _explained(failure: Error) -> Error:
         return AuthorizationFailed(
             str(failure).replace('auth="oauth"', "--oauth; a token goes into PORTICO_CLIENT_TOKEN")
         )
-    if isinstance(failure, ProtocolError) and failure.code == MissingCapability.code and not can_ask():
+    if isinstance(failure, MissingCapability) and not can_ask():
         return ProtocolError(f"{failure}. Questions can be answered where there is a terminal.", code=failure.code)
     return failure
 

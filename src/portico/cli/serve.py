@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from importlib import import_module
 from typing import Any
 
+from portico._lazy import load_module
 from portico.cli.data import store_url
 from portico.cli.forms import serve_form
 from portico.cli.logs import set_log_level
@@ -32,7 +32,7 @@ def run(words: list[str]) -> None:
 def _built_in(arguments: argparse.Namespace) -> tuple[Any, Any]:
     """A server of our own services, and what its settings say about serving it. Imported here, because most serve one
     that they have written themselves."""
-    assembly = import_module("portico.services.assembly")
+    assembly = load_module("portico.services.assembly")
     settings = assembly.read_settings(arguments.profile, arguments.config)
     names = None if arguments.services is None else [name for name in arguments.services.split(",") if name]
     data = data_directory(arguments.data)

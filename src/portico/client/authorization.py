@@ -11,12 +11,12 @@ from portico.auth.authorization_code import AuthorizationCode
 from portico.auth.credentials import Credentials, File, Keyring, Store
 from portico.auth.grants import Grant
 from portico.auth.oauth import OAuth
-from portico.client.targets import Target, Url
-from portico.transport.remote.authorizer import Authorizer, Visitor
-from portico.transport.remote.browser import Browser
-from portico.transport.remote.connection import Answer
-from portico.transport.remote.pool import Headers, Place, Pool
-from portico.transport.remote.streamable import Sender
+from portico.transport.http_client.authorizer import Authorizer, Visitor
+from portico.transport.http_client.browser import Browser
+from portico.transport.http_client.connection import Answer
+from portico.transport.http_client.pool import Headers, Place, Pool
+from portico.transport.http_client.streamable import Sender
+from portico.transport.targets import Target, Url
 from portico.wire.errors import UsageError
 
 Auth = str | Grant | OAuth | None

@@ -9,27 +9,27 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
-from importlib import import_module
 from inspect import isawaitable
-from types import TracebackType
+from types import CoroutineType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
+from portico._lazy import load_module
 from portico.client import results
 from portico.client.cache import CACHEABLE, Cache
-from portico.client.connection import Connection
-from portico.client.greeting import Speaker
 from portico.client.inputs import ElicitationHandler, Inputs, Roots, SamplingHandler
 from portico.client.listen import Listener
 from portico.client.results import CallToolResult, Promise
-from portico.client.targets import Here, Target, target_of
 from portico.client.tasks import Task, handle
-from portico.rpc.call import Call, Handler, hand_over
+from portico.rpc.call import Call, Handler
+from portico.transport.greeting import ClientIdentity
+from portico.transport.http_client.pool import Pool
+from portico.transport.http_client.streamable import Sender
 from portico.transport.link import Link, Trace
-from portico.transport.remote.pool import Pool
-from portico.transport.remote.streamable import Sender
+from portico.transport.targets import Here, Target, target_of
+from portico.transport.upstream import Upstream
 from portico.wire import notices
 from portico.wire.completion import Completion
 from portico.wire.content import Contents, EmptyResult
@@ -46,7 +46,7 @@ from portico.wire.tools import Tool
 
 if TYPE_CHECKING:
     from portico.client.authorization import Auth
-    from portico.transport.remote.authorizer import Visitor
+    from portico.transport.http_client.authorizer import Visitor
 
 MOST_ROUNDS = 10
 # What one answer may be made of, besides the bytes that it may have.
@@ -79,8 +79,27 @@ def _sender(auth: Auth, target: Target, browser: Visitor | None) -> Sender | Non
     # All that OAuth takes is imported when somebody has a use for it.
     if auth is None:
         return None
-    found: Sender | None = import_module("portico.client.authorization").sender_for(auth, target, browser)
+    found: Sender | None = load_module("portico.client.authorization").sender_for(auth, target, browser)
     return found
+
+
+class _Incoming:
+    """What the server says to a client: a Handler for its notifications and its questions."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def __call__(self, call: Call) -> Any:
+        result = self.start(call)
+        return await result if type(result) is CoroutineType else result
+
+    def start(self, call: Call) -> Any:
+        """Notifications are taken at once, so that they are not overtaken by the response that follows them."""
+        client = self._client
+        if call.id is None:
+            waiting = client._heard(call)
+            return client._wait_for(waiting) if waiting else None
+        return EmptyResult() if call.method == "ping" else client.inputs.answer(call.method, call.params)
 
 
 class Client:
@@ -122,13 +141,15 @@ class Client:
             raise UsageError(f"there is no revision {revision!r}; there are {', '.join(REVISIONS)}")
         self._target = target_of(target, env=env, cwd=cwd, headers=headers)
         self.inputs = Inputs(sampling_handler, elicitation_handler, roots)
-        self._speaker = Speaker(Implementation(name, version), self.inputs, log_level, extensions)
+        able = self.inputs.capabilities
+        able = msgspec.structs.replace(able, extensions=extensions) if extensions else able
+        self._identity = ClientIdentity(Implementation(name, version), able, log_level)
         self.timeout = timeout
         self._validate = validate
-        self._connection = Connection(
+        self._connection = Upstream(
             self._target,
-            self._answer,
-            self._speaker,
+            _Incoming(self),
+            self._identity,
             revision=revision,
             timeout=timeout,
             retries=retries,
@@ -250,22 +271,10 @@ class Client:
 
     async def _tell_log_level(self) -> None:
         """What was wished for at the start. A server that has no logs is not asked for any."""
-        if self._speaker.log_level is not None and self.server_capabilities.logging is not None:
-            await self.set_log_level(self._speaker.log_level)
+        if self._identity.log_level is not None and self.server_capabilities.logging is not None:
+            await self.set_log_level(self._identity.log_level)
 
     # What the server says to us
-
-    async def _answer(self, call: Call) -> Any:
-        if call.id is None:
-            waiting = self._heard(call)
-            if waiting:
-                await hand_over(call)
-                await self._wait_for(waiting)
-            return None
-        if call.method == "ping":
-            return EmptyResult()
-        await hand_over(call)
-        return await self.inputs.answer(call.method, call.params)
 
     def _heard(self, call: Call) -> list[Any]:
         """Take a notice. What handlers want to be waited for is returned."""
@@ -441,8 +450,8 @@ class Client:
         async with self._progressing(params, on_progress or self._progress):
             try:
                 said = await self._result("tools/call", params, timeout, repeatable=repeatable)
-            except ProtocolError as failure:
-                if failure.code != HeaderMismatch.code or not self._connection.modern:
+            except HeaderMismatch:
+                if not self._connection.modern:
                     raise
                 # The headers follow the tool's schema, so the schema must have changed (basic/transports).
                 await self.list_tools(fresh=True)
@@ -491,7 +500,7 @@ class Client:
 
     def _declaring(self, extension: str) -> dict[str, Any]:
         """The `_meta` of a request that declares an extension besides what is always declared."""
-        able = self._speaker.capabilities
+        able = self._identity.capabilities
         extensions = {**(able.extensions or {}), extension: {}}
         return {CLIENT_CAPABILITIES: msgspec.structs.replace(able, extensions=extensions)}
 
@@ -632,7 +641,7 @@ class Client:
 
     async def set_log_level(self, level: LogLevel) -> None:
         """How much the server should say: for the session, or with each request from now on."""
-        self._speaker.log_level = level
+        self._identity.log_level = level
         if not self._connection.modern:
             await self._result("logging/setLevel", {"level": level})
 

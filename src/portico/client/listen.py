@@ -25,7 +25,7 @@ log = logging.getLogger("portico")
 # A change that was not fetched yet is remembered once, however often it is said; of so many resources at most.
 MOST_PENDING = 10_000
 LONGEST_URI = 8192
-PAUSE, LONGEST_PAUSE = 0.1, 30.0
+PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 30.0
 
 Kind = Literal["tools", "prompts", "resources", "resource"]
 
@@ -243,7 +243,7 @@ class Listener:
 
     async def _request(self) -> bool:
         """2026-07-28: a request that goes on. When it ends without a result, it is made again. True: it is over."""
-        pause = PAUSE
+        pause = PAUSE_SECONDS
         while True:
             link = None
             try:
@@ -263,7 +263,7 @@ class Listener:
                 begun = self._on is None or self._on.done()
                 if not await self._asking.bears(link, failure, patient=begun):
                     raise
-            pause = min(LONGEST_PAUSE, pause * 2) if self._gap else PAUSE
+            pause = min(LONGEST_PAUSE_SECONDS, pause * 2) if self._gap else PAUSE_SECONDS
             self._gap = True
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
 
@@ -293,7 +293,7 @@ class Listener:
 
     async def _mend(self) -> None:
         """Have the connection made again if it is broken: whoever only listens would never notice."""
-        pause = PAUSE
+        pause = PAUSE_SECONDS
         self._told = False
         while True:
             try:
@@ -303,6 +303,6 @@ class Listener:
                 if not await self._asking.bears(None, failure, patient=True):
                     raise
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
-            pause = min(LONGEST_PAUSE, pause * 2)
+            pause = min(LONGEST_PAUSE_SECONDS, pause * 2)
         if not self._told and not self._asking.modern:
             self.missed()

@@ -12,20 +12,11 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Struct
 
-from portico.client.weight import Weight, local, weight
+from portico.schema.cost import DEEPEST, EASY, LARGEST, LONGEST_SCHEMA, MOST_LOOKS, Weight, local, size_of, weight
+from portico.schema.validators import Validator, compiled
 from portico.wire.content import TextContent
 from portico.wire.errors import ProtocolError, UsageError
 from portico.wire.tools import WRAPPED, ReceivedToolResult, Tool
-from portico.wire.validators import Validator, compiled
-
-# Schemas are the server's. Longer ones are not held against anything, and nothing is followed deeper than this.
-LONGEST_SCHEMA = 256 * 1024
-DEEPEST = 64
-# Nor is a value looked at more often than this, or read with more than so many values in it.
-MOST_LOOKS = 20_000_000
-LARGEST = 200_000
-# The weight of a schema up to which anything may be done with it.
-EASY = 500
 
 _TEXT = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
 # All of it up to a text that does not end.
@@ -129,19 +120,6 @@ def has_more_values(said: bytes, most: int) -> bool:
 
 def _separators(said: bytes) -> int:
     return said.count(b",") + said.count(b"[") + said.count(b"{")
-
-
-def size_of(value: Any, most: int) -> int:
-    """How many values are in a value; there may be more once there are that many."""
-    waiting, count = [value], 0
-    while waiting and count < most:
-        one = waiting.pop()
-        count += 1
-        if isinstance(one, dict):
-            waiting += one.values()
-        elif isinstance(one, list):
-            waiting += one
-    return count
 
 
 def promise(tool: Tool) -> Promise:

@@ -19,8 +19,8 @@ from urllib.parse import quote, unquote
 
 from msgspec import UNSET
 
+from portico import frontmatter
 from portico.client.client import Client
-from portico.wire import frontmatter
 from portico.wire.content import Contents
 from portico.wire.errors import ProtocolError, UsageError
 from portico.wire.skills import EXTENSION, MOST_BYTES, MOST_FILES, GetSkillResult, Skill, SkillFile

@@ -14,16 +14,16 @@ import msgspec
 from msgspec import UNSET, Raw, Struct
 
 from portico.client.results import CallToolResult
-from portico.wire.errors import Error, InvalidParams, ProtocolError, TimedOut, ToolError
+from portico.wire.errors import Error, InternalError, InvalidParams, ProtocolError, TimedOut, ToolError, from_wire
 from portico.wire.subscriptions import Filter
 from portico.wire.tasks import EXTENSION, DetailedTask, Status
 
 if TYPE_CHECKING:
     from portico.client.client import Client
 
-POLL_SECONDS, LONGEST_POLL = 1.0, 60.0
+POLL_SECONDS, LONGEST_POLL_SECONDS = 1.0, 60.0
 # Where changes are heard of, looking now and then is only for what was missed.
-RARELY = 10.0
+MISSED_POLL_SECONDS = 10.0
 ENDED = frozenset({"completed", "failed", "cancelled"})
 
 
@@ -71,7 +71,7 @@ class Task:
         self.status, self.message = seen.status, seen.status_message
         hint = seen.poll_interval_ms or seen.poll_interval
         if hint is not None:
-            self._poll = min(LONGEST_POLL, max(0.01, hint / 1000))
+            self._poll = min(LONGEST_POLL_SECONDS, max(0.01, hint / 1000))
 
     def answered(self, said: Raw) -> None:
         self._done, self.status = said, "completed"
@@ -80,9 +80,9 @@ class Task:
         """Ask for its end. It may come to another end first."""
         try:
             await self._client.request("tasks/cancel", self._params())
-        except ProtocolError as failure:
+        except InvalidParams:
             # 2025-11-25 says so of what is over already.
-            if failure.code != InvalidParams.code or (await self.refresh()) not in ENDED:
+            if (await self.refresh()) not in ENDED:
                 raise
         await self.refresh()
 
@@ -105,7 +105,7 @@ class Task:
             # It waits, and puts the task's questions to us as requests.
             return await self._client.request("tasks/result", self._params(), timeout=float("inf"))
         async with AsyncExitStack() as stack:
-            rest = RARELY if await self._listen(stack) else None
+            rest = MISSED_POLL_SECONDS if await self._listen(stack) else None
             news = self._client._news_of(self.id)
             while (await self._fresh(news)) not in ENDED:
                 if self.status == "input_required":
@@ -152,7 +152,8 @@ class Task:
             raise ProtocolError(f"the task {self.id} was cancelled")
         if self.status == "failed":
             error = self._seen.error if isinstance(self._seen.error, dict) else {}
-            raise ProtocolError(str(error.get("message", "")), error.get("data"), code=int(error.get("code", -32603)))
+            code = int(error.get("code", InternalError.code))
+            raise from_wire(code, str(error.get("message", "")), error.get("data"))
         return Raw(msgspec.json.encode(self._seen.result))
 
     def _params(self) -> dict[str, Any]:

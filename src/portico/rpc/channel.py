@@ -18,7 +18,7 @@ from portico.rpc.call import Call, Handler, Reply
 from portico.rpc.door import UNKNOWN_SENDER, Door, Handshake, Sender
 from portico.rpc.metrics import Metrics
 from portico.wire import jsonrpc, notices
-from portico.wire.errors import Closed, InternalError, InvalidRequest, ProtocolError, TimedOut
+from portico.wire.errors import Closed, InternalError, InvalidRequest, ProtocolError, TimedOut, from_wire
 from portico.wire.jsonrpc import ErrorBody, Frame, Malformed, RequestId
 from portico.wire.methods import LASTING, METHODS
 from portico.wire.revisions import Revision
@@ -307,7 +307,7 @@ class Channel:
         if future is None or future.done():
             log.debug("a response to nothing we asked (id %r)", frame.id)
         elif isinstance(frame.error, ErrorBody):
-            future.set_exception(ProtocolError(frame.error.message, frame.error.data, code=frame.error.code))
+            future.set_exception(from_wire(frame.error.code, frame.error.message, frame.error.data))
         else:
             future.set_result(frame.result)
 

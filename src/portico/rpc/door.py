@@ -20,6 +20,7 @@ from types import CoroutineType
 from typing import Any, Protocol
 
 from msgspec import UNSET, Raw, Struct
+from msgspec.structs import replace
 
 from portico.rpc.call import Call, Handler, Reply, members
 from portico.rpc.metrics import Metrics
@@ -247,6 +248,33 @@ class Door:
     def _refuse(self, call: Call, failure: ProtocolError) -> bytes:
         call.reply.error = failure.code_at(call.revision)
         return jsonrpc.error(call.id, failure, call.revision)
+
+
+class _Awaited(Reply):
+    """The Reply of a Call that is made in this process, and whose response is waited for."""
+
+    def begin(self, call: Call, task: asyncio.Task[Any]) -> None:
+        self.task, self.message = task, b""
+
+    def finish(self, message: bytes | None) -> None:
+        self.close()
+        self.message = message or b""
+
+
+async def respond(call: Call, handler: Handler) -> bytes:
+    """The response to a Call that is made in this process, whatever happens."""
+    reply = _Awaited()
+    message = Door(handler)._serve(replace(call, reply=reply))
+    if message is not None:
+        return message
+    try:
+        await reply.task
+    except asyncio.CancelledError:
+        # A body in a thread cannot be stopped, but it can look.
+        reply.cancel()
+        reply.task.cancel()
+        raise
+    return reply.message
 
 
 def brings_revision(frame: Frame) -> bool:

@@ -13,8 +13,8 @@ from msgspec import UNSET, Raw
 
 from portico.rpc.call import Call
 from portico.server.context import Context
-from portico.server.foreign import ForeignSignature, foreign_signature
 from portico.server.inputs import Rounds
+from portico.server.schema_tools import ForeignSignature, foreign_signature
 from portico.server.signature import Signature, signature_of
 from portico.wire.errors import ProtocolError, ToolError, UsageError
 from portico.wire.jsonrpc import NOTHING

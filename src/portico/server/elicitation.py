@@ -10,8 +10,9 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
+from portico.schema import SchemaError
+from portico.schema.describe import schema
 from portico.wire.errors import ToolError, UsageError
-from portico.wire.schema import schema
 
 # client/elicitation, Requested Schema: what a form's field may be.
 _SIMPLE = ("string", "number", "integer", "boolean")
@@ -47,7 +48,10 @@ def form(response_type: Any) -> Form:
         return Form(response_type, lambda content: content)
     if isinstance(response_type, list | tuple):
         response_type = Literal[tuple(response_type)]
-    described = schema(response_type)
+    try:
+        described = schema(response_type)
+    except SchemaError as error:
+        raise UsageError(str(error)) from error
     if described.get("type") == "object":
         return Form(_flat(described, response_type), partial(_read, response_type))
     wrapped = {"type": "object", "properties": {"value": described}, "required": ["value"]}

@@ -19,7 +19,7 @@ from urllib.parse import quote, unquote
 
 from msgspec import Struct
 
-from portico.wire import frontmatter
+from portico import frontmatter
 from portico.wire.content import BlobContents, TextContents
 from portico.wire.errors import UsageError
 from portico.wire.resources import Resource as Definition

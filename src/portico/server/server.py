@@ -6,21 +6,21 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial, reduce
-from importlib import import_module
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
+from portico._lazy import load_module
 from portico.rpc.call import Call, Handler, Middleware
 from portico.rpc.rounds import Seal
+from portico.schema.problems import nearest
 from portico.server import completion, mounts
 from portico.server.lives import Lives
 from portico.server.mounts import Mount
 from portico.server.offers import Offers
 from portico.server.pages import PAGE_SIZE, Catalog, position
-from portico.server.problems import nearest
 from portico.server.prompts import Prompt
 from portico.server.resources import Resource
 from portico.server.service import Offered, Registrar, Service, marked
@@ -117,7 +117,10 @@ class Server(Registrar):
         # For each listener what it wants, and who listens for it at the mounted handlers.
         self._relays: list[tuple[Filter, dict[Mount, asyncio.Task[None]]]] = []
         self.offers = Offers(
-            page_size=page_size, stamp=Raw(jsonrpc.encode({SERVER_INFO: self.info})), hints=self._hints, publish=self.subscriptions.publish
+            page_size=page_size,
+            stamp=Raw(jsonrpc.encode({SERVER_INFO: self.info})),
+            hints=self._hints,
+            publish=self.subscriptions.publish,
         )
         self.tools, self.prompts = self.offers.tools, self.offers.prompts
         self.resources, self.templates = self.offers.resources, self.offers.templates
@@ -356,7 +359,7 @@ class Server(Registrar):
     def _have_tasks(self, offers: Sequence[Offered]) -> None:
         """With the first tool that may become a task there are tasks; what they need is not loaded before."""
         if self._tasks is None and any(isinstance(one, Tool) and one.task is not None for one in offers):
-            self._tasks = import_module("portico.server.tasks.tasks").Tasks(self)
+            self._tasks = load_module("portico.server.tasks.tasks").Tasks(self)
             self._lives.add(self._tasks, self._tasks.lifespan)
             self._extend()
 
@@ -471,4 +474,4 @@ class Server(Registrar):
 
 def _endpoint() -> Any:
     """HTTP is loaded by those who use it: a server on stdio starts without it."""
-    return import_module("portico.server.endpoint")
+    return load_module("portico.server.endpoint")

@@ -20,8 +20,12 @@ import msgspec
 from msgspec import UNSET, Raw, Struct
 from msgspec.structs import astuple
 
-from portico.server.decoding import Translator, hook
-from portico.server.problems import (
+from portico.schema import SchemaError
+from portico.schema.decode import Translator, hook
+from portico.schema.describe import Field, object_schema, schema
+from portico.schema.docstrings import Docstring, parse_docstring
+from portico.schema.hints import is_field_info, is_literal, is_union, peel, resolve, union_of
+from portico.schema.problems import (
     MOST_PROBLEMS,
     ArgumentError,
     Inspector,
@@ -31,10 +35,7 @@ from portico.server.problems import (
     unknown,
     whole,
 )
-from portico.wire.docstrings import Docstring, parse_docstring
 from portico.wire.errors import UsageError
-from portico.wire.hints import is_field_info, is_literal, is_union, peel, resolve, union_of
-from portico.wire.schema import Field, object_schema, schema
 
 __all__ = ["ArgumentError", "Problem", "Signature", "signature_of"]
 
@@ -161,6 +162,13 @@ def signature_of(
     Parameters in `skip` keep their defaults and are not shown. A result that contains one of the classes in
     `without_output` has no output schema.
     """
+    try:
+        return _signature(fn, context_type, skip, without_output)
+    except SchemaError as error:
+        raise UsageError(str(error)) from error
+
+
+def _signature(fn: Function, context_type: type, skip: Collection[str], without_output: tuple[type, ...]) -> Signature:
     source = _source(fn)
     where = getattr(source, "__qualname__", repr(fn)).rpartition("<locals>.")[2]
     hints, doc = resolve(source), _doc(fn, source)
@@ -298,7 +306,7 @@ def _output(hint: Any, without: tuple[type, ...]) -> dict[str, Any] | None:
         return None
     try:
         return schema(hint, output=True)
-    except UsageError:
+    except SchemaError:
         return None
 
 

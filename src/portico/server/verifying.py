@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from portico.server.decoding import Translator, hook, is_native
-from portico.wire.hints import is_pydantic, peel, shape_of
+from portico.schema.decode import Translator, hook, is_native
+from portico.schema.hints import is_pydantic, peel, shape_of
 
 Verify = Callable[[Any, bytes], None]
 

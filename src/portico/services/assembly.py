@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
+from portico import __version__
+from portico._lazy import load_module
 from portico.server.server import Server
 from portico.server.service import Service
 from portico.server.tools import Tool
@@ -32,7 +33,7 @@ INSTRUCTIONS = "Tools of this machine. Each service has its own; what is listed 
 
 # Each service by its name: where its class is. Imported when it is wanted, with whatever it needs.
 HOMES = {
-    "memory": ("portico.services.memory.service", "Memory"),
+    "memory": ("portico.services.memory.service.service", "Memory"),
     "tasks": ("portico.services.tasks.service", "Tasks"),
     "system": ("portico.services.system.service", "System"),
     "live": ("portico.services.live.service", "Live"),
@@ -76,7 +77,7 @@ def assemble(names: Sequence[str] | None, said: Settings, place: Place) -> Serve
 
 def _identity(said: Identity) -> dict[str, Any]:
     """Who the server is, as its constructor takes it."""
-    usual: dict[str, Any] = {"name": NAME, "version": _version(), "instructions": INSTRUCTIONS}
+    usual: dict[str, Any] = {"name": NAME, "version": __version__, "instructions": INSTRUCTIONS}
     given = {name: part for name, part in asdict(said).items() if part is not None and name != "unknown_tool"}
     if said.capabilities is not None:
         given["capabilities"] = {
@@ -134,7 +135,7 @@ def make(name: str, options: Mapping[str, Any], place: Place) -> Service:
     if place.read_only and name == "system":
         given["levels"] = _lowered(given.get("levels", {}))
     try:
-        kind = getattr(import_module(home[0]), home[1])
+        kind = getattr(load_module(home[0]), home[1])
     except ImportError as missing:
         raise UsageError(f"it needs a package that is not installed: portico[{name}] ({missing.name})") from None
     try:
@@ -159,7 +160,3 @@ def _usual(name: str, place: Place) -> dict[str, Any]:
     if name == "memory":
         return {"store": place.store, "models": place.data}
     return {"store": place.store} if name == "tasks" else {}
-
-
-def _version() -> str:
-    return str(import_module("portico").__version__)

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from portico.legacy import translate
 from portico.rpc.call import Call, Handler, Middleware
-from portico.server.problems import ArgumentError, Problem, kind_of
+from portico.schema.problems import ArgumentError, Problem, kind_of
 from portico.server.prompts import Prompt
 from portico.server.resources import Resource
 from portico.server.results import to_json

@@ -71,11 +71,11 @@ _INHERITED = frozenset(
 _FAMILIES = ("LC_", "XDG_")
 LONGEST_WORD = 2000
 # Of its end one hears in pieces, in any order: this long is waited for the rest.
-GRACE = 0.25
+EXIT_NEWS_SECONDS = 0.25
 # What we have answered and it has not read. What we ask waits until there is room.
 MOST_UNREAD = 16 * 1024 * 1024
 # basic/lifecycle, Shutdown: close its input, then ask it to end, then end it.
-PATIENCE = 2.0
+SHUTDOWN_SECONDS = 2.0
 
 
 class Process(Duplex, asyncio.SubprocessProtocol):
@@ -211,7 +211,7 @@ class Process(Duplex, asyncio.SubprocessProtocol):
         if self.exited.is_set() and self._silent >= {1, 2}:
             self._over(what)
         else:
-            asyncio.get_running_loop().call_later(GRACE, self._over, what)
+            asyncio.get_running_loop().call_later(EXIT_NEWS_SECONDS, self._over, what)
 
     def _over(self, what: str) -> None:
         if not self.closed:
@@ -247,7 +247,7 @@ class Process(Duplex, asyncio.SubprocessProtocol):
 
     async def _ended(self) -> bool:
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(SHUTDOWN_SECONDS):
                 await self.exited.wait()
         except TimeoutError:
             return False

@@ -32,6 +32,9 @@ from typing import Any, ClassVar
 
 from portico.wire.revisions import MODERN, Revision
 
+# Before 2026-07-28 a resource that is not there had a code of its own.
+RESOURCE_NOT_FOUND = -32002
+
 
 class Error(Exception):
     """Everything Portico raises on purpose."""
@@ -56,6 +59,11 @@ class ProtocolError(Error):
         """The code this error has on one revision's wire."""
         return self.code
 
+    @classmethod
+    def fits(cls, code: int, message: str, data: Any) -> bool:
+        """Whether an error that was received is of this class. Only subclasses that share their code say more."""
+        return code == cls.code
+
 
 class ParseError(ProtocolError):
     code = -32700
@@ -78,13 +86,18 @@ class InvalidParams(ProtocolError):
 
 
 class Unknown(InvalidParams):
-    """A tool or a prompt that nobody offers, and the names that may have been meant."""
+    """A tool or a prompt that the server does not have, and the names that may have been meant."""
 
     def __init__(self, kind: str, name: str, suggestions: list[str]) -> None:
         data: dict[str, Any] = {"name": name[:128]}
         if suggestions:
             data["suggestions"] = suggestions
         super().__init__(f"Unknown {kind}: {name}", data)
+
+    @classmethod
+    def fits(cls, code: int, message: str, data: Any) -> bool:
+        """The specification has no code for it; the words are those of its example (server/tools, Error Handling)."""
+        return code == cls.code and message.startswith(("Unknown tool: ", "Unknown prompt: "))
 
 
 class ResourceNotFound(InvalidParams):
@@ -96,7 +109,14 @@ class ResourceNotFound(InvalidParams):
         super().__init__(f"Resource not found: {uri}", {"uri": uri})
 
     def code_at(self, revision: Revision | None) -> int:
-        return self.code if revision is None or revision >= MODERN else -32002
+        return InvalidParams.code if revision is None or revision >= MODERN else RESOURCE_NOT_FOUND
+
+    @classmethod
+    def fits(cls, code: int, message: str, data: Any) -> bool:
+        """Clients should take the old code from newer servers too. `data.uri` alone could be about any resource."""
+        if code == RESOURCE_NOT_FOUND:
+            return True
+        return code == cls.code and message.startswith(cls.title) and isinstance(data, dict) and "uri" in data
 
 
 class InternalError(ProtocolError):
@@ -120,7 +140,12 @@ class MissingCapability(ProtocolError):
         super().__init__(f"{self.title}: {names}", {"requiredCapabilities": required})
 
     def code_at(self, revision: Revision | None) -> int:
-        return self.code if revision is None or revision >= MODERN else InvalidRequest.code
+        return type(self).code if revision is None or revision >= MODERN else InvalidRequest.code
+
+    @classmethod
+    def fits(cls, code: int, message: str, data: Any) -> bool:
+        named = isinstance(data, dict) and isinstance(data.get("requiredCapabilities"), dict)
+        return code == cls.code or (code == InvalidRequest.code and named)
 
 
 class UnsupportedVersion(ProtocolError):
@@ -129,6 +154,31 @@ class UnsupportedVersion(ProtocolError):
 
     def __init__(self, requested: str, supported: list[str]) -> None:
         super().__init__(f"{self.title}: {requested}", {"supported": supported, "requested": requested})
+
+
+# The classes that share a code with another one come first: they look at more than the code.
+_RECEIVED: tuple[type[ProtocolError], ...] = (
+    MissingCapability,
+    ResourceNotFound,
+    Unknown,
+    ParseError,
+    InvalidRequest,
+    MethodNotFound,
+    InvalidParams,
+    InternalError,
+    HeaderMismatch,
+    UnsupportedVersion,
+)
+
+
+def from_wire(code: int, message: str, data: Any = None, *, status: int = 0) -> ProtocolError:
+    """The error that the other side sent, as the class it was raised with; a ProtocolError if no class has the code."""
+    kind = next((kind for kind in _RECEIVED if kind.fits(code, message, data)), ProtocolError)
+    failure = kind.__new__(kind, message)
+    # The constructors of some take what their message is made of, and here the message is made already.
+    ProtocolError.__init__(failure, message, data, code=code)
+    failure.status = status
+    return failure
 
 
 class TransportError(Error):

@@ -13,9 +13,10 @@ from processes import Child
 from tasking import eventually
 
 from portico.store.database import Database
+from storm import times
 
-KILLS = 50
-TASKS = 500
+KILLS = times(15, in_a_storm=50)
+TASKS = 10 * KILLS
 STEPS = 5
 # A step takes so long at most, a server lives so long after it is ready, and some do not live until then.
 PACE = 0.12

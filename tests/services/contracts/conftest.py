@@ -13,7 +13,7 @@ from portico import Server
 from portico.services.contracts.definitions import Contract, contract_of
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE.parent.parent), str(HERE)]  # for node.py, corner_shop.py and their like
+sys.path[:0] = [str(HERE.parent.parent), str(HERE), str(HERE.parent.parent / "schema")]  # for node.py and its like
 
 
 @pytest.fixture

@@ -11,11 +11,12 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from schemas_by_chance import SCHEMAS, changes
 
-from portico.services.contracts import schemas, versions
+from portico.schema import check as schemas
+from portico.schema.compare import shifts
+from portico.schema.samples import Unsayable, sample
+from portico.services.contracts import versions
 from portico.services.contracts.definitions import Contract, contract_of
 from portico.services.contracts.diff import diff, migration
-from portico.services.contracts.samples import Unsayable, sample
-from portico.services.contracts.shifts import shifts
 
 Make = Callable[..., Contract]
 Schema = dict[str, Any]

@@ -16,12 +16,12 @@ from schemas_by_chance import ARGUMENTS, SCHEMAS
 
 from portico import Client, Server
 from portico.contracts import MCPToolCall, MCPToolResult, call
+from portico.schema.samples import Unsayable, sample
 from portico.services.contracts import asking, specification
 from portico.services.contracts.definitions import Contract, contract_of
 from portico.services.contracts.lint import Finding, lint
+from portico.services.contracts.outputs import data_schema
 from portico.services.contracts.render import render
-from portico.services.contracts.samples import Unsayable, sample
-from portico.services.contracts.schemas import data_schema
 
 Make = Callable[..., Contract]
 EXAMPLES = Path(__file__).parent.parent.parent.parent / "examples"

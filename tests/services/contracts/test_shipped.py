@@ -1,16 +1,21 @@
-"""Every service that we ship comes with its specification: generated from what it offers, without errors, and locked.
+"""Every service that we ship has its specification in docs/: generated from what it offers, without errors, and locked.
 
-`python -m portico.services.contracts.shipped NAME` writes both files.
+`make specifications` writes both files.
 """
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parents[3] / "docs" / "specifications"))
+
+import write as shipped
+
 from portico.services import assembly
-from portico.services.contracts import lock, shipped, specification
+from portico.services.contracts import lock, specification
 from portico.services.contracts.definitions import Contract
 from portico.services.contracts.lint import lint
 from portico.wire.errors import UsageError
@@ -27,15 +32,14 @@ async def contract(request: pytest.FixtureRequest, tmp_path: Path) -> Contract:
 
 def test_the_files_are_those_that_would_be_written(contract: Contract) -> None:
     for path, text in shipped.files(contract).items():
-        anew = f"python -m portico.services.contracts.shipped {contract.server}"
-        assert path.read_text(encoding="utf-8") == text, f"{path.name} is out of date: {anew}"
+        assert path.read_text(encoding="utf-8") == text, f"{path.name} is out of date: make specifications"
 
 
 def test_the_specification_has_nothing_wrong_with_it(contract: Contract) -> None:
-    text = (shipped.SERVICES / contract.server / specification.FILE).read_text(encoding="utf-8")
+    text = (shipped.HERE / contract.server / specification.FILE).read_text(encoding="utf-8")
     assert [one for one in lint(text) if one.severity == "error"] == []
 
 
 def test_nothing_has_drifted_from_the_lock(contract: Contract) -> None:
-    pinned = lock.read((shipped.SERVICES / contract.server / lock.FILE).read_bytes())
+    pinned = lock.read((shipped.HERE / contract.server / lock.FILE).read_bytes())
     assert lock.check(pinned, contract).changes == []

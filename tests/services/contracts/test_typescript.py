@@ -178,7 +178,7 @@ def test_the_client_works_against_a_live_server(packages: node.Packages, project
 
 
 def test_every_word_of_our_own_service_type_checks(compiled: Compile) -> None:
-    contracts = (HERE.parent.parent.parent / "src/portico/services/contracts/contracts.lock").read_text()
+    contracts = (HERE.parent.parent.parent / "docs/specifications/contracts/contracts.lock").read_text()
     listed = [one["definition"] for one in json.loads(contracts)["tools"].values()]
     assert compiled({"own.ts": written(contract_of(listed, server="contracts", version="1.0.0"))}) == ""
 

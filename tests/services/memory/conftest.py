@@ -17,8 +17,8 @@ sys.path[:0] = [str(HERE.parent.parent), str(HERE)]  # for postgres.py and remem
 
 from portico import Client, Server  # noqa: E402
 from portico.cli.main import main  # noqa: E402
-from portico.services.memory.memories import Memories  # noqa: E402
-from portico.services.memory.service import Memory  # noqa: E402
+from portico.services.memory.service.service import Memory  # noqa: E402
+from portico.services.memory.store.memories import Memories  # noqa: E402
 from portico.store.database import Database  # noqa: E402
 
 

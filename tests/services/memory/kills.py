@@ -17,8 +17,8 @@ import signal
 import sys
 import time
 
-from portico.services.memory.capturing import Draft
-from portico.services.memory.memories import Memories
+from portico.services.memory.store.capture import Draft
+from portico.services.memory.store.memories import Memories
 from portico.store.database import Database
 
 WORDS = re.findall(r"\w+", """

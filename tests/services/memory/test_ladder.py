@@ -11,8 +11,8 @@ import pytest
 from remembering import CAPTURE, KEY, said
 
 from portico import Server
-from portico.services.memory import service_asking
-from portico.services.memory.service import Memory
+from portico.services.memory.service import models
+from portico.services.memory.service.service import Memory
 from portico.wire.content import ImageContent
 from portico.wire.inputs import CreateMessageParams, CreateMessageResult
 from portico.wire.revisions import LATEST, REVISIONS
@@ -160,7 +160,7 @@ async def test_a_configured_model_that_talks_nonsense_is_no_reason_to_fail(servi
 async def test_a_configured_model_that_never_answers_is_given_up(
     serving: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service_asking, "PROVIDER_SECONDS", 0.05)
+    monkeypatch.setattr(models, "PROVIDER_SECONDS", 0.05)
 
     async def provider(question: str, tokens: int) -> str:
         await asyncio.get_running_loop().create_future()

@@ -6,8 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from portico.services.memory.entities import extract
-from portico.services.memory.likeness import RELATED, SAME, USUALLY_SAME, Said, conflict, is_same, likeness, overlap
+from portico.services.memory.search.likeness import (
+    RELATED,
+    SAME,
+    USUALLY_SAME,
+    Said,
+    conflict,
+    is_same,
+    likeness,
+    overlap,
+)
+from portico.services.memory.store.entities import extract
 
 # Few words, so that many of them are alike.
 TEXTS = some.lists(some.sampled_from(["the", "cache", "is", "not", "kept", "7", "9", "long", "here"]), max_size=12).map(

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from remembering import HOSTILE, found, keep
 
-from portico.services.memory import moments
-from portico.services.memory.capturing import Draft
 from portico.services.memory.errors import Invalid, NoSuchMemory, UnknownNamespace, VersionConflict
-from portico.services.memory.memories import Memories
+from portico.services.memory.store import moments
+from portico.services.memory.store.capture import Draft
+from portico.services.memory.store.memories import Memories
 
 
 async def test_what_was_captured_is_recalled(memories: Memories) -> None:

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from remembering import found, keep
 
-from portico.services.memory import collecting, moments
-from portico.services.memory.capturing import Draft
-from portico.services.memory.memories import Memories
-from portico.services.memory.ranking import building, keeping, seats
-from portico.services.memory.ranking.index import TABLES
+from portico.services.memory.search import index_build, index_upkeep, positions
+from portico.services.memory.search.index import TABLES
+from portico.services.memory.store import cleanup, moments
+from portico.services.memory.store.capture import Draft
+from portico.services.memory.store.memories import Memories
 from portico.store.database import Database
 from portico.store.transaction import Transaction
 
@@ -33,19 +33,19 @@ async def left(memories: Memories) -> dict[str, int]:
 async def whole(memories: Memories) -> None:
     async with asyncio.timeout(PATIENCE):
         await memories.settled()
-    assert await memories.read(building.is_whole)
+    assert await memories.read(index_build.is_whole)
 
 
 async def fits(memories: Memories) -> None:
     """Whatever was done, the index has what the table has."""
-    assert await memories.read(building.trouble) is None
+    assert await memories.read(index_build.trouble) is None
 
 
 async def test_a_seat_says_scope_thread_and_place() -> None:
-    seat = seats.seat(7, 123, 45)
-    assert (seats.scope_of(seat), seats.number_of_thread(seat), seats.place_of(seat)) == (7, 123, 45)
-    assert seats.first_of_scope(7) <= seat < seats.first_of_scope(8)
-    assert seats.seat(seats.MOST_SCOPES - 1, seats.MOST_THREADS - 1, seats.PLACES - 1) < 2**63
+    seat = positions.seat(7, 123, 45)
+    assert (positions.scope_of(seat), positions.number_of_thread(seat), positions.place_of(seat)) == (7, 123, 45)
+    assert positions.first_of_scope(7) <= seat < positions.first_of_scope(8)
+    assert positions.seat(positions.MOST_SCOPES - 1, positions.MOST_THREADS - 1, positions.PLACES - 1) < 2**63
 
 
 async def test_when_all_is_gone_nothing_is_left(memories: Memories) -> None:
@@ -74,7 +74,7 @@ async def test_every_change_keeps_the_index_in_step(memories: Memories, monkeypa
     )
     later = moments.now() + 2 * 3_600_000
     monkeypatch.setattr(moments, "now", lambda: later)
-    await collecting.collect(memories, dry_run=False)
+    await cleanup.collect(memories, dry_run=False)
     await fits(memories)
     assert "mint grows in the garden" not in await found(memories, "garden")
 
@@ -82,7 +82,7 @@ async def test_every_change_keeps_the_index_in_step(memories: Memories, monkeypa
 async def test_no_word_of_what_was_erased_is_left(memories: Memories) -> None:
     await keep(memories, "The xylophonist lives in Zanzibar", author="Quentin Yggdrasil", thread="quetzal")
     await keep(memories, "Nothing to hide here")
-    assert await collecting.erase(memories, author="Quentin Yggdrasil") == 1
+    assert await cleanup.erase(memories, author="Quentin Yggdrasil") == 1
 
     def said(tx: Transaction) -> str:
         columns = {"posting": "term", "terms": "terms", "author": "name", "author_word": "word", "thread": "name"}
@@ -127,11 +127,11 @@ async def test_a_store_that_has_no_index_gets_one(url: str) -> None:
 
 async def test_what_is_captured_while_the_index_is_built_is_found_at_once(memories: Memories) -> None:
     await memories.capture_all([Draft(content=f"fig {number}", namespace="learnings") for number in range(40)])
-    await memories.write(building.begin)
-    await memories.write(lambda tx: building.build(tx, 10))
+    await memories.write(index_build.begin)
+    await memories.write(lambda tx: index_build.build(tx, 10))
     await keep(memories, "a papaya among figs")
     assert await found(memories, "papaya") == ["a papaya among figs"]
-    while await memories.write(lambda tx: building.build(tx, 10)):
+    while await memories.write(lambda tx: index_build.build(tx, 10)):
         pass
     await fits(memories)
 
@@ -155,7 +155,7 @@ async def test_a_lost_table_is_made_again(memories: Memories, damage: str) -> No
 async def test_an_index_that_misses_something_is_noticed_when_it_is_opened(
     url: str, damage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeping, "LATER", 0)
+    monkeypatch.setattr(index_upkeep, "LATER", 0)
     async with Database(url) as database:
         first = Memories(database, project="here/project")
         await first.open()

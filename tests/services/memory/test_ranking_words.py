@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from portico.services.memory.moments import moment
-from portico.services.memory.ranking.dates import date_words
-from portico.services.memory.ranking.marks import NUMBER, QUESTION, REPLIES, SPEAKS_OF_SELF, STANDING, TIME
-from portico.services.memory.ranking.question import MOST_TERMS as MOST_ASKED
-from portico.services.memory.ranking.question import ask
-from portico.services.memory.ranking.stemming import stem
-from portico.services.memory.ranking.words import LONGEST, MOST_TERMS, read, term_of, words
+from portico.services.memory.search.dates import date_words
+from portico.services.memory.search.question import MOST_TERMS as MOST_ASKED
+from portico.services.memory.search.question import ask
+from portico.services.memory.search.stemming import stem
+from portico.services.memory.search.text_flags import NUMBER, QUESTION, REPLIES, SPEAKS_OF_SELF, STANDING, TIME
+from portico.services.memory.search.words import LONGEST, MOST_TERMS, read, term_of, words
+from portico.services.memory.store.moments import moment
 
 
 def terms(text: str) -> set[str]:

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from remembering import found, keep, refused, said
 
-from portico.services.memory.capturing import Draft
 from portico.services.memory.errors import Invalid
-from portico.services.memory.memories import Memories
-from portico.services.memory.ranking import building, recall
+from portico.services.memory.search import index_build, recall
+from portico.services.memory.store.capture import Draft
+from portico.services.memory.store.memories import Memories
 from portico.store.database import Database
 
 WORDS = "server port cache index token build deploy branch review memory query vector store thread client".split()  # noqa: SIM905
@@ -148,21 +148,21 @@ async def test_the_tool_says_how_it_has_looked(serving, tmp_path: Path) -> None:
 
 
 async def test_an_import_puts_threads_in_the_order_of_time(memories: Memories) -> None:
-    from portico.services.memory import moving  # what is exported comes with the newest first
+    from portico.services.memory.share import export_import
 
     for number in range(5):
         await keep(memories, f"line {number} of the song", thread="song", at=f"2026-01-0{number + 1}")
-    text, count, _ = await moving.export(memories, memories.filter(""), "jsonl")
+    text, count, _ = await export_import.export(memories, memories.filter(""), "jsonl")
     assert count == 5
     await memories.delete_all(memories.filter("domain:project"), dry_run=False, hard=True)
-    await moving.bring(memories, text, "jsonl")
+    await export_import.bring(memories, text, "jsonl")
     sql = "select memory.content from memory_seat join memory on memory.id = memory_seat.memory order by seat"
     assert await memories.read(lambda tx: tx.all(str, sql)) == [f"line {number} of the song" for number in range(5)]
-    assert await memories.read(building.trouble) is None
+    assert await memories.read(index_build.trouble) is None
 
 
 async def test_a_large_store_reads_rare_words_first(memories: Memories, monkeypatch: pytest.MonkeyPatch) -> None:
-    from portico.services.memory.ranking import matching
+    from portico.services.memory.search import matching
 
     monkeypatch.setattr(matching, "MANY_MEMORIES", 50)
     monkeypatch.setattr(matching, "MOST_POSTINGS", 40)

@@ -15,9 +15,9 @@ import pytest
 from remembering import keep
 
 from portico.cli.main import main
-from portico.services.memory.memories import Memories
-from portico.services.memory.ranking import fetching, meaning, model
-from portico.services.memory.ranking.meaning import Meanings, NoModel
+from portico.services.memory.search import meaning, model, model_download
+from portico.services.memory.search.meaning import Meanings, NoModel
+from portico.services.memory.store.memories import Memories
 from portico.store.database import Database
 
 np: Any = pytest.importorskip("numpy", reason="numpy is not installed: pip install 'portico[memory-vectors]'")
@@ -147,9 +147,9 @@ def test_a_model_that_is_not_the_one_we_know_is_not_kept(tmp_path: Path, monkeyp
         for name in model.FILES:
             (place / name).write_bytes(b"something else")
 
-    monkeypatch.setattr(fetching, "_download", download)
+    monkeypatch.setattr(model_download, "_download", download)
     with pytest.raises(NoModel, match="Nothing of it was kept"):
-        fetching.fetch(tmp_path)
+        model_download.fetch(tmp_path)
     assert model.find(tmp_path) is None
 
 
@@ -160,7 +160,7 @@ def real() -> Path:
     if model.find(place) is None:
         if not os.environ.get("CI"):
             pytest.skip("The model is not here: PORTICO_DATA=.bench portico memory model")
-        fetching.fetch(place)
+        model_download.fetch(place)
     return place
 
 

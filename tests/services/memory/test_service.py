@@ -10,7 +10,7 @@ import pytest
 from remembering import CAPTURE, KEY, refused, said, template
 
 from portico import Client, Server, UsageError
-from portico.services.memory.service import Memory
+from portico.services.memory.service.service import Memory
 from portico.wire.errors import ProtocolError
 
 Serving = Callable[..., Any]

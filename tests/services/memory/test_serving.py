@@ -11,9 +11,9 @@ import pytest
 from remembering import CAPTURE, KEY, keep, refused, said
 
 from portico import Client, Server
-from portico.services.memory import moments
-from portico.services.memory.memories import Memories
-from portico.services.memory.service import Memory
+from portico.services.memory.service.service import Memory
+from portico.services.memory.store import moments
+from portico.services.memory.store.memories import Memories
 from portico.wire.errors import ProtocolError
 
 Serving = Callable[..., Any]

@@ -14,12 +14,13 @@ from typing import Any
 import pytest
 from remembering import KEY, found, keep, refused
 
-from portico.services.memory import collecting, disagreeing, places
-from portico.services.memory import git as git_module
 from portico.services.memory.errors import NoSuchMemory, SyncFailed
-from portico.services.memory.guarding import Guard
-from portico.services.memory.memories import Memories
-from portico.services.memory.syncing import REF, sync
+from portico.services.memory.share import git as git_module
+from portico.services.memory.share import repository
+from portico.services.memory.share.sync import REF, sync
+from portico.services.memory.store import cleanup, conflicts
+from portico.services.memory.store.memories import Memories
+from portico.services.memory.store.screening_policy import Guard
 from portico.store.database import Database
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed here")
@@ -49,7 +50,7 @@ async def clone(origin: Path, tmp_path: Path) -> AsyncIterator[Clone]:
             folder = tmp_path / name
             git(tmp_path, "clone", "--quiet", str(origin), str(folder))
             database = await stack.enter_async_context(Database(tmp_path / f"{name}.db"))
-            where = places.look(folder)
+            where = repository.look(folder)
             memories = Memories(database, project=where.project, root=where.root)
             await memories.open()
             stack.push_async_callback(memories.close)
@@ -163,7 +164,7 @@ async def test_what_is_gone_for_good_is_not_in_the_past_either(clone: Clone, ori
     await ann.update(kept.id, content="about Zanzibarquux and more")
     await both(ann, bob)
     assert "Zanzibarquux" in git(origin, "log", "-p", REF)
-    await collecting.erase(ann, id=kept.id)
+    await cleanup.erase(ann, id=kept.id)
     await both(ann, bob)
     for folder in (origin, tmp_path / "ann", tmp_path / "bob"):
         assert "Zanzibarquux" not in git(folder, "log", "-p", "--all")
@@ -268,8 +269,8 @@ def test_a_project_is_the_same_however_its_remote_is_written() -> None:
         "git@github.com:Owner/name.git",
         "ssh://git@github.com:22/Owner/name.git/",
     ):
-        assert places.normalised(remote) == "github.com/Owner/name"
-    assert places.normalised("/srv/git/name.git") == "folder/name"
+        assert repository.normalised(remote) == "github.com/Owner/name"
+    assert repository.normalised("/srv/git/name.git") == "folder/name"
 
 
 # What somebody who can push may do
@@ -432,8 +433,8 @@ async def test_a_conflict_of_a_sync_is_listed_until_it_is_decided(clone: Clone) 
     await sync(ann)
     await sync(bob)
     assert {"Ann's plums", "Bob's plums"} <= {one.was.content for one in (await bob.history(kept.id))[1]}
-    (one,) = await disagreeing.disputes(bob, 10)
+    (one,) = await conflicts.disputes(bob, 10)
     assert one.memory_id == one.other_id == kept.id and "content" in one.why
     assert {one.content, one.other_content} == {"Ann's plums", "Bob's plums"}
-    await disagreeing.settle(bob, kept.id, kept.id, "both")
-    assert await disagreeing.disputes(bob, 10) == []
+    await conflicts.settle(bob, kept.id, kept.id, "both")
+    assert await conflicts.disputes(bob, 10) == []

@@ -17,13 +17,14 @@ import pytest
 from remembering import CAPTURE, found, keep, refused, said
 
 from portico import Client, Server
-from portico.services.memory import records
 from portico.services.memory.errors import StorageFailed
-from portico.services.memory.memories import Memories
-from portico.services.memory.service import Memory
+from portico.services.memory.service.service import Memory
+from portico.services.memory.store import records
+from portico.services.memory.store.memories import Memories
 from portico.store import errors
 from portico.store.database import Database
 from portico.wire.errors import ProtocolError
+from storm import times
 
 Serving = Callable[..., Any]
 PATIENCE = 60.0
@@ -223,7 +224,9 @@ async def test_another_process_that_holds_the_file_is_said_after_a_while(tmp_pat
         await memories.close()
 
 
-@pytest.mark.parametrize(("engine", "kills"), [("sqlite", 1000), ("postgresql", 60)])
+@pytest.mark.parametrize(
+    ("engine", "kills"), [("sqlite", times(150, in_a_storm=1000)), ("postgresql", times(20, in_a_storm=60))]
+)
 async def test_every_memory_that_was_acknowledged_survives_its_process_and_is_found(
     engine: str, kills: int, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -12,10 +12,11 @@ import pytest
 from remembering import CAPTURE, HOSTILE, KEY, found, keep, refused, said
 
 from portico import Client
-from portico.services.memory import collecting, consolidating, graph, moments, moving, portable, templates
 from portico.services.memory.errors import Invalid, NoSuchMemory
-from portico.services.memory.filters import Filter
-from portico.services.memory.memories import Memories
+from portico.services.memory.share import export_import, portable
+from portico.services.memory.store import cleanup, consolidation, graph, moments, templates
+from portico.services.memory.store.filters import Filter
+from portico.services.memory.store.memories import Memories
 from portico.store.database import Database
 
 Serving = Callable[..., Any]
@@ -34,11 +35,11 @@ async def test_what_has_expired_is_collected(memories: Memories, monkeypatch: py
     await keep(memories, "for ever")
     later = moments.now() + 25 * 3_600_000
     monkeypatch.setattr(moments, "now", lambda: later)
-    assert (await collecting.collect(memories, dry_run=True)).expired == 1
+    assert (await cleanup.collect(memories, dry_run=True)).expired == 1
     assert (await memories.get(kept.id)).status == "active"
-    assert (await collecting.collect(memories, dry_run=False)).expired == 1
+    assert (await cleanup.collect(memories, dry_run=False)).expired == 1
     assert (await memories.get(kept.id)).status == "deleted"
-    assert (await collecting.collect(memories, dry_run=False)).expired == 0
+    assert (await cleanup.collect(memories, dry_run=False)).expired == 0
 
 
 async def test_a_finished_branch_is_archived_and_old_deletions_are_purged(
@@ -47,12 +48,12 @@ async def test_a_finished_branch_is_archived_and_old_deletions_are_purged(
     branched = await keep(memories, "on a branch", branch="feature")
     other = await keep(memories, "on main", branch="main")
     await memories.delete(other.id)
-    done = await collecting.collect(memories, dry_run=False, branch="feature", purge=True)
+    done = await cleanup.collect(memories, dry_run=False, branch="feature", purge=True)
     assert (done.archived, done.purged) == (1, 0)
     assert (await memories.get(branched.id)).status == "archived"
     later = moments.now() + 31 * 86_400_000
     monkeypatch.setattr(moments, "now", lambda: later)
-    assert (await collecting.collect(memories, dry_run=False, purge=True)).purged == 1
+    assert (await cleanup.collect(memories, dry_run=False, purge=True)).purged == 1
     with pytest.raises(NoSuchMemory):
         await memories.get(other.id)
     assert (await memories.restore(branched.id)).status == "active"
@@ -64,8 +65,8 @@ async def test_what_is_erased_is_nowhere_any_more(memories: Memories, url: str, 
     await memories.update(kept.id, content=f"{secret} Smith said this second")
     await keep(memories, "stays")
     with pytest.raises(Invalid):
-        await collecting.erase(memories)
-    assert await collecting.erase(memories, author="Zanzibarquux Smith") == 1
+        await cleanup.erase(memories)
+    assert await cleanup.erase(memories, author="Zanzibarquux Smith") == 1
     tables = ("memory", "memory_event", "memory_tag", "memory_entity", "memory_mention", "memory_relation")
     for table in tables:
         rows = await memories.read(lambda tx, table=table: tx.all(tuple[Any, ...], f"select * from {table}"))  # type: ignore[misc]
@@ -96,14 +97,14 @@ async def test_an_export_is_imported_as_it_was(memories: Memories, tmp_path: Pat
     ]
     for text in tricky:
         await keep(memories, text, "learnings", tags=["x"], author="ann", at="2026-01-31", on_duplicate="keep")
-    data, count, more = await moving.export(memories, memories.filter(""), format)
+    data, count, more = await export_import.export(memories, memories.filter(""), format)
     assert (count, more) == (len(tricky), False)
     async with Database(tmp_path / "other.db") as database:
         other = Memories(database, project="here/project")
         await other.open()
-        brought = await moving.bring(other, data, format)
+        brought = await export_import.bring(other, data, format)
         assert (brought.added, brought.refused) == (len(tricky), 0), brought.problems
-        assert (await moving.bring(other, data, format)).unchanged == len(tricky)
+        assert (await export_import.bring(other, data, format)).unchanged == len(tricky)
         here = await memories.recall("", memories.filter(""), limit=100)
         there = await other.recall("", other.filter(""), limit=100)
         assert [hit.record for hit in there.hits] == [hit.record for hit in here.hits]
@@ -118,7 +119,7 @@ async def test_an_import_takes_newer_versions_and_says_what_it_refused(memories:
         json.dumps({"content": "new", "namespace": "context"}),
         "not json",
     ]
-    brought = await moving.bring(memories, "\n".join(lines), "jsonl")
+    brought = await export_import.bring(memories, "\n".join(lines), "jsonl")
     assert (brought.added, brought.updated, brought.refused, len(brought.problems)) == (1, 1, 2, 2)
     assert (await memories.get(given.id)).content == "second"
     assert (await memories.get(given.id)).version == 5
@@ -146,40 +147,40 @@ async def test_what_is_nearly_the_same_becomes_one_and_can_be_taken_back(memorie
         await keep(memories, text, "learnings", tags=[f"t{at}"], on_duplicate="keep") for at, text in enumerate(TWINS)
     ]
     other = await keep(memories, "Something about penguins", "learnings")
-    plan = await consolidating.plan(memories, memories.filter(""), strategy="merge", similarity=0.6)
+    plan = await consolidation.plan(memories, memories.filter(""), strategy="merge", similarity=0.6)
     assert [{one.id for one in each.members} for each in plan.clusters] == [{one.id for one in kept}]
-    done = await consolidating.carry_out(memories, plan)
+    done = await consolidation.carry_out(memories, plan)
     assert len(done.kept) == 1 and len(done.superseded) == 2
     merged = await memories.get(done.kept[0])
     assert sorted(merged.tags) == ["t0", "t1", "t2"] and "database" in merged.content
     assert len(await found(memories, "nightly build")) == 1
-    await consolidating.undo(memories, done.run)
+    await consolidation.undo(memories, done.run)
     for one in kept:
         back = await memories.get(one.id)
         assert (back.content, back.status, back.tags) == (one.content, "active", one.tags)
     assert len(await found(memories, "nightly build")) == 3
     assert (await memories.get(other.id)) == other
     with pytest.raises(Invalid):
-        await consolidating.undo(memories, "nonsense")
+        await consolidation.undo(memories, "nonsense")
 
 
 async def test_a_summary_is_a_memory_of_its_own(memories: Memories) -> None:
     for text in TWINS:
         await keep(memories, text, "learnings", on_duplicate="keep")
-    plan = await consolidating.plan(memories, memories.filter(""), strategy="summarize", similarity=0.6)
-    done = await consolidating.carry_out(memories, plan)
+    plan = await consolidation.plan(memories, memories.filter(""), strategy="summarize", similarity=0.6)
+    done = await consolidation.carry_out(memories, plan)
     summary = await memories.get(done.kept[0])
     assert "summary" in summary.tags and len(done.superseded) == 3
-    await consolidating.undo(memories, done.run)
+    await consolidation.undo(memories, done.run)
     assert (await memories.get(summary.id)).status == "deleted"
     assert len(await found(memories, "nightly build")) == 3
 
 
 async def test_a_plan_that_is_out_of_date_does_nothing(memories: Memories) -> None:
     kept = [await keep(memories, text, "learnings", on_duplicate="keep") for text in TWINS]
-    plan = await consolidating.plan(memories, memories.filter(""), strategy="dedupe", similarity=0.6)
+    plan = await consolidation.plan(memories, memories.filter(""), strategy="dedupe", similarity=0.6)
     await memories.update(kept[0].id, tags=["changed"])
-    assert (await consolidating.carry_out(memories, plan)).kept == []
+    assert (await consolidation.carry_out(memories, plan)).kept == []
 
 
 async def test_consolidate_is_dry_first(serving: Serving) -> None:

@@ -130,7 +130,12 @@ class Served:
         }[program]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, *arguments], cwd=folder, stdout=log, stderr=log, env={**os.environ, "PYTHONPATH": "."}
+                [sys.executable, *arguments],
+                cwd=folder,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "PYTHONPATH": "."},
+                start_new_session=True,
             )
         self._await_connection()
 
@@ -155,9 +160,16 @@ class Served:
         try:
             return self.process.wait(timeout=10)
         except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait(timeout=10)
+            self.kill()
             raise
+
+    def kill(self) -> None:
+        """With all its processes: granian has workers, which would go on without it."""
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass  # all of them have ended
+        self.process.wait(timeout=10)
 
 
 @pytest.fixture(scope="module", params=["uvicorn", "granian"])
@@ -170,16 +182,14 @@ def program(request: pytest.FixtureRequest) -> str:
 def bare(program: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     served = Served(program, "bare", tmp_path_factory.mktemp(f"bare-{program}"))
     yield served
-    served.process.kill()
-    served.process.wait(timeout=10)
+    served.kill()
 
 
 @pytest.fixture(scope="module")
 def mounted(program: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     served = Served(program, "api", tmp_path_factory.mktemp(f"api-{program}"))
     yield served
-    served.process.kill()
-    served.process.wait(timeout=10)
+    served.kill()
 
 
 @pytest.fixture(params=["bare", "mounted"])

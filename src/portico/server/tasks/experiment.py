@@ -15,7 +15,7 @@ from portico.server.tasks import jobs
 from portico.server.tasks.extension import STATUS, message
 from portico.server.tasks.jobs import Job
 from portico.server.tasks.moments import iso
-from portico.wire.errors import InternalError, InvalidParams, ProtocolError
+from portico.wire.errors import InternalError, InvalidParams, from_wire
 from portico.wire.jsonrpc import ErrorBody
 from portico.wire.revisions import V2025_11_25
 from portico.wire.tasks import RELATED, CreateTaskResult, ListTasksResult, Task, TaskResult
@@ -58,7 +58,7 @@ def result(job: Job) -> CallToolResult:
     """Exactly what the call would have been answered with, and which task it was."""
     if job.status == "failed":
         error = msgspec.json.decode(job.outcome, type=ErrorBody)
-        raise ProtocolError(error.message, error.data, code=error.code)
+        raise from_wire(error.code, error.message, error.data)
     if job.status == "cancelled":
         raise InternalError("The task was cancelled")
     said = msgspec.json.decode(job.outcome, type=ReceivedToolResult)

@@ -3,7 +3,6 @@ what came of it. Below it, how a Handler in this process is asked."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Generator, Mapping
 from typing import Any
 
@@ -11,13 +10,15 @@ import msgspec
 from msgspec import Raw, Struct
 
 from portico.auth.errors import AuthorizationFailed
-from portico.rpc.answer import respond
 from portico.rpc.call import Call, Handler
-from portico.services.contracts import outcomes, schemas
+from portico.rpc.door import respond
+from portico.schema import SchemaError
+from portico.schema import check as schemas
+from portico.services.contracts import outcomes
 from portico.services.contracts.definitions import Contract, Definition, contract_of
 from portico.services.contracts.outcomes import Outcome
 from portico.wire import jsonrpc
-from portico.wire.errors import BadStatus, Error, HeaderMismatch, ProtocolError, TimedOut
+from portico.wire.errors import BadStatus, Error, HeaderMismatch, ProtocolError, TimedOut, Unknown
 from portico.wire.revisions import MODERN
 
 # A list of a Handler's that has no end is not followed further.
@@ -75,7 +76,7 @@ def _problems(tool: Definition | None, arguments: dict[str, Any]) -> list[schema
         return []
     try:
         return schemas.complaints(tool.input_schema, arguments)
-    except (schemas.Unfit, Error):
+    except SchemaError:
         # The server has the last word about its own schema, and about everything where nothing can be checked here.
         return []
 
@@ -83,7 +84,7 @@ def _problems(tool: Definition | None, arguments: dict[str, Any]) -> list[schema
 def refused(failure: Error) -> Answered:
     """What a client raised instead of an answer."""
     if isinstance(failure, ProtocolError):
-        stale = failure.message.startswith("Unknown tool") or failure.code == HeaderMismatch.code
+        stale = isinstance(failure, Unknown | HeaderMismatch)
         said = outcomes.refusal(failure.code, failure.message, failure.data, failure.status)
         return Answered(refused=said, may_be_stale=stale)
     if isinstance(failure, BadStatus):
@@ -150,10 +151,4 @@ async def _invoked(handler: Handler, params: Mapping[str, Any], **about: Any) ->
 async def _responded(handler: Handler, method: str, params: Mapping[str, Any], **about: Any) -> dict[str, Any]:
     """Through the one door, so that whatever happens is an answer."""
     request = Call(method=method, params=Raw(jsonrpc.encode(params)), id="contract", revision=MODERN, **about)
-    try:
-        said: dict[str, Any] = msgspec.json.decode(await respond(request, handler))
-    except asyncio.CancelledError:
-        # A body in a thread cannot be stopped, but it can look.
-        request.cancelled = True
-        raise
-    return said
+    return msgspec.json.decode(await respond(request, handler))  # type: ignore[no-any-return]

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
+from portico.schema.check import UNREADABLE
 from portico.services.contracts import names, versions
-from portico.services.contracts.schemas import UNREADABLE
 
 Schema = dict[str, Any]
 

@@ -7,9 +7,10 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from portico.services.contracts import schemas, versions
+from portico.schema.compare import Effect, Shift, shifts
+from portico.services.contracts import versions
 from portico.services.contracts.definitions import ASSUMED, HINTS, Contract, Definition
-from portico.services.contracts.shifts import Effect, Shift, shifts
+from portico.services.contracts.outputs import data_schema
 from portico.services.contracts.versions import LEVELS, Level
 
 Place = Literal["tool", "input", "output", "server"]
@@ -235,7 +236,7 @@ def _outputs(before: Definition, after: Definition, *, words: bool) -> Iterator[
     elif was is None:
         yield Change(after.name, "minor", "output", "", "what it gives has a schema now")
     else:
-        for shift in shifts(schemas.data_schema(was), schemas.data_schema(now)):
+        for shift in shifts(data_schema(was), data_schema(now)):
             if words or shift.effect not in ("words", "default"):
                 what = f"the field `{shift.path}`" if shift.path else "what it gives"
                 level = _OUTPUT[shift.effect]

@@ -8,9 +8,12 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from portico.services.contracts import names, published, schemas, versions
+from portico.schema import Schema
+from portico.schema import check as schemas
+from portico.schema.check import properties_of, required_of
+from portico.services.contracts import names, published, versions
 from portico.services.contracts.markdown import Fence, Table, visible
-from portico.services.contracts.schemas import Schema, properties_of, required_of
+from portico.services.contracts.outputs import require_validator
 from portico.services.contracts.specification import CHAPTERS, ORDER, NotJson, Section, Written, decoded, read
 
 MOST_FINDINGS = 1000
@@ -33,6 +36,7 @@ class Finding(Struct, frozen=True):
 
 def lint(text: str) -> list[Finding]:
     """Everything that is wrong with a file of specifications, from the top."""
+    require_validator()
     found: list[Finding] = []
     seen: set[str] = set()
     for written in read(text):

@@ -11,11 +11,13 @@ from typing import Any
 
 import msgspec
 
-from portico.server.problems import nearest
-from portico.services.contracts import schemas
+from portico.schema import Schema
+from portico.schema import check as schemas
+from portico.schema.check import Complaint
+from portico.schema.problems import nearest
 from portico.services.contracts.definitions import Contract, Definition
+from portico.services.contracts.outputs import is_object, require_validator
 from portico.services.contracts.published import STATUSES
-from portico.services.contracts.schemas import Complaint, Schema
 from portico.wire.revisions import V2025_06_18
 
 Outcome = dict[str, Any]
@@ -113,6 +115,7 @@ def _broken(schema: Schema, structured: Any, given: bool) -> Outcome | None:
         said = "The tool promises structured data, and gave none."
         return failure("ToolExecutionError", said, {"constraint": "outputSchema"})
     try:
+        require_validator()
         wrong = schemas.complaints(schema, structured)
     except schemas.Unfit:
         return None
@@ -123,8 +126,8 @@ def _broken(schema: Schema, structured: Any, given: bool) -> Outcome | None:
 
 
 def _data(structured: Any, schema: Schema | None) -> dict[str, Any]:
-    is_object = isinstance(structured, dict) and (schema is None or schemas.is_object(schema))
-    return structured if is_object else {"result": structured}
+    fits = isinstance(structured, dict) and (schema is None or is_object(schema))
+    return structured if fits else {"result": structured}
 
 
 def _from_content(content: list[Mapping[str, Any]], text: str, revision: str) -> dict[str, Any] | None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from portico.schema.dialects import DRAFT_07
 from portico.services.contracts.names import INVOCATION
 from portico.services.contracts.versions import CONTRACT_VERSION
-
-DRAFT_07 = "http://json-schema.org/draft-07/schema#"
 
 STATUSES = ("success", "failure", "no_change_needed", "partial_success")
 

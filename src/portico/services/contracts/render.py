@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from portico.services.contracts import outcomes, samples, schemas
+from portico.schema import Schema, samples
+from portico.schema import check as schemas
+from portico.schema.check import fields, properties_of, required_of, words
+from portico.services.contracts import outcomes
 from portico.services.contracts.codegen.literals import literal, text
 from portico.services.contracts.definitions import Contract, Definition, Example
 from portico.services.contracts.markdown import cell, code, fence, json_block, line, pretty, prose, table
+from portico.services.contracts.outputs import data_schema, require_validator
 from portico.services.contracts.published import ERROR_TYPES
-from portico.services.contracts.schemas import Schema, fields, properties_of, required_of, words
 from portico.services.contracts.specification import CHAPTERS
 from portico.services.contracts.versions import CONTRACT_VERSION
 
@@ -21,6 +24,7 @@ LONGEST_CELL = 400
 
 def render(contract: Contract, tools: Iterable[Definition] | None = None) -> str:
     """One file for all tools of a server, or for those that are given."""
+    require_validator()
     name = contract.server or "server"
     head = [
         f"# MCP Tool Specification: {line(name)}",
@@ -120,7 +124,7 @@ def _meaning(schema: Schema) -> str:
 
 
 def _output(tool: Definition) -> str:
-    schema = schemas.data_schema(tool.output_schema)
+    schema = data_schema(tool.output_schema)
     rows = [
         (
             _code_cell(one.name),
@@ -153,7 +157,7 @@ def _data_of(tool: Definition) -> dict[str, Any] | None:
     if tool.output_schema is None:
         return {"text": "What the tool says."}
     try:
-        found = samples.sample(schemas.data_schema(tool.output_schema), full=True)
+        found = samples.sample(data_schema(tool.output_schema), full=True)
     except samples.Unsayable:
         return None
     return found if isinstance(found, dict) else None

@@ -7,13 +7,14 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Struct
 
-from portico.services.contracts import definitions, schemas
+from portico.schema.dialects import draft07
+from portico.services.contracts import definitions
 from portico.services.contracts.definitions import Contract, Definition
 from portico.services.contracts.diff import Difference, migration
-from portico.services.contracts.draft07 import draft07
 from portico.services.contracts.jobs import Job
 from portico.services.contracts.lint import Finding
 from portico.services.contracts.outcomes import Outcome
+from portico.services.contracts.outputs import data_schema
 from portico.services.contracts.versions import Level
 
 Name = Annotated[str, "The name that the server lists it by"]
@@ -210,7 +211,7 @@ def definition(tool: Definition, *, is_old: bool) -> dict[str, Any]:
     said = definitions.plain(tool)
     if is_old:
         said["inputSchema"] = draft07(tool.input_schema)
-        said["outputSchema"] = draft07(schemas.data_schema(tool.output_schema))
+        said["outputSchema"] = draft07(data_schema(tool.output_schema))
     return said
 
 

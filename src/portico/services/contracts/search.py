@@ -9,9 +9,9 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from portico.server.problems import nearest
+from portico.schema.check import fields
+from portico.schema.problems import nearest
 from portico.services.contracts.definitions import Definition
-from portico.services.contracts.schemas import fields
 
 MOST_WORDS = 32
 LONGEST_TEXT = 20_000

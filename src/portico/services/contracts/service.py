@@ -15,8 +15,8 @@ from typing import Annotated, Any, Literal, TypeVar
 from msgspec import Meta, Struct
 
 from portico.rpc.call import Handler
+from portico.schema.problems import did_you_mean
 from portico.server.context import Context
-from portico.server.problems import did_you_mean
 from portico.server.results import ToolResult
 from portico.server.service import Service, prompt, resource, tool
 from portico.services.contracts import (
@@ -27,7 +27,6 @@ from portico.services.contracts import (
     published,
     reading,
     reports,
-    schemas,
     specification,
     wording,
 )
@@ -42,6 +41,7 @@ from portico.services.contracts.limits import Limiter
 from portico.services.contracts.lint import lint
 from portico.services.contracts.markdown import pretty
 from portico.services.contracts.outcomes import Outcome
+from portico.services.contracts.outputs import require_validator
 from portico.services.contracts.render import render
 from portico.services.contracts.search import search
 from portico.services.contracts.versions import CONTRACT_VERSION
@@ -123,7 +123,7 @@ class Contracts(Service):
     ) -> None:
         super().__init__()
         # Nothing here can be said about a schema without what reads it, so that is missed now and not in the middle.
-        schemas.check({})
+        require_validator()
         self._limiter = None if rate is None else Limiter(rate, burst, time.monotonic)
         self._jobs = Jobs(longest=job_seconds, kept_for=keep_seconds)
         for name, schema in published.MESSAGES.items():

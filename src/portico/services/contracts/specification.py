@@ -10,7 +10,7 @@ from msgspec import Struct, field
 
 from portico.services.contracts.definitions import Contract, Definition
 from portico.services.contracts.markdown import Fence, Heading, Part, Table, parts
-from portico.services.contracts.schemas import UNDECLARED
+from portico.services.contracts.outputs import UNDECLARED
 
 FILE = "MCP_TOOL_SPECIFICATION.md"
 LONGEST = 16 * 1024 * 1024

@@ -6,26 +6,19 @@ first used: this file is also read inside the jail, where there is nothing but t
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from portico._lazy import public_names
 
 if TYPE_CHECKING:
     from portico.services.live.attached import Attached, attach
     from portico.services.live.service import Live
 
 _HOMES = {
-    "Attached": "portico.services.live.attached",
-    "Live": "portico.services.live.service",
-    "attach": "portico.services.live.attached",
+    "portico.services.live.attached": ("Attached", "attach"),
+    "portico.services.live.service": ("Live",),
 }
 
 __all__ = ["Attached", "Live", "attach"]
 
-
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(home), name)
-    globals()[name] = value
-    return value
+__getattr__, __dir__ = public_names(__name__, _HOMES)

@@ -5,18 +5,13 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from portico._lazy import public_names
 
 if TYPE_CHECKING:
-    from portico.services.memory.service import Memory
+    from portico.services.memory.service.service import Memory
 
 __all__ = ["Memory"]
 
-
-def __getattr__(name: str) -> Any:
-    if name != "Memory":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module("portico.services.memory.service"), name)
-    globals()[name] = value
-    return value
+__getattr__, __dir__ = public_names(__name__, {"portico.services.memory.service.service": ("Memory",)})

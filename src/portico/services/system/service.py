@@ -9,12 +9,12 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
-from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from urllib.parse import quote
 
 from msgspec import Meta
 
+from portico._lazy import load_module
 from portico.server.context import Context
 from portico.server.resources import Resource
 from portico.server.server import Server
@@ -123,7 +123,7 @@ class System(Service):
         """Whoever answers. It brings a great deal with it, so it is not there before the first question."""
         with self._lock:
             if self._desk is None:
-                made: Desk = import_module("portico.services.system.desk").Desk(**self._options)
+                made: Desk = load_module("portico.services.system.desk").Desk(**self._options)
                 self._desk = made
             return self._desk
 

@@ -73,9 +73,7 @@ class Exchange:
         self._began = time.monotonic()
         self._old: dict[str, _OldStream] = {}
         self.traffic = Traffic()
-        self.alone = StatelessRequests(
-            Door(handler, metrics=self.metrics), members(handler).mirrored, self.traffic
-        )
+        self.alone = StatelessRequests(Door(handler, metrics=self.metrics), members(handler).mirrored, self.traffic)
         self._routes: dict[tuple[str, str], Callable[[Request, Outlet, Any], None]] = self._routing()
 
     def _routing(self) -> dict[tuple[str, str], Callable[[Request, Outlet, Any], None]]:

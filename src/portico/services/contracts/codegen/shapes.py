@@ -7,10 +7,12 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from portico.services.contracts import schemas
+from portico.schema import Schema
+from portico.schema import check as schemas
+from portico.schema.check import options_of, properties_of, required_of, resolved, types_of
 from portico.services.contracts.codegen.naming import pascal, unique
 from portico.services.contracts.definitions import Contract, Definition
-from portico.services.contracts.schemas import Schema, options_of, properties_of, required_of, resolved, types_of
+from portico.services.contracts.outputs import unwrapped
 
 DEEPEST = 24
 MOST_MODELS = 2000
@@ -109,7 +111,7 @@ def surface(contract: Contract, tools: Iterable[Definition]) -> Surface:
         result = None
         if tool.output_schema is not None:
             # The value itself: what older revisions wrap it in is taken off by whoever calls.
-            result = _Writer(schemas.unwrapped(tool.output_schema), stem, taken, models).result()
+            result = _Writer(unwrapped(tool.output_schema), stem, taken, models).result()
         methods.append(Method(tool, arguments, result))
     return Surface(contract, models, methods)
 

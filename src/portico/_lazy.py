@@ -1,0 +1,43 @@
+"""Modules that are imported when they are first needed, so that a start pays only for what it uses.
+
+The one place where a module of ours is imported by its name; `tests/test_layers.py` reads these names like imports.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+
+def load_module(name: str) -> Any:
+    """The module of this name, imported if it is not yet."""
+    # Importing makes many objects and no garbage; looking for some takes a tenth of the time.
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        return import_module(name)
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def public_names(
+    package: str, homes: Mapping[str, tuple[str, ...]]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """`__getattr__` and `__dir__` of a package whose names live in other modules: `homes` says which in which."""
+    home_of = {name: home for home, names in homes.items() for name in names}
+
+    def get(name: str) -> Any:
+        if name not in home_of:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        value = getattr(load_module(home_of[name]), name)
+        vars(sys.modules[package])[name] = value
+        return value
+
+    def list_names() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *home_of})
+
+    return get, list_names

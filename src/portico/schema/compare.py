@@ -1,0 +1,368 @@
+"""What has become of a schema: for each place, whether it accepts more than before, less, or something else.
+
+Where that cannot be told, it is something else. Schemas are anybody's, so the work is bounded.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from portico.schema import Schema
+from portico.schema import check as schemas
+from portico.schema.check import (
+    UNREADABLE,
+    options_of,
+    properties_of,
+    required_of,
+    resolved,
+    types_of,
+)
+
+DEEPEST = 32
+MOST_STEPS = 5000
+MOST_OPTIONS = 32
+MOST_SHIFTS = 500
+
+# `added`, `added required`, `removed`: a property. `open`, `closed`: whether unnamed properties are welcome.
+# `words`: only what people read. `default`: what is assumed where nothing is said.
+Effect = Literal[
+    "wider", "narrower", "changed", "added", "added required", "removed", "open", "closed", "default", "words"
+]
+
+_WORDS = ("description", "title", "examples", "example", "$comment", "deprecated", "readOnly", "writeOnly")
+_NO_PROMISE = ("$defs", "definitions", "$schema", "$id", "$anchor")
+_LEAST = ("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties", "minContains")
+_MOST = ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties", "maxContains")
+_SHAPES = ("pattern", "format", "contentEncoding", "contentMediaType")
+# Compared as wholes: what follows from a change in them cannot be told.
+_WHOLE = (
+    "not",
+    "if",
+    "then",
+    "else",
+    "contains",
+    "patternProperties",
+    "propertyNames",
+    "dependentRequired",
+    "dependentSchemas",
+    "dependencies",
+    "unevaluatedProperties",
+    "unevaluatedItems",
+    "additionalItems",
+)
+_BAD = ("narrower", "changed", "added required", "removed", "closed")
+_GOOD = ("wider", "changed", "added", "added required", "open")
+
+
+class Shift(Struct, frozen=True):
+    """One change of a schema. `said`: what it is now, in words that follow the name of the place."""
+
+    path: str
+    effect: Effect
+    said: str
+
+
+def shifts(old: Schema, new: Schema) -> list[Shift]:
+    """Everything in which two schemas differ."""
+    return list(_Comparison(old, new).all())
+
+
+class _Comparison:
+    def __init__(self, old: Schema, new: Schema) -> None:
+        self._old, self._new = old, new
+        self._steps = MOST_STEPS
+        self._begun: set[tuple[str, str]] = set()
+        self._found: dict[tuple[str, str], list[Shift]] = {}
+
+    def all(self) -> Iterator[Shift]:
+        if _same(self._old, self._new):
+            return
+        found = list(dict.fromkeys(self._schema(self._old, self._new, "", DEEPEST)))
+        yield from found or [Shift("", "words", "is written otherwise, and means the same")]
+
+    def _schema(self, old: Any, new: Any, path: str, depth: int) -> Iterator[Shift]:
+        pair = (_json(old), _json(new))
+        found = self._found.get(pair)
+        if found is None:
+            found = self._compared(old, new, pair, depth)
+        for shift in found:
+            yield Shift(_joined(path, shift.path), shift.effect, shift.said) if path else shift
+
+    def _compared(self, old: Any, new: Any, pair: tuple[str, str], depth: int) -> list[Shift]:
+        """Each pair once, however often the schemas refer to it."""
+        if pair in self._begun:
+            # It contains itself, and is being compared further up.
+            return []
+        self._steps -= 1
+        if depth < 0 or self._steps < 0:
+            return [Shift("", "changed", "is too intricate to be compared")] if pair[0] != pair[1] else []
+        self._begun.add(pair)
+        before, after = _plain(resolved(_plain(old), self._old)), _plain(resolved(_plain(new), self._new))
+        found = list(islice(dict.fromkeys(self._resolved(before, after, "", depth)), MOST_SHIFTS))
+        self._begun.discard(pair)
+        self._found[pair] = found
+        return found
+
+    def _resolved(self, old: Schema, new: Schema, path: str, depth: int) -> Iterator[Shift]:
+        yield from self._words(old, new, path)
+        options = options_of(old), options_of(new)
+        if options[0] or options[1]:
+            yield from self._options(old, new, path, depth)
+            old, new = _without_options(old), _without_options(new)
+            if not options[0] or not options[1]:
+                # What one side says at once was compared as an option of the other.
+                return
+        yield from self._values(old, new, path)
+        yield from self._bounds(old, new, path)
+        yield from self._object(old, new, path, depth)
+        yield from self._array(old, new, path, depth)
+        yield from self._all_of(old, new, path, depth)
+        for key in _WHOLE:
+            if not _same(old.get(key), new.get(key)):
+                yield Shift(path, "changed", f"has another {key}")
+
+    # What people read
+
+    def _words(self, old: Schema, new: Schema, path: str) -> Iterator[Shift]:
+        if not _same(old.get(UNREADABLE), new.get(UNREADABLE)):
+            yield Shift(path, "changed", "has a schema that cannot be gone through, and is another")
+            return
+        changed = [key for key in _WORDS if not _same(old.get(key), new.get(key))]
+        changed += [key for key in {**old, **new} if key.startswith("x-") and not _same(old.get(key), new.get(key))]
+        if changed:
+            yield Shift(path, "words", f"has another {' and '.join(changed)}")
+        if not _same(old.get("default"), new.get("default")):
+            now = f"is {_json(new['default'])} by default now" if "default" in new else "has no default any more"
+            yield Shift(path, "default", now)
+
+    # Which values
+
+    def _values(self, old: Schema, new: Schema, path: str) -> Iterator[Shift]:
+        before, after = _choices(old), _choices(new)
+        if before is not None and after is not None:
+            gone = [value for value in before if value not in after]
+            come = [value for value in after if value not in before]
+            if gone:
+                yield Shift(path, "narrower", f"can no longer be {', '.join(gone)}")
+            if come:
+                yield Shift(path, "wider", f"can also be {', '.join(come)}")
+            return
+        if after is not None:
+            yield Shift(path, "narrower" if _kept(new, old) else "changed", f"can only be {', '.join(after)}")
+        elif before is not None:
+            yield Shift(path, "wider" if _kept(old, new) else "changed", "is no longer one of a few values")
+        else:
+            yield from self._types(old, new, path)
+
+    def _types(self, old: Schema, new: Schema, path: str) -> Iterator[Shift]:
+        before, after = _types(old), _types(new)
+        if before == after:
+            return
+        said = f"is {_type_words(new)} now, and was {_type_words(old)}"
+        effect: Effect = "wider" if before <= after else "narrower" if after <= before else "changed"
+        yield Shift(path, effect, said)
+
+    def _bounds(self, old: Schema, new: Schema, path: str) -> Iterator[Shift]:
+        for keys, sign in ((_LEAST, 1), (_MOST, -1)):
+            for key in keys:
+                effect = _moved(old.get(key), new.get(key), sign)
+                if effect is not None:
+                    now = f"has {key} {_json(new[key])} now" if key in new else f"has no {key} any more"
+                    yield Shift(path, effect, now)
+        for key in _SHAPES:
+            if not _same(old.get(key), new.get(key)):
+                effect = "narrower" if key not in old else "wider" if key not in new else "changed"
+                now = f"has the {key} {_json(new[key])} now" if key in new else f"has no {key} any more"
+                yield Shift(path, effect, now)
+        if bool(old.get("uniqueItems")) != bool(new.get("uniqueItems")):
+            effect = "narrower" if new.get("uniqueItems") else "wider"
+            yield Shift(path, effect, "must not repeat itself" if new.get("uniqueItems") else "may repeat itself")
+        if not _same(old.get("multipleOf"), new.get("multipleOf")):
+            yield Shift(path, _multiple(old.get("multipleOf"), new.get("multipleOf")), "goes in other steps")
+
+    # Inside
+
+    def _object(self, old: Schema, new: Schema, path: str, depth: int) -> Iterator[Shift]:
+        before, after = properties_of(old), properties_of(new)
+        needed = required_of(old), required_of(new)
+        for name in before:
+            if name not in after:
+                yield Shift(_inside(path, name), "removed", "was removed")
+        for name in after:
+            if name not in before:
+                effect: Effect = "added required" if name in needed[1] else "added"
+                yield Shift(_inside(path, name), effect, f"is new: {schemas.words(after[name], self._new)}")
+        for name in dict.fromkeys([*before, *needed[0], *needed[1]]):
+            if (name in after or name not in before) and (name in before or name not in after):
+                yield from self._need(name, needed, path)
+            if name in before and name in after:
+                yield from self._schema(before[name], after[name], _inside(path, name), depth - 1)
+        yield from self._rest(old.get("additionalProperties", True), new.get("additionalProperties", True), path, depth)
+
+    def _need(self, name: str, needed: tuple[list[str], list[str]], path: str) -> Iterator[Shift]:
+        if name in needed[1] and name not in needed[0]:
+            yield Shift(_inside(path, name), "narrower", "is required now")
+        elif name in needed[0] and name not in needed[1]:
+            yield Shift(_inside(path, name), "wider", "is optional now")
+
+    def _rest(self, old: Any, new: Any, path: str, depth: int) -> Iterator[Shift]:
+        """The properties that have no name in the schema."""
+        old, new = (True if one == {} else one for one in (old, new))
+        if old == new:
+            return
+        if new is False:
+            yield Shift(path, "closed", "takes no other members any more")
+        elif old is False:
+            yield Shift(path, "open", "takes other members too")
+        elif old is True:
+            yield Shift(_inside(path, "*"), "narrower", f"can only be {schemas.words(new, self._new)}")
+        elif new is True:
+            yield Shift(_inside(path, "*"), "wider", "can be anything")
+        else:
+            yield from self._schema(old, new, _inside(path, "*"), depth - 1)
+
+    def _array(self, old: Schema, new: Schema, path: str, depth: int) -> Iterator[Shift]:
+        first = [one if isinstance(one, list) else [] for one in (old.get("prefixItems"), new.get("prefixItems"))]
+        if len(first[0]) != len(first[1]):
+            yield Shift(path, "changed", f"has {len(first[1])} places of its own now, and had {len(first[0])}")
+        for at, (before, after) in enumerate(zip(*first, strict=False)):
+            yield from self._schema(before, after, f"{path}[{at}]", depth - 1)
+        items = old.get("items", True), new.get("items", True)
+        if not _same(*items) or isinstance(items[0], dict):
+            yield from self._schema(*items, f"{path}[]", depth - 1)
+
+    def _all_of(self, old: Schema, new: Schema, path: str, depth: int) -> Iterator[Shift]:
+        before, after = (one if isinstance(one, list) else [] for one in (old.get("allOf"), new.get("allOf")))
+        for one, other in zip(before, after, strict=False):
+            yield from self._schema(one, other, path, depth - 1)
+        if len(after) > len(before):
+            yield Shift(path, "narrower", "has to satisfy more than before")
+        elif len(after) < len(before):
+            yield Shift(path, "wider", "has to satisfy less than before")
+
+    # Alternatives
+
+    def _options(self, old: Schema, new: Schema, path: str, depth: int) -> Iterator[Shift]:
+        """Every alternative of before has to fit into one of now, and the other way round."""
+        before, after = _alternatives(old), _alternatives(new)
+        if len(before) > MOST_OPTIONS or len(after) > MOST_OPTIONS:
+            yield Shift(path, "changed", "has too many alternatives to be compared")
+            return
+        gone = [one for one in before if not self._has_room(one, after, path, depth, _BAD)]
+        come = [one for one in after if not self._has_room(one, before, path, depth, _GOOD, turned=True)]
+        if len(gone) == len(come) == 1:
+            yield from self._schema(gone[0], come[0], path, depth - 1)
+            return
+        if gone:
+            yield Shift(path, "narrower", f"can no longer be {self._listed(gone, self._old)}")
+        if come:
+            yield Shift(path, "wider", f"can also be {self._listed(come, self._new)}")
+
+    def _has_room(
+        self, one: Any, others: list[Any], path: str, depth: int, spoilt_by: tuple[str, ...], *, turned: bool = False
+    ) -> bool:
+        for other in others:
+            pair = (other, one) if turned else (one, other)
+            found = list(self._schema(*pair, path, depth - 1))
+            if not any(shift.effect in spoilt_by for shift in found):
+                return True
+        return False
+
+    def _listed(self, options: list[Any], root: Schema) -> str:
+        return ", ".join(dict.fromkeys(schemas.words(one, root) for one in options))
+
+
+# The parts of it
+
+
+def _plain(schema: Any) -> Schema:
+    """`true` accepts everything, and `false` nothing."""
+    return schema if isinstance(schema, dict) else {"not": {}} if schema is False else {}
+
+
+def _without_options(schema: Schema) -> Schema:
+    return {key: value for key, value in schema.items() if key not in ("anyOf", "oneOf")}
+
+
+def _alternatives(schema: Schema) -> list[Any]:
+    found = options_of(schema)
+    if found:
+        return found
+    bare, kinds = _without_words(schema), types_of(schema)
+    return [{**bare, "type": kind} for kind in kinds] if len(kinds) > 1 else [bare]
+
+
+def _without_words(schema: Schema) -> Schema:
+    return {key: value for key, value in schema.items() if key not in (*_WORDS, "default")}
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, ensure_ascii=False)
+
+
+def _same(one: Any, other: Any) -> bool:
+    """As JSON: 1 and true are not the same."""
+    return one is other or _json(one) == _json(other)
+
+
+def _joined(path: str, rest: str) -> str:
+    return f"{path}{rest}" if not rest or rest.startswith("[") else _inside(path, rest)
+
+
+def _inside(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def _choices(schema: Schema) -> list[str] | None:
+    """The values that a schema names, as JSON; None if it names none."""
+    if "const" in schema:
+        return [_json(schema["const"])]
+    found = schema.get("enum")
+    return [_json(value) for value in found] if isinstance(found, list) else None
+
+
+def _kept(named: Schema, open_one: Schema) -> bool:
+    """Whether all values that one side names have a type that the other takes."""
+    kinds = {_kind(json.loads(value)) for value in _choices(named) or ()}
+    return kinds <= _types(open_one)
+
+
+_KINDS = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
+
+
+def _kind(value: Any) -> str:
+    return _KINDS.get(type(value), "null")
+
+
+def _types(schema: Schema) -> set[str]:
+    found = set(types_of(schema)) or set(schemas.TYPES)
+    return found | {"integer"} if "number" in found else found
+
+
+def _type_words(schema: Schema) -> str:
+    return " or ".join(types_of(schema)) or "anything"
+
+
+def _moved(old: Any, new: Any, sign: int) -> Effect | None:
+    """A bound that has come, gone or moved; `sign` is 1 for the least, -1 for the most."""
+    before, after = (one if type(one) in (int, float) else None for one in (old, new))
+    if before == after:
+        return None
+    if after is None:
+        return "wider"
+    return "narrower" if before is None or (after - before) * sign > 0 else "wider"
+
+
+def _multiple(old: Any, new: Any) -> Effect:
+    if new is None:
+        return "wider"
+    if old is None:
+        return "narrower"
+    if type(old) is int and type(new) is int and old > 0 and new > 0:
+        return "narrower" if new % old == 0 else "wider" if old % new == 0 else "changed"
+    return "changed"

@@ -1,0 +1,346 @@
+"""What is wrong with the arguments of a call, in words that a language model can act on.
+
+Nothing here runs unless decoding has failed. The caller may be hostile, so the work is bounded: a number of steps
+through the value, a number of problems, a length for everything that is quoted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from portico.schema import Schema
+from portico.schema.decode import Refusal
+from portico.schema.describe import SIMPLE
+from portico.schema.explain import described, listed, quoted, received
+
+MOST_PROBLEMS = 20
+MOST_STEPS = 50_000
+LONGEST_NAME = 64
+MOST_NAMES = 200
+
+KINDS = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
+FORMATS = {body["format"]: tp for tp, body in SIMPLE.items() if "format" in body}
+
+
+class Problem(Struct, frozen=True, omit_defaults=True):
+    """One thing that is wrong. `path` says where, from `arguments` down."""
+
+    path: str
+    expected: str
+    received: str
+    message: str
+    suggestion: str = ""
+
+
+class ArgumentError(Exception):
+    """The arguments do not fit the parameters. Its text is written for the model that sent them."""
+
+    def __init__(self, problems: list[Problem]) -> None:
+        super().__init__(problems)
+        self.problems = problems
+
+    def __str__(self) -> str:
+        return "\n".join(problem.message for problem in self.problems)
+
+
+def kind_of(value: Any) -> str:
+    """The JSON type of a decoded value."""
+    return KINDS.get(type(value), "null")
+
+
+def child(path: str, name: str | int) -> str:
+    if isinstance(name, int):
+        return f"{path}[{name}]"
+    return f"{path}.{name}" if name.isidentifier() and len(name) <= LONGEST_NAME else f"{path}[{quoted(name)}]"
+
+
+def whole(message: str, *, expected: str, received: str) -> Problem:
+    """A problem with the arguments as such."""
+    return Problem("arguments", expected, received, message)
+
+
+class Inspector:
+    """Holds a value against the schema of a signature. Made for one failed call."""
+
+    def __init__(self, schema: Schema) -> None:
+        self.schema = schema
+        self.defs: dict[str, Schema] = schema.get("$defs", {})
+        self.steps = MOST_STEPS
+
+    # Repairing: what models get wrong most is to send JSON inside a string.
+
+    def repaired(self, value: Any, schema: Schema) -> Any:
+        """The value, with strings decoded where the schema wants something else than a string."""
+        self.steps -= 1
+        if self.steps < 0:
+            return value
+        if isinstance(value, str):
+            value = self._unwrapped(value, schema)
+        kind = kind_of(value)
+        if kind == "number" and value.is_integer() and not self.takes(schema, "number"):
+            return int(value) if self.takes(schema, "integer") else value
+        if kind not in ("array", "object"):
+            return value
+        fitting = [option for option in self.options(schema) if self.takes(option, kind)]
+        if len(fitting) != 1:
+            return value
+        if kind == "array":
+            return [self.repaired(item, self.item(fitting[0], at)) for at, item in enumerate(value)]
+        return {name: self.repaired(item, self.property(fitting[0], name)) for name, item in value.items()}
+
+    def _unwrapped(self, text: str, schema: Schema) -> Any:
+        if self.takes(schema, "string"):
+            return text
+        try:
+            value = msgspec.json.decode(text)
+        except (ValueError, RecursionError):
+            return text
+        kind = kind_of(value)
+        integral = kind == "number" and value.is_integer() and self.takes(schema, "integer")
+        return value if integral or self.takes(schema, kind) else text
+
+    # Reading the schema.
+
+    def resolved(self, schema: Schema) -> Schema:
+        while "$ref" in schema:
+            schema = self.defs.get(schema["$ref"].rpartition("/")[2], {})
+        return schema
+
+    def options(self, schema: Schema) -> list[Schema]:
+        schema = self.resolved(schema)
+        members = schema.get("anyOf") or schema.get("oneOf")
+        return [option for member in members for option in self.options(member)] if members else [schema]
+
+    def takes(self, schema: Schema, kind: str) -> bool:
+        """Whether some value of this JSON type could be accepted."""
+        return any(_takes(option, kind) for option in self.options(schema))
+
+    def property(self, schema: Schema, name: str) -> Schema:
+        rest = schema.get("additionalProperties")
+        found = schema.get("properties", {}).get(name, rest)
+        return found if isinstance(found, dict) else {}
+
+    def item(self, schema: Schema, at: int) -> Schema:
+        first = schema.get("prefixItems", [])
+        found = first[at] if at < len(first) else schema.get("items")
+        return found if isinstance(found, dict) else {}
+
+    # Finding what is wrong.
+
+    def problems(self, value: Any, schema: Schema, path: str) -> Iterator[Problem]:
+        self.steps -= 1
+        if self.steps < 0:
+            return
+        options = self.options(schema)
+        fitting = [option for option in options if _fits(option, value)]
+        if not fitting:
+            yield self.invalid(value, schema, path)
+            return
+        if kind_of(value) not in ("array", "object"):
+            return
+        found = [list(islice(self.inside(value, option, path), MOST_PROBLEMS)) for option in fitting]
+        # Of several shapes the nearest is explained: the one with the fewest problems.
+        yield from min(found, key=len)
+
+    def inside(self, value: Any, schema: Schema, path: str) -> Iterator[Problem]:
+        if isinstance(value, list):
+            for at, item in enumerate(value):
+                yield from self.problems(item, self.item(schema, at), child(path, at))
+            return
+        known = schema.get("properties", {})
+        for name, item in value.items():
+            if name in known or schema.get("additionalProperties") is not False:
+                yield from self.problems(item, self.property(schema, name), child(path, name))
+            else:
+                yield unknown(name, item, list(known), path)
+            if not _fits_key(self.resolved(schema.get("propertyNames", {})), name):
+                keys = self.words({"type": "string", **schema["propertyNames"]})
+                yield _problem(child(path, name), f"{keys} as its key", f"the key {quoted(name)}")
+        for name in schema.get("required", ()):
+            if name not in value:
+                yield self.missing(name, self.property(schema, name), path)
+
+    def invalid(self, value: Any, schema: Schema, path: str) -> Problem:
+        choices = [choice for option in self.options(schema) for choice in _values(option) if isinstance(choice, str)]
+        near = did_you_mean(value, choices) if isinstance(value, str) else ""
+        return _problem(path, self.words(schema), received(value), near)
+
+    def missing(self, name: str, schema: Schema, path: str) -> Problem:
+        expected = self.words(schema)
+        said = schema.get("description") or self.resolved(schema).get("description", "")
+        meaning = f" ({_first_line(said)})" if said else ""
+        where = child(path, name)
+        message = f"Missing argument '{_argument(where)}': expected {expected}{meaning}."
+        return Problem(where, expected, "nothing", message)
+
+    def words(self, schema: Schema) -> str:
+        return described([self.resolved(option) for option in self.options(schema)], self.resolved)
+
+
+def unknown(name: str, value: Any, known: list[str], path: str) -> Problem:
+    near = did_you_mean(name, known)
+    inside = "" if path == "arguments" else f" in '{_argument(path)}'"
+    message = f"Unknown argument {quoted(name, chr(39))}{inside}."
+    if near:
+        message += f" D{near[1:]}"
+    message += f" Accepted: {listed(known)}." if known else " None is accepted."
+    expected = f"one of {listed(known)}" if known else "no argument"
+    return Problem(child(path, name), expected, received(value), message, near)
+
+
+def refused(error: BaseException, schema: Schema, value: Any, inspector: Inspector, path: str) -> list[Problem]:
+    """Problems that the schema does not show: a class of the author, or pydantic, said no while being made."""
+    where, cause = _origin(error, path)
+    if speaks_for_itself(error):
+        return _from_pydantic(cause, where)
+    authored = isinstance(cause, ValueError) and not isinstance(cause, msgspec.MsgspecError)
+    if authored and not type(cause).__module__.startswith("pydantic"):
+        words = _first_line(str(cause))
+        return [Problem(where, words, received(value), f"Invalid argument '{_argument(where)}': {words}.")]
+    return [_problem(where, inspector.words(schema), received(value))]
+
+
+def speaks_for_itself(error: BaseException) -> bool:
+    """Whether pydantic has said what is wrong. A hostile value makes it say more than anyone wants to unpack."""
+    cause: Any = _origin(error, "")[1]
+    return type(cause).__module__.startswith("pydantic") and cause.error_count() <= MOST_NAMES
+
+
+def _origin(error: BaseException, path: str) -> tuple[str, BaseException]:
+    """Where the first error was raised, and that error. Every layer of decoding adds its part of the path."""
+    while True:
+        text = str(error)
+        if isinstance(error, msgspec.ValidationError) and text.endswith("`") and "`$" in text:
+            path += text.rpartition("`$")[2][:-1]
+        if error.__cause__ is None or not isinstance(error, msgspec.ValidationError | Refusal):
+            return path, error
+        error = error.__cause__
+
+
+def _from_pydantic(error: Any, path: str) -> list[Problem]:
+    problems = []
+    for detail in islice(error.errors(include_url=False, include_context=False), MOST_PROBLEMS):
+        where = path
+        for step in detail["loc"]:
+            where = child(where, step)
+        # "Input should be a valid integer, unable to parse …" → "a valid integer"
+        words = _first_line(detail["msg"]).partition(", unable to")[0]
+        words = words.removeprefix("Value error, ").removeprefix("Assertion failed, ")
+        if detail["type"] == "missing":
+            message = f"Missing argument '{_argument(where)}'."
+            problems.append(Problem(where, "a value", "nothing", message))
+        elif words.startswith("Input should be "):
+            problems.append(_problem(where, words.removeprefix("Input should be "), received(detail["input"])))
+        else:
+            message = f"Invalid argument '{_argument(where)}': {words}."
+            problems.append(Problem(where, words, received(detail["input"]), message))
+    return problems
+
+
+def nearest(name: str, known: Iterable[str], most: int = 1) -> list[str]:
+    """Names that somebody who wrote this one may have meant. Comparing takes time, so both sides have a bound."""
+    # Only ever needed to explain a mistake, so it is not imported before there is one.
+    from difflib import get_close_matches
+
+    if len(name) > LONGEST_NAME:
+        return []
+    candidates = [other for other in islice(known, MOST_NAMES) if len(other) <= LONGEST_NAME]
+    return get_close_matches(name, candidates, n=most)
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    close = nearest(name, known)
+    return f"did you mean '{close[0]}'?" if close else ""
+
+
+def _problem(path: str, expected: str, got: str, suggestion: str = "") -> Problem:
+    subject = "arguments" if path == "arguments" else f"argument '{_argument(path)}'"
+    message = f"Invalid {subject}: expected {expected}, received {got}."
+    if suggestion:
+        message += f" D{suggestion[1:]}"
+    return Problem(path, expected, got, message, suggestion)
+
+
+def _argument(path: str) -> str:
+    return path.removeprefix("arguments").removeprefix(".")
+
+
+def _first_line(text: str) -> str:
+    line = text.strip().partition("\n")[0].rstrip(".")
+    return line if len(line) <= 200 else f"{line[:200]}…"
+
+
+def _values(schema: Schema) -> list[Any]:
+    return [schema["const"]] if "const" in schema else list(schema.get("enum", ()))
+
+
+def _takes(schema: Schema, kind: str) -> bool:
+    if values := _values(schema):
+        return any(kind_of(value) == kind for value in values)
+    wanted = schema.get("type", kind)
+    wanted = wanted if isinstance(wanted, list) else [wanted]
+    return kind in wanted or (kind == "integer" and "number" in wanted)
+
+
+def _fits(schema: Schema, value: Any) -> bool:
+    """Whether a value fits, leaving aside what is inside it."""
+    kind = kind_of(value)
+    if not _takes(schema, kind):
+        return False
+    if values := _values(schema):
+        return any(type(choice) is type(value) and choice == value for choice in values)
+    if kind in ("integer", "number"):
+        return _fits_bounds(schema, value)
+    if kind == "string":
+        return _fits_size(schema, "Length", len(value)) and _fits_text(schema, value)
+    if kind == "array":
+        return _fits_size(schema, "Items", len(value))
+    return kind != "object" or _fits_size(schema, "Properties", len(value))
+
+
+def _fits_bounds(schema: Schema, value: float) -> bool:
+    if value < schema.get("minimum", value) or value > schema.get("maximum", value):
+        return False
+    if "exclusiveMinimum" in schema and value <= schema["exclusiveMinimum"]:
+        return False
+    if "exclusiveMaximum" in schema and value >= schema["exclusiveMaximum"]:
+        return False
+    step: float | None = schema.get("multipleOf")
+    try:
+        return step is None or value % step == 0
+    except OverflowError:
+        return False  # An integer of hundreds of digits, and a step that is a float.
+
+
+def _fits_size(schema: Schema, word: str, size: int) -> bool:
+    return bool(schema.get(f"min{word}", 0) <= size <= schema.get(f"max{word}", size))
+
+
+def _fits_text(schema: Schema, value: str) -> bool:
+    if "pattern" in schema and not _matches(schema["pattern"], value):
+        return False
+    wanted = bytes if schema.get("contentEncoding") == "base64" else FORMATS.get(schema.get("format", ""))
+    if wanted is None:
+        return True
+    try:
+        msgspec.convert(value, wanted)
+    except ValueError:
+        return False
+    return True
+
+
+def _matches(pattern: str, value: str) -> bool:
+    try:
+        return re.search(pattern, value) is not None
+    except re.error:
+        return True  # pydantic's patterns are Rust's; it will have checked them itself.
+
+
+def _fits_key(schema: Schema, name: str) -> bool:
+    return not schema or _fits({"type": "string", **schema}, name)

@@ -1,0 +1,84 @@
+"""Tools whose schema was written by somebody else: passed on verbatim, and held against the arguments as it is."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from itertools import islice
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct
+
+from portico.schema.docstrings import parse_docstring
+from portico.schema.problems import MOST_PROBLEMS, ArgumentError, Problem, child, whole
+from portico.schema.validators import Validator, compiled
+from portico.server.signature import signature_of
+from portico.wire.errors import UsageError
+
+
+class ForeignSignature(Struct, frozen=True, kw_only=True):
+    """The function takes the arguments as one dict, and the Context if it wants it."""
+
+    input_schema: dict[str, Any]
+    output_schema: dict[str, Any] | None
+    returns: Any
+    summary: str
+    context: str | None
+    validator: Validator
+    context_first: bool
+
+    def bind(self, arguments: bytes | Raw, context: object) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        try:
+            value = msgspec.json.decode(arguments) if arguments else {}
+        except (ValueError, RecursionError):
+            problem = whole("Invalid arguments: malformed JSON.", expected="a JSON object", received="malformed JSON")
+            raise ArgumentError([problem]) from None
+        value = {} if value is None else value
+        if not self.validator.is_valid(value):
+            raise ArgumentError([_problem(error) for error in self._errors(value)])
+        if self.context is None:
+            return (value,), {}
+        return ((context, value) if self.context_first else (value, context)), {}
+
+    def _errors(self, value: Any) -> list[Any]:
+        return list(islice(self.validator.iter_errors(value), MOST_PROBLEMS))
+
+
+def _problem(error: Any) -> Problem:
+    path = "arguments"
+    for step in error.instance_path:
+        path = child(path, step)
+    message = error.message if len(error.message) <= 300 else f"{error.message[:300]}…"
+    return Problem(path, "what the tool's schema says", "something else", f"Invalid {path}: {message}.")
+
+
+def foreign_signature(
+    fn: Callable[..., Any], schema: dict[str, Any], *, context_type: type, without_output: tuple[type, ...] = ()
+) -> ForeignSignature:
+    """Read a function that goes with a schema of its own. References into the network are never followed."""
+    if schema.get("type") != "object":
+        raise UsageError('a tool\'s input_schema has "type": "object" at its root')
+    own = signature_of(fn, context_type=context_type, without_output=without_output)
+    names = [name for name in inspect.signature(fn).parameters if name != own.context]
+    if len(names) != 1:
+        raise UsageError(f"a function with an input_schema takes one dict (and the context), not {', '.join(names)}")
+    return ForeignSignature(
+        input_schema=schema,
+        output_schema=own.output_schema,
+        returns=own.returns,
+        summary=parse_docstring(inspect.getdoc(fn)).summary,
+        context=own.context,
+        validator=_validator(schema),
+        context_first=own.place == 0,
+    )
+
+
+def _validator(schema: dict[str, Any]) -> Validator:
+    try:
+        found = compiled(schema)
+    except ValueError as failure:
+        raise UsageError(f"this input_schema cannot be used: {failure}") from None
+    if found is None:
+        raise UsageError("input_schema needs the package jsonschema-rs: install portico[schema]")
+    return found

@@ -1,0 +1,169 @@
+"""What speaks for a memory, as numbers: the second of two looks. Each has a name, and a weight in `weights.py`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable
+
+from msgspec import Struct
+
+from portico.services.memory.search import positions
+from portico.services.memory.search.ids import ASSISTANT, NOTE, PERSON, USER
+from portico.services.memory.search.matching import UNIT, Matches, total
+from portico.services.memory.search.question import Question
+from portico.services.memory.search.text_flags import (
+    AFTER_QUESTION,
+    NAMES,
+    NUMBER,
+    QUESTION,
+    REPLIES,
+    SPEAKS_OF_SELF,
+    SPEAKS_TO_OTHER,
+    STANDING,
+    TIME,
+)
+
+FEATURES = (
+    "words",             # how much its words say of the question: BM25
+    "head",              # the share of the question's words that are near its beginning
+    "around",            # the share of the question, by rarity, that it and two neighbours on each side have
+    "further_around",    # the same near the beginnings, of four on each side
+    "before",            # the words of the one before it
+    "after",             # …after it
+    "before_two",        # …two before it, which is by the same author where two talk
+    "thread_best",       # the words of the best in its thread
+    "thread_share",      # the share of the question that its thread has
+    "named",             # by whom the question is about
+    "named_head",        # `head`, of those
+    "in_company",        # by another one than the named, where the named is known
+    "substance",         # how many words it has
+    "broad_substance",   # the same, for a broad question
+    "asks",
+    "answers",           # the one before it asks
+    "opens",             # the first of its thread
+    "replies",           # begins as an answer: yes, thanks, hmm
+    "to_other",          # says you
+    "of_self",           # says I
+    "names",             # has names in it
+    "number",
+    "time",
+    "when_time",         # says when, and the question wants to know
+    "standing",          # a wish for all time, and the question wants something done
+    "at_all",            # always one: what the others are for the usual memory of its kind, taken off again
+)  # fmt: skip
+
+
+class Candidate(Struct, frozen=True):
+    """A memory that may be an answer."""
+
+    seat: int
+    memory: str
+    author: int | None
+    kind: int
+    substance: int
+    marks: int
+
+
+class Named(Struct, frozen=True):
+    """Whom the question names, of those who have written something."""
+
+    authors: Collection[int]
+    scopes: Collection[int]
+
+
+def measure(
+    question: Question, matches: Matches, named: Named, candidates: Iterable[Candidate]
+) -> list[tuple[float, ...]]:
+    """The features of each candidate, in the order of FEATURES. A search spends most of its time here: one loop."""
+    get, shift = matches.by_seat.get, matches.shift
+    thread_best, thread_all = matches.thread_best.get, matches.thread_all.get
+    shares = _Shares(matches)
+    heads, words_by_rarity, heads_by_rarity = shares.heads, shares.words_by_rarity, shares.heads_by_rarity
+    about = ASSISTANT if question.of_assistant else USER
+    found = []
+    for one in candidates:
+        seat = one.seat
+        # What its words have of the question, and those of its neighbours.
+        own, before, after, before_two = get(seat, 0), get(seat - 1, 0), get(seat + 1, 0), get(seat - 2, 0)
+        around = own | before | after | before_two | get(seat + 2, 0)
+        further = around | get(seat - 3, 0) | get(seat + 3, 0) | get(seat - 4, 0) | get(seat + 4, 0)
+        thread = positions.thread_of(seat)
+        head = heads(own)
+        is_named = one.kind == about if one.kind > PERSON else one.author in named.authors
+        found.append(
+            (
+                (own >> shift) / UNIT,
+                head,
+                words_by_rarity(around),
+                heads_by_rarity(further),
+                (before >> shift) / UNIT,
+                (after >> shift) / UNIT,
+                (before_two >> shift) / UNIT,
+                (thread_best(thread, 0) >> shift) / UNIT,
+                words_by_rarity(thread_all(thread, 0)),
+                is_named,
+                head if is_named else 0.0,
+                one.kind == PERSON and not is_named and positions.scope_of(seat) in named.scopes,
+                *_kind(one, question),
+            )
+        )
+    return found
+
+
+def _kind(one: Candidate, question: Question) -> tuple[float, ...]:
+    """How it is said. Whether something is so is a number here: one, or nothing."""
+    marks, kind = one.marks, one.kind
+    substance = math.log(1 + one.substance)
+    return (
+        substance,
+        substance if question.broad else 0.0,
+        marks & QUESTION != 0,
+        marks & AFTER_QUESTION != 0,
+        kind != NOTE and positions.place_of(one.seat) == 0,
+        marks & REPLIES != 0,
+        marks & SPEAKS_TO_OTHER != 0,
+        marks & SPEAKS_OF_SELF != 0,
+        marks & NAMES != 0,
+        marks & NUMBER != 0,
+        marks & TIME != 0,
+        question.when and marks & TIME != 0,
+        question.request and kind != ASSISTANT and marks & STANDING != 0,
+        1.0,
+    )
+
+
+class _Shares:
+    """Which share of the question a set of its terms is. A set is a mask of bits, and few different ones are met."""
+
+    def __init__(self, matches: Matches) -> None:
+        terms, order = matches.terms, matches.order
+        self._bits, self._shift = matches.bits, matches.head_shift
+        # Words that no memory has count as well: a question half of which is unknown is half answered.
+        unknown = sum(share for term, share in terms.items() if term not in order)
+        shares = [terms[term] for term in order]
+        everything = (sum(shares) + unknown) or 1.0
+        self._shares = [share / everything for share in shares]
+        rarities = [share * rarity for share, rarity in zip(shares, matches.rarity, strict=True)]
+        everything = (sum(rarities) + unknown * math.log(2 + 2 * matches.memories)) or 1.0
+        self._rarities = [rarity / everything for rarity in rarities]
+        self._known: dict[int, float] = {}
+        self._known_by_rarity: dict[int, float] = {}
+
+    def heads(self, value: int) -> float:
+        mask = value >> self._shift & self._bits
+        found = self._known.get(mask)
+        if found is None:
+            found = self._known[mask] = total(self._shares, mask)
+        return found
+
+    def words_by_rarity(self, value: int) -> float:
+        return self._by_rarity(value & self._bits)
+
+    def heads_by_rarity(self, value: int) -> float:
+        return self._by_rarity(value >> self._shift & self._bits)
+
+    def _by_rarity(self, mask: int) -> float:
+        found = self._known_by_rarity.get(mask)
+        if found is None:
+            found = self._known_by_rarity[mask] = total(self._rarities, mask)
+        return found

@@ -1,0 +1,124 @@
+"""Who gives out numbers: to scopes, threads, authors, and to each memory its seat."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from portico.services.memory.errors import Invalid
+from portico.services.memory.search import positions
+from portico.services.memory.search.text_flags import QUESTION
+from portico.services.memory.search.words import words
+from portico.store.transaction import Transaction
+
+# What kind of memory it is: of nobody and alone, of nobody in a thread, or by whom. What is absent keeps a seat, but
+# it is not in the index.
+NOTE, LINE, PERSON, USER, ASSISTANT = range(5)
+ABSENT = -1
+KINDS = {"person": PERSON, "user": USER, "assistant": ASSISTANT}
+
+Place = tuple[str, str, str]
+
+
+class Desk:
+    """It remembers what it gave out for as long as one lot of memories is indexed. `expected` is how many of these each
+    scope will get."""
+
+    def __init__(self, tx: Transaction, expected: Mapping[Place, int]) -> None:
+        self._tx = tx
+        self._expected = expected
+        self._scopes: dict[Place, int] = {}
+        # Of each scope, the next thread that nobody has.
+        self._free: dict[int, int] = {}
+        # Of each thread by name: its number, its next place, and whether the last one in it asks something.
+        self._threads: dict[tuple[int, str], tuple[int, int, bool]] = {}
+        self._authors: dict[tuple[int, str], int] = {}
+
+    def scope(self, place: Place) -> int:
+        """Its number. At the first time, all that will be needed of it is set aside, in one statement."""
+        known = self._scopes.get(place)
+        if known is not None:
+            return known
+        count = self._expected[place]
+        values = {"domain": place[0], "namespace": place[1], "project": place[2], "count": count}
+        found = self._tx.maybe(
+            tuple[int, int],
+            "update memory_scope set memories = memories + :count, threads = threads + :count "
+            "where domain = :domain and namespace = :namespace and project = :project returning number, threads",
+            values,
+        )
+        # Not one statement for both: PostgreSQL would use up a number each time, and there are not so many.
+        number, threads = found or self._tx.one(
+            tuple[int, int],
+            "insert into memory_scope (domain, namespace, project, memories, threads) "
+            "values (:domain, :namespace, :project, :count, :count) returning number, threads",
+            values,
+        )
+        if number >= positions.MOST_SCOPES or threads >= positions.MOST_THREADS:
+            raise Invalid(f"{'/'.join(place)} has no room in the index of this store any more.")
+        self._scopes[place] = number
+        self._free[number] = threads - count
+        return number
+
+    def seat(self, scope: int, thread: str | None, known: int | None, asks: bool) -> tuple[int, bool]:
+        """Its seat, and whether whoever sits before it asks something. `known` is where it sat before."""
+        if known is not None and positions.scope_of(known) == scope and self._name_of(known) == thread:
+            # Who sits behind it sat down after it.
+            return known, self._asks(known - 1)
+        if thread is None:
+            return positions.seat(scope, self._new(scope), 0), False
+        number, place, asked = self._threads.get((scope, thread)) or self._end_of(scope, thread)
+        if place == positions.PLACES:
+            number, place, asked = self._open(scope, thread), 0, False
+        self._threads[scope, thread] = (number, place + 1, asks)
+        return positions.seat(scope, number, place), asked
+
+    def author(self, scope: int, name: str, *, named: bool) -> int:
+        """`named` is for people: “the user” in a question is not a name."""
+        key = (scope, name)
+        number = self._authors.get(key)
+        if number is None:
+            number = self._tx.maybe(int, "select number from memory_author where scope = ? and name = ?", key)
+        if number is None:
+            number = self._tx.one(int, "insert into memory_author (scope, name) values (?, ?) returning number", key)
+            called = list(dict.fromkeys(words(name.lower()))) if named else []
+            self._tx.many(
+                "insert into memory_author_word (word, scope, author, words) values (?, ?, ?, ?) "
+                "on conflict (word, scope, author) do nothing",
+                [(word, scope, number, len(called)) for word in called],
+            )
+        self._authors[key] = number
+        return number
+
+    def _end_of(self, scope: int, name: str) -> tuple[int, int, bool]:
+        """The thread, its next free place, and whether the last one asks something."""
+        # Whoever speaks in a thread waits for those who do so at the same time. The sign keeps SQLite from going
+        # through all threads of the scope in the order of their numbers: hardly any name has more than one.
+        sql = "select number from memory_thread where scope = ? and name = ? order by +number desc limit 1 for update"
+        thread = self._tx.maybe(int, sql, (scope, name))
+        if thread is None:
+            return self._open(scope, name), 0, False
+        first = positions.seat(scope, thread, 0)
+        last = self._tx.maybe(
+            tuple[int, int],
+            "select seat, marks from memory_seat where seat >= ? and seat < ? order by seat desc limit 1",
+            (first, first + positions.PLACES),
+        )
+        return (thread, 0, False) if last is None else (thread, last[0] - first + 1, bool(last[1] & QUESTION))
+
+    def _open(self, scope: int, name: str) -> int:
+        number = self._new(scope)
+        self._tx.run("insert into memory_thread (scope, number, name) values (?, ?, ?)", (scope, number, name))
+        return number
+
+    def _new(self, scope: int) -> int:
+        number = self._free[scope]
+        self._free[scope] = number + 1
+        return number
+
+    def _name_of(self, seat: int) -> str | None:
+        place = (positions.scope_of(seat), positions.number_of_thread(seat))
+        return self._tx.maybe(str, "select name from memory_thread where scope = ? and number = ?", place)
+
+    def _asks(self, seat: int) -> bool:
+        marks = self._tx.maybe(int, "select marks from memory_seat where seat = ?", (seat,))
+        return marks is not None and bool(marks & QUESTION)

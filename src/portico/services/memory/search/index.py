@@ -1,0 +1,172 @@
+"""The index: what is written of a memory when it is kept, and taken out again when it is forgotten.
+
+Everything here is a function of a Transaction, so a memory and its index are written together or not at all. What is
+counted for each word is how much it says in that memory, worked out once, while it is written (`posting_weight`).
+
+Where a row is there already that should not be, it is overwritten: a damaged index must not keep anybody from
+remembering something.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Protocol
+
+from portico.services.memory.search import positions
+from portico.services.memory.search.ids import ABSENT, KINDS, LINE, NOTE, PERSON, Desk
+from portico.services.memory.search.text_flags import AFTER_QUESTION, QUESTION
+from portico.services.memory.search.words import Reading, read
+from portico.store.transaction import Transaction
+
+# Okapi BM25 with a mild correction for length, towards a text of a hundred words.
+K1, B, USUAL_LENGTH = 0.9, 0.2, 100.0
+# A weight is a whole number, so that every engine adds up to the same: 64 is one. The lowest bit says “in the head”.
+ONE = 64
+# What holds the index, those first that refer to others.
+TABLES = ("posting", "terms", "vector", "sign", "seat", "author_word", "author", "thread", "scope")
+
+Posting = tuple[str, int, int]
+# The row of a seat: seat, memory, author, kind, substance, marks.
+_Seated = tuple[int, str, int | None, int, int, int]
+
+
+class Indexed(Protocol):
+    """What the index wants to know of a memory."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def domain(self) -> str: ...
+    @property
+    def namespace(self) -> str: ...
+    @property
+    def project(self) -> str | None: ...
+    @property
+    def content(self) -> str: ...
+    @property
+    def author(self) -> str | None: ...
+    @property
+    def author_kind(self) -> str | None: ...
+    @property
+    def thread(self) -> str | None: ...
+    @property
+    def at(self) -> int: ...
+
+
+def index(tx: Transaction, memories: Sequence[Indexed], *, new: bool = False) -> None:
+    """Put memories that are in the table `memory` into the index; of a thread, in the order in which they were said.
+    One that is in it already is read anew; `new` ones have never been."""
+    sql = "select memory, seat from memory_seat where memory in :ids"
+    known = {} if new else dict(tx.all(tuple[str, int], sql, {"ids": [one.id for one in memories]}))
+    if known:
+        unindex(tx, list(known))
+    desk = Desk(tx, Counter((one.domain, one.namespace, one.project or "") for one in memories))
+    rows: list[_Seated] = []
+    terms: list[tuple[int, str]] = []
+    postings: list[Posting] = []
+    for one in memories:
+        reading = read(one.content, one.at)
+        scope = desk.scope((one.domain, one.namespace, one.project or ""))
+        seat, after_question = desk.seat(scope, one.thread, known.get(one.id), bool(reading.marks & QUESTION))
+        marks = reading.marks | (AFTER_QUESTION if after_question else 0)
+        kind = kind_of(one)
+        author = None if one.author is None else desk.author(scope, one.author, named=kind == PERSON)
+        rows.append((seat, one.id, author, kind, reading.substance, marks))
+        terms.append((seat, " ".join(reading.terms)))
+        postings += _postings(reading, seat)
+    _write(tx, rows, terms, postings)
+
+
+def unindex(tx: Transaction, ids: Sequence[str]) -> None:
+    """Take memories out of the index. They keep their seats as long as they are in the table `memory`, so that whoever
+    comes back sits where it sat."""
+    found = tx.all(
+        tuple[int, str],
+        "select memory_terms.seat, memory_terms.terms from memory_terms join memory_seat "
+        "on memory_seat.seat = memory_terms.seat where memory_seat.memory in :ids",
+        {"ids": list(ids)},
+    )
+    if not found:
+        return
+    gone = [(term, seat) for seat, terms in found for term in terms.split(" ")]
+    tx.many("delete from memory_posting where term = ? and seat = ?", sorted(gone))
+    places = {"seats": [seat for seat, _ in found]}
+    for table in ("memory_terms", "memory_vector", "memory_sign"):
+        tx.run(f"delete from {table} where seat in :seats", places)
+    tx.run(f"update memory_seat set kind = {ABSENT} where seat in :seats", places)
+    fewer = Counter(positions.scope_of(seat) for seat, _ in found)
+    tx.many(
+        "update memory_scope set memories = memories - ? where number = ?", [(n, s) for s, n in sorted(fewer.items())]
+    )
+
+
+def forget(tx: Transaction, ids: Sequence[str]) -> None:
+    """Before memories leave the table `memory`: nothing of them stays, nor of authors, threads and scopes that had only
+    these."""
+    unindex(tx, ids)
+    sql = "select seat, author from memory_seat where memory in :ids"
+    found = tx.all(tuple[int, int | None], sql, {"ids": list(ids)})
+    if not found:
+        return
+    tx.run("delete from memory_seat where memory in :ids", {"ids": list(ids)})
+    authors = list({author for _, author in found if author is not None})
+    scopes = list({positions.scope_of(seat) for seat, _ in found})
+    threads = list({positions.number_of_thread(seat) for seat, _ in found})
+    taken = "exists (select 1 from memory_seat where seat >= {0} * {1} and seat < ({0} + 1) * {1}{2})"
+    of_author = taken.format("memory_author.scope", positions.SCOPE, " and memory_seat.author = memory_author.number")
+    lonely = tx.all(
+        int, f"select number from memory_author where number in :authors and not {of_author}", {"authors": authors}
+    )
+    tx.run("delete from memory_author_word where author in :lonely", {"lonely": lonely})
+    tx.run("delete from memory_author where number in :lonely", {"lonely": lonely})
+    thread = f"(memory_thread.scope * {positions.MOST_THREADS} + memory_thread.number)"
+    tx.run(
+        "delete from memory_thread where scope in :scopes and number in :threads "
+        f"and not {taken.format(thread, positions.PLACES, '')}",
+        {"scopes": scopes, "threads": threads},
+    )
+    of_scope = taken.format("memory_scope.number", positions.SCOPE, "")
+    tx.run(f"delete from memory_scope where number in :scopes and not {of_scope}", {"scopes": scopes})
+
+
+def kind_of(one: Indexed) -> int:
+    if one.author_kind is None:
+        return NOTE if one.thread is None else LINE
+    return KINDS.get(one.author_kind, PERSON)
+
+
+def posting_weight(count: int, length: int, in_head: bool) -> int:
+    fullness = count * (K1 + 1) / (count + K1 * (1 - B + B * length / USUAL_LENGTH))
+    return round(ONE * fullness) << 1 | in_head
+
+
+def _postings(reading: Reading, seat: int) -> list[Posting]:
+    heads, length = reading.heads, reading.length
+    # Of most words there is one.
+    once = posting_weight(1, length, False), posting_weight(1, length, True)
+    return [
+        (term, seat, once[term in heads] if count == 1 else posting_weight(count, length, term in heads))
+        for term, count in reading.terms.items()
+    ]
+
+
+def _write(tx: Transaction, rows: list[_Seated], terms: list[tuple[int, str]], postings: list[Posting]) -> None:
+    tx.many(
+        "insert into memory_seat (seat, memory, author, kind, substance, marks) values (?, ?, ?, ?, ?, ?) "
+        "on conflict (memory) do update set seat = excluded.seat, author = excluded.author, kind = excluded.kind, "
+        "substance = excluded.substance, marks = excluded.marks",
+        rows,
+    )
+    tx.many(
+        "insert into memory_terms (seat, terms) values (?, ?) "
+        "on conflict (seat) do update set terms = excluded.terms, model = null",
+        terms,
+    )
+    # In the order of the index, which is the quickest way to fill it.
+    postings.sort()
+    tx.many(
+        "insert into memory_posting (term, seat, weight) values (?, ?, ?) "
+        "on conflict (term, seat) do update set weight = excluded.weight",
+        postings,
+    )

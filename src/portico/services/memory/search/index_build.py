@@ -1,0 +1,154 @@
+"""Building the index from the memories themselves: for a store that has none, and where it is damaged.
+
+A lot at a time, in the order in which things were said, so that neighbours in threads come to sit next to each other.
+How far it has come is written down with each lot: whoever comes next goes on from there. What is captured meanwhile is
+indexed at once, as always.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import asdict
+
+from portico.services.memory.search.index import TABLES, index
+from portico.services.memory.store.namespaces import CURRENT
+from portico.store.errors import BadStatement, Damaged
+from portico.store.transaction import Transaction
+
+# Another one when what is written into the index changes: then it is built anew.
+FORMAT = 1
+# Each lot rewrites most of the pages of the index, so they are not too small; others wait for one on SQLite.
+LOT = 2000
+MIGRATIONS = Path(__file__).parent.parent / "store" / "migrations"
+SAMPLE = 50
+
+
+class _Row(Struct, frozen=True):
+    """What the index wants of a memory."""
+
+    id: str
+    domain: str
+    namespace: str
+    project: str | None
+    content: str
+    author: str | None
+    author_kind: str | None
+    thread: str | None
+    at: int
+    place: int
+
+
+class _Reached(Struct, frozen=True):
+    """How far it has been built: everything up to here. Without a moment, everything."""
+
+    format: int = FORMAT
+    at: int | None = None
+    place: int | None = None
+    memory: str | None = None
+
+
+# Before all moments.
+_START = _Reached(at=-9_000_000_000_000_000_000, place=0, memory="")
+
+
+def is_whole(tx: Transaction) -> bool:
+    return _reached(tx) == _Reached()
+
+
+def is_empty(tx: Transaction) -> bool:
+    return tx.maybe(int, "select 1 from memory limit 1") is None
+
+
+def begin(tx: Transaction) -> None:
+    """Forget the index, and write down that it has to be built from the beginning."""
+    for table in TABLES:
+        tx.run(f"delete from memory_{table}")
+    _note(tx, _START)
+
+
+def build(tx: Transaction, most: int = LOT) -> int:
+    """Index the next lot; how many they were. None are left when it is 0, and then it is whole."""
+    reached = _reached(tx)
+    if reached.format != FORMAT:
+        begin(tx)
+        reached = _START
+    if reached.at is None:
+        return 0
+    found = tx.all(
+        _Row,
+        "select id, domain, namespace, project, content, author, author_kind, thread, at, coalesce(place, 0) as place "
+        "from memory where at >= :at and (at, coalesce(place, 0), id) > (:at, :place, :memory) and status in :current "
+        "order by at, coalesce(place, 0), id limit cast(:most as bigint)",
+        {**asdict(reached), "current": list(CURRENT), "most": most},
+    )
+    index(tx, found)
+    last = found[-1] if len(found) == most else None
+    _note(tx, _Reached() if last is None else _Reached(at=last.at, place=last.place, memory=last.id))
+    return len(found)
+
+
+def trouble(tx: Transaction) -> str | None:
+    """What is wrong with an index that should be whole, if that can be seen by counting, and by looking up what a few
+    memories are indexed by."""
+    sql = "select count(*) from memory where status in :current"
+    wanted = tx.one(int, sql, {"current": list(CURRENT)})
+    counted = tx.one(int, "select cast(coalesce(sum(memories), 0) as bigint) from memory_scope")
+    listed = tx.one(int, "select count(*) from memory_terms")
+    if not wanted == counted == listed:
+        return f"of {wanted:,} memories {listed:,} are indexed, and {counted:,} are counted"
+    newest = tx.all(tuple[int, str], f"select seat, terms from memory_terms order by seat desc limit {SAMPLE}")
+    for seat, terms in newest:
+        said = terms.split(" ") if terms else []
+        sql = "select count(*) from memory_posting where seat = :seat and term in :said"
+        if tx.one(int, sql, {"seat": seat, "said": said}) != len(said):
+            return "words of a memory are missing"
+    return None
+
+
+def unreadable(tx: Transaction) -> list[str]:
+    """Which tables of the index are not there, or cannot be read."""
+    reading = "pragma quick_check(memory_{})" if tx.engine == "sqlite" else "select 'ok' from memory_{} limit 0"
+    found = []
+    for table in (*TABLES, "indexed"):
+        try:
+            with tx.savepoint():
+                if tx.all(str, reading.format(table)) not in ([], ["ok"]):
+                    found.append(table)
+        except (BadStatement, Damaged):
+            found.append(table)
+    return found
+
+
+def anew(tx: Transaction, damaged: Sequence[str]) -> None:
+    """Make all tables of the index again."""
+    for table in (*TABLES, "indexed"):
+        if table in damaged and tx.engine == "sqlite":
+            _put_aside(tx, table)
+        else:
+            tx.run(f"drop table if exists memory_{table}")
+    tx.script((MIGRATIONS / f"0003_ranking.{tx.engine}.sql").read_text(encoding="utf-8"))
+
+
+def _put_aside(tx: Transaction, table: str) -> None:
+    """SQLite reads a table in order to drop it, but not to rename it. What is left of it is in nobody's way."""
+    there = set(tx.all(str, "select name from sqlite_master"))
+    if f"memory_{table}" in there:
+        name = next(name for number in range(1000) if (name := f"damaged_{number}_{table}") not in there)
+        tx.run(f"alter table memory_{table} rename to {name}")
+        sql = "select name from sqlite_master where type = 'index' and tbl_name = ? and sql is not null"
+        for one in tx.all(str, sql, (name,)):
+            tx.run(f"drop index {one}")
+
+
+def _reached(tx: Transaction) -> _Reached:
+    found = tx.all(_Reached, "select format, at, place, memory from memory_indexed")
+    return found[0] if len(found) == 1 else _Reached(format=0)
+
+
+def _note(tx: Transaction, reached: _Reached) -> None:
+    tx.run("delete from memory_indexed")
+    sql = "insert into memory_indexed (format, at, place, memory) values (:format, :at, :place, :memory)"
+    tx.run(sql, asdict(reached))

@@ -1,0 +1,237 @@
+"""Which memories have words of the question, read from the postings: the first of two looks.
+
+What the words of a question matched in a memory is one whole number, the sum of what each posting brings:
+
+    score, in units of 1/UNIT | a bit for each word that is near the beginning | a bit for each word
+
+So one addition for each posting finds all that the second look wants to know, both engines come to the same sums, and
+to compare two of these numbers is to compare their scores.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from portico.services.memory.search import positions
+from portico.services.memory.search.index import ONE
+from portico.store.transaction import Transaction
+
+UNIT = 1 << 24
+# How many postings are read for one question. Frequent words of a large store are looked up only for memories that
+# have a rare one.
+MOST_POSTINGS = 5_000
+# …and for what is like a memory.
+FEW_TERMS, FEW_POSTINGS = 8, 200
+# From this many memories on, words are counted before they are read.
+MANY_MEMORIES = 20_000
+BEST = 160
+FEW_MATCHES = 800
+# What makes a memory worth a second look, besides its own words: those of them near its beginning, its neighbours, and
+# the best in its thread.
+_HEAD, _NEAR, _THREAD = 2.0, 0.4, 0.5
+# Second looks are for so many for each that is wanted, and for those with this share of the last wanted one's hope.
+_AT_LEAST, _HOPE = 4, 0.3
+
+Posting = tuple[int, int]
+
+
+class Matches:
+    """What the words of a question matched."""
+
+    def __init__(self, terms: Mapping[str, float], memories: int) -> None:
+        self.terms = terms
+        self.memories = memories
+        # The terms that some memory has, in the order of their bits, and how rare they are.
+        self.order: list[str] = []
+        self.rarity: list[float] = []
+        # How far the score and the bits of the head are to the left.
+        self.head_shift = len(terms)
+        self.shift = 2 * len(terms)
+        self.bits = (1 << len(terms)) - 1
+        self.by_seat: dict[int, int] = {}
+        # The best, and what the best of each thread has, and all of the best in it together.
+        self.best: list[int] = []
+        self.thread_best: dict[int, int] = {}
+        self.thread_all: dict[int, int] = {}
+
+    def add(self, term: str, postings: Sequence[Posting], frequency: int) -> None:
+        """What one more term matched, which is in so many memories."""
+        rarity = math.log(1 + max(0.0, self.memories - frequency + 0.5) / (frequency + 0.5))
+        bit = 1 << len(self.order)
+        self.order.append(term)
+        self.rarity.append(rarity)
+        unit = UNIT * self.terms[term] * rarity / (ONE * math.log(2 + self.memories))
+        worth: dict[int, int] = {}
+        by_seat = self.by_seat
+        for seat, weight in postings:
+            value = worth.get(weight)
+            if value is None:
+                value = round(unit * (weight >> 1)) << self.shift | bit << self.head_shift * (weight & 1) | bit
+                worth[weight] = value
+            by_seat[seat] = by_seat.get(seat, 0) + value
+
+    def settle(self, most: int) -> None:
+        """Find the best, and what their threads have."""
+        best, together = self.thread_best, self.thread_all
+        self.best = []
+        for value, seat in self.leading(most):
+            self.best.append(seat)
+            thread = positions.thread_of(seat)
+            if thread in best:
+                together[thread] |= value
+            else:
+                best[thread] = together[thread] = value
+
+    def candidates(self, most: int, wanted: int | None = None) -> list[int]:
+        """Whom to look at again: the best, and those who sit next to them. Where only so many are wanted, without those
+        who have little hope beside them."""
+        self.settle(max(BEST, most))
+        get, thread_best, thread_of = self.by_seat.get, self.thread_best.get, positions.thread_of
+        shift, head_shift, bits = self.shift, self.head_shift, self.bits
+        worth = self._heads()
+        # What the words near the beginning are worth. Few different sets of them are met.
+        heads: dict[int, float] = {}
+        seen = dict.fromkeys(self.best)
+        for seat in self.best[: most // 2]:
+            seen[seat - 1] = seen[seat + 1] = seen[seat + 2] = None
+        hopeful = []
+        for seat in seen:
+            own = get(seat, 0)
+            # To add up what is beside the scores as well does no harm that anybody could see.
+            near = get(seat - 1, 0) + get(seat + 1, 0) + get(seat - 2, 0)
+            thread = thread_best(thread_of(seat), 0)
+            mask = own >> head_shift & bits
+            head = heads.get(mask)
+            if head is None:
+                head = heads[mask] = total(worth, mask)
+            hope = (own >> shift) + _NEAR * (near >> shift) + _THREAD * (thread >> shift)
+            hopeful.append((hope + head, seat))
+        hopeful.sort(reverse=True)
+        del hopeful[most:]
+        if wanted is not None and len(hopeful) > _AT_LEAST * wanted:
+            least = _HOPE * hopeful[wanted - 1][0]
+            while len(hopeful) > _AT_LEAST * wanted and hopeful[-1][0] < least:
+                hopeful.pop()
+        return [seat for _, seat in hopeful]
+
+    def leading(self, most: int) -> list[tuple[int, int]]:
+        """Those with the highest scores, and what each has."""
+        scored = zip(self.by_seat.values(), self.by_seat, strict=True)
+        # To sort a few is quicker than to pick from them.
+        return sorted(scored, reverse=True)[:most] if len(self.by_seat) < FEW_MATCHES else heapq.nlargest(most, scored)
+
+    def is_near(self, seat: int) -> bool:
+        """Whether it has a word of the question, or sits next to one that has."""
+        return any(seat + step in self.by_seat for step in (0, -1, 1, -2))
+
+    def _heads(self) -> list[float]:
+        """What each word is worth near the beginning."""
+        unit = _HEAD * UNIT / math.log(2 + self.memories)
+        return [unit * self.terms[term] * rarity for term, rarity in zip(self.order, self.rarity, strict=True)]
+
+
+def total(values: Sequence[float], mask: int) -> float:
+    """The sum of those whose bits are set."""
+    return sum(value for number, value in enumerate(values) if mask >> number & 1)
+
+
+def match(tx: Transaction, terms: Mapping[str, float], scopes: Sequence[int] | None, memories: int) -> Matches:
+    """`scopes` are the only ones that are looked into, and `memories` is how many these have."""
+    found = Matches(terms, memories)
+    if memories > MANY_MEMORIES:
+        frequent = _match_rare(tx, found, scopes)
+        if frequent:
+            near = {seat + step for _, seat in found.leading(BEST) for step in (-2, -1, 0, 1, 2)}
+            _look_up(tx, found, frequent, sorted(near))
+    else:
+        by_term: dict[str, list[Posting]] = {term: [] for term in terms}
+        for term, seat, weight in _postings(tx, list(terms), scopes):
+            by_term[term].append((seat, weight))
+        for term, postings in by_term.items():
+            if postings:
+                found.add(term, postings, len(postings))
+    return found
+
+
+def most_alike(tx: Transaction, terms: Mapping[str, float], scope: int, memories: int, most: int) -> list[int]:
+    """The seats of those in a scope that have most of these words. Who has nearly all of them has the rare ones, and
+    long words are seldom frequent."""
+    longest = sorted(terms, key=lambda term: (-len(term), term))[:FEW_TERMS]
+    found = Matches({term: terms[term] for term in longest}, memories)
+    read = _newest(tx, longest, scope, FEW_POSTINGS)
+    for postings, term in sorted(zip(read, longest, strict=True), key=lambda one: len(one[0])):
+        # What very many have tells nobody apart, unless there is nothing else.
+        if postings and (len(postings) < FEW_POSTINGS or not found.by_seat):
+            found.add(term, postings, len(postings))
+    return [seat for _, seat in found.leading(most)]
+
+
+def _match_rare(tx: Transaction, found: Matches, scopes: Sequence[int] | None) -> list[tuple[int, str]]:
+    """The rare words first, for as long as they are not too many; the others are given back with how many have each."""
+    left = MOST_POSTINGS
+    frequent: list[tuple[int, str]] = []
+    for frequency, term in sorted((_frequency(tx, term, scopes), term) for term in found.terms):
+        if frequency > left and left < MOST_POSTINGS:
+            frequent.append((frequency, term))
+        elif frequency:
+            found.add(term, _postings_of(tx, term, scopes, left), frequency)
+            left -= frequency
+    return frequent
+
+
+def _look_up(tx: Transaction, found: Matches, frequent: list[tuple[int, str]], near: list[int]) -> None:
+    by_term: dict[str, list[Posting]] = {term: [] for _, term in frequent}
+    sql = "select term, seat, weight from memory_posting where term in :terms and seat in :seats"
+    for term, seat, weight in tx.all(tuple[str, int, int], sql, {"terms": list(by_term), "seats": near}):
+        by_term[term].append((seat, weight))
+    for frequency, term in frequent:
+        found.add(term, by_term[term], frequency)
+
+
+def _frequency(tx: Transaction, term: str, scopes: Sequence[int] | None) -> int:
+    """In how many memories it is; of a very frequent one, that it is in very many."""
+    source, values = within(scopes)
+    sql = f"select count(*) from (select 1 from {source} p.term = :term limit :most) as counted"
+    return tx.one(int, sql, {"term": term, "most": 2 * MOST_POSTINGS, **values})
+
+
+def _postings(tx: Transaction, terms: list[str], scopes: Sequence[int] | None) -> list[tuple[str, int, int]]:
+    source, values = within(scopes)
+    sql = f"select p.term, p.seat, p.weight from {source} p.term in :terms"
+    return tx.all(tuple[str, int, int], sql, {"terms": terms, **values})
+
+
+def _postings_of(tx: Transaction, term: str, scopes: Sequence[int] | None, most: int) -> list[Posting]:
+    source, values = within(scopes)
+    sql = f"select p.seat, p.weight from {source} p.term = :term order by p.seat desc limit :most"
+    return tx.all(tuple[int, int], sql, {"term": term, "most": most, **values})
+
+
+def _newest(tx: Transaction, terms: Sequence[str], scope: int, most: int) -> list[list[Posting]]:
+    """So many postings of each of these terms, in one statement."""
+    one = (
+        "select * from (select {0} as number, seat, weight from memory_posting where term = ? and seat >= ? "
+        "and seat < ? order by seat desc limit ?) as term_{0}"
+    )
+    first = positions.first_of_scope(scope)
+    sql = " union all ".join(one.format(number) for number in range(len(terms)))
+    values = [value for term in terms for value in (term, first, first + positions.SCOPE, most)]
+    found: list[list[Posting]] = [[] for _ in terms]
+    for number, seat, weight in tx.all(tuple[int, int, int], sql, values):
+        found[number].append((seat, weight))
+    return found
+
+
+def within(scopes: Sequence[int] | None) -> tuple[str, dict[str, Any]]:
+    """Where to read postings from, and its parameters. A scope is a range of seats, so each is one look into the index;
+    `cross join` tells SQLite to begin with the scopes."""
+    if scopes is None:
+        return "memory_posting as p where", {}
+    source = (
+        "memory_scope as s cross join memory_posting as p where s.number in :scopes "
+        f"and p.seat >= s.number * {positions.SCOPE} and p.seat < (s.number + 1) * {positions.SCOPE} and"
+    )
+    return source, {"scopes": list(scopes)}

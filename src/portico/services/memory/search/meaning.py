@@ -1,0 +1,217 @@
+"""Meanings: a vector for each memory, by which it is found when it says the same in other words.
+
+A memory is encoded together with the end of what came before it in its thread: an answer means little without its
+question. That takes milliseconds, so it is done after a capture has returned (`embed_pending`); until then a memory is
+found by its words.
+
+To look through all of them, the sign of each number is enough: 48 bytes for a memory, kept in the process and brought
+up to date with each question. The nearest by these are then compared exactly.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from portico.services.memory.search import positions
+from portico.services.memory.search.ids import PERSON
+from portico.services.memory.search.words import prose
+from portico.store.transaction import Transaction
+from portico.wire.errors import Error
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from portico.store.database import Database
+
+    Array = np.ndarray[Any, np.dtype[np.float32]]
+
+# How much of a memory is encoded, and of the one before it, in characters; and how many pieces of words that may be.
+OWN, BEFORE, PIECES = 700, 200, 192
+BATCH = 16
+# So many signs of memories that are gone are borne with.
+STALE = 10_000
+_SCALE = 127.0
+
+
+class NoModel(Error):
+    """There are no vectors here; the text says what is missing."""
+
+
+class Encoder(Protocol):
+    """A model: the vectors it gives have length one."""
+
+    def encode(self, text: str, most: int) -> Array: ...
+
+
+class Meanings:
+    """What is known of the meanings in one store. `load` gives the model that is called `name`; it may take a while."""
+
+    def __init__(self, name: str, load: Callable[[], Encoder]) -> None:
+        self.name = name
+        self._load = load
+        self._encoder: Encoder | None = None
+        self._lock = threading.Lock()
+        self._seats: Any = None
+        self._signs: Any = None
+        # The number of the last sign that was read, and how many there were when all of them were.
+        self._last, self._whole = 0, 0
+
+    def encode(self, text: str) -> Array:
+        """Outside of a transaction, and in a thread."""
+        with self._lock:
+            self._encoder = self._encoder or self._load()
+        return self._encoder.encode(text, PIECES)
+
+    def of_question(self, text: str) -> Sense:
+        return Sense(self, self.encode(text[:OWN]))
+
+    def refreshed(self, tx: Transaction) -> tuple[Any, Any]:
+        """The seats and the signs of all. Those of memories that are gone stay in here until all is read again, which
+        is when there are half as many new ones as old ones."""
+        import numpy as np
+
+        with self._lock:
+            if self._seats is not None and len(self._seats) > 1.5 * self._whole + STALE:
+                self._seats, self._last = None, 0
+            sql = "select number, seat, signs from memory_sign where number > :last and model = :model order by number"
+            rows = tx.all(tuple[int, int, bytes], sql, {"last": self._last, "model": self.name})
+            if not rows:
+                return _nobody() if self._seats is None else (self._seats, self._signs)
+            places = np.array([row[1] for row in rows], np.int64)
+            signs = np.frombuffer(b"".join(row[2] for row in rows), np.uint64).reshape(len(rows), -1)
+            if self._seats is None:
+                self._seats, self._signs, self._whole = places, signs, len(rows)
+            else:
+                self._seats = np.concatenate([self._seats, places])
+                self._signs = np.concatenate([self._signs, signs])
+            self._last = rows[-1][0]
+            return self._seats, self._signs
+
+
+class Sense:
+    """What a question means."""
+
+    def __init__(self, meanings: Meanings, vector: Array) -> None:
+        self._meanings = meanings
+        self._vector = vector
+
+    def nearest(self, tx: Transaction, scopes: Sequence[int] | None, most: int) -> list[int]:
+        """The seats of those whose signs differ least, the nearest first."""
+        import numpy as np
+
+        everyone, signs = self._meanings.refreshed(tx)
+        if scopes is not None:
+            inside = np.isin(everyone // positions.SCOPE, np.array(scopes, np.int64))
+            everyone, signs = everyone[inside], signs[inside]
+        if not len(everyone):
+            return []
+        differ = np.bitwise_count(signs ^ _signs(self._vector)).sum(1, dtype=np.int64)
+        near = differ <= np.partition(differ, most - 1)[most - 1] if len(differ) > most else differ >= 0
+        everyone, differ = everyone[near], differ[near]
+        # Of those that differ alike, the later one.
+        chosen = np.lexsort((-everyone, differ))[:most]
+        return list(dict.fromkeys(everyone[chosen].tolist()))
+
+    def closeness(self, tx: Transaction, candidates: Sequence[int]) -> dict[int, float]:
+        """By seat, how near to what is wanted; of those that have been encoded."""
+        import numpy as np
+
+        sql = "select seat, scale, vector from memory_vector where seat in :seats and model = :model"
+        rows = tx.all(tuple[int, float, bytes], sql, {"seats": list(candidates), "model": self._meanings.name})
+        if not rows:
+            return {}
+        vectors = np.frombuffer(b"".join(row[2] for row in rows), np.int8).reshape(len(rows), -1)
+        close = vectors.astype(np.float32) @ self._vector * np.array([row[1] for row in rows], np.float32)
+        # Rounded, so that what is equal stays equal on every machine.
+        return {row[0]: round(float(one), 5) for row, one in zip(rows, close, strict=True)}
+
+
+def _nobody() -> tuple[Any, Any]:
+    import numpy as np
+
+    return np.zeros(0, np.int64), np.zeros((0, 1), np.uint64)
+
+
+async def embed_pending(db: Database, meanings: Meanings, most: int = BATCH) -> int:
+    """Encode memories that have not been; how many were. Again until there are none."""
+    # Hooks recall without a loop, and loading it takes half of their time.
+    import asyncio
+
+    waiting = await db.read(lambda tx: _waiting(tx, meanings.name, most))
+    if not waiting:
+        return 0
+    done = await asyncio.to_thread(lambda: [(seat, meanings.encode(text)) for seat, text in waiting])
+    await db.write(lambda tx: _keep(tx, meanings.name, done), isolation="read committed")
+    return len(done)
+
+
+def passage(own: str, before: str | None) -> str:
+    """What is encoded of a memory."""
+    text = " ".join(prose(own[: 8 * OWN]).split())[:OWN]
+    if before is None:
+        return text
+    return f"{' '.join(prose(before[-8 * BEFORE :]).split())[-BEFORE:]}\n{text}"
+
+
+def _waiting(tx: Transaction, model: str, most: int) -> list[tuple[int, str]]:
+    """Those that no model has encoded, and then those that another one has."""
+    sql = "select seat from memory_terms where {} order by seat desc limit :most"
+    chosen = tx.all(int, sql.format("model is null"), {"most": most})
+    if not chosen:
+        chosen = tx.all(int, sql.format("(model < :model or model > :model)"), {"most": most, "model": model})
+    rows = tx.all(
+        tuple[int, str | None, int, str, str | None, int | None, str | None],
+        "select own.seat, memory.author, own.kind, memory.content, earlier.author, before.kind, earlier.content "
+        "from memory_seat as own join memory on memory.id = own.memory "
+        "left join memory_seat as before on before.seat = own.seat - 1 "
+        "left join memory as earlier on earlier.id = before.memory "
+        "where own.seat in :seats order by own.seat",
+        {"seats": chosen},
+    )
+    found = []
+    for seat, author, kind, content, other, other_kind, earlier in rows:
+        before = None
+        if earlier is not None and positions.place_of(seat):
+            before = _said(other, other_kind, earlier)
+        found.append((seat, passage(_said(author, kind, content), before)))
+    return found
+
+
+def _said(author: str | None, kind: int | None, content: str) -> str:
+    """Who a person is matters; that it is the user or the assistant does not."""
+    return f"{author}: {content}" if author is not None and kind == PERSON else content
+
+
+def _keep(tx: Transaction, model: str, done: list[tuple[int, Array]]) -> None:
+    # So that the numbers of signs are seen in their order by those who only read the new ones.
+    tx.lock("memory signs")
+    sql = "select seat from memory_terms where seat in :seats"
+    still = set(tx.all(int, sql, {"seats": [seat for seat, _ in done]}))
+    kept = [(seat, vector) for seat, vector in done if seat in still]
+    for table in ("memory_vector", "memory_sign"):
+        tx.run(f"delete from {table} where seat in :seats", {"seats": [seat for seat, _ in kept]})
+    tx.many(
+        "insert into memory_vector (seat, model, scale, vector) values (?, ?, ?, ?)",
+        [(seat, model, *_packed(vector)) for seat, vector in kept],
+    )
+    tx.many(
+        "insert into memory_sign (seat, model, signs) values (?, ?, ?)",
+        [(seat, model, _signs(vector).tobytes()) for seat, vector in kept],
+    )
+    tx.run("update memory_terms set model = :model where seat in :seats", {"model": model, "seats": list(still)})
+
+
+def _packed(vector: Array) -> tuple[float, bytes]:
+    """One byte for each number, and what they are to be multiplied by."""
+    import numpy as np
+
+    scale = float(np.abs(vector).max()) / _SCALE or 1.0
+    return scale, np.round(vector / scale).astype(np.int8).tobytes()
+
+
+def _signs(vector: Array) -> Any:
+    import numpy as np
+
+    return np.packbits(vector > 0).view(np.uint64)

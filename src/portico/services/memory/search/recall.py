@@ -1,0 +1,219 @@
+"""Recall: a question, and the memories that answer it, the best first.
+
+Two looks. The first reads the postings of the question's words and finds whom to look at again: those that have the
+words, and those that sit next to them; with a model, also those whose meaning is near. The second weighs everything
+that speaks for each of these (`features.py`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from operator import mul
+from typing import Any
+
+from msgspec import Struct, field
+
+from portico.services.memory.search.features import Candidate, Named, measure
+from portico.services.memory.search.matching import Matches, match, most_alike
+from portico.services.memory.search.meaning import Sense
+from portico.services.memory.search.question import Question, ask, terms_of
+from portico.services.memory.search.weights import BY_MEANING, BY_WORDS
+from portico.store.transaction import Transaction
+
+LOOKED_AT = 192
+# How many are looked at because of their meaning.
+NEAREST = 64
+# Where a condition leaves too few of those looked at, all that it lets through are, if they are no more than these.
+MOST_ALLOWED = 5000
+# Few have expired and are not collected yet; to look each candidate up in `memory` would take longer.
+_UNEXPIRED = " and memory_seat.memory not in (select id from memory where expires_at <= :recall_now)"
+
+
+class Hit(Struct, frozen=True):
+    id: str
+    # As likely as the best, or less likely by this factor: 1 to 0.
+    score: float
+
+
+class Search(Struct, frozen=True):
+    """What is asked, and where."""
+
+    query: str
+    # Numbers of `memory_scope`; none means all.
+    scopes: Sequence[int] | None = None
+    limit: int = 10
+    # A phrase of SQL about `memory`, and its parameters.
+    condition: str = ""
+    values: Mapping[str, Any] = field(default_factory=dict)
+    # What “yesterday” counts from; what has expired by then is not found.
+    now: int | None = None
+    sense: Sense | None = None
+
+
+class Look(Struct, frozen=True):
+    """All that was seen while looking: for whoever ranks, and for whoever learns how to."""
+
+    question: Question
+    matches: Matches
+    candidates: list[Candidate]
+    # In the order of FEATURES; with a sense, and one more for it.
+    features: list[tuple[float, ...]]
+
+
+def recall(tx: Transaction, search: Search) -> list[Hit]:
+    """By words; with a sense, by words and meanings."""
+    seen = look(tx, search)
+    weights = BY_WORDS if search.sense is None else BY_MEANING
+    scored = [
+        (sum(map(mul, weights[one.kind], features)), one.seat, one.memory)
+        for one, features in zip(seen.candidates, seen.features, strict=True)
+    ]
+    return _ranked(scored, search.limit)
+
+
+def by_meaning(tx: Transaction, search: Search) -> list[Hit]:
+    """By meanings alone."""
+    sense = search.sense
+    if sense is None:
+        return []
+    finding = _Finding(tx, search)
+    found = finding.enough(lambda most: sense.nearest(tx, search.scopes, most), NEAREST)
+    near = sense.closeness(tx, [one.seat for one in found])
+    scored = [(near[one.seat], one.seat, one.memory) for one in found if one.seat in near]
+    scored.sort(reverse=True)
+    return [Hit(memory, max(0.0, close)) for close, _, memory in scored[: search.limit]]
+
+
+def alike(tx: Transaction, text: str, place: tuple[str, str, str], limit: int, now: int) -> list[tuple[str, str]]:
+    """Those that share most words with a text, of a domain, a namespace and a project: their ids and contents."""
+    sql = "select number, memories from memory_scope where domain = ? and namespace = ? and project = ?"
+    scope = tx.maybe(tuple[int, int], sql, place)
+    terms = terms_of(text)
+    if scope is None or not terms:
+        return []
+    seats = most_alike(tx, terms, *scope, limit)
+    sql = (
+        "select memory_seat.seat, memory.id, memory.content from memory_seat join memory "
+        "on memory.id = memory_seat.memory where memory_seat.seat in :seats and memory_seat.kind >= 0 "
+        "and (memory.expires_at is null or memory.expires_at > :now)"
+    )
+    found = {
+        seat: (id, content) for seat, id, content in tx.all(tuple[int, str, str], sql, {"seats": seats, "now": now})
+    }
+    return [found[seat] for seat in seats if seat in found]
+
+
+def look(tx: Transaction, search: Search) -> Look:
+    question, sense = ask(search.query, search.now), search.sense
+    memories = _memories(tx, search.scopes)
+    named, names = _named(tx, question, search.scopes)
+    terms = {term: share for term, share in question.terms.items() if question.written[term] not in names}
+    # Of somebody's name alone, whoever speaks of them.
+    matches = match(tx, terms or question.terms, search.scopes, memories)
+    nearest = [] if sense is None else sense.nearest(tx, search.scopes, NEAREST)
+    most = max(LOOKED_AT, 3 * search.limit)
+    # What a condition leaves of them is not known before.
+    choose = matches.candidates if search.condition else partial(matches.candidates, wanted=search.limit)
+    candidates = _Finding(tx, search).enough(choose, most, nearest, matches.is_near)
+    features = measure(question, matches, named, candidates)
+    if sense is not None:
+        features = _with_meaning(tx, sense, candidates, features)
+    return Look(question, matches, candidates, features)
+
+
+def _ranked(scored: list[tuple[float, int, str]], limit: int) -> list[Hit]:
+    # Of two that are alike, the later one.
+    scored.sort(reverse=True)
+    best = scored[0][0] if scored else 0.0
+    return [Hit(memory, math.exp(score - best)) for score, _, memory in scored[:limit]]
+
+
+def _with_meaning(
+    tx: Transaction, sense: Sense, candidates: list[Candidate], features: list[tuple[float, ...]]
+) -> list[tuple[float, ...]]:
+    """Whoever has not been encoded yet is taken to be as near as the others are on the whole."""
+    near = sense.closeness(tx, [one.seat for one in candidates])
+    usual = sum(near.values()) / len(near) if near else 0.0
+    return [(*row, near.get(one.seat, usual)) for one, row in zip(candidates, features, strict=True)]
+
+
+def _memories(tx: Transaction, scopes: Sequence[int] | None) -> int:
+    if scopes is None:
+        return tx.one(int, "select cast(coalesce(sum(memories), 0) as bigint) from memory_scope")
+    sql = "select cast(coalesce(sum(memories), 0) as bigint) from memory_scope where number in :scopes"
+    return tx.one(int, sql, {"scopes": list(scopes)})
+
+
+def _named(tx: Transaction, question: Question, scopes: Sequence[int] | None) -> tuple[Named, set[str]]:
+    """The authors whom the question names: by a word with a capital letter, or by all of their name. And by which words
+    with a capital letter, which are not looked for in texts then: those who say a name are seldom those who bear it.
+    A word that is written small may be any word."""
+    if not question.names:
+        return Named((), ()), set()
+    values: dict[str, Any] = {"words": list(question.names)}
+    within = ""
+    if scopes is not None:
+        within = " and scope in :scopes"
+        values["scopes"] = list(scopes)
+    sql = f"select word, scope, author, words from memory_author_word where word in :words{within}"
+    called: dict[tuple[int, int, int], list[str]] = defaultdict(list)
+    for word, scope, author, count in tx.all(tuple[str, int, int, int], sql, values):
+        called[author, scope, count].append(word)
+    meant = {
+        (author, scope): [word for word in said if question.names[word]]
+        for (author, scope, count), said in called.items()
+        if len(said) == count or any(question.names[word] for word in said)
+    }
+    named = Named({author for author, _ in meant}, {scope for _, scope in meant})
+    return named, {word for said in meant.values() for word in said}
+
+
+class _Finding:
+    """Seats to candidates, as far as a condition lets them through."""
+
+    def __init__(self, tx: Transaction, search: Search) -> None:
+        self._tx = tx
+        self._search = search
+        self._source = (
+            "memory_seat join memory on memory.id = memory_seat.memory" if search.condition else "memory_seat"
+        )
+        self._where = f"memory_seat.kind >= 0{_UNEXPIRED if search.now is not None else ''}"
+        self._values = {**search.values, "recall_now": search.now} if search.now is not None else search.values
+        if search.condition:
+            self._where += f" and ({search.condition})"
+
+    def enough(
+        self,
+        choose: Callable[[int], list[int]],
+        most: int,
+        also: Sequence[int] = (),
+        fits: Callable[[int], bool] = lambda seat: True,
+    ) -> list[Candidate]:
+        """As many as are wanted, of those that `choose` gives first. Where a condition leaves too few of them, it goes
+        by the condition: all that it lets through and that fit. Where those would be too many, by more and more of
+        what `choose` gives."""
+        while True:
+            chosen = choose(most)
+            found = self._candidates(list(dict.fromkeys([*chosen, *also])))
+            if len(found) >= self._search.limit or len(chosen) < most or not self._search.condition:
+                return found
+            allowed = self._allowed()
+            if allowed is not None:
+                return self._candidates([seat for seat in allowed if fits(seat) or seat in also])
+            most *= 4
+
+    def _candidates(self, seats: list[int]) -> list[Candidate]:
+        sql = (
+            "select memory_seat.seat, memory_seat.memory, memory_seat.author, memory_seat.kind, memory_seat.substance, "
+            f"memory_seat.marks from {self._source} where memory_seat.seat in :seats and {self._where}"
+        )
+        rows = self._tx.all(tuple[int, str, int | None, int, int, int], sql, {**self._values, "seats": seats})
+        return [Candidate(*row) for row in rows]
+
+    def _allowed(self) -> list[int] | None:
+        sql = f"select memory_seat.seat from {self._source} where {self._where} limit {MOST_ALLOWED + 1}"
+        found = self._tx.all(int, sql, self._values)
+        return found if len(found) <= MOST_ALLOWED else None

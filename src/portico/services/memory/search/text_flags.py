@@ -1,0 +1,58 @@
+"""What kind of text a memory is, seen once when it is indexed, one bit for each thing seen."""
+
+from __future__ import annotations
+
+import re
+
+from portico.services.memory.search.vocabulary import MONTHS, WEEKDAYS, listed
+
+QUESTION = 1  # asks something
+AFTER_QUESTION = 2  # what came before it in the thread asks something
+NUMBER = 4
+TIME = 8  # says when
+SPEAKS_OF_SELF = 16  # I, my, we
+SPEAKS_TO_OTHER = 32  # you, your
+NAMES = 64  # words with a capital letter inside of sentences
+REPLIES = 128  # begins as an answer to what was said: yes, thanks, hmm
+STANDING = 256  # a wish for all time: always …, I prefer …, whenever I ask …
+
+_SELF = listed("i my me mine we our us")
+_OTHER = listed("you your yours")
+_TIME = listed("yesterday today tonight tomorrow last next ago week weekend month year recently since").union(
+    MONTHS, WEEKDAYS
+)
+_REPLIES = listed(
+    """
+    hmm ok okay yes yeah yep no nah sure thanks thank great wow that what how so absolutely definitely certainly sounds
+    cool awesome agreed totally
+    """
+)
+_REPLIES_OF_TWO = {("got", "it"), ("makes", "sense"), ("can", "you"), ("you", "re")}
+_STANDING_FIRST = listed("always never please whenever")
+_STANDING = re.compile(r"^\s*(?:from now on|when i ask)\b|\bi prefer\b|\bwhen(?:ever)? i ask\b")
+_STANDING_WORDS = listed("prefer ask now")
+_NAMES = re.compile(r"[a-z,;] [A-Z][a-z]")
+_WHEN = re.compile(r"\b\d{4}\b|\b\d+(?:st|nd|rd|th)\b")
+_DIGIT = re.compile(r"\d")
+# The rest of a long text is of the same kind.
+_ENOUGH = 8000
+
+
+def marks(plain: str, small: str, words: list[str]) -> int:
+    """Of a text without its code: as it is, in small letters, and in words."""
+    said = set(words)
+    found = QUESTION if "?" in plain else 0
+    if _DIGIT.search(small):
+        found |= NUMBER
+        if _WHEN.search(small, 0, _ENOUGH):
+            found |= TIME
+    for mark, any_of in ((TIME, _TIME), (SPEAKS_OF_SELF, _SELF), (SPEAKS_TO_OTHER, _OTHER)):
+        if not said.isdisjoint(any_of):
+            found |= mark
+    if _NAMES.search(plain, 0, _ENOUGH):
+        found |= NAMES
+    if words and (words[0] in _REPLIES or tuple(words[:2]) in _REPLIES_OF_TWO):
+        found |= REPLIES
+    if words and (words[0] in _STANDING_FIRST or (said & _STANDING_WORDS and _STANDING.search(small, 0, _ENOUGH))):
+        found |= STANDING
+    return found

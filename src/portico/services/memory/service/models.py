@@ -1,0 +1,97 @@
+"""The ladder: the client's model, then one that was configured, then rules of our own.
+
+A model is never needed. One that is not there, does not answer, says nothing of use or repeats a secret is passed over
+for the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable, Iterator
+from importlib import import_module
+from typing import Any
+
+from portico.server.context import Context
+from portico.services.memory.errors import Blocked, Invalid
+from portico.services.memory.service.opening import Opening
+from portico.services.memory.store import texts
+from portico.services.memory.store.advice import Answer, Ask
+from portico.wire.errors import ProtocolError, ToolError, UsageError
+
+Provider = Callable[[str, int], Awaitable[str]]
+Rung = Callable[[str, int], Awaitable[Any]]
+
+# Behind a client there may be a person who is asked first; behind a provider there is a machine.
+CLIENT_SECONDS, PROVIDER_SECONDS = 300.0, 60.0
+
+
+def provider_named(given: Provider | str | None) -> Provider | None:
+    """From a portico.toml it comes as `module:function`."""
+    if not isinstance(given, str):
+        return given
+    module, colon, name = given.partition(":")
+    try:
+        found = getattr(import_module(module), name) if colon else None
+    except (ImportError, AttributeError, ValueError) as failure:
+        raise UsageError(f"the provider {given!r} cannot be had: {failure}") from None
+    if not callable(found):
+        raise UsageError(f"the provider {given!r} is none; write module:function")
+    provider: Provider = found
+    return provider
+
+
+class Asking(Opening):
+    provider: Provider | None = None
+
+    def ladder(self, ctx: Context) -> Ask | None:
+        """None when there is no model at all."""
+        rungs = list(self._rungs(ctx))
+        if not rungs:
+            return None
+
+        async def ask(question: str, tokens: int) -> Answer | None:
+            for name, rung in rungs:
+                said = await self._tried(ctx, name, rung, question, tokens)
+                if said is not None:
+                    return Answer(said, name)
+            return None
+
+        return ask
+
+    def _rungs(self, ctx: Context) -> Iterator[tuple[str, Rung]]:
+        async def client(question: str, tokens: int) -> str:
+            # By what is asked and not by its turn: on 2026-07-28 all of this runs again for each answer, and meanwhile
+            # there may be other memories to ask about.
+            key = f"model-{hashlib.sha256(question.encode(errors='replace')).hexdigest()[:16]}"
+            async with asyncio.timeout(CLIENT_SECONDS):
+                return (await ctx.sample(question, max_tokens=tokens, key=key)).text
+
+        if ctx.capabilities.sampling is not None:
+            yield "client", client
+        provider = self.provider
+        if provider is not None:
+
+            async def configured(question: str, tokens: int) -> Any:
+                async with asyncio.timeout(PROVIDER_SECONDS):
+                    return await provider(question, tokens)
+
+            yield "provider", configured
+
+    async def _tried(self, ctx: Context, name: str, rung: Rung, question: str, tokens: int) -> str | None:
+        """What it says, if that is of any use."""
+        try:
+            said = await rung(question, tokens)
+        except (ToolError, ProtocolError) as refusal:
+            ctx.warning(f"The model of the {name} did not answer: {refusal}", self.prefix)
+            return None
+        except Exception as failure:  # whatever somebody else's code raises
+            ctx.warning(f"The model of the {name} failed: {type(failure).__name__}", self.prefix)
+            return None
+        if not isinstance(said, str) or not said.strip():
+            return None
+        try:
+            return (await self.guard.check(texts.content(said.strip()))).texts[0]
+        except (Blocked, Invalid):
+            ctx.warning(f"What the model of the {name} said cannot be stored.", self.prefix)
+            return None

@@ -1,0 +1,137 @@
+"""The tools that say where things stand: the whole, what contradicts what, what stands for what, and how to begin."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct, field
+
+from portico.server.context import Context
+from portico.services.memory.errors import Invalid
+from portico.services.memory.service import results, wording
+from portico.services.memory.service.opening import Opening, answered, who
+from portico.services.memory.store import conflicts, consolidation, moments, statistics
+from portico.services.memory.store.conflicts import Dispute, Keep
+
+MOST_AT_THE_BEGINNING = 20
+
+
+class Disputed(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    count: int
+    conflicts: list[Dispute]
+    superseded: list[str] = field(default_factory=list)
+    note: str | None = None
+
+
+class Summary(Struct, frozen=True, kw_only=True):
+    """A memory that sums others up, and those it stands for."""
+
+    memory: results.Whole
+    sources: list[results.Found]
+
+
+class Beginning(Struct, frozen=True, kw_only=True):
+    guide: str
+    total: int
+    by_namespace: dict[str, int]
+    project: str | None
+    memories: list[results.Found]
+
+
+class Guide(Struct, frozen=True, kw_only=True):
+    text: str
+
+
+class Overview(Opening):
+    async def standing(self) -> results.Standing:
+        memories = await self.memories()
+        counts = await memories.read(statistics.counts)
+        return results.Standing(
+            total=counts.total,
+            by_namespace=counts.by_namespace,
+            by_domain=counts.by_domain,
+            by_status=counts.by_status,
+            by_project=counts.by_project,
+            by_branch=counts.by_branch,
+            conflicts=counts.conflicts,
+            storage=memories.database.engine,
+            secrets=self.guard.secrets,
+            personal=self.guard.personal,
+            modes=memories.modes,
+            indexed=counts.indexed,
+            embedded=counts.embedded,
+            model=memories.model,
+            tags=counts.tags,
+            project=memories.project,
+            newest=None if counts.newest is None else moments.written(counts.newest),
+            oldest=None if counts.oldest is None else moments.written(counts.oldest),
+        )
+
+    @answered
+    async def conflicts(
+        self,
+        ctx: Context,
+        action: Annotated[Literal["list", "resolve"], "list: what is undecided; resolve: decide about one"] = "list",
+        memory_id: Annotated[str | None, Meta(max_length=300, description="For resolve: one of the two")] = None,
+        other_id: Annotated[str | None, Meta(max_length=300, description="For resolve: the other")] = None,
+        keep: Annotated[
+            Keep, "For resolve: which of them holds; the other is superseded. both: it is no contradiction"
+        ] = "both",
+        limit: Annotated[int, Meta(ge=1, le=conflicts.MOST_LISTED, description="At most so many")] = 50,
+    ) -> Disputed:
+        """Memories that contradict each other, until somebody has decided. Ask the user which of them holds."""
+        if action == "list":
+            found = await conflicts.disputes(await self.memories(), limit)
+            return Disputed(count=len(found), conflicts=found)
+        if memory_id is None or other_id is None:
+            raise Invalid("The action resolve needs memory_id and other_id.")
+        gone = await conflicts.settle(await self.writing(), memory_id, other_id, keep, who=who(ctx))
+        left = await conflicts.disputes(await self.memories(), limit)
+        note = f"{self.prefix}_restore brings it back." if gone else "Both stay as they are."
+        return Disputed(count=len(left), conflicts=left, superseded=gone, note=note)
+
+    @answered
+    async def summary(
+        self,
+        ctx: Context,
+        memory_id: Annotated[str, Meta(min_length=1, max_length=300, description="The id of a summary, or its URN")],
+    ) -> Summary:
+        """A summary that memory_consolidate made, and the memories it stands for."""
+        return await self.summed_up(memory_id)
+
+    async def summed_up(self, id: str) -> Summary:
+        memories = await self.memories()
+        record = await memories.get(id)
+        sources = await memories.read(lambda tx: consolidation.sources(tx, record))
+        return Summary(
+            memory=results.whole(record, self.scheme),
+            sources=[results.found(one, self.scheme, "medium") for one in sources],
+        )
+
+    @answered
+    async def init(
+        self,
+        ctx: Context,
+        include_recall: Annotated[bool, "Also show memories"] = True,
+        recall_query: Annotated[str, "What the session is about; left out: the newest"] = "",
+        recall_limit: Annotated[int, Meta(ge=1, le=MOST_AT_THE_BEGINNING, description="How many memories")] = 5,
+    ) -> Beginning:
+        """Everything to begin a session with, in one call: how to use this, how much there is, and what is known."""
+        memories = await self.memories()
+        counts = await memories.read(statistics.counts)
+        found: list[results.Found] = []
+        if include_recall:
+            page = await memories.recall(recall_query, memories.filter(""), limit=recall_limit)
+            found = [results.found(hit.record, self.scheme, "light") for hit in page.hits]
+        return Beginning(
+            guide=wording.beginning(self.prefix),
+            total=counts.total,
+            by_namespace=counts.by_namespace,
+            project=memories.project,
+            memories=found,
+        )
+
+    @answered
+    async def guide(self, ctx: Context) -> Guide:
+        """How to use this memory: the same as the resource help."""
+        return Guide(text=wording.help_page(self.prefix))

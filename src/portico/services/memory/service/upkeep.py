@@ -1,0 +1,360 @@
+"""The tools that look after memories: putting in order, sharing, moving, forgetting."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct, field
+from msgspec.structs import replace
+
+from portico.server.context import Context
+from portico.services.memory.errors import Invalid
+from portico.services.memory.service.models import Asking
+from portico.services.memory.service.opening import answered, who
+from portico.services.memory.share import export_import, sync
+from portico.services.memory.share.export_import import LONGEST_IMPORT, MOST_EXPORTED, Brought
+from portico.services.memory.share.portable import Format
+from portico.services.memory.share.sync import Direction, Synced
+from portico.services.memory.store import cleanup, consolidation, enrichment, moments, templates, texts
+from portico.services.memory.store import graph as graphs
+from portico.services.memory.store.cleanup import Collected
+from portico.services.memory.store.consolidation import Strategy
+from portico.services.memory.store.entities import Kind
+from portico.services.memory.store.filters import LONGEST as LONGEST_FILTER
+from portico.services.memory.store.filters import Condition
+from portico.services.memory.store.namespaces import checked_namespace
+from portico.services.memory.store.templates import Template, Variable
+
+FilterText = Annotated[str | None, Meta(max_length=LONGEST_FILTER, description="Which memories: as for memory_recall")]
+DryRun = Annotated[bool, "Only say what would be done"]
+
+
+class Group(Struct, frozen=True):
+    """Memories that would become one."""
+
+    ids: list[str]
+    content: str
+    by: str
+
+
+class Consolidated(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    looked_at: int
+    groups: list[Group]
+    dry_run: bool
+    note: str
+    run: str | None = None
+    kept: list[str] = field(default_factory=list)
+    superseded: list[str] = field(default_factory=list)
+
+
+class Enriched(Struct, frozen=True, kw_only=True):
+    id: str
+    tags: list[str]
+    added_tags: list[str]
+    content: str
+    entities: list[str]
+    by: str
+    dry_run: bool
+
+
+class Exported(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    format: str
+    count: int
+    data: str
+    next_cursor: str | None = field(default=None, name="nextCursor")
+
+
+class Saved(Struct, frozen=True, kw_only=True):
+    name: str
+    domain: str
+    description: str
+    variables: dict[str, Variable]
+    version: int
+    content: str
+
+
+class Prompts(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    prompts: list[Saved] = field(default_factory=list)
+    text: str | None = None
+    note: str | None = None
+
+
+class Drawn(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    nodes: list[graphs.Node]
+    edges: list[graphs.Edge]
+    picture: str | None = None
+    note: str | None = None
+
+
+class Count(Struct, frozen=True, kw_only=True):
+    count: int
+    note: str
+
+
+class Upkeep(Asking):
+    @answered
+    async def consolidate(
+        self,
+        ctx: Context,
+        namespaces: Annotated[list[str] | None, "Only these namespaces"] = None,
+        strategy: Annotated[
+            Strategy,
+            "merge: one of them takes over what the others add; summarize: a new memory; dedupe: the newest stays",
+        ] = "merge",
+        query: Annotated[str | None, "Only memories found by this filter, such as tag:db"] = None,
+        days: Annotated[int | None, Meta(ge=1, le=36_500, description="Only of the last days")] = None,
+        min_memories: Annotated[int, Meta(ge=2, le=20, description="The smallest group")] = 2,
+        similarity: Annotated[
+            float, Meta(gt=0, le=1, description="How alike they must be")
+        ] = consolidation.USUAL_LIKENESS,
+        dry_run: DryRun = True,
+        undo: Annotated[str | None, "Take back this run: the run that an earlier call answered with"] = None,
+    ) -> Consolidated:
+        """Put together memories that say nearly the same. Run it dry first; a run can be taken back with undo."""
+        if undo is not None:
+            back = await consolidation.undo(await self.writing(), undo, who=who(ctx))
+            return Consolidated(looked_at=0, groups=[], dry_run=False, kept=back, note="Taken back.")
+        memories = await (self.memories() if dry_run else self.writing())
+        wanted = memories.filter(query)
+        if namespaces:
+            values = tuple(checked_namespace(one) for one in namespaces)
+            wanted = replace(wanted, conditions=(*wanted.conditions, Condition("ns", values)))
+        if days is not None:
+            since = moments.now() - days * 86_400 * moments.SECOND
+            wanted = replace(wanted, since=max(since, wanted.since or 0))
+        plan = await consolidation.plan(
+            memories, wanted, strategy=strategy, similarity=similarity, least=min_memories, ask=self.ladder(ctx)
+        )
+        groups = [
+            Group([one.id for one in each.members], texts.preview(each.content, 500), each.by) for each in plan.clusters
+        ]
+        if dry_run:
+            note = "Nothing was changed. Call it again with dry_run=false." if groups else "Nothing belongs together."
+            return Consolidated(looked_at=plan.looked_at, groups=groups, dry_run=True, note=note)
+        done = await consolidation.carry_out(memories, plan, who=who(ctx))
+        return Consolidated(
+            looked_at=plan.looked_at,
+            groups=groups,
+            dry_run=False,
+            run=done.run,
+            kept=done.kept,
+            superseded=done.superseded,
+            note=f"Call it with undo={done.run} to take it back." if done.kept else "Nothing was changed.",
+        )
+
+    @answered
+    async def enrich(
+        self,
+        ctx: Context,
+        memory_id: Annotated[str, Meta(min_length=1, max_length=300, description="The id of a memory, or its URN")],
+        enrich_tags: Annotated[bool, "Add tags"] = True,
+        enrich_structure: Annotated[bool, "Write it more clearly, if there is a model to do that"] = False,
+        add_context: Annotated[bool, "Add what related memories say"] = False,
+        dry_run: DryRun = False,
+    ) -> Enriched:
+        """Make a memory easier to find: tags, and if wanted a clearer text and its context.
+
+        Asks the client's model where it can be asked, and goes by rules where not.
+        """
+        memories = await (self.memories() if dry_run else self.writing())
+        proposed = await enrichment.enrich(
+            memories,
+            memory_id,
+            tags=enrich_tags,
+            structure=enrich_structure,
+            context=add_context,
+            ask=self.ladder(ctx),
+        )
+        after = proposed.record if dry_run else await enrichment.apply(memories, proposed, who=who(ctx))
+        return Enriched(
+            id=after.id,
+            tags=[*proposed.record.tags, *proposed.tags],
+            added_tags=proposed.tags,
+            content=proposed.content,
+            entities=proposed.entities,
+            by=proposed.by,
+            dry_run=dry_run,
+        )
+
+    @answered
+    async def gc(
+        self,
+        ctx: Context,
+        dry_run: DryRun = True,
+        branch: Annotated[str | None, "Archive the memories of this branch, which is done with"] = None,
+        purge: Annotated[bool, "Remove for good what was deleted long ago"] = False,
+        older_than: Annotated[str | None, "How long ago: 30d when left out"] = None,
+    ) -> Collected:
+        """Collect what has expired, what belongs to a finished branch, and what was deleted long ago."""
+        memories = await (self.memories() if dry_run else self.writing())
+        return await cleanup.collect(memories, dry_run=dry_run, branch=branch, purge=purge, older_than=older_than)
+
+    @answered
+    async def sync(
+        self,
+        ctx: Context,
+        direction: Annotated[Direction, "push: send ours; fetch: take theirs; full: both"] = "full",
+        remote: Annotated[str | None, "A remote of the repository; origin when left out"] = None,
+    ) -> Synced:
+        """Share the project's memories with its other clones, through a ref of its git repository.
+
+        What was changed on both sides is merged; what could not be is listed in conflicts, and the text that lost is in
+        the memory's history.
+        """
+        memories = await self.writing()
+        return await sync.sync(memories, direction=direction, remote=remote, screen=self.guard.passed, who=who(ctx))
+
+    @answered
+    async def export(
+        self,
+        ctx: Context,
+        filter: FilterText = None,
+        format: Annotated[Format, "jsonl: one memory a line; markdown: for people"] = "jsonl",
+        limit: Annotated[int, Meta(ge=1, le=MOST_EXPORTED, description="At most so many")] = 100,
+        cursor: Annotated[str | None, "nextCursor of the answer before"] = None,
+    ) -> Exported:
+        """Memories as a text that memory_import reads, here or elsewhere."""
+        memories = await self.memories()
+        start = position(cursor)
+        data, count, more = await export_import.export(
+            memories, memories.filter(filter), format, limit=limit, offset=start
+        )
+        return Exported(format=format, count=count, data=data, next_cursor=str(start + count) if more else None)
+
+    @answered
+    async def import_(
+        self,
+        ctx: Context,
+        data: Annotated[str, Meta(max_length=LONGEST_IMPORT, description="What memory_export gave")],
+        format: Annotated[Format, "As it was exported"] = "jsonl",
+        dry_run: DryRun = False,
+    ) -> Brought:
+        """Take in what memory_export gave. What is here already is changed only by a newer version of itself."""
+        memories = await (self.memories() if dry_run else self.writing())
+        return await export_import.bring(
+            memories, data, format, screen=self.guard.passed, who=who(ctx), dry_run=dry_run
+        )
+
+    @answered
+    async def prompts(
+        self,
+        ctx: Context,
+        action: Annotated[Literal["list", "get", "save", "run", "render", "delete"], "render is run"] = "list",
+        name: Annotated[str | None, "The prompt's name"] = None,
+        content: Annotated[str | None, "For save: the text, with places to fill in such as {{file}}"] = None,
+        description: Annotated[str, "For save: what it is for"] = "",
+        variables_def: Annotated[dict[str, Variable] | None, "For save: what the places are"] = None,
+        variables: Annotated[dict[str, str] | None, "For run: what to fill in"] = None,
+        domain: Annotated[Literal["project", "user", "org"], "For save: whose it is"] = "project",
+    ) -> Prompts:
+        """Keep prompts with places to fill in. Each saved one is also a prompt of this server."""
+        if action == "list":
+            memories = await self.memories()
+            found = await memories.read(lambda tx: templates.visible(tx, memories.project))
+            return Prompts(prompts=[_saved(one) for one in found])
+        if name is None:
+            raise Invalid(f"The action {action} needs the name of a prompt.")
+        if action == "save":
+            return await self._save_prompt(name, content, description, variables_def or {}, domain)
+        memories = await (self.writing() if action == "delete" else self.memories())
+        found_one = await memories.read(lambda tx: templates.get(tx, name, memories.project))
+        if action in ("run", "render"):
+            return Prompts(text=templates.filled(found_one, variables or {}))
+        if action == "delete":
+            await memories.write(lambda tx: templates.delete(tx, found_one))
+            return Prompts(note=f"The prompt {name} is deleted.")
+        return Prompts(prompts=[_saved(found_one)])
+
+    async def _save_prompt(
+        self, name: str, content: str | None, description: str, variables: dict[str, Variable], domain: str
+    ) -> Prompts:
+        memories = await self.writing()
+        if self.is_taken(name):
+            raise Invalid(f"The server has a prompt {name!r} of its own. Choose another name.")
+        kept, about = (await self.guard.check(content, description)).texts
+        template = templates.made(
+            domain=domain,
+            project=memories.project,
+            name=name,
+            content=kept,
+            description=about,
+            variables=variables,
+            now=moments.now(),
+        )
+        saved = await memories.write(lambda tx: templates.save(tx, template))
+        return Prompts(prompts=[_saved(saved)], note=f"It can be used as the prompt {name}.")
+
+    @answered
+    async def graph(
+        self,
+        ctx: Context,
+        operation: Annotated[
+            Literal["entities", "neighbors", "path", "visualize"], "entities: list them; path: from entity to to_entity"
+        ] = "entities",
+        entity: Annotated[str | None, "A person, technology, file, …"] = None,
+        to_entity: Annotated[str | None, "For path: where to"] = None,
+        kind: Annotated[Kind | None, "For entities: only these"] = None,
+        depth: Annotated[int, Meta(ge=1, le=graphs.MOST_DEPTH, description="How far from it")] = 1,
+        format: Annotated[graphs.Picture, "For visualize: how to draw it"] = "mermaid",
+        limit: Annotated[int, Meta(ge=1, le=graphs.MOST_EDGES, description="At most so many")] = 50,
+    ) -> Drawn:
+        """Who and what memories speak of, and how it hangs together. The filter entity: finds the memories."""
+        memories = await self.memories()
+        if operation == "entities":
+            return Drawn(nodes=await memories.read(lambda tx: graphs.entities(tx, kind, limit)), edges=[])
+        if entity is None or (operation == "path" and to_entity is None):
+            raise Invalid(f"The operation {operation} needs entity{' and to_entity' if operation == 'path' else ''}.")
+        start, end = entity, to_entity or ""
+        if operation == "path":
+            found = await memories.read(lambda tx: graphs.path(tx, start, end))
+            note = None if found.nodes else "There is no way from one to the other."
+            return Drawn(nodes=found.nodes, edges=found.edges, note=note)
+        found = await memories.read(lambda tx: graphs.neighbours(tx, start, depth, limit))
+        picture = graphs.drawn(found, format) if operation == "visualize" else None
+        return Drawn(nodes=found.nodes, edges=found.edges, picture=picture)
+
+    @answered
+    async def erase(
+        self,
+        ctx: Context,
+        memory_id: Annotated[str | None, "One memory"] = None,
+        author: Annotated[str | None, "Everything that somebody said"] = None,
+        filter: FilterText = None,
+        confirm: Annotated[bool, "Nothing is erased without it"] = False,
+    ) -> Count:
+        """Erase memories for good, with their histories and whatever was noted about them, as the law may demand."""
+        memories = await self.writing()
+        if not confirm:
+            raise Invalid("This cannot be undone. Ask the user, then call it again with confirm=true.")
+        wanted = None if filter is None else memories.filter(f"project:* {filter}")
+        count = await cleanup.erase(memories, id=memory_id, author=author, filter=wanted)
+        return Count(count=count, note="They are gone. Clones that were synced with forget them at their next sync.")
+
+    @answered
+    async def reindex(self, ctx: Context) -> Count:
+        """Build the index anew from the memories themselves."""
+        memories = await self.writing()
+
+        def done(count: int, total: int) -> None:
+            ctx.report_progress(count, total)
+
+        return Count(count=await memories.reindex(done), note="The index is new.")
+
+
+def position(cursor: str | None) -> int:
+    if cursor is None:
+        return 0
+    if not cursor.isdigit() or len(cursor) > 7:
+        raise Invalid("The cursor is none of ours. Use nextCursor of the answer before, or leave it out.")
+    return int(cursor)
+
+
+def _saved(template: Template) -> Saved:
+    return Saved(
+        name=template.name,
+        domain=template.domain,
+        description=template.description,
+        variables=template.variables,
+        version=template.version,
+        content=template.content,
+    )

@@ -1,0 +1,128 @@
+"""Export and import: memories out of one database and into another."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from portico.services.memory.errors import Blocked, Invalid
+from portico.services.memory.share import portable
+from portico.services.memory.share.portable import Format, Portable
+from portico.services.memory.store import moments, records, texts
+from portico.services.memory.store.filters import Filter
+from portico.services.memory.store.memories import BATCH, Memories, reindex
+from portico.services.memory.store.namespaces import STATUSES
+from portico.services.memory.store.records import Record
+from portico.store.transaction import Transaction
+
+Screen = Callable[[str], tuple[str, list[str]]]
+
+LONGEST_IMPORT = 3_000_000
+MOST_COMPLAINTS = 20
+MOST_EXPORTED = 1000
+
+
+class Brought(Struct, frozen=True, kw_only=True):
+    """What an import did, or would do."""
+
+    added: int = 0
+    updated: int = 0
+    unchanged: int = 0
+    refused: int = 0
+    problems: list[str] = field(default_factory=list)
+
+
+async def export(
+    memories: Memories, filter: Filter, format: Format, *, limit: int = MOST_EXPORTED, offset: int = 0
+) -> tuple[str, int, bool]:
+    """A text with these memories, how many they are, and whether there are more. Deleted ones only if asked for."""
+    if filter.words:
+        raise Invalid(f"{filter.words[:80]!r} is no condition; an export takes conditions only.")
+    now = moments.now()
+    usual = tuple(one for one in STATUSES if one != "deleted")
+    found = await memories.read(
+        lambda tx: records.matching(tx, filter, limit=limit + 1, offset=offset, statuses=usual, at=now)
+    )
+    return portable.dumped(found[:limit], format), len(found[:limit]), len(found) > limit
+
+
+async def bring(
+    memories: Memories,
+    text: str,
+    format: Format,
+    *,
+    screen: Screen = lambda text: (text, []),
+    who: str = "",
+    dry_run: bool = False,
+) -> Brought:
+    """Take in an export. A memory that is here already is changed only by a newer version of itself."""
+    now = moments.now()
+    # As many as it holds have to be read and looked through; others are served meanwhile.
+    fine, problems = await asyncio.to_thread(_read, text, format, screen, now, memories.project)
+    totals = [0, 0, 0]
+    for at in range(0, len(fine), BATCH):
+        some = fine[at : at + BATCH]
+        if dry_run:
+            counts = await memories.read(lambda tx, some=some: _compared(tx, some))  # type: ignore[misc]
+        else:
+            counts = await memories.write(lambda tx, some=some: _merged(tx, some, now, who))  # type: ignore[misc]
+        totals = [one + other for one, other in zip(totals, counts, strict=True)]
+    return Brought(
+        added=totals[0],
+        updated=totals[1],
+        unchanged=totals[2],
+        refused=len(problems),
+        problems=problems[:MOST_COMPLAINTS],
+    )
+
+
+def _read(text: str, format: Format, screen: Screen, now: int, project: str | None) -> tuple[list[Record], list[str]]:
+    fine: list[Record] = []
+    problems: list[str] = []
+    for given in portable.loaded(text, format):
+        try:
+            if isinstance(given, str):
+                raise Invalid(given)
+            fine.append(portable.unpacked(screened(given, screen), now, project=project))
+        except (Invalid, Blocked) as trouble:
+            problems.append(f"{given.id[:16] if isinstance(given, Portable) else ''} {trouble}".strip()[:300])
+    # What was said first comes first: neighbours in threads find each other by that.
+    return sorted(fine, key=lambda one: (one.at, one.id)), problems
+
+
+def screened(given: Portable, screen: Screen) -> Portable:
+    """Whatever of it is text of somebody's."""
+    texts.bounded(given.content)
+    labels = ("source", "author", "thread", "branch", "path")
+    kept: dict[str, str] = {name: screen(said)[0] for name in labels if (said := getattr(given, name))}
+    tags = [screen(one)[0] for one in given.tags[: texts.MOST_TAGS + 1]]
+    return replace(given, content=screen(given.content)[0], tags=tags, **kept)
+
+
+def _compared(tx: Transaction, some: list[Record]) -> tuple[int, int, int]:
+    known = records.fetch(tx, [one.id for one in some])
+    added = sum(one.id not in known for one in some)
+    updated = sum(one.id in known and _is_newer(one, known[one.id]) for one in some)
+    return added, updated, len(some) - added - updated
+
+
+def _merged(tx: Transaction, some: list[Record], now: int, who: str) -> tuple[int, int, int]:
+    known = records.fetch(tx, [one.id for one in some])
+    fresh = {one.id: one for one in some if one.id not in known}
+    tx.run("delete from memory_gone where memory in :ids", {"ids": list(fresh)})
+    records.insert(tx, list(fresh.values()))
+    reindex(tx, *fresh.values())
+    newer = [one for one in some if one.id in known and _is_newer(one, known[one.id])]
+    for one in newer:
+        before = known[one.id]
+        after = replace(one, created_at=before.created_at, updated_at=max(now, before.updated_at))
+        after = records.change(tx, before, after, "imported", who=who, version=one.version)
+        reindex(tx, after)
+    return len(fresh), len(newer), len(some) - len(fresh) - len(newer)
+
+
+def _is_newer(given: Record, known: Record) -> bool:
+    return given.version > known.version

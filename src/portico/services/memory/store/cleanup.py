@@ -1,0 +1,122 @@
+"""Collecting what is no longer wanted, and forgetting for good."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from portico.services.memory.errors import Invalid
+from portico.services.memory.search import search
+from portico.services.memory.store import moments, records
+from portico.services.memory.store.filters import Filter
+from portico.services.memory.store.memories import BATCH, Memories, put_away
+from portico.services.memory.store.namespaces import STATUSES
+from portico.services.memory.store.records import Record
+from portico.store.transaction import Transaction
+
+KEPT_AFTER_DELETION = "30d"
+
+# Phrases of ours about the table, with their parameters.
+Which = tuple[str, dict[str, Any]]
+
+
+class Collected(Struct, frozen=True, kw_only=True):
+    """How many, or in a dry run how many it would be."""
+
+    expired: int
+    archived: int
+    purged: int
+
+
+async def collect(
+    memories: Memories, *, dry_run: bool, branch: str | None = None, purge: bool = False, older_than: str | None = None
+) -> Collected:
+    """Delete what has expired, archive what is of a branch that is done with, purge what was deleted long ago."""
+    now = moments.now()
+    age = moments.span(older_than or KEPT_AFTER_DELETION) or 0
+
+    def expire(tx: Transaction, found: list[Record]) -> None:
+        for one in found:
+            put_away(tx, one, now, reason="expired")
+
+    def archive(tx: Transaction, found: list[Record]) -> None:
+        for one in found:
+            after = replace(one, status="archived", updated_at=now)
+            records.change(tx, one, after, "archived", reason=f"the branch {branch} is done with")
+        search.unindex(tx, [one.id for one in found])
+
+    def remove(tx: Transaction, found: list[Record]) -> None:
+        search.forget(tx, [one.id for one in found])
+        records.remove(tx, found, now)
+
+    expired = await _each(memories, ("expires_at <= :now and status <> 'deleted'", {"now": now}), dry_run, expire)
+    archived = await _each(memories, _of_branch(branch, memories), dry_run, archive) if branch else 0
+    old = ("status = 'deleted' and deleted_at <= :moment", {"moment": now - age})
+    purged = await _each(memories, old, dry_run, remove) if purge else 0
+    return Collected(expired=expired, archived=archived, purged=purged)
+
+
+def _of_branch(branch: str, memories: Memories) -> Which:
+    which, values = "branch = :branch and status in ('active', 'pending')", {"branch": branch}
+    if memories.project is None:
+        return which, values
+    return f"{which} and project = :project", {**values, "project": memories.project}
+
+
+async def _each(
+    memories: Memories, which: Which, dry_run: bool, do: Callable[[Transaction, list[Record]], None]
+) -> int:
+    """Whatever is done takes them out of the condition, so the next lot are others."""
+    condition, values = which
+    if dry_run:
+        return await memories.read(lambda tx: tx.one(int, f"select count(*) from memory where {condition}", values))
+
+    def some(tx: Transaction) -> int:
+        found = records.which(tx, condition, values, BATCH)
+        do(tx, found)
+        return len(found)
+
+    total = 0
+    while count := await memories.write(some):
+        total += count
+    return total
+
+
+async def erase(
+    memories: Memories, *, id: str | None = None, author: str | None = None, filter: Filter | None = None
+) -> int:
+    """For good, whatever their state: the texts, the index, the histories, and what was noted about them."""
+    if sum(one is not None for one in (id, author, filter)) != 1:
+        raise Invalid("Give one of memory_id, author or filter: whose memories are to be erased.")
+    if filter is not None and (filter.words or filter.is_empty):
+        raise Invalid("Erasing needs a filter of conditions alone, such as thread:t1.")
+    wanted = filter or (Filter().also("author", author) if author is not None else None)
+    now = moments.now()
+
+    def some(tx: Transaction) -> int:
+        if tx.engine == "sqlite":
+            # What is deleted is overwritten, instead of being left in the file until something else needs the room.
+            tx.all(int, "pragma secure_delete = on")
+        if wanted is None:
+            found = [records.get(tx, id or "")]
+        else:
+            found = records.matching(tx, wanted, limit=BATCH, statuses=STATUSES, at=-1)
+        search.forget(tx, [one.id for one in found])
+        records.remove(tx, found, now)
+        ids = {"ids": [one.id for one in found]}
+        tx.run("delete from memory_synced where memory in :ids", ids)
+        _drop_lonely(tx)
+        return len(found)
+
+    total = await memories.write(some)
+    while wanted is not None and total and (count := await memories.write(some)):
+        total += count
+    return total
+
+
+def _drop_lonely(tx: Transaction) -> None:
+    """Entities that nothing mentions any more: a name can be all that there is to forget."""
+    tx.run("delete from memory_entity where name not in (select entity from memory_mention)")

@@ -1,0 +1,108 @@
+"""Memories that contradict each other: noted when they come in, listed until somebody has decided."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from portico.services.memory.errors import Invalid
+from portico.services.memory.search import likeness, search
+from portico.services.memory.store import moments, records, texts
+from portico.services.memory.store.memories import Memories
+from portico.services.memory.store.namespaces import CURRENT
+from portico.services.memory.store.records import Record
+from portico.store.transaction import Transaction
+
+Keep = Literal["this", "other", "both"]
+MOST_LISTED = 200
+
+
+class Dispute(Struct, frozen=True, kw_only=True):
+    """Two memories and why they cannot both hold. With itself: two sides of a sync changed it, and one lost."""
+
+    memory_id: str
+    other_id: str
+    why: str
+    content: str
+    other_content: str
+    noted_at: str
+
+
+class Noted(Struct, frozen=True):
+    memory: str
+    other: str
+    why: str
+    at: int
+
+
+async def disputes(memories: Memories, limit: int) -> list[Dispute]:
+    """The newest first. What was settled by changing or deleting one of them is not shown."""
+    return await memories.read(lambda tx: _open(tx, memories.project, limit))
+
+
+def _open(tx: Transaction, project: str | None, limit: int) -> list[Dispute]:
+    found = tx.all(
+        Noted, "select memory, other, why, at from memory_conflict order by at desc, memory, other limit 1000"
+    )
+    known = records.fetch(tx, list({id for one in found for id in (one.memory, one.other)}))
+    shown: list[Dispute] = []
+    for one in found:
+        here, there = known[one.memory], known[one.other]
+        if here.status in CURRENT and there.status in CURRENT and here.project in (None, project):
+            dispute = _dispute(tx, one, here, there)
+            shown += [dispute] if dispute is not None else []
+        if len(shown) == limit:
+            break
+    return shown
+
+
+def _dispute(tx: Transaction, noted: Noted, here: Record, there: Record) -> Dispute | None:
+    """None where they have come to agree since."""
+    why: str | None = noted.why
+    other = there.content
+    if here.id != there.id:
+        why = likeness.conflict(here.content, there.content)
+    else:
+        synced = [one.was.content for one in records.history(tx, here.id, 20) if one.change == "synced"]
+        lost = [one for one in synced if one != here.content]
+        other = lost[0] if lost else other
+    if why is None:
+        return None
+    return Dispute(
+        memory_id=here.id,
+        other_id=there.id,
+        why=why,
+        content=texts.preview(here.content, 300),
+        other_content=texts.preview(other, 300),
+        noted_at=moments.written(noted.at),
+    )
+
+
+async def settle(memories: Memories, id: str, other: str, keep: Keep, *, who: str = "") -> list[str]:
+    """Decide between two: the one that does not hold is superseded, and can be restored. What was changed."""
+    now = moments.now()
+
+    def write(tx: Transaction) -> list[str]:
+        here, there = records.get(tx, id), records.get(tx, other)
+        pair = {"here": here.id, "there": there.id}
+        gone = tx.run(
+            "delete from memory_conflict where (memory = :here and other = :there) "
+            "or (memory = :there and other = :here)",
+            pair,
+        )
+        if not gone:
+            raise Invalid(
+                f"No conflict between {here.id} and {there.id} is known. The action list shows those there are."
+            )
+        if keep == "both" or here.id == there.id:
+            return []
+        loses, holds = (there, here) if keep == "this" else (here, there)
+        if loses.status in CURRENT:
+            after = replace(loses, status="superseded", updated_at=now)
+            records.change(tx, loses, after, "superseded", who=who, reason=f"by {holds.id}")
+            search.unindex(tx, [loses.id])
+        return [loses.id]
+
+    return await memories.write(write)

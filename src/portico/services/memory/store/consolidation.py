@@ -1,0 +1,214 @@
+"""Putting together what belongs together: memories that are nearly the same become one, and it can be undone.
+
+A plan is made first, from what there is at that moment. Carrying it out checks that nothing in it has changed since.
+Every change says which run made it, so that the run can be taken back as a whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from portico.services.memory.errors import Invalid
+from portico.services.memory.search import likeness, search
+from portico.services.memory.store import advice, capture, entities, moments, records, texts
+from portico.services.memory.store.advice import Ask
+from portico.services.memory.store.filters import Filter
+from portico.services.memory.store.memories import Memories, put_away, reindex
+from portico.services.memory.store.records import Event, Record
+from portico.store.transaction import Transaction
+
+Strategy = Literal["merge", "summarize", "dedupe"]
+MOST_LOOKED_AT, MOST_CLUSTERS, LARGEST_CLUSTER = 5000, 50, 20
+# A model is asked about so many of them; the others go by the rules.
+MOST_ASKED = 10
+USUAL_LIKENESS = 0.7
+
+
+class Cluster(Struct, frozen=True):
+    """Memories that say the same, the one that stays first, and what it will say."""
+
+    members: list[Record]
+    content: str
+    by: str
+
+    @property
+    def stays(self) -> Record:
+        return self.members[0]
+
+
+class Plan(Struct, frozen=True):
+    strategy: Strategy
+    looked_at: int
+    clusters: list[Cluster]
+
+
+class Done(Struct, frozen=True):
+    run: str
+    kept: list[str]
+    superseded: list[str]
+
+
+async def plan(
+    memories: Memories,
+    filter: Filter,
+    *,
+    strategy: Strategy,
+    similarity: float = USUAL_LIKENESS,
+    least: int = 2,
+    ask: Ask | None = None,
+) -> Plan:
+    now = moments.now()
+    found = await memories.read(lambda tx: records.matching(tx, filter, limit=MOST_LOOKED_AT, at=now))
+    groups = await asyncio.to_thread(_groups, found, similarity, max(least, 2))
+    clusters: list[Cluster] = []
+    for group in groups[:MOST_CLUSTERS]:
+        asking = ask if strategy == "summarize" and len(clusters) < MOST_ASKED else None
+        clusters.append(await _cluster(group, strategy, asking))
+    return Plan(strategy, len(found), clusters)
+
+
+async def _cluster(group: list[Record], strategy: Strategy, ask: Ask | None) -> Cluster:
+    ordered = sorted(group, key=lambda one: (-one.at, -len(one.content), one.id))
+    contents = [one.content for one in ordered]
+    if strategy == "dedupe":
+        return Cluster(ordered, ordered[0].content, "local")
+    if ask is not None:
+        answer = await ask(advice.ask_for_summary(contents), advice.SUMMARY_TOKENS)
+        if answer is not None:
+            return Cluster(ordered, answer.text, answer.by)
+    return Cluster(ordered, advice.local_summary(contents), "local")
+
+
+def _groups(found: Sequence[Record], similarity: float, least: int) -> list[list[Record]]:
+    """Groups of records of one place, each like one before it. Only those that share words are ever compared."""
+    words = [frozenset(likeness.words(one.content[:5000])) for one in found]
+    leader = list(range(len(found)))
+    # Which records have a word; a word that nearly all have says nothing.
+    holders: dict[tuple[str, str, str | None, str], list[int]] = defaultdict(list)
+    for here, one in enumerate(found):
+        shared: Counter[int] = Counter()
+        keys = [(one.domain, one.namespace, one.project, word) for word in words[here]]
+        for key in keys:
+            if len(holders[key]) <= 200:
+                shared.update(holders[key])
+            holders[key].append(here)
+        for there, _ in shared.most_common(20):
+            both = len(words[here] & words[there])
+            if both and both / len(words[here] | words[there]) >= similarity:
+                leader[_first(leader, here)] = _first(leader, there)
+    groups: dict[int, list[Record]] = defaultdict(list)
+    for here, one in enumerate(found):
+        groups[_first(leader, here)].append(one)
+    fine = [group[:LARGEST_CLUSTER] for group in groups.values() if len(group) >= least]
+    return sorted(fine, key=lambda group: (-len(group), group[0].id))
+
+
+def _first(leader: list[int], at: int) -> int:
+    while leader[at] != at:
+        leader[at] = leader[leader[at]]
+        at = leader[at]
+    return at
+
+
+async def carry_out(memories: Memories, made: Plan, *, who: str = "") -> Done:
+    run = os.urandom(6).hex()
+    now = moments.now()
+
+    def write(tx: Transaction) -> Done:
+        kept: list[str] = []
+        superseded: list[str] = []
+        for cluster in made.clusters:
+            current = records.fetch(tx, [one.id for one in cluster.members])
+            if any(current.get(one.id) != one for one in cluster.members):
+                continue  # somebody has changed one of them since; the next run sees it
+            kept.append(_joined(tx, cluster, made.strategy, run, now, who))
+            reason = _reason(run, kept[-1])
+            gone = cluster.members if made.strategy == "summarize" else cluster.members[1:]
+            for one in gone:
+                after = replace(one, status="superseded", updated_at=now)
+                records.change(tx, one, after, "consolidated", who=who, reason=reason)
+                superseded.append(one.id)
+            search.unindex(tx, [one.id for one in gone])
+        return Done(run, kept, superseded)
+
+    return await memories.write(write)
+
+
+def _joined(tx: Transaction, cluster: Cluster, strategy: Strategy, run: str, now: int, who: str) -> str:
+    """The memory that now stands for all of them; its id."""
+    first = cluster.stays
+    tags = list(dict.fromkeys(tag for one in cluster.members for tag in one.tags))[: texts.MOST_TAGS - 1]
+    if strategy == "summarize":
+        summary = replace(
+            first,
+            id=capture.new_id(),
+            content=cluster.content,
+            tags=[*tags, "summary"] if "summary" not in tags else tags,
+            source=_reason(run),
+            version=1,
+            created_at=now,
+            updated_at=now,
+            digest=records.digest(cluster.content),
+        )
+        records.insert(tx, [summary])
+        search.index(tx, [summary])
+        entities.note(tx, [summary])
+        return summary.id
+    after = replace(first, content=cluster.content, tags=tags, updated_at=now)
+    reindex(tx, records.change(tx, first, after, "consolidated", who=who, reason=_reason(run, first.id)))
+    return first.id
+
+
+async def undo(memories: Memories, run: str, *, who: str = "") -> list[str]:
+    """Take back a whole run: everything is as it was before it, except what has been changed since."""
+    now = moments.now()
+
+    def write(tx: Transaction) -> list[str]:
+        made = records.which(tx, "source = :run and status <> 'deleted'", {"run": _reason(run)}, 1000)
+        changes = tx.all(
+            Event,
+            "select memory, version, change, at, who, reason, was from memory_event where change = 'consolidated' "
+            "and substr(reason, 1, cast(:length as integer)) = :reason order by id desc",
+            {"reason": f"{_reason(run)} ", "length": len(_reason(run)) + 1},
+        )
+        current = records.fetch(tx, [one.memory for one in changes])
+        back: list[str] = []
+        for one in changes:
+            before = current.get(one.memory)
+            if before is None or before.version != one.version:
+                continue
+            reindex(tx, records.change(tx, before, replace(one.was, updated_at=now), "restored", who=who))
+            back.append(one.memory)
+        for summary in made:
+            put_away(tx, summary, now, who=who, reason="its consolidation was taken back")
+        return back
+
+    back = await memories.write(write)
+    if not back:
+        raise Invalid(f"There is no consolidation {run[:40]!r} that could be taken back.")
+    return back
+
+
+def sources(tx: Transaction, summary: Record) -> list[Record]:
+    """Those that it stands for; none where it was not made of others."""
+    ending = f" into {summary.id}"
+    rows = tx.all(
+        str,
+        "select memory from memory_event where change = 'consolidated' and memory <> :id "
+        "and substr(reason, length(reason) - cast(:length as integer) + 1) = :ending order by id",
+        {"id": summary.id, "ending": ending, "length": len(ending)},
+    )
+    found = records.fetch(tx, rows)
+    return [found[id] for id in dict.fromkeys(rows) if id in found]
+
+
+def _reason(run: str, kept: str = "") -> str:
+    """`kept` is what the memory went into."""
+    return f"consolidation {run}" + (f" into {kept}" if kept else "")

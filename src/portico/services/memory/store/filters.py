@@ -1,0 +1,168 @@
+"""The filter language: `ns:decisions tag:db,sql -tag:old since:7d until:2026-01-31 author:ann`.
+
+Words with a known key in front of a colon are conditions; `a,b` is one or the other, and a key said twice is both. A
+value with spaces stands in quotes. Whatever else is in a filter is text to search for. Nothing of it is ever part of a
+statement: each condition is a fixed phrase, and what was written is its parameter.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from portico.services.memory.errors import Invalid
+from portico.services.memory.store import moments
+from portico.services.memory.store.namespaces import DOMAINS, NAMESPACES, STATUSES, checked_domain
+
+KEYS = (
+    "ns", "tag", "since", "until", "source", "project", "branch", "path", "status", "author", "thread", "domain",
+    "entity",
+)  # fmt: skip
+_OTHER_NAMES = {"namespace": "ns", "tags": "tag", "scope": "domain"}
+LONGEST = 10_000
+MOST = 100
+_WORD = re.compile(r'(?P<minus>-?)(?:(?P<key>[A-Za-z]+):)?(?:"(?P<quoted>[^"]*)"|(?P<plain>\S+))')
+
+# What stands in a column of its own.
+_COLUMNS = {
+    "ns": "namespace",
+    "domain": "domain",
+    "status": "status",
+    "source": "source",
+    "project": "project",
+    "branch": "branch",
+    "author": "author",
+    "thread": "thread",
+}
+
+
+class Condition(Struct, frozen=True):
+    key: str
+    values: tuple[str, ...]
+    negated: bool = False
+
+
+class Filter(Struct, frozen=True):
+    conditions: tuple[Condition, ...] = ()
+    since: int | None = None
+    until: int | None = None
+    # What was no condition.
+    words: str = ""
+    # The project whose memories are looked at, besides those that belong to no project. A `project:` says otherwise.
+    home: str | None = None
+
+    def also(self, key: str, value: str | None) -> Filter:
+        """The same with one more condition; without a value it is the same."""
+        if value is None:
+            return self
+        return replace(self, conditions=(*self.conditions, _condition(key, value, negated=False)))
+
+    def within(self, project: str | None) -> Filter:
+        return replace(self, home=None if self.names("project") else project)
+
+    def names(self, key: str) -> bool:
+        return any(one.key == key for one in self.conditions)
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.conditions and self.since is None and self.until is None and not self.words
+
+
+def parse(text: str, at: int) -> Filter:
+    """`at` is now, for `since:7d`."""
+    if len(text) > LONGEST:
+        raise Invalid(f"The filter has {len(text):,} characters; at most {LONGEST:,} are read.")
+    conditions: list[Condition] = []
+    since: int | None = None
+    until: int | None = None
+    words: list[str] = []
+    for found in _WORD.finditer(text):
+        key = (found["key"] or "").lower()
+        key = _OTHER_NAMES.get(key, key)
+        value = found["quoted"] if found["quoted"] is not None else found["plain"]
+        if key not in KEYS:
+            words.append(found[0])
+        elif key == "since":
+            since = max(moments.ago_or_moment(value, at), since or 0)
+        elif key == "until":
+            until = min(moments.ago_or_moment(value, at), until if until is not None else at + moments.LONGEST)
+        else:
+            conditions.append(_condition(key, value, negated=bool(found["minus"])))
+    if len(conditions) > MOST:
+        raise Invalid(f"The filter has {len(conditions)} conditions; at most {MOST} are read.")
+    return Filter(tuple(conditions), since, until, " ".join(words))
+
+
+def _condition(key: str, value: str, *, negated: bool) -> Condition:
+    values = tuple(part for part in value.split(",") if part)
+    if not values:
+        raise Invalid(f"{key}: needs a value, as in {key}:name.")
+    if key == "domain":
+        values = tuple(checked_domain(one) for one in values)
+    known: tuple[str, ...] | None = {"ns": tuple(NAMESPACES), "status": STATUSES, "domain": DOMAINS}.get(key)
+    for one in values if known is not None else ():
+        if one not in (known or ()):
+            raise Invalid(f"{key}:{one[:40]} cannot match anything. Use one of {', '.join(known or ())}.")
+    return Condition(key, tuple(one.lower() for one in values) if key in ("tag", "entity") else values, negated)
+
+
+def where(filter: Filter, usual_statuses: tuple[str, ...]) -> tuple[str, dict[str, Any]]:
+    """A condition on the table `memory`, and its parameters."""
+    parts: list[str] = []
+    values: dict[str, Any] = {}
+    for number, one in enumerate(filter.conditions):
+        name = f"filter_{number}"
+        phrase, given = _phrase(one, name)
+        parts.append(f"not ({phrase})" if one.negated else f"({phrase})")
+        values |= given
+    if not filter.names("status"):
+        parts.append("memory.status in :filter_usual")
+        values["filter_usual"] = list(usual_statuses)
+    if filter.home is not None:
+        parts.append("(memory.domain <> 'project' or memory.project = :filter_home)")
+        values["filter_home"] = filter.home
+    for bound, sign in (("since", ">="), ("until", "<=")):
+        moment = getattr(filter, bound)
+        if moment is not None:
+            parts.append(f"memory.at {sign} :filter_{bound}")
+            values[f"filter_{bound}"] = moment
+    return " and ".join(parts) or "true", values
+
+
+def _phrase(one: Condition, name: str) -> tuple[str, dict[str, Any]]:
+    if one.key == "tag":
+        return (
+            f"exists (select 1 from memory_tag where memory_tag.memory = memory.id and memory_tag.tag in :{name})",
+            {name: list(one.values)},
+        )
+    if one.key == "entity":
+        return (
+            "exists (select 1 from memory_mention where memory_mention.memory = memory.id "
+            f"and memory_mention.entity in :{name})",
+            {name: list(one.values)},
+        )
+    if one.key == "path":
+        return _paths(one.values, name)
+    if one.key == "project" and "*" in one.values:
+        return "true", {}
+    return f"coalesce(memory.{_COLUMNS[one.key]}, '') in :{name}", {name: list(one.values)}
+
+
+def _paths(paths: tuple[str, ...], name: str) -> tuple[str, dict[str, Any]]:
+    """A folder stands for what is in it, and a `*` at the end for anything. Not `like`: it is not the same on both
+    engines."""
+    phrases: list[str] = []
+    given: dict[str, Any] = {}
+    for at, path in enumerate(paths):
+        begins = path.removesuffix("*")
+        key = f"{name}_{at}"
+        given[key] = begins
+        if path.endswith(("/", "*")):
+            given[f"{key}_length"] = len(begins)
+            phrases.append(f"substr(coalesce(memory.path, ''), 1, cast(:{key}_length as integer)) = :{key}")
+        else:
+            phrases.append(f"memory.path = :{key}")
+    return " or ".join(phrases), given

@@ -1,0 +1,161 @@
+"""The graph of what memories speak of: who is beside whom, and how to get from one to another."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Literal
+
+from msgspec import Struct
+
+from portico.services.memory.errors import Invalid
+from portico.services.memory.store.namespaces import CURRENT
+from portico.store.transaction import Transaction
+
+Picture = Literal["mermaid", "dot", "text"]
+MOST_DEPTH, MOST_EDGES, MOST_STEPS = 3, 200, 2000
+
+
+class Node(Struct, frozen=True):
+    name: str
+    kind: str
+    mentions: int
+
+
+class Edge(Struct, frozen=True):
+    source: str
+    kind: str
+    target: str
+    # How many memories say so.
+    weight: int
+
+
+class Graph(Struct, frozen=True):
+    nodes: list[Node]
+    edges: list[Edge]
+
+
+def entities(tx: Transaction, kind: str | None, limit: int) -> list[Node]:
+    """The most mentioned first."""
+    of_kind = "and memory_entity.kind = :kind" if kind is not None else ""
+    return tx.all(
+        Node,
+        "select memory_entity.label as name, memory_entity.kind as kind, count(*) as mentions from memory_entity "
+        "join memory_mention on memory_mention.entity = memory_entity.name "
+        "join memory on memory.id = memory_mention.memory "
+        f"where memory.status in :current {of_kind} "
+        "group by memory_entity.name, memory_entity.label, memory_entity.kind order by count(*) desc, "
+        "memory_entity.name limit cast(:limit as bigint)",
+        {"current": list(CURRENT), "limit": limit, **({} if kind is None else {"kind": kind})},
+    )
+
+
+def beside(tx: Transaction, name: str, limit: int = MOST_EDGES) -> list[Edge]:
+    """What is said about it, then what is mentioned in the same memories."""
+    values = {"name": name, "current": list(CURRENT), "limit": limit}
+    said = tx.all(
+        Edge,
+        "select memory_relation.source as source, memory_relation.kind as kind, memory_relation.target as target, "
+        "count(*) as weight from memory_relation join memory on memory.id = memory_relation.memory "
+        "where memory.status in :current and (memory_relation.source = :name or memory_relation.target = :name) "
+        "group by memory_relation.source, memory_relation.kind, memory_relation.target "
+        "order by count(*) desc, memory_relation.source, memory_relation.target limit cast(:limit as bigint)",
+        values,
+    )
+    together = tx.all(
+        Edge,
+        "select mine.entity as source, 'RelatesTo' as kind, other.entity as target, count(*) as weight "
+        "from memory_mention mine join memory_mention other on other.memory = mine.memory "
+        "join memory on memory.id = mine.memory "
+        "where mine.entity = :name and other.entity <> :name and memory.status in :current "
+        "group by mine.entity, other.entity order by count(*) desc, other.entity limit cast(:limit as bigint)",
+        values,
+    )
+    known = {frozenset((one.source, one.target)) for one in said}
+    return (said + [one for one in together if frozenset((one.source, one.target)) not in known])[:limit]
+
+
+def neighbours(tx: Transaction, name: str, depth: int, limit: int) -> Graph:
+    start = _found(tx, name)
+    if not 1 <= depth <= MOST_DEPTH:
+        raise Invalid(f"depth is 1 to {MOST_DEPTH}.")
+    edges: dict[tuple[str, str, str], Edge] = {}
+    reached, border = {start}, [start]
+    for _ in range(depth):
+        following: list[str] = []
+        for one in border:
+            for edge in beside(tx, one, limit):
+                if len(edges) >= limit:
+                    break
+                edges.setdefault((edge.source, edge.kind, edge.target), edge)
+                following += [end for end in (edge.source, edge.target) if end not in reached]
+                reached |= {edge.source, edge.target}
+        border = following
+    return _labelled(tx, reached, list(edges.values()))
+
+
+def path(tx: Transaction, start: str, end: str) -> Graph:
+    """The shortest way, or an empty graph where there is none within reach."""
+    first, last = _found(tx, start), _found(tx, end)
+    came: dict[str, Edge | None] = {first: None}
+    waiting = deque([first])
+    while waiting and last not in came and len(came) < MOST_STEPS:
+        here = waiting.popleft()
+        for edge in beside(tx, here, 50):
+            there = edge.target if edge.source == here else edge.source
+            if there not in came:
+                came[there] = edge
+                waiting.append(there)
+    edges: list[Edge] = []
+    at = last
+    while (step := came.get(at)) is not None:
+        edges.append(step)
+        at = step.source if step.target == at else step.target
+    names = {end for edge in edges for end in (edge.source, edge.target)} | ({first} if first == last else set())
+    return _labelled(tx, names, edges[::-1])
+
+
+def _found(tx: Transaction, name: str) -> str:
+    """By its name in any case, or by the only name it is a part of."""
+    low = name.strip().casefold()
+    found = tx.all(str, "select name from memory_entity where name = :name", {"name": low})
+    if not found:
+        near = tx.all(str, "select name from memory_entity order by name limit 10000")
+        found = [one for one in near if low and low in one][:5]
+    if len(found) != 1:
+        meant = f" Did you mean {', '.join(found)}?" if found else " The operation entities lists those there are."
+        raise Invalid(f"There is no entity {name[:80]!r}.{meant}")
+    return found[0]
+
+
+def _labelled(tx: Transaction, names: set[str], edges: list[Edge]) -> Graph:
+    rows = tx.all(
+        tuple[str, str, str, int],
+        "select memory_entity.name, memory_entity.label, memory_entity.kind, count(memory_mention.memory) "
+        "from memory_entity left join memory_mention on memory_mention.entity = memory_entity.name "
+        "where memory_entity.name in :names group by memory_entity.name, memory_entity.label, memory_entity.kind "
+        "order by memory_entity.name",
+        {"names": sorted(names)},
+    )
+    label = {name: shown for name, shown, _, _ in rows}
+    return Graph(
+        [Node(shown, kind, count) for _, shown, kind, count in rows],
+        [
+            Edge(label.get(one.source, one.source), one.kind, label.get(one.target, one.target), one.weight)
+            for one in edges
+        ],
+    )
+
+
+def drawn(graph: Graph, picture: Picture) -> str:
+    """Names are data: whatever could be syntax in them is taken off."""
+    number = {one.name: f"n{at}" for at, one in enumerate(graph.nodes)}
+    clean = {name: "".join(char if char.isalnum() or char in " ._-/+#" else " " for char in name) for name in number}
+    if picture == "text":
+        return "\n".join(f"{one.source} --{one.kind}--> {one.target}" for one in graph.edges)
+    if picture == "dot":
+        nodes = [f'  {number[one]} [label="{clean[one]}"];' for one in number]
+        edges = [f'  {number[one.source]} -> {number[one.target]} [label="{one.kind}"];' for one in graph.edges]
+        return "\n".join(["digraph memory {", *nodes, *edges, "}"])
+    nodes = [f'  {number[one]}["{clean[one]}"]' for one in number]
+    edges = [f"  {number[one.source]} -->|{one.kind}| {number[one.target]}" for one in graph.edges]
+    return "\n".join(["graph LR", *nodes, *edges])

@@ -1,0 +1,408 @@
+"""Everything that can be done with memories, for whoever has a database; nothing here knows of any protocol.
+
+async with Database(url) as database:
+    memories = Memories(database)
+    await memories.open()
+    taken = await memories.capture(Draft(content="Use PostgreSQL", namespace="decisions"))
+    hits = await memories.recall("which database?")
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from portico.services.memory.errors import Invalid, StorageFailed, Trouble, VersionConflict
+from portico.services.memory.search import index_build, likeness, search
+from portico.services.memory.search.index_upkeep import Keeper
+from portico.services.memory.search.meaning import Meanings, NoModel, Sense
+from portico.services.memory.store import capture, entities, filters, moments, records, texts
+from portico.services.memory.store.capture import Draft, Taken
+from portico.services.memory.store.filters import Condition, Filter
+from portico.services.memory.store.namespaces import CURRENT, STATUSES, checked_namespace
+from portico.services.memory.store.records import Event, Record
+from portico.store.database import Database
+from portico.store.errors import (
+    BadStatement,
+    Damaged,
+    NotUnique,
+    StoreError,
+    UnfitValue,
+)
+from portico.store.transaction import Transaction
+
+T = TypeVar("T")
+
+MIGRATIONS = Path(__file__).parent / "migrations"
+HISTORY = "memory"
+MOST_RESULTS = 1000
+# How many memories one transaction touches: on SQLite others wait for it.
+BATCH = 500
+# …and of new ones, which are quick to write, but rewrite most pages of the index each time.
+LOT = 5000
+MOST_OF_THE_PAST = 100_000
+# How many seconds a search waits for an index that is being built. What is not in it by then is not found yet.
+PATIENCE = 0.5
+NOT_DELETED = Condition("status", ("deleted",), negated=True)
+
+
+class Hit(Struct, frozen=True):
+    record: Record
+    score: float
+
+
+class Page(Struct, frozen=True):
+    hits: list[Hit]
+    # Whether there are more behind these.
+    more: bool
+
+
+class Swept(Struct, frozen=True):
+    ids: list[str]
+    count: int
+
+
+class Memories:
+    """`project` is whose memories are meant when nobody says otherwise. `meanings` are there where a model is."""
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        project: str | None = None,
+        root: str | None = None,
+        meanings: Meanings | None = None,
+    ) -> None:
+        self.database = database
+        self._meanings = meanings
+        self._keeper = Keeper(database, meanings)
+        self.project = project
+        # The folder of its repository, if it is in one.
+        self.root = root
+
+    async def open(self, *, thorough: bool = False, read_only: bool = False) -> None:
+        """From now on the index is looked after in the background, unless nothing is to be changed; `thorough` also
+        looks whether it has everything."""
+        await self.database.migrate(HISTORY, MIGRATIONS)
+        if not read_only:
+            await self._keeper.start(thorough=thorough)
+
+    async def close(self) -> None:
+        """Before the database is."""
+        await self._keeper.stop()
+
+    async def settled(self) -> None:
+        """Wait until the index is whole, and where there is a model, until every memory has a vector."""
+        await self._keeper.done()
+
+    async def read(self, fn: Callable[[Transaction], T]) -> T:
+        return await self._perform(self.database.read, fn)
+
+    async def write(self, fn: Callable[[Transaction], T]) -> T:
+        done = await self._perform(self.database.write, fn)
+        self._keeper.wake()
+        return done
+
+    async def _perform(
+        self, how: Callable[[Callable[[Transaction], T]], Awaitable[T]], fn: Callable[[Transaction], T]
+    ) -> T:
+        """Again, where it was the index that failed and could be mended."""
+        try:
+            try:
+                return await how(fn)
+            except (BadStatement, Damaged, NotUnique):
+                if not await self._keeper.mend():
+                    raise
+                return await how(fn)
+        except StoreError as failure:
+            raise failed(failure) from failure
+
+    def filter(self, text: str | None, at: int | None = None) -> Filter:
+        """What was written, within the project that this is about."""
+        return filters.parse(text or "", moments.now() if at is None else at).within(self.project)
+
+    @property
+    def modes(self) -> list[str]:
+        return ["text"] if self._meanings is None else ["text", "hybrid", "vector"]
+
+    @property
+    def model(self) -> str | None:
+        """What gives memories their vectors, where there is one."""
+        return None if self._meanings is None else self._meanings.name
+
+    def mode(self, wanted: str) -> str:
+        """How a search is really done."""
+        if wanted == "vector" and self._meanings is None:
+            raise Invalid(search.NO_VECTORS)
+        return "text" if self._meanings is None else wanted
+
+    # Taking in
+
+    async def capture(self, draft: Draft, *, who: str = "", compare: bool = True) -> Taken:
+        record = capture.record_of(self._at_home(draft), moments.now())
+        return await self.write(lambda tx: capture.take(tx, draft, record, who=who, compare=compare))
+
+    async def capture_all(self, drafts: Sequence[Draft], *, who: str = "") -> list[Taken]:
+        """Many at once: exact duplicates are found, others are not looked for."""
+        now = moments.now()
+        made = [(draft, capture.record_of(self._at_home(draft), now)) for draft in drafts]
+        taken: list[Taken] = []
+        for at in range(0, len(made), LOT):
+            some = made[at : at + LOT]
+            taken += await self.write(lambda tx, some=some: capture.take_all(tx, some, who=who))  # type: ignore[misc]
+        return taken
+
+    def _at_home(self, draft: Draft) -> Draft:
+        return draft if draft.project is not None else replace(draft, project=self.project)
+
+    # Looking
+
+    async def recall(
+        self,
+        query: str,
+        filter: Filter,
+        *,
+        limit: int = 10,
+        offset: int = 0,
+        as_of: int | None = None,
+        mode: search.Mode = "hybrid",
+    ) -> Page:
+        """The best first; without words to look for, the newest."""
+        limit, offset = _bounded(limit, offset)
+        words = texts.whole(" ".join(said for said in (query, filter.words) if said.strip() not in ("", "*")))
+        if len(words) > filters.LONGEST:
+            raise Invalid(f"The query has {len(words):,} characters; at most {filters.LONGEST:,} are read.")
+        if as_of is not None:
+            hits = await self.read(lambda tx: _past(tx, words, filter, as_of))
+            return Page(hits[offset : offset + limit], len(hits) > offset + limit)
+        now = moments.now()
+        wanted = offset + limit + 1
+        if not words:
+            found = await self.read(lambda tx: records.matching(tx, filter, limit=limit + 1, offset=offset, at=now))
+            return Page([Hit(one, 0.0) for one in found[:limit]], len(found) > limit)
+        sense = await self._sense(words, mode)
+        await self._keeper.ready(PATIENCE)
+
+        def look(tx: Transaction) -> list[Hit]:
+            scored = search.seek(tx, words, filter, wanted, at=now, sense=sense, mode=mode)
+            found = records.fetch(tx, [id for id, _ in scored])
+            return [Hit(found[id], score) for id, score in scored if id in found]
+
+        hits = await self.read(look)
+        return Page(hits[offset : offset + limit], len(hits) > offset + limit)
+
+    async def _sense(self, words: str, mode: str) -> Sense | None:
+        """What the words mean, as far as it matters and can be known."""
+        if mode == "text" or self._meanings is None:
+            return None
+        try:
+            return await asyncio.to_thread(self._meanings.of_question, words)
+        except NoModel as failure:
+            if mode == "vector":
+                raise Invalid(f"{failure} {search.NO_VECTORS}") from failure
+            return None
+
+    async def get(self, id: str) -> Record:
+        return await self.read(lambda tx: records.get(tx, _id(id)))
+
+    async def history(self, id: str, limit: int = 20) -> tuple[Record, list[Event]]:
+        limit, _ = _bounded(limit, 0)
+
+        def look(tx: Transaction) -> tuple[Record, list[Event]]:
+            record = records.get(tx, _id(id))
+            return record, records.history(tx, record.id, limit)
+
+        return await self.read(look)
+
+    # Changing
+
+    async def update(
+        self,
+        id: str,
+        *,
+        content: str | None = None,
+        tags: Sequence[str] | None = None,
+        namespace: str | None = None,
+        status: str | None = None,
+        ttl: str | None = None,
+        expected_version: int | None = None,
+        who: str = "",
+        reason: str = "",
+    ) -> Record:
+        now = moments.now()
+        fresh = {
+            "content": None if content is None else texts.content(content),
+            "tags": None if tags is None else texts.tags(tags),
+            "namespace": None if namespace is None else checked_namespace(namespace),
+            "status": None if status is None else _settable(status),
+        }
+        changes = {name: value for name, value in fresh.items() if value is not None}
+        if ttl is not None:
+            lasting = moments.span(ttl)
+            changes["expires_at"] = None if lasting is None else now + lasting  # type: ignore[assignment]
+        if not changes:
+            raise Invalid("Nothing is to be changed. Give content, tags, namespace, status or ttl.")
+
+        def write(tx: Transaction) -> Record:
+            before = _expected(tx, id, expected_version)
+            if before.status == "deleted":
+                raise Invalid(f"The memory {before.id} is deleted. memory_restore brings it back; then change it.")
+            after = records.change(
+                tx, before, replace(before, updated_at=now, **changes), "updated", who=who, reason=reason
+            )
+            reindex(tx, after)
+            return after
+
+        return await self.write(write)
+
+    async def delete(
+        self, id: str, *, hard: bool = False, expected_version: int | None = None, who: str = "", reason: str = ""
+    ) -> Record:
+        """Softly, so that it can be brought back; or for good."""
+        now = moments.now()
+
+        def write(tx: Transaction) -> Record:
+            before = _expected(tx, id, expected_version)
+            if hard:
+                search.forget(tx, [before.id])
+                records.remove(tx, [before], now)
+                return before
+            return put_away(tx, before, now, who=who, reason=reason)
+
+        return await self.write(write)
+
+    async def restore(self, id: str, *, who: str = "") -> Record:
+        """Bring back what was deleted, superseded or archived, as it was before."""
+        now = moments.now()
+
+        def write(tx: Transaction) -> Record:
+            before = records.get(tx, _id(id))
+            if before.status in CURRENT:
+                return before
+            past = [one.was.status for one in records.history(tx, before.id, limit=1)]
+            status = past[0] if past and past[0] in CURRENT else "active"
+            after = replace(before, status=status, deleted_at=None, updated_at=now)
+            if after.expires_at is not None and after.expires_at <= now:
+                after = replace(after, expires_at=None)
+            after = records.change(tx, before, after, "restored", who=who)
+            reindex(tx, after)
+            return after
+
+        return await self.write(write)
+
+    async def reindex(self, done: Callable[[int, int], None] = lambda count, total: None) -> int:
+        """Build the index anew, and note anew what memories speak of, a batch at a time; others go on meanwhile."""
+        total = await self.read(lambda tx: tx.one(int, "select count(*) from memory"))
+        count, last = 0, ""
+
+        def some(tx: Transaction) -> list[Record]:
+            found = records.which(tx, "memory.id > :last", {"last": last}, BATCH)
+            entities.note(tx, found, anew=True)
+            return found
+
+        while found := await self.write(some):
+            count, last = count + len(found), found[-1].id
+            done(count, 2 * total)
+        await self.write(index_build.begin)
+        while lot := await self.write(index_build.build):
+            count += lot
+            done(min(count, 2 * total), 2 * total)
+        return total
+
+    async def delete_all(self, filter: Filter, *, dry_run: bool = True, hard: bool = False, who: str = "") -> Swept:
+        """Everything that a filter lets through."""
+        if filter.words:
+            raise Invalid(f"{filter.words[:80]!r} is no condition, and words are not enough to delete by.")
+        if not filter.conditions and filter.since is None and filter.until is None:
+            raise Invalid(
+                "A filter is needed, such as ns:progress until:2026-01-31. domain:project is everything there."
+            )
+        if not hard and filter.names("status"):
+            filter = replace(filter, conditions=(*filter.conditions, NOT_DELETED))
+        now = moments.now()
+        statuses = STATUSES if hard else CURRENT
+        if dry_run:
+            found = await self.read(lambda tx: records.matching(tx, filter, limit=100, at=now, statuses=statuses))
+            count = await self.read(lambda tx: records.count(tx, filter, at=now, statuses=statuses))
+            return Swept([one.id for one in found], count)
+        gone: list[str] = []
+
+        def some(tx: Transaction) -> list[str]:
+            found = records.matching(tx, filter, limit=BATCH, at=now, statuses=statuses)
+            if hard:
+                search.forget(tx, [one.id for one in found])
+                records.remove(tx, found, now)
+            else:
+                for one in found:
+                    put_away(tx, one, now, who=who, reason="delete_all")
+            return [one.id for one in found]
+
+        while ids := await self.write(some):
+            gone += ids
+        return Swept(gone[:100], len(gone))
+
+
+def put_away(tx: Transaction, before: Record, now: int, *, who: str = "", reason: str = "") -> Record:
+    """A soft deletion."""
+    if before.status == "deleted":
+        return before
+    after = replace(before, status="deleted", deleted_at=now, updated_at=now)
+    after = records.change(tx, before, after, "deleted", who=who, reason=reason)
+    search.unindex(tx, [after.id])
+    return after
+
+
+def reindex(tx: Transaction, *found: Record) -> None:
+    """As their states want it: only what is current can be found."""
+    search.unindex(tx, [one.id for one in found if one.status not in CURRENT])
+    search.index(tx, [one for one in found if one.status in CURRENT])
+    entities.note(tx, found, anew=True)
+
+
+def _past(tx: Transaction, words: str, filter: Filter, moment: int) -> list[Hit]:
+    """The index knows the present alone, so the past is looked through."""
+    known = records.as_of(tx, filter, moment, MOST_OF_THE_PAST)
+    wanted = set(likeness.words(words))
+    if not wanted:
+        return [Hit(one, 0.0) for one in sorted(known, key=lambda one: (-one.at, one.id))]
+    scored = [Hit(one, len(wanted & set(likeness.words(one.content))) / len(wanted)) for one in known]
+    return sorted((one for one in scored if one.score), key=lambda hit: (-hit.score, -hit.record.at, hit.record.id))
+
+
+def _expected(tx: Transaction, id: str, version: int | None) -> Record:
+    found = records.get(tx, _id(id))
+    if version is not None and version != found.version:
+        raise VersionConflict(found.id, version, found.version)
+    return found
+
+
+def _id(given: str) -> str:
+    """An id, or an address that ends with one: `memory://project/decisions/1f…`, `urn:memory:project:decisions:1f…`."""
+    return texts.whole(given).strip().rstrip("/").rpartition("/")[2].rpartition(":")[2]
+
+
+def _settable(status: str) -> str:
+    if status not in STATUSES or status == "deleted":
+        settable = ", ".join(one for one in STATUSES if one != "deleted")
+        raise Invalid(f"Invalid status: {status[:40]}. Use one of {settable}; memory_delete deletes.")
+    return status
+
+
+def _bounded(limit: int, offset: int) -> tuple[int, int]:
+    if not 1 <= limit <= MOST_RESULTS or not 0 <= offset <= 1_000_000:
+        raise Invalid(f"limit is 1 to {MOST_RESULTS}, and offset 0 to 1,000,000.")
+    return limit, offset
+
+
+def failed(failure: StoreError) -> Trouble:
+    """What the store says names paths and servers, which are none of a client's business."""
+    if isinstance(failure, UnfitValue):
+        return Invalid("An argument has a NUL or half of a character, which no database holds. Leave it out.")
+    trouble = StorageFailed(f"The memory could not be stored or read: {failure.outward}.")
+    trouble.retryable = failure.passing
+    return trouble

@@ -1,0 +1,282 @@
+"""The rows: a memory as it is kept, what it was before, and the statements that read and write them.
+
+All of these are functions of a Transaction. The index of the ranker is brought up to date by whoever calls them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from portico.services.memory.errors import Invalid, NoSuchMemory
+from portico.services.memory.store.filters import Filter, where
+from portico.services.memory.store.namespaces import CURRENT
+from portico.store.rows import to_json
+from portico.store.transaction import Transaction
+
+TOPIC = "memory"
+MOST_TOLD = 100
+# In the order of Record.
+COLUMNS = (
+    "id", "domain", "namespace", "content", "tags", "source", "author", "author_kind", "thread", "place", "project",
+    "branch", "path", "status", "version", "at", "created_at", "updated_at", "expires_at", "deleted_at", "digest",
+)  # fmt: skip
+_SELECT = f"select {', '.join(f'memory.{one}' for one in COLUMNS)} from memory"
+_INSERT = f"insert into memory ({', '.join(COLUMNS)}) values ({', '.join('?' * len(COLUMNS))})"
+_ID = re.compile(r"[0-9a-f]{4,64}")
+
+
+class Record(Struct, frozen=True, kw_only=True, gc=False):
+    """A memory. Moments are milliseconds."""
+
+    id: str
+    domain: str
+    namespace: str
+    content: str
+    tags: list[str] = field(default_factory=list)
+    source: str | None = None
+    author: str | None = None
+    author_kind: str | None = None
+    thread: str | None = None
+    # Where in its thread it stands.
+    place: int | None = None
+    project: str | None = None
+    branch: str | None = None
+    path: str | None = None
+    status: str = "active"
+    version: int = 1
+    at: int
+    created_at: int
+    updated_at: int
+    expires_at: int | None = None
+    deleted_at: int | None = None
+    digest: str
+
+
+class Event(Struct, frozen=True, kw_only=True):
+    """One change: the version it made, and what there was before it."""
+
+    memory: str
+    version: int
+    change: str
+    at: int
+    who: str
+    reason: str
+    was: Record
+
+
+def digest(content: str) -> str:
+    """The same for texts that differ in case, width or white space only."""
+    plain = " ".join(unicodedata.normalize("NFKC", content).casefold().split())
+    return hashlib.sha256(plain.encode(errors="surrogatepass")).hexdigest()
+
+
+def insert(tx: Transaction, records: Sequence[Record]) -> None:
+    tx.many(_INSERT, [tuple(_row(one).values()) for one in records])
+    _tag(tx, records)
+    told(tx, records)
+
+
+def told(tx: Transaction, records: Sequence[Record]) -> None:
+    """Tell whoever watches. Of very many at once, that there were some."""
+    for one in records[:MOST_TOLD]:
+        tx.publish(TOPIC, f"{one.domain}/{one.namespace}/{one.id}")
+
+
+def change(
+    tx: Transaction,
+    before: Record,
+    after: Record,
+    kind: str,
+    *,
+    who: str = "",
+    reason: str = "",
+    version: int | None = None,
+    at: int | None = None,
+) -> Record:
+    """Write the new state of a memory and remember the old one; the record with its new version.
+
+    The version is the next one, unless it comes from elsewhere; so is the moment of the change.
+    """
+    after = replace(after, version=before.version + 1 if version is None else version, digest=digest(after.content))
+    settings = ", ".join(f"{one} = :{one}" for one in COLUMNS if one != "id")
+    tx.run(f"update memory set {settings} where id = :id", _row(after))
+    event = {
+        "memory": after.id,
+        "version": after.version,
+        "change": kind,
+        "at": after.updated_at if at is None else at,
+        "who": who,
+        "reason": reason,
+        "was": to_json(before),
+    }
+    tx.run(
+        "insert into memory_event (memory, version, change, at, who, reason, was) "
+        "values (:memory, :version, :change, :at, :who, :reason, :was)",
+        event,
+    )
+    if set(before.tags) != set(after.tags):
+        tx.run("delete from memory_tag where memory = :id", {"id": after.id})
+        _tag(tx, [after])
+    told(tx, [after])
+    return after
+
+
+def disagree(tx: Transaction, id: str, others: Sequence[tuple[str, str]], at: int) -> None:
+    """Note that a memory cannot hold together with others, each with the reason."""
+    tx.many(
+        "insert into memory_conflict (memory, other, why, at) values (:memory, :other, :why, :at) "
+        "on conflict (memory, other) do update set why = excluded.why, at = excluded.at",
+        [{"memory": id, "other": other, "why": why, "at": at} for other, why in others],
+    )
+
+
+def remove(tx: Transaction, records: Sequence[Record], at: int) -> None:
+    """For good. What refers to them goes with them."""
+    ids = [one.id for one in records]
+    tx.many(
+        "insert into memory_gone (memory, at) values (:id, :at) on conflict (memory) do nothing",
+        [{"id": one, "at": at} for one in ids],
+    )
+    tx.run("delete from memory where id in :ids", {"ids": ids})
+    told(tx, records)
+
+
+def _row(record: Record) -> dict[str, Any]:
+    return {**msgspec.structs.asdict(record), "tags": to_json(record.tags)}
+
+
+def _tag(tx: Transaction, records: Iterable[Record]) -> None:
+    rows = [(one.id, tag) for one in records for tag in one.tags]
+    if rows:
+        tx.many("insert into memory_tag (memory, tag) values (?, ?)", rows)
+
+
+# Reading
+
+
+def get(tx: Transaction, id: str) -> Record:
+    """By its id, which may be cut short as long as it is the only one that begins like this."""
+    found = tx.maybe(Record, f"{_SELECT} where memory.id = :id", {"id": id})
+    if found is None and _ID.fullmatch(id):
+        near = tx.all(
+            Record, f"{_SELECT} where memory.id >= :id and memory.id < :end limit 2", {"id": id, "end": id + "g"}
+        )
+        found = near[0] if len(near) == 1 else None
+        if len(near) > 1:
+            raise Invalid(f"More than one memory begins with {id!r}. Give more of its id.")
+    if found is None:
+        raise NoSuchMemory(id)
+    return found
+
+
+def fetch(tx: Transaction, ids: Sequence[str]) -> dict[str, Record]:
+    found = tx.all(Record, f"{_SELECT} where memory.id in :ids", {"ids": list(ids)})
+    return {one.id: one for one in found}
+
+
+def matching(
+    tx: Transaction, filter: Filter, *, limit: int, offset: int = 0, statuses: tuple[str, ...] = CURRENT, at: int
+) -> list[Record]:
+    """The newest first."""
+    condition, values = where(filter, statuses)
+    return tx.all(
+        Record,
+        f"{_SELECT} where {condition} and {_ALIVE} "
+        "order by memory.at desc, memory.id limit cast(:limit as bigint) offset cast(:offset as bigint)",
+        {**values, "limit": limit, "offset": offset, "now": at},
+    )
+
+
+def count(tx: Transaction, filter: Filter, *, statuses: tuple[str, ...] = CURRENT, at: int) -> int:
+    condition, values = where(filter, statuses)
+    return tx.one(int, f"select count(*) from memory where {condition} and {_ALIVE}", {**values, "now": at})
+
+
+def allowed(
+    tx: Transaction, ids: Sequence[str], filter: Filter, *, statuses: tuple[str, ...] = CURRENT, at: int
+) -> set[str]:
+    """Those of these that a filter lets through."""
+    condition, values = where(filter, statuses)
+    sql = f"select memory.id from memory where memory.id in :among and {condition} and {_ALIVE}"
+    return set(tx.all(str, sql, {**values, "among": list(ids), "now": at}))
+
+
+def which(tx: Transaction, condition: str, values: dict[str, Any], limit: int) -> list[Record]:
+    """Those that a phrase of ours is true of."""
+    sql = f"{_SELECT} where {condition} order by memory.id limit cast(:limit as bigint)"
+    return tx.all(Record, sql, {**values, "limit": limit})
+
+
+# Whatever has expired is not seen any more, whether or not it has been collected.
+_ALIVE = "(memory.expires_at is null or memory.expires_at > :now)"
+
+
+def same(tx: Transaction, domain: str, namespace: str, digest: str, project: str | None, at: int) -> Record | None:
+    """A memory of this place that says exactly this."""
+    of_project = "memory.project = :project" if project is not None else "memory.project is null"
+    values = {"digest": digest, "domain": domain, "namespace": namespace, "now": at}
+    return tx.maybe(
+        Record,
+        f"{_SELECT} where memory.digest = :digest and memory.domain = :domain and memory.namespace = :namespace "
+        f"and memory.status in {CURRENT} and {of_project} and {_ALIVE} order by memory.created_at limit 1",
+        values if project is None else {**values, "project": project},
+    )
+
+
+def history(tx: Transaction, id: str, limit: int) -> list[Event]:
+    """The newest first."""
+    return tx.all(
+        Event,
+        "select memory, version, change, at, who, reason, was from memory_event where memory = :id "
+        "order by id desc limit cast(:limit as bigint)",
+        {"id": id, "limit": limit},
+    )
+
+
+def as_of(tx: Transaction, filter: Filter, moment: int, most: int) -> list[Record]:
+    """What was known at a moment: of each memory that there was, the state it had."""
+    later = tx.all(
+        Event,
+        "select memory, version, change, at, who, reason, was from memory_event where id in "
+        "(select min(id) from memory_event where at > :moment group by memory)",
+        {"moment": moment},
+    )
+    was = {one.memory: one.was for one in later}
+    condition, values = where(filter, CURRENT)
+    now = tx.all(
+        Record,
+        f"{_SELECT} where {condition} and memory.created_at <= :moment and {_ALIVE} "
+        "order by memory.at desc, memory.id limit cast(:limit as bigint)",
+        {**values, "moment": moment, "now": moment, "limit": most},
+    )
+    unchanged = [one for one in now if one.id not in was]
+    known = [one for one in was.values() if one.created_at <= moment and one.status in CURRENT]
+    return unchanged + [one for one in known if fits(one, filter)]
+
+
+def fits(record: Record, filter: Filter) -> bool:
+    """The same as `where`, for a record that is not in the table; without the entities, which have no past."""
+    for one in filter.conditions:
+        if one.key == "tag":
+            held = bool(set(one.values) & set(record.tags))
+        elif one.key == "path":
+            path = record.path or ""
+            held = any(
+                path == value or (value.endswith(("/", "*")) and path.startswith(value.rstrip("*")))
+                for value in one.values
+            )
+        elif one.key == "entity":
+            held = any(value in record.content.casefold() for value in one.values)
+        else:
+            held = (getattr(record, {"ns": "namespace"}.get(one.key, one.key)) or "") in one.values
+        if held == one.negated:
+            return False
+    return (filter.since is None or record.at >= filter.since) and (filter.until is None or record.at <= filter.until)

@@ -1,0 +1,94 @@
+"""How many memories there are, of which kinds, and what they are about."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from portico.services.memory.search import index_build
+from portico.services.memory.store.namespaces import CURRENT
+from portico.store.transaction import Transaction
+
+MOST_TAGS = 50
+
+
+class Counts(Struct, frozen=True):
+    total: int
+    by_namespace: dict[str, int]
+    by_domain: dict[str, int]
+    by_status: dict[str, int]
+    # Of the facets, those that occur most.
+    by_project: dict[str, int]
+    by_branch: dict[str, int]
+    conflicts: int
+    tags: dict[str, int]
+    oldest: int | None
+    newest: int | None
+    # How many can be found by their words, and by their meaning.
+    indexed: int
+    embedded: int
+
+
+def counts(tx: Transaction) -> Counts:
+    current: dict[str, list[str]] = {"current": list(CURRENT)}
+    oldest, newest = tx.one(
+        tuple[int | None, int | None],
+        "select min(memory.at), max(memory.at) from memory where status in :current",
+        current,
+    )
+    by_namespace = _by(tx, "namespace", current)
+    return Counts(
+        total=sum(by_namespace.values()),
+        by_namespace=by_namespace,
+        by_domain=_by(tx, "domain", current),
+        by_status=dict(tx.all(tuple[str, int], "select status, count(*) from memory group by status order by status")),
+        by_project=_most(tx, "project", current),
+        by_branch=_most(tx, "branch", current),
+        conflicts=tx.one(int, "select count(*) from memory_conflict"),
+        tags=topics(tx, MOST_TAGS),
+        oldest=oldest,
+        newest=newest,
+        indexed=tx.one(int, "select count(*) from memory_terms"),
+        embedded=tx.one(int, "select count(*) from memory_vector"),
+    )
+
+
+def _by(tx: Transaction, column: str, current: dict[str, list[str]]) -> dict[str, int]:
+    sql = f"select {column}, count(*) from memory where status in :current group by {column} order by {column}"
+    return dict(tx.all(tuple[str, int], sql, current))
+
+
+def _most(tx: Transaction, column: str, current: dict[str, list[str]]) -> dict[str, int]:
+    sql = (
+        f"select {column}, count(*) from memory where status in :current and {column} is not null "
+        f"group by {column} order by count(*) desc, {column} limit cast(:limit as bigint)"
+    )
+    return dict(tx.all(tuple[str, int], sql, {**current, "limit": MOST_TAGS}))
+
+
+def topics(tx: Transaction, limit: int, beginning: str = "") -> dict[str, int]:
+    """Tags, the most frequent first."""
+    sql = (
+        "select memory_tag.tag, count(*) from memory_tag join memory on memory.id = memory_tag.memory "
+        "where memory.status in :current and memory_tag.tag >= :beginning and memory_tag.tag < :end "
+        "group by memory_tag.tag order by count(*) desc, memory_tag.tag limit cast(:limit as bigint)"
+    )
+    values = {"current": list(CURRENT), "beginning": beginning, "end": beginning + "\U0010ffff", "limit": limit}
+    return dict(tx.all(tuple[str, int], sql, values))
+
+
+def places(tx: Transaction) -> list[tuple[str, str]]:
+    """Which namespaces of which domains have something in them."""
+    if index_build.is_whole(tx):
+        # The index has counted them. A store is asked this when it is opened, and should not be read for it.
+        sql = "select distinct domain, namespace from memory_scope where memories > 0 order by domain, namespace"
+        return tx.all(tuple[str, str], sql)
+    sql = "select distinct domain, namespace from memory where status in :current order by domain, namespace"
+    return tx.all(tuple[str, str], sql, {"current": list(CURRENT)})
+
+
+def authors(tx: Transaction, limit: int) -> list[str]:
+    sql = (
+        "select author from memory where author is not null group by author order by count(*) desc, author "
+        "limit cast(:limit as bigint)"
+    )
+    return tx.all(str, sql, {"limit": limit})

@@ -1,0 +1,146 @@
+"""Saved prompts: texts with places to fill in, `Review {{file}} for {{concern}}`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from keyword import iskeyword
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from portico.services.memory.errors import Invalid, NoSuchPrompt
+from portico.services.memory.store import texts
+from portico.services.memory.store.namespaces import DOMAINS, checked_domain
+from portico.store.rows import to_json
+from portico.store.transaction import Transaction
+
+TOPIC = "memory prompt"
+LONGEST = 50_000
+MOST_VARIABLES = 30
+MOST = 500
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
+_VARIABLE = re.compile(r"\{\{\s*([A-Za-z][A-Za-z0-9_]{0,63})\s*\}\}")
+_COLUMNS = "domain, project, name, content, description, variables, version, created_at, updated_at"
+
+
+class Variable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is known about a place to fill in."""
+
+    description: str = ""
+    # What stands there when nobody says anything; without it the variable has to be given.
+    default: str | None = None
+    choices: list[str] = field(default_factory=list)
+
+
+class Template(Struct, frozen=True, kw_only=True):
+    domain: str
+    project: str
+    name: str
+    content: str
+    description: str = ""
+    variables: dict[str, Variable] = field(default_factory=dict)
+    version: int = 1
+    created_at: int
+    updated_at: int
+
+
+def variables_of(content: str) -> list[str]:
+    return list(dict.fromkeys(_VARIABLE.findall(content)))
+
+
+def filled(template: Template, values: Mapping[str, str]) -> str:
+    """What was given is put in as it is: what looks like a place to fill in there stays what it is."""
+    missing = [name for name, one in template.variables.items() if one.default is None and values.get(name) is None]
+    if missing:
+        raise Invalid(f"The prompt {template.name!r} needs {', '.join(missing)}.", missing=missing)
+
+    def value(found: re.Match[str]) -> str:
+        said = values.get(found[1])
+        return said if said is not None else (template.variables[found[1]].default or "")
+
+    return _VARIABLE.sub(value, template.content)
+
+
+def made(
+    *,
+    domain: str,
+    project: str | None,
+    name: str,
+    content: str,
+    description: str,
+    variables: Mapping[str, Variable],
+    now: int,
+) -> Template:
+    if not _NAME.fullmatch(name):
+        raise Invalid(
+            f"{name[:80]!r} is no name for a prompt. Use a letter, then letters, digits, _ and -, at most 64."
+        )
+    if not content.strip() or len(content) > LONGEST:
+        raise Invalid(f"A prompt has 1 to {LONGEST:,} characters.")
+    content = texts.whole(content)
+    names = variables_of(content)
+    strange = [one for one in names if iskeyword(one)]
+    if strange or len(names) > MOST_VARIABLES:
+        raise Invalid(
+            f"{strange[0]!r} cannot be the name of a variable."
+            if strange
+            else f"At most {MOST_VARIABLES} variables, please."
+        )
+    unused = [one for one in variables if one not in names]
+    if unused:
+        raise Invalid(f"The prompt has no {{{{{unused[0][:64]}}}}}; it has {', '.join(names) or 'no variables'}.")
+    domain = checked_domain(domain)
+    return Template(
+        domain=domain,
+        project=(project or "") if domain == "project" else "",
+        name=name,
+        content=content,
+        description=texts.whole(description)[:500],
+        variables={one: variables.get(one, Variable()) for one in names},
+        created_at=now,
+        updated_at=now,
+    )
+
+
+def save(tx: Transaction, template: Template) -> Template:
+    """A new version where there is one of this name already."""
+    row = {name: getattr(template, name) for name in template.__struct_fields__} | {
+        "variables": to_json(template.variables)
+    }
+    version, created = tx.one(
+        tuple[int, int],
+        f"insert into memory_prompt ({_COLUMNS}) values (:domain, :project, :name, :content, :description, :variables, "
+        ":version, :created_at, :updated_at) on conflict (domain, project, name) do update set "
+        "content = excluded.content, description = excluded.description, variables = excluded.variables, "
+        "version = memory_prompt.version + 1, updated_at = excluded.updated_at returning version, created_at",
+        row,
+    )
+    tx.publish(TOPIC, template.name)
+    return replace(template, version=version, created_at=created)
+
+
+def visible(tx: Transaction, project: str | None) -> list[Template]:
+    """By name. Of several with one name, the project's, then the user's, then everybody's."""
+    found = tx.all(
+        Template,
+        f"select {_COLUMNS} from memory_prompt where project = '' or project = :project order by name",
+        {"project": project or ""},
+    )
+    nearest: dict[str, Template] = {}
+    for one in sorted(found, key=lambda one: DOMAINS.index(checked_domain(one.domain))):
+        nearest.setdefault(one.name, one)
+    return sorted(nearest.values(), key=lambda one: one.name)[:MOST]
+
+
+def get(tx: Transaction, name: str, project: str | None) -> Template:
+    found = next((one for one in visible(tx, project) if one.name == name), None)
+    if found is None:
+        raise NoSuchPrompt(f"There is no saved prompt {name[:80]!r}. The action list shows those there are.")
+    return found
+
+
+def delete(tx: Transaction, template: Template) -> None:
+    where = {"domain": template.domain, "project": template.project, "name": template.name}
+    tx.run("delete from memory_prompt where domain = :domain and project = :project and name = :name", where)
+    tx.publish(TOPIC, template.name)

@@ -1,0 +1,144 @@
+"""Which revision a server speaks, and who it is: 2026-07-28 is asked for first, and the handshake is the way back.
+
+protocol pages: basic/lifecycle (2026-07-28), "Backward compatibility". No single error code says that a server is an
+older one: they answer a question from the future with all kinds of errors, with silence, or by ending.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from portico.transport.link import Link
+from portico.wire import meta as metas
+from portico.wire import notices
+from portico.wire.discover import DiscoverResult, InitializeResult
+from portico.wire.errors import (
+    BadStatus,
+    HeaderMismatch,
+    MethodNotFound,
+    MissingCapability,
+    ProtocolError,
+    UnsupportedVersion,
+    from_wire,
+)
+from portico.wire.meta import NO_CAPABILITIES, ClientCapabilities, Implementation, LogLevel, ServerCapabilities
+from portico.wire.methods import plainly
+from portico.wire.revisions import HANDSHAKE, MODERN, MODERN_REVISIONS, NEWEST_HANDSHAKE, Revision
+
+# -32020 to -32022 are only said by servers that know 2026-07-28.
+_MODERN_ERRORS = (HeaderMismatch, MissingCapability, UnsupportedVersion)
+# What says nothing about the revision: who we are, how often we come, and how the server feels.
+_NO_EVIDENCE = frozenset({401, 403, 407, 408, 429})
+
+
+class Greeting(Struct, frozen=True):
+    """What the two sides know of each other."""
+
+    revision: Revision
+    server: Implementation | None = None
+    capabilities: ServerCapabilities = ServerCapabilities()
+    instructions: str | None = None
+
+
+class ClientIdentity(Struct):
+    """What a client says of itself to every server."""
+
+    info: Implementation
+    capabilities: ClientCapabilities = NO_CAPABILITIES
+    log_level: LogLevel | None = None
+
+    def meta(self, revision: Revision) -> dict[str, Any]:
+        """2026-07-28 wants to know everything each time; the others know it from the handshake."""
+        meta: dict[str, Any] = {
+            metas.PROTOCOL_VERSION: revision,
+            metas.CLIENT_CAPABILITIES: self.capabilities,
+            metas.CLIENT_INFO: self.info,
+        }
+        if self.log_level is not None:
+            meta[metas.LOG_LEVEL] = self.log_level
+        return meta
+
+
+async def discover(link: Link, identity: ClientIdentity, timeout: float | None) -> Greeting | None:
+    """Ask in the newest way. None: the server offers only revisions with a handshake."""
+    revision: Revision = MODERN
+    for again in (True, False):
+        try:
+            said = await link.request("server/discover", {"_meta": identity.meta(revision)}, timeout=timeout)
+            break
+        except ProtocolError as refusal:
+            offered = _offered(refusal)
+            if not again or offered is None:
+                raise
+            common = [one for one in MODERN_REVISIONS if one in offered]
+            if not common:
+                return _check_old(offered, link.name)
+            revision = common[-1]
+    found = _decoded(said, DiscoverResult, "server/discover", link.name)
+    if not set(found.supported_versions) & set(MODERN_REVISIONS):
+        return _check_old(found.supported_versions, link.name)
+    server = None
+    if isinstance(found.meta, dict) and metas.SERVER_INFO in found.meta:
+        try:
+            server = msgspec.convert(found.meta[metas.SERVER_INFO], Implementation)
+        except msgspec.ValidationError:
+            server = None  # for people to read only; nothing depends on it
+    return Greeting(revision, server, found.capabilities, found.instructions)
+
+
+def _check_old(offered: list[str], name: str) -> Greeting | None:
+    """Nothing newer is offered: then something older has to be."""
+    if not set(offered) & set(HANDSHAKE):
+        said = ", ".join(offered)[:200] or "nothing"
+        raise from_wire(UnsupportedVersion.code, f"{name} speaks {said}; none of it is known here")
+    return None
+
+
+def _offered(refusal: ProtocolError) -> list[str] | None:
+    data = refusal.data if isinstance(refusal, UnsupportedVersion) else None
+    offered = data.get("supported") if isinstance(data, dict) else None
+    return [str(one) for one in offered] if isinstance(offered, list) else None
+
+
+def means_handshake_server(failure: Exception) -> bool:
+    """Whether this failure of `server/discover` means that the server knows only handshake revisions."""
+    if isinstance(failure, ProtocolError):
+        return not isinstance(failure, _MODERN_ERRORS)
+    if isinstance(failure, BadStatus):
+        return 400 <= failure.status < 500 and failure.status not in _NO_EVIDENCE
+    return False
+
+
+def is_modern(failure: Exception) -> bool:
+    """Whether a failed `initialize` says that the server is from after it, and so of no transport before."""
+    if not isinstance(failure, ProtocolError):
+        return False
+    return isinstance(failure, _MODERN_ERRORS) or (failure.status == 404 and isinstance(failure, MethodNotFound))
+
+
+async def initialize(
+    link: Link, identity: ClientIdentity, revision: Revision | None, timeout: float | None
+) -> Greeting:
+    """The handshake. The server may settle on an older revision than we offer."""
+    params = {
+        "protocolVersion": revision or NEWEST_HANDSHAKE,
+        "capabilities": identity.capabilities,
+        "clientInfo": identity.info,
+    }
+    said = await link.request("initialize", params, timeout=timeout)
+    found = _decoded(said, InitializeResult, "initialize", link.name)
+    if found.protocol_version not in HANDSHAKE:
+        raise ProtocolError(f"{link.name} wants to speak {found.protocol_version[:100]!r}, which is not known here")
+    link.settle(found.protocol_version)
+    await link.notify(notices.INITIALIZED)
+    return Greeting(found.protocol_version, found.server_info, found.capabilities, found.instructions)
+
+
+def _decoded(said: Any, kind: type[Any], method: str, name: str) -> Any:
+    try:
+        return msgspec.json.decode(said, type=kind)
+    except (msgspec.DecodeError, RecursionError) as failure:
+        raise ProtocolError(f"{name} gave an invalid result of {method}: {plainly(failure)}") from None

@@ -1,0 +1,78 @@
+"""What came back over HTTP, looked at: whether it is an answer, whose, and what is wrong with it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import UNSET, Raw
+
+from portico.transport.http_client.connection import Answer
+from portico.wire.errors import Error, MethodNotFound, ProtocolError, TransportError, from_wire
+from portico.wire.jsonrpc import ErrorBody, Frame, RequestId
+
+
+def taken(frame: Frame, status: int) -> Raw:
+    if isinstance(frame.error, ErrorBody):
+        raise from_wire(frame.error.code, frame.error.message, frame.error.data, status=status)
+    return frame.result
+
+
+def expected(frame: Frame, id: RequestId) -> Frame:
+    """The answer on a request's own stream. A request that could not be read has no id in its answer."""
+    if not same(frame.id, id) and (frame.error is UNSET or isinstance(frame.id, int | str)):
+        raise ProtocolError(f"an answer with the id {short(frame.id)} instead of {id!r}")
+    return frame
+
+
+def same(one: object, other: object) -> bool:
+    return type(one) is type(other) and one == other
+
+
+def short(id: object) -> str:
+    return f"{id[:100]!r}" if isinstance(id, str) else str(id) if isinstance(id, int) else "null"
+
+
+def check_plain(answer: Answer) -> None:
+    encoding = answer.headers.get("content-encoding", "identity")
+    if encoding != "identity":
+        raise ProtocolError(f"the answer is encoded with {encoding[:100]!r}, and nobody asked for that")
+
+
+def session_of(answer: Answer) -> str | None:
+    """2025-11-25, basic/transports: visible ASCII only. Anything else could not be said back."""
+    said = answer.headers.get("mcp-session-id") or None
+    if said is not None and not (said.isascii() and said.isprintable() and " " not in said):
+        raise ProtocolError(f"a session id that is none: {said[:100]!r}")
+    return said
+
+
+def is_lost(status: int, frame: Any, id: RequestId, data: bytes) -> bool:
+    """404 is what a server must say; 400 and something about sessions is what many written by example say."""
+    body = frame.error if isinstance(frame, Frame) else UNSET
+    if status == 404:
+        # There is one who says it of a method, and of this one.
+        return not (isinstance(body, ErrorBody) and body.code == MethodNotFound.code and frame.id == id)
+    if status != 400:
+        return False
+    if isinstance(body, ErrorBody):
+        return (body.code == -32000 or frame.id != id) and "session" in body.message.lower()
+    return b"session" in data[:200].lower()
+
+
+def denied(name: str, status: int, method: str) -> str:
+    if status == 403:
+        return f"{name} forbids {method} (HTTP status 403)."
+    return f'{name} wants to know who is asking (HTTP status 401, {method}). Give a token, or log in: auth="oauth".'
+
+
+def gist(data: bytes) -> str:
+    """The beginning of what a server says instead of a message, made fit to be shown."""
+    text = "".join(char if char.isprintable() else " " for char in data[:200].decode(errors="replace")).strip()
+    return f": {text}" if text else ""
+
+
+def named(failure: ProtocolError | TransportError, name: str, what: str) -> Error:
+    """An error that says whose it is, and what was being said. What the server says itself is left as it is."""
+    if (isinstance(failure, ProtocolError) and failure.status) or name in str(failure):
+        return failure
+    return type(failure)(f"{name}, {what}: {failure}")

@@ -1,0 +1,133 @@
+"""The driver of OAuth: does what its conversations want done, with real sockets and a real person."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
+from typing import TypeVar
+
+from portico.auth.addresses import MAX_BODY, check_addresses, check_redirect, split
+from portico.auth.conversation import Conversation, Fetch, Fetched, Reply, Visit, Wanted, redirect_parameters
+from portico.auth.errors import AuthorizationFailed, UnsafeAddress, quoted
+from portico.auth.oauth import OAuth
+from portico.transport.http_client.connection import Answer
+from portico.transport.http_client.limits import unhurried
+from portico.transport.http_client.pool import Headers, Place, Pool
+from portico.wire.errors import ProtocolError, TransportError
+
+T = TypeVar("T")
+
+# The URL to show, and the redirect URI; gives the URL that the browser came back with.
+Visitor = Callable[[str, str], Awaitable[str]]
+
+FETCH_SECONDS = 30.0
+MOST_REDIRECTS = 3
+
+
+class Authorizer:
+    """Sends requests with a token, and gets one when the server asks for it."""
+
+    def __init__(self, oauth: OAuth, visitor: Visitor) -> None:
+        self.identity = 0
+        self._oauth = oauth
+        self._visitor = visitor
+        # Proxies resolve names themselves, and then nobody would know which address was judged.
+        self._pool = Pool(proxies=False)
+        # One conversation at a time; whoever waited finds the token that the other got.
+        self._lock = asyncio.Lock()
+
+    async def send(
+        self, pool: Pool, method: str, place: Place, headers: Headers, body: bytes, operation: str
+    ) -> Answer:
+        attempt = self._oauth.attempt(operation)
+        while True:
+            proof = await self._hold(attempt.headers(method, place.url, body))
+            answer = await pool.send(method, place, (*headers, *proof.items()), body)
+            try:
+                said = await _body(answer) if answer.status in (401, 403) else b""
+                fetched = Fetched(answer.status, tuple(answer.headers.items()), said)
+                if not await self._hold(attempt.again(fetched)):
+                    return answer
+            except BaseException:
+                pool.give_back(place, answer)
+                raise
+            pool.give_back(place, answer)
+
+    async def login(self) -> None:
+        """A new token, whatever there is already."""
+        await self._hold(self._oauth.authorize())
+
+    async def close(self) -> None:
+        """Leaves nothing open, and may be used again."""
+        pool, self._pool = self._pool, Pool(proxies=False)
+        await pool.close()
+
+    async def _hold(self, conversation: Conversation[T]) -> T:
+        reply: Reply = None
+        # Whoever waits for somebody else's login has no less time for it.
+        with unhurried() if self._lock.locked() else nullcontext():
+            await self._lock.acquire()
+        try:
+            while True:
+                try:
+                    wanted = conversation.send(reply)
+                except StopIteration as done:
+                    return done.value  # type: ignore[no-any-return]
+                reply = await self._do(wanted)
+        finally:
+            self._lock.release()
+
+    async def _do(self, wanted: Wanted) -> Reply:
+        if isinstance(wanted, Visit):
+            self.identity += 1
+            with unhurried():
+                return redirect_parameters(await self._visitor(wanted.url, wanted.redirect_uri))
+        try:
+            async with asyncio.timeout(FETCH_SECONDS):
+                return await self._fetch(wanted)
+        except TimeoutError:
+            raise AuthorizationFailed(f"{quoted(wanted.url)} did not answer within {FETCH_SECONDS:g} s.") from None
+        except (TransportError, ProtocolError) as failure:
+            raise AuthorizationFailed(f"{quoted(wanted.url)} could not be fetched: {failure}.") from None
+
+    async def _fetch(self, wanted: Fetch) -> Fetched:
+        url = wanted.url
+        for _ in range(MOST_REDIRECTS):
+            place = Place(url, await self._judged(url))
+            answer = await self._pool.send(wanted.method, place, wanted.headers, wanted.body)
+            try:
+                body = await answer.read(MAX_BODY)
+            finally:
+                self._pool.give_back(place, answer)
+            location = answer.headers.get("location")
+            if answer.status not in (301, 302, 303, 307, 308) or location is None:
+                return Fetched(answer.status, tuple(answer.headers.items()), body)
+            url = check_redirect(wanted.method, url, location)
+        raise UnsafeAddress(f"{quoted(wanted.url)} redirects in circles.")
+
+    async def _judged(self, url: str) -> str:
+        """The address to connect to: the very one that was asked about."""
+        addresses = await _addresses(url)
+        check_addresses(url, addresses, await _addresses(self._oauth.server))
+        return addresses[0]
+
+
+async def _body(answer: Answer) -> bytes:
+    """What a refusal says. How long a page it comes with does not change that it is one."""
+    try:
+        return await answer.read(MAX_BODY)
+    except ProtocolError:
+        answer.forgo()
+        return b""
+
+
+async def _addresses(url: str) -> list[str]:
+    parts = split(url)
+    loop = asyncio.get_running_loop()
+    try:
+        found = await loop.getaddrinfo(parts.hostname, parts.port or 443, type=socket.SOCK_STREAM)
+    except OSError:
+        raise AuthorizationFailed(f"{quoted(url)}: there is no such host.") from None
+    return [str(address[0]) for *_, address in found]

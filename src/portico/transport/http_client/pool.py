@@ -1,0 +1,231 @@
+"""Connections to servers: TLS, proxies, and those that can be used once more."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import ssl
+import sys
+import time
+from base64 import b64encode
+from collections.abc import Iterable
+from typing import Any
+from urllib.parse import unquote, urljoin, urlsplit
+
+from portico.transport.http_client.connection import Answer, Connection
+from portico.wire.errors import Closed, ConnectFailed, ProtocolError, UsageError
+
+Headers = Iterable[tuple[str, str]]
+
+CONNECT_SECONDS = 15.0
+# Servers close what is idle, commonly after five seconds, and what is sent at that very moment is lost.
+IDLE_SECONDS = 4.0
+MOST_IDLE = 32
+
+_PORTS = {"http": 80, "https": 443}
+
+
+class Place:
+    """Where a URL leads: what has to be connected to, and what the request says."""
+
+    def __init__(self, url: str, address: str | None = None) -> None:
+        try:
+            parts = urlsplit(url)
+            port = parts.port or _PORTS.get(parts.scheme, 0)
+        except ValueError as failure:
+            raise UsageError(f"{url!r} is no URL: {failure}") from None
+        if parts.scheme not in _PORTS or not parts.hostname:
+            raise UsageError(f"{url!r} is no http or https URL")
+        if not url.isascii() or any(char <= " " or char == "\x7f" for char in url):
+            raise UsageError(f"{url!r} is no URL: it has characters that a URL does not have")
+        self.url = url
+        self.secure = parts.scheme == "https"
+        self.host, self.port = parts.hostname, port
+        # A name that was looked up already, and judged, is not looked up again.
+        self.address = address or self.host
+        self.authority = parts.netloc.rpartition("@")[2]
+        self.path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        self.key = (self.secure, self.address, self.host, self.port)
+        # For people to read: passwords stand before the host, and keys in queries.
+        self.shown = f"{parts.scheme}://{self.authority}{parts.path}"
+        self._parts = parts
+
+    def join(self, location: str) -> str:
+        return urljoin(self.url, location)
+
+    def neighbour(self, location: str) -> Place | None:
+        """The place that a server sends us on to, if it is of the same origin."""
+        try:
+            there = Place(self.join(location))
+        except (UsageError, ValueError):
+            return None
+        same = (there.secure, there.host, there.port) == (self.secure, self.host, self.port)
+        # It is reached the way that was found good for this one.
+        return Place(there.url, self.address) if same else None
+
+    def introduced(self, header: str) -> Headers:
+        """The name and password that stand in the URL, if they do, as HTTP has them (RFC 7617)."""
+        if self._parts.username is None:
+            return ()
+        pair = f"{unquote(self._parts.username)}:{unquote(self._parts.password or '')}"
+        return ((header, "Basic " + b64encode(pair.encode()).decode()),)
+
+
+def _head(method: str, place: Place, target: str, headers: Headers, length: int) -> bytes:
+    lines = [f"{method} {target} HTTP/1.1", f"Host: {place.authority}"]
+    lines += [f"{name}: {value}" for name, value in headers]
+    if length or method == "POST":
+        lines.append(f"Content-Length: {length}")
+    text = "\r\n".join(lines)
+    if text.count("\r\n") != len(lines) - 1 or not text.replace("\r\n", "").replace("\t", "").isprintable():
+        raise UsageError("a header has a line break in it, or another character that cannot be seen")
+    try:
+        return text.encode("ascii") + b"\r\n\r\n"
+    except UnicodeEncodeError:
+        raise UsageError("a header has characters in it that are not ASCII") from None
+
+
+class Pool:
+    """HTTP/1.1 for a client. A connection that is idle is used again; each exchange has one to itself."""
+
+    def __init__(self, context: ssl.SSLContext | None = None, *, proxies: bool = True) -> None:
+        self._context = context
+        self._proxies = proxies and _has_proxies()
+        self._idle: dict[Any, list[Connection]] = {}
+        self._open: set[Connection] = set()
+        self._closed = False
+
+    async def send(self, method: str, place: Place, headers: Headers, body: bytes = b"") -> Answer:
+        """One request. ConnectFailed: it was never sent. Closed: it may have been."""
+        proxy = self._proxy_for(place)
+        target = place.path
+        if proxy is not None and not place.secure:
+            target = f"http://{place.authority}{place.path}"
+            headers = (*headers, *proxy.introduced("Proxy-Authorization"))
+        request = _head(method, place, target, headers, len(body)) + body
+        connection = self._take(place) or await self._connect(place, proxy)
+        if self._closed:
+            connection.drop()
+            raise Closed("the client was closed")
+        self._open.add(connection)
+        try:
+            return await connection.exchange(request)
+        finally:
+            if connection.ended:
+                self._open.discard(connection)
+
+    def give_back(self, place: Place, answer: Answer) -> None:
+        """The caller is done with an answer: if its connection can be used again, it will be."""
+        if answer.done:
+            return
+        answer.close()
+        connection = answer.connection
+        self._open.discard(connection)
+        idle = self._idle.setdefault(place.key, [])
+        if connection.reusable and len(idle) < MOST_IDLE and not self._closed:
+            connection.idle_since = time.monotonic()
+            idle.append(connection)
+        else:
+            connection.drop()
+
+    def _take(self, place: Place) -> Connection | None:
+        idle = self._idle.get(place.key, [])
+        while idle:
+            connection = idle.pop()
+            fresh = time.monotonic() - connection.idle_since < IDLE_SECONDS
+            if connection.reusable and fresh and not _has_news(connection):
+                return connection
+            connection.drop()
+        return None
+
+    async def close(self) -> None:
+        self._closed = True
+        for connection in [*self._open, *(one for idle in self._idle.values() for one in idle)]:
+            connection.drop()
+        self._open.clear()
+        self._idle.clear()
+        # Lets the transports notice.
+        await asyncio.sleep(0)
+
+    # Getting there
+
+    async def _connect(self, place: Place, proxy: Place | None) -> Connection:
+        if self._closed:
+            raise Closed("the client was closed")
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                if proxy is not None and place.secure:
+                    return await self._tunnel(place, proxy)
+                there = proxy or place
+                return await self._dial(there.address, there.port, there.host if there.secure else None)
+        except TimeoutError:
+            raise ConnectFailed(f"cannot connect to {place.authority}: no answer in {CONNECT_SECONDS:g} s") from None
+        except ssl.SSLError as failure:
+            reason = getattr(failure, "verify_message", "") or failure.reason or failure
+            raise ConnectFailed(f"cannot connect to {place.authority}: TLS: {reason}") from None
+        except OSError as failure:
+            reason = failure.strerror or str(failure)
+            raise ConnectFailed(f"cannot connect to {place.authority}: {reason}") from None
+        except (Closed, ProtocolError) as failure:
+            raise ConnectFailed(f"cannot connect to {place.authority} through the proxy: {failure}") from None
+
+    async def _dial(self, address: str, port: int, tls_name: str | None) -> Connection:
+        loop = asyncio.get_running_loop()
+        options: dict[str, Any] = {}
+        if tls_name is not None:
+            options = {"ssl": self._tls(), "server_hostname": tls_name}
+        _, connection = await loop.create_connection(Connection, address, port, **options)
+        return connection
+
+    def _tls(self) -> ssl.SSLContext:
+        if self._context is None:
+            self._context = ssl.create_default_context()
+        return self._context
+
+    def _proxy_for(self, place: Place) -> Place | None:
+        """What the environment says (HTTPS_PROXY, NO_PROXY and their like); never for this machine itself."""
+        if not self._proxies:
+            return None
+        import urllib.request  # slow to import, and most have no proxy
+
+        url = urllib.request.getproxies().get("https" if place.secure else "http")
+        if not url or place.host in ("localhost", "127.0.0.1", "::1"):
+            return None
+        # NO_PROXY may name a port.
+        if urllib.request.proxy_bypass(place.host) or urllib.request.proxy_bypass(f"{place.host}:{place.port}"):
+            return None
+        return Place(url if "://" in url else f"http://{url}")
+
+    async def _tunnel(self, place: Place, proxy: Place) -> Connection:
+        """CONNECT (RFC 9110, section 9.3.6), then TLS with the server itself."""
+        loop = asyncio.get_running_loop()
+        first = await self._dial(proxy.address, proxy.port, proxy.host if proxy.secure else None)
+        target = f"{place.host}:{place.port}" if ":" not in place.host else f"[{place.host}]:{place.port}"
+        hello = _head("CONNECT", place, target, proxy.introduced("Proxy-Authorization"), 0)
+        try:
+            answer = await first.exchange(hello)
+            if not 200 <= answer.status < 300:
+                raise ConnectFailed(f"cannot connect to {place.authority}: the proxy answers {answer.status}")
+            connection = Connection()
+            transport = await loop.start_tls(first.transport, connection, self._tls(), server_hostname=place.host)
+        except BaseException:
+            first.drop()
+            raise
+        assert transport is not None
+        connection.connection_made(transport)
+        return connection
+
+
+def _has_news(connection: Connection) -> bool:
+    """Whether something lies there that a busy loop has not got to. Nobody asked, so it can only be the end."""
+    socket = connection.transport.get_extra_info("socket")
+    if not hasattr(select, "poll"):
+        return bool(select.select([socket], [], [], 0)[0])
+    poll = select.poll()
+    poll.register(socket, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def _has_proxies() -> bool:
+    return sys.platform in ("darwin", "win32") or any(name.lower().endswith("_proxy") for name in os.environ)

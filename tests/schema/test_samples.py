@@ -1,0 +1,199 @@
+"""Examples are values that fit."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from schemas_by_chance import SCHEMAS
+
+from portico.schema import check as schemas
+from portico.schema import patterns
+from portico.schema.dialects import draft07
+from portico.schema.samples import Unsayable, sample
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"^[a-z0-9_]+(\.[a-z0-9_]+)+$",
+        r"^[A-Z]{2}$",
+        r"^\d{4}-\d{2}-\d{2}$",
+        r"^(foo|bar)baz?$",
+        r"^[^a-c]{3,}$",
+        r"^task_[0-9A-Z]{26}$",
+        r"a.*b",
+        r"^\w+@\w+\.(com|org)$",
+        r"^(?:a|b){2,3}\s\S$",
+        r"^[\w.-]+$",
+        r"^[+-]?\d+$",
+        r"^$",
+        r"\[\]",
+    ],
+)
+@pytest.mark.parametrize("least", [0, 12])
+def test_a_text_matches_its_pattern(pattern: str, least: int) -> None:
+    assert re.search(pattern, patterns.matching(pattern, least))
+
+
+@pytest.mark.parametrize("pattern", [r"(?=a)", r"\1", r"(", r"[", r"a{", r"*", r"\p{L}", "a" * 1000, "(" * 100])
+def test_what_is_not_understood_is_said_to_be(pattern: str) -> None:
+    with pytest.raises(patterns.Beyond):
+        patterns.matching(pattern)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "string", "format": "date-time"},
+        {"type": "string", "minLength": 20, "maxLength": 22},
+        {"type": "string", "pattern": "^[a-z]+$", "minLength": 9},
+        {"type": "integer", "minimum": 7, "multipleOf": 5},
+        {"type": "number", "exclusiveMinimum": 0, "maximum": 0.3},
+        {"type": "integer", "maximum": -7, "multipleOf": 3},
+        {"type": "array", "items": {"enum": ["x", "y", "z"]}, "minItems": 3, "uniqueItems": True},
+        {"type": "array", "items": {"type": "string"}, "minItems": 3, "uniqueItems": True},
+        {"type": "array", "prefixItems": [{"type": "integer"}, {"type": "string"}], "minItems": 2, "maxItems": 2},
+        {"type": "object", "minProperties": 2, "additionalProperties": {"type": "integer"}},
+        {"type": "object", "required": ["unnamed"]},
+        {
+            "allOf": [
+                {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]},
+                {"properties": {"b": {}}, "required": ["b"]},
+            ]
+        },
+        {
+            "anyOf": [{"type": "null"}, {"$ref": "#/$defs/node"}],
+            "$defs": {
+                "node": {
+                    "type": "object",
+                    "properties": {"kids": {"type": "array", "items": {"$ref": "#/$defs/node"}}},
+                    "required": ["kids"],
+                }
+            },
+        },
+        {
+            "type": "object",
+            "properties": {"number": {"type": "integer"}, "email": {"type": "string"}},
+            "oneOf": [{"required": ["number"]}, {"required": ["email"]}],
+            "additionalProperties": False,
+        },
+        {"type": "string", "contentEncoding": "base64"},
+        {"type": "boolean"},
+        {},
+        {"const": {"deep": [1]}},
+    ],
+)
+@pytest.mark.parametrize("full", [False, True])
+def test_a_sample_fits_its_schema(schema: dict[str, Any], full: bool) -> None:
+    assert schemas.complaints(schema, sample(schema, full=full)) == []
+
+
+@settings(max_examples=200, deadline=None)
+@given(SCHEMAS)
+def test_a_sample_fits_whatever_schema(schema: dict[str, Any]) -> None:
+    try:
+        found = sample(schema)
+    except Unsayable:
+        return
+    assert schemas.complaints(schema, found) == []
+
+
+def test_what_the_schema_gives_as_an_example_is_taken() -> None:
+    assert sample({"type": "string", "examples": ["Oslo"]}) == "Oslo"
+
+
+def test_a_schema_that_nothing_fits_has_no_sample() -> None:
+    with pytest.raises(Unsayable):
+        sample({"type": "integer", "minimum": 5, "maximum": 4})
+
+
+def test_a_schema_that_contains_itself_without_end_is_not_followed() -> None:
+    endless = {"type": "object", "properties": {"next": {"$ref": "#"}}, "required": ["next"]}
+    with pytest.raises(Unsayable):
+        sample(endless)
+
+
+# Complaints
+
+
+def test_a_schema_from_the_network_is_not_fetched() -> None:
+    with pytest.raises(schemas.Unfit):
+        schemas.complaints({"$ref": "https://127.0.0.1:9/schema.json"}, {})
+
+
+def test_a_schema_that_is_too_heavy_is_not_used() -> None:
+    doubling = {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(40)}
+    with pytest.raises(schemas.Unfit):
+        schemas.complaints({"$ref": "#/$defs/d0", "$defs": {**doubling, "d40": {}}}, {})
+
+
+def test_a_schema_that_contains_itself_still_says_which_member_is_wrong() -> None:
+    node = {
+        "anyOf": [{"type": "null"}]
+        + [{"type": "object", "properties": {f"p{n}": {"$ref": "#/$defs/node"}}} for n in range(8)]
+    }
+    schema = {
+        "type": "object",
+        "properties": {"tree": {"$ref": "#/$defs/node"}, "name": {"type": "string"}},
+        "required": ["name", "other"],
+        "additionalProperties": False,
+        "$defs": {"node": node},
+    }
+    deep: Any = 3
+    for _ in range(12):
+        deep = {"p0": deep, "p1": deep}
+    found = schemas.complaints(schema, {"tree": deep, "name": 3, "extra": 1})
+    assert {one.path for one in found} >= {"name", "other", "extra"}
+
+
+def test_the_path_of_a_complaint_leads_to_the_place() -> None:
+    schema = {
+        "type": "object",
+        "properties": {"a": {"type": "array", "items": {"type": "object", "properties": {"b": {"type": "integer"}}}}},
+    }
+    [one] = schemas.complaints(schema, {"a": [{"b": 1}, {"b": "x"}]})
+    assert (one.path, one.keyword, one.received) == ("a[1].b", "type", "x")
+
+
+# draft-07
+
+
+def test_a_schema_of_2020_12_says_the_same_in_draft_07() -> None:
+    schema = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "type": "object",
+        "properties": {
+            "pair": {"type": "array", "prefixItems": [{"type": "integer"}], "items": False},
+            "node": {"$ref": "#/$defs/node", "description": "beside"},
+            "$defs": {"type": "string"},
+            "value": {"const": {"prefixItems": [1]}},
+        },
+        "dependentRequired": {"pair": ["node"]},
+        "unevaluatedProperties": False,
+        "$defs": {"node": {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}}}},
+    }
+    assert draft07(schema) == {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "type": "object",
+        "properties": {
+            "pair": {"type": "array", "items": [{"type": "integer"}], "additionalItems": False},
+            "node": {"allOf": [{"$ref": "#/definitions/node"}], "description": "beside"},
+            "$defs": {"type": "string"},
+            "value": {"const": {"prefixItems": [1]}},
+        },
+        "dependencies": {"pair": ["node"]},
+        "definitions": {"node": {"type": "object", "properties": {"next": {"$ref": "#/definitions/node"}}}},
+    }
+
+
+@settings(max_examples=100, deadline=None)
+@given(SCHEMAS)
+def test_a_sample_fits_in_draft_07_too(schema: dict[str, Any]) -> None:
+    try:
+        found = sample(schema)
+    except Unsayable:
+        return
+    assert schemas.complaints(draft07(schema), found) == []
