@@ -328,7 +328,7 @@ class Stream:
     def __init__(self) -> None:
         self.said: list[bytes] = []
         self.session = Session(SERVER)
-        self.channel = Channel(self.session, self.said.append)
+        self.channel = Channel(SERVER, self.said.append, session=self.session)
         self.session.stream = self.channel
 
     def take(self, data: bytes) -> None:

@@ -14,7 +14,7 @@ from portico.wire.jsonrpc import NOTHING, RequestId
 from portico.wire.meta import NO_CAPABILITIES, ClientCapabilities, Implementation, ProgressToken
 from portico.wire.methods import METHODS
 from portico.wire.mirrors import Mirror
-from portico.wire.notices import PROGRESS
+from portico.wire.notices import ProgressParams
 from portico.wire.revisions import Revision
 
 Emit = Callable[[str, Any], None]
@@ -40,6 +40,8 @@ class Reply:
     asks = False
     # The code of the error that was the answer, for transports that have a status of their own.
     error = 0
+    # Refused before the handler was asked: the envelope was at fault.
+    refused = False
     # Put what is emitted and asked into the words of an older revision.
     notice: Callable[[Any], Any] | None = None
     question: Callable[[Any], Any] | None = None
@@ -49,7 +51,7 @@ class Reply:
         """Send a notification that belongs to this request. Progress that does not grow is dropped."""
         if self.closed:
             return
-        if method == PROGRESS:
+        if type(params) is ProgressParams:
             if params.progress <= self._progress:
                 return
             self._progress = params.progress

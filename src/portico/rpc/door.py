@@ -91,7 +91,7 @@ class Door:
             call = self._open(frame, reply, sender, modern, gate)
         except ProtocolError as failure:
             # The envelope of 2026-07-28 was at fault, so it is answered in that revision's words.
-            reply.error = failure.code
+            reply.error, reply.refused = failure.code, True
             return None if frame.id is UNSET else jsonrpc.error(frame.id, failure, MODERN)
         return self._serve(call) if call.id is not None else self._notify(call)
 

@@ -144,7 +144,7 @@ class HttpReply(Reply):
             outlet.write(sse.event(message))
             outlet.end()
         else:
-            status = STATUS.get(self.error, 200) if self.error else 200
+            status = STATUS.get(self.error, 400 if self.refused else 200) if self.error else 200
             outlet.answer(Answer(status, (*JSON, *self._cors) if self._cors else JSON, message))
 
     def keep_alive(self) -> None:

@@ -178,13 +178,11 @@ class Exchange:
     def _post(self, request: Request, outlet: Outlet, principal: Any) -> None:
         frame = jsonrpc.decode(request.body)
         version = request.headers.get(http.VERSION)
-        if type(frame) is Frame and frame.method is not UNSET:
-            # A request that brings its revision, or names one in its header that has no handshake, is judged alone.
-            if (version is not None and version not in _HANDSHAKE) or brings_revision(frame):
-                cors = self._cors(request.headers) if b"origin" in request.headers else ()
-                self.alone.post(frame, request, outlet, principal, cors)
-                return
-        if isinstance(frame, Malformed):
+        modern = version is not None and version not in _HANDSHAKE
+        if type(frame) is Frame and frame.method is not UNSET and (modern or brings_revision(frame)):
+            cors = self._cors(request.headers) if b"origin" in request.headers else ()
+            self.alone.post(frame, request, outlet, principal, cors)
+        elif isinstance(frame, Malformed):
             outlet.answer(Answer(400, self._json(request.headers), jsonrpc.error(frame.id, frame.error, MODERN)))
         else:
             self._post_in_session(frame, request, outlet, principal)
