@@ -13,9 +13,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from portico.rpc.answer import answer
 
 from portico import Server
-from portico.rpc.answer import answer
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 NAMES = ("driver", "peers", "counts", "questions", "goals", "table", "wrk", "bare")

@@ -15,10 +15,10 @@ from typing import Any, Literal
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from portico.rpc.answer import answer
 
 from portico import Context, Server, ToolError
 from portico.legacy.session import Session
-from portico.rpc.answer import answer
 from portico.rpc.channel import Channel
 from portico.wire.meta import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, LOG_LEVELS, PROTOCOL_VERSION
 from portico.wire.methods import LASTING, METHODS

@@ -24,7 +24,7 @@ from portico.services.contracts.codegen.shapes import surface
 from portico.services.contracts.codegen.typescript import typescript
 from portico.services.contracts.definitions import Contract, Definition, contract_of
 from portico.services.contracts.diff import Difference, diff, migration
-from portico.services.contracts.lint import Finding, lint
+from portico.services.contracts.lint import LintFinding, lint
 from portico.services.contracts.render import render
 from portico.services.contracts.versions import LEVELS, Level
 from portico.wire.errors import UsageError
@@ -72,7 +72,7 @@ def _from_file(word: str) -> Contract | None:
         return None
     try:
         return reading.from_text(text)
-    except reading.Unreadable as failure:
+    except reading.UnreadableContract as failure:
         raise UsageError(f"{word}: {failure}") from None
 
 
@@ -202,15 +202,15 @@ def _lint(arguments: argparse.Namespace, targets: list[Target], printer: Printer
     return 1 if findings.errors or (arguments.strict and findings.warnings) else 0
 
 
-def _of_file(path: str) -> list[Finding]:
+def _of_file(path: str) -> list[LintFinding]:
     return lint(_text(path))
 
 
-def _of_server(target: Target, arguments: argparse.Namespace) -> Iterable[Finding]:
+def _of_server(target: Target, arguments: argparse.Namespace) -> Iterable[LintFinding]:
     contract = _contract(target, arguments)
     for tool in contract.tools:
         if tool.trouble:
-            yield Finding(1, "error", "notes", tool.trouble, tool.invocation)
+            yield LintFinding(1, "error", "notes", tool.trouble, tool.invocation)
     yield from lint(render(contract))
 
 

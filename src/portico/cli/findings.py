@@ -8,8 +8,8 @@ import msgspec
 
 from portico.cli.printable import one_line
 from portico.cli.printer import Printer
-from portico.services.contracts.diff import Change, Difference, Verdict, migration
-from portico.services.contracts.lint import Finding
+from portico.services.contracts.diff import ContractChange, Difference, Verdict, migration
+from portico.services.contracts.lint import LintFinding
 from portico.services.contracts.lock import Drift
 from portico.services.contracts.versions import LEVELS, Level
 
@@ -25,7 +25,7 @@ class Findings:
         self._printer, self._form = printer, form
         self.errors = self.warnings = 0
 
-    def lint(self, file: str, finding: Finding) -> None:
+    def lint(self, file: str, finding: LintFinding) -> None:
         self.errors += finding.severity == "error"
         self.warnings += finding.severity == "warning"
         whose = f"{finding.tool}: " if finding.tool else ""
@@ -78,7 +78,7 @@ class Findings:
         else:
             self._printer.line(f"drifted from {file}: {counted(len(drift.changes), 'change')}")
 
-    def _change(self, change: Change, shown_as: str, drift: Drift | None = None) -> None:
+    def _change(self, change: ContractChange, shown_as: str, drift: Drift | None = None) -> None:
         where = ".".join(part for part in (change.place if change.place != "tool" else "", change.path) if part)
         subject = f"{change.tool or 'the server'}{f' ({where})' if where else ''}"
         todo = f" {change.migration}" if change.migration else ""
@@ -96,7 +96,7 @@ class Findings:
         self._printer.line(f"::{_COMMANDS[kind]} {place}title={_property(title)}::{said}")
 
 
-def _texts(change: Change, drift: Drift | None) -> list[tuple[str, str]]:
+def _texts(change: ContractChange, drift: Drift | None) -> list[tuple[str, str]]:
     """Before and after, where words are what has changed: they are what a model obeys."""
     if drift is None or change.path not in ("title", "description", "instructions"):
         return []
@@ -106,7 +106,7 @@ def _texts(change: Change, drift: Drift | None) -> list[tuple[str, str]]:
     return [(word, getattr(tool, change.path)) for word, tool in (("was", old), ("is", new)) if tool is not None]
 
 
-def _worst_first(changes: list[Change]) -> list[Change]:
+def _worst_first(changes: list[ContractChange]) -> list[ContractChange]:
     return sorted(changes, key=lambda change: -LEVELS.index(change.level))
 
 

@@ -38,7 +38,7 @@ def _built_in(arguments: argparse.Namespace) -> tuple[Any, Any]:
     data = data_directory(arguments.data)
     data.mkdir(mode=0o700, parents=True, exist_ok=True)
     store = store_url(arguments.store, arguments.data, assembly.NAME)
-    place = assembly.Place(data=data, store=store, read_only=arguments.read_only)
+    place = assembly.ServicePlace(data=data, store=store, read_only=arguments.read_only)
     return assembly.assemble(names, settings, place), settings.serve
 
 

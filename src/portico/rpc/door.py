@@ -237,10 +237,10 @@ class Door:
         try:
             if isinstance(failure, ProtocolError):
                 return self._refuse(call, failure)
-            error = failure if isinstance(failure, ToolError) else unexpected(failure, call.method)
             if call.method == "tools/call":
-                return self._encode(call, refusal(error))
-            return self._refuse(call, error if isinstance(error, ProtocolError) else InternalError(str(error)))
+                return self._encode(call, failed(call, failure))
+            known = isinstance(failure, ToolError)
+            return self._refuse(call, InternalError(str(failure)) if known else unexpected(failure, call.method))
         except Exception as worse:
             # What the author wanted to say cannot be said in JSON.
             return self._refuse(call, unexpected(worse, call.method))
@@ -326,6 +326,11 @@ def refusal(error: ToolError | InternalError) -> CallToolResult:
     described = error.described() if isinstance(error, ToolError) else None
     meta = UNSET if described is None else {ERROR: described}
     return CallToolResult(content=[TextContent(text=text)], is_error=True, meta=meta)
+
+
+def failed(call: Call, failure: BaseException) -> CallToolResult:
+    """The result of a tool that failed, whatever it failed with."""
+    return refusal(failure if isinstance(failure, ToolError) else unexpected(failure, call.method))
 
 
 def unexpected(failure: BaseException, where: str) -> InternalError:
