@@ -93,6 +93,14 @@ class Reply:
         self.close()
 
 
+def stop(task: asyncio.Task[Any]) -> None:
+    """Cancel a task in the next turn of the loop: one that is cancelled before its first step never runs its `finally`,
+    and leaves the coroutine that it was to await behind."""
+    loop = task.get_loop()
+    if not loop.is_closed():
+        loop.call_soon(task.cancel)
+
+
 class Listening(Reply):
     """The Reply of a Call that this process makes itself: notifications go to a function."""
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from msgspec import UNSET, Raw
 
-from portico.rpc.call import Call, Handler, Reply
+from portico.rpc.call import Call, Handler, Reply, stop
 from portico.rpc.door import UNKNOWN_SENDER, Door, Handshake, Sender
 from portico.rpc.metrics import Metrics
 from portico.wire import jsonrpc, notices
@@ -252,7 +252,7 @@ class Channel:
             return
         log.debug("call %r is cancelled: %s", params.request_id, params.reason)
         reply.cancel()
-        reply.task.cancel()
+        stop(reply.task)
 
     # Asking the other side
 
@@ -332,7 +332,7 @@ class Channel:
         """What would never end by itself is asked to: stopped, but not as cancelled by the client, it says goodbye."""
         for reply in self._running.values():
             if reply.call.method in LASTING and reply.task is not None:
-                reply.task.cancel()
+                stop(reply.task)
                 reply.task.add_done_callback(partial(self._ended, reply.call))
 
     def _ended(self, call: Call, task: asyncio.Task[Any]) -> None:
@@ -346,7 +346,7 @@ class Channel:
         for reply in list(self._running.values()):
             reply.cancel()
             if reply.task is not None:
-                reply.task.cancel()
+                stop(reply.task)
         for task in list(self._errands):
             task.cancel()
         self.fail(reason or Closed("the connection is closed"))

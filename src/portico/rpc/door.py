@@ -22,11 +22,11 @@ from typing import Any, Protocol
 from msgspec import UNSET, Raw, Struct
 from msgspec.structs import replace
 
-from portico.rpc.call import Call, Handler, Reply, members
+from portico.rpc.call import Call, Handler, Reply, members, stop
 from portico.rpc.metrics import Metrics
 from portico.wire import jsonrpc, methods
 from portico.wire import meta as metas
-from portico.wire.content import Result, TextContent, strip_result_type
+from portico.wire.content import TextContent, strip_result_type
 from portico.wire.errors import InternalError, InvalidParams, ProtocolError, ToolError, UnsupportedVersion
 from portico.wire.inputs import InputRequiredResult
 from portico.wire.jsonrpc import Frame
@@ -223,11 +223,12 @@ class Door:
             raise TypeError(f"{call.method} cannot be answered with a question")
         if call.revision is None or call.revision < MODERN:
             return jsonrpc.result(call.id, strip_result_type(jsonrpc.encode(result)))
-        if self._server is not None and isinstance(result, Result):
-            if result.meta is UNSET:
-                result.meta = self._stamp
-            elif isinstance(result.meta, dict):
-                result.meta = {**self._server, **result.meta}
+        if self._server is not None and isinstance(result, Struct):
+            meta = getattr(result, "meta", None)
+            if meta is UNSET:
+                result.meta = self._stamp  # type: ignore[attr-defined]
+            elif isinstance(meta, dict):
+                result.meta = {**self._server, **meta}  # type: ignore[attr-defined]
         return jsonrpc.result(call.id, jsonrpc.encode(result))
 
     def _failed(self, call: Call, failure: BaseException) -> bytes:
@@ -272,7 +273,7 @@ async def respond(call: Call, handler: Handler) -> bytes:
     except asyncio.CancelledError:
         # A body in a thread cannot be stopped, but it can look.
         reply.cancel()
-        reply.task.cancel()
+        stop(reply.task)
         raise
     return reply.message
 

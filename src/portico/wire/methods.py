@@ -37,7 +37,7 @@ class Method(Struct, dict=True):
     until: Revision
     params: type
     result: Any = None  # None for notifications
-    # The field of params that says what it is about: over HTTP it stands in the header Mcp-Name too.
+    # The member of params that says what it is about: over HTTP it stands in the header Mcp-Name too.
     named: str = ""
 
     @cached_property
@@ -50,6 +50,12 @@ class Method(Struct, dict=True):
             return self.decoder.decode(_EMPTY if params is NOTHING else params)
         except (msgspec.DecodeError, RecursionError) as failure:
             raise InvalidParams(f"Invalid params for {self.name}: {plainly(failure)}") from None
+
+    def name_in(self, typed: Any) -> str | None:
+        """What a request is about, out of its typed params; None for methods that have no such member."""
+        if not self.named or typed is None:
+            return None
+        return str(getattr(typed, "task_id" if self.named == "taskId" else self.named))
 
     def known_to(self, revision: Revision) -> bool:
         return self.since <= revision <= self.until
@@ -88,11 +94,11 @@ _ROWS = (
     Method("logging/setLevel", "to server", _FIRST, _LAST_HANDSHAKE, discover.SetLevelParams, EmptyResult),
     Method("subscriptions/listen", "to server", V2026_07_28, _LAST, subscriptions.ListenParams, EmptyResult),
     # tasks: 2025-11-25 had them in its core, 2026-07-28 as an extension
-    Method("tasks/get", "both", V2025_11_25, _LAST, tasks.TaskParams, tasks.DetailedTask, "task_id"),
-    Method("tasks/cancel", "both", V2025_11_25, _LAST, tasks.TaskParams, tasks.DetailedTask, "task_id"),
+    Method("tasks/get", "both", V2025_11_25, _LAST, tasks.TaskParams, tasks.DetailedTask, "taskId"),
+    Method("tasks/cancel", "both", V2025_11_25, _LAST, tasks.TaskParams, tasks.DetailedTask, "taskId"),
     Method("tasks/result", "both", V2025_11_25, _LAST_HANDSHAKE, tasks.TaskParams, Raw),
     Method("tasks/list", "both", V2025_11_25, _LAST_HANDSHAKE, tools.ListParams, tasks.ListTasksResult),
-    Method("tasks/update", "to server", V2026_07_28, _LAST, tasks.UpdateTaskParams, EmptyResult, "task_id"),
+    Method("tasks/update", "to server", V2026_07_28, _LAST, tasks.UpdateTaskParams, EmptyResult, "taskId"),
     Method(notices.TASK_STATUS, "both", V2025_11_25, _LAST_HANDSHAKE, tasks.TaskStatusParams),
     Method(notices.TASK, "to client", V2026_07_28, _LAST, tasks.TaskNotice),
     # what a client answers

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import UNSET
 
-from portico.rpc.call import Call, Reply
+from portico.rpc.call import Call, Reply, stop
 from portico.rpc.door import Door, Sender
 from portico.transport.http import headers as http
 from portico.transport.http import sse
@@ -79,7 +79,7 @@ class StatelessRequests:
         """What would never end by itself is asked to. Gives everything that is still running."""
         for reply in self.replies:
             if not reply.counts:
-                reply.task.cancel()
+                stop(reply.task)
         return [reply.task for reply in self.replies]
 
     def close(self) -> None:
@@ -109,7 +109,7 @@ class HttpReply(Reply):
     def abandon(self) -> None:
         """A closed connection cancels the request (basic/transports)."""
         self.cancel()
-        self.task.cancel()
+        stop(self.task)
 
     def _emit(self, method: str, params: Any) -> None:
         outlet = self._outlet

@@ -75,7 +75,7 @@ def check(call: Call) -> str:
         check_single(headers)
     row = METHODS.get(call.method)
     # Type mistakes in params are for the method to complain about.
-    name = getattr(call.read[1], row.named) if row is not None and row.named and call.read is not None else None
+    name = row.name_in(call.read[1]) if row is not None and call.read is not None else None
     said = (version, call.method, name)
     # The same head comes again and again, and mostly with the same to repeat.
     if headers.agreed != said:
