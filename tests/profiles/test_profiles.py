@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from portico import Context, Server, Service, ToolError, ToolResult
-from portico.cli.complete import complete
+from portico.cli.completion import complete
 from portico.server.tools import Tool
 from portico.services import assembly, profiles, settings, shapes
 from portico.services.assembly import ServicePlace
@@ -64,7 +64,7 @@ def test_show_prints_the_file_with_its_comments(name: str) -> None:
     [
         (["profiles", "show", "nobody"], "there is no profile 'nobody'; there are bossman, codomyrmex"),
         (["profiles", "show", "./nobody.toml"], "nobody.toml cannot be read: No such file or directory"),
-        (["profiles", "show"], "which one? There are bossman"),
+        (["profiles", "show"], "`show` needs a name: bossman"),
         (["profiles", "list", "subcog"], "portico profiles show subcog"),
         (["serve", "--profile", "subcogg"], "there is no profile 'subcogg'"),
         (["serve", "--profile", "subcog", "examples/hello.py"], "--profile is for the services that come with Portico"),
@@ -143,8 +143,8 @@ async def test_a_profile_of_ones_own_is_named_by_its_path(serve: Serve, tmp_path
         ("[server.capabilities]\ntoys = {}\n", "there is no capability 'toys'"),
         ("[serve]\nlifecycle = 'loose'\n", "$.serve.lifecycle"),
         ("[serve]\nmax_message = 0\n", "$.serve.max_message"),
-        ("[services.nobody]\n", "nobody reads services.nobody"),
-        ("[shapes.nobody]\n", "nobody reads shapes.nobody"),
+        ("[services.nobody]\n", "unknown services.nobody"),
+        ("[shapes.nobody]\n", "unknown shapes.nobody"),
         ("[shapes.live]\nenvelop = true\n", "unknown field `envelop`"),
         ("[shapes.live]\nis_error = 'never'\n", "is_error"),
         ("= 1\n", "is not TOML"),

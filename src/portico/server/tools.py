@@ -12,9 +12,8 @@ from portico.legacy import translate
 from portico.rpc.call import Call
 from portico.server.bodies import Body, unwrap_group
 from portico.server.results import MEDIA, ToolResult, to_result
-from portico.server.signature import ArgumentError
+from portico.server.signature import ArgumentError, verifier
 from portico.server.tasks.config import Mode, TaskConfig, config_of
-from portico.server.verifying import verifier
 from portico.wire.content import BLOCKS
 from portico.wire.errors import InvalidParams, MissingCapability, ToolError, UsageError
 from portico.wire.meta import Icon

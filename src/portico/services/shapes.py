@@ -19,7 +19,8 @@ from msgspec.structs import replace
 from portico.legacy import translate
 from portico.rpc.call import Call, Handler, Middleware
 from portico.rpc.door import failed
-from portico.schema.problems import Problem, kind_of
+from portico.schema.problems import Problem
+from portico.schema.reader import kind_of
 from portico.server.inputs import rounds_of
 from portico.server.prompts import Prompt
 from portico.server.resources import Resource
@@ -38,7 +39,7 @@ from portico.wire.uris import Template
 log = logging.getLogger("portico")
 
 # Until this revision a result has no member for structured content, so an envelope has something to add. Later it would
-# say everything twice, so it is in `_meta`, for whoever asks for it there.
+# say everything twice, so it is in `_meta`, for clients that ask for it there.
 ENVELOPED_UNTIL = V2025_03_26
 ENVELOPE = "portico/envelope"
 

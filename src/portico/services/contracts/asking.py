@@ -14,7 +14,7 @@ from portico.auth.errors import AuthorizationFailed
 from portico.rpc.call import Call, Handler
 from portico.rpc.door import respond
 from portico.schema import SchemaError
-from portico.schema import check as schemas
+from portico.schema.check import Complaint, complaints
 from portico.services.contracts import outcomes
 from portico.services.contracts.definitions import Contract, Definition, contract_of
 from portico.services.contracts.outcomes import Outcome
@@ -105,12 +105,12 @@ async def _current(target: Target) -> Contract:
         return Contract()
 
 
-def _problems(tool: Definition | None, arguments: dict[str, Any]) -> list[schemas.Complaint]:
+def _problems(tool: Definition | None, arguments: dict[str, Any]) -> list[Complaint]:
     if tool is None:
         return []
     try:
-        return schemas.complaints(tool.input_schema, arguments)
-    except (SchemaError, Error):
+        return complaints(tool.input_schema, arguments)
+    except SchemaError:
         # The server has the last word about its own schema, and about everything where nothing can be checked here.
         return []
 

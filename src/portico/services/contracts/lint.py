@@ -9,8 +9,9 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from portico.schema import Schema
-from portico.schema import check as schemas
-from portico.schema.check import properties_of, required_of
+from portico.schema.check import Unfit, complaints, require
+from portico.schema.explain import type_words
+from portico.schema.reader import fields, properties_of, required_of
 from portico.services.contracts import names, published, versions
 from portico.services.contracts.markdown import Fence, Table, visible
 from portico.services.contracts.outputs import require_validator
@@ -146,10 +147,10 @@ class _Linter:
         return schema
 
     def _vocabulary(self, schema: Schema, line: int) -> Iterator[LintFinding]:
-        for one in schemas.fields(schema):
+        for one in fields(schema):
             if not one.schema.get("description"):
                 yield self._warning(line, "vocabulary", f"{one.name!r} has no description in the schema")
-            if schemas.words(one.schema, schema) == "any" and len(one.schema) < 2:
+            if type_words(one.schema, schema) == "any" and len(one.schema) < 2:
                 yield self._warning(line, "vocabulary", f"{one.name!r} has no type in the schema")
 
     def _table(self, table: Table, schema: Schema, subject: str) -> Iterator[LintFinding]:
@@ -198,8 +199,8 @@ class _Linter:
 
     def _valid(self, value: Any, schema: Schema, line: int, what: str) -> Iterator[LintFinding]:
         try:
-            wrong = schemas.complaints(schema, value)
-        except schemas.Unfit as failure:
+            wrong = complaints(schema, value)
+        except Unfit as failure:
             yield self._error(line, "example", f"{what} cannot be checked: {failure}")
             return
         for one in wrong[:3]:
@@ -293,8 +294,8 @@ def _unfit(schema: Any) -> str:
     if schema.get("type") != "object":
         return 'the schema does not say "type": "object"'
     try:
-        schemas.check(schema)
-    except schemas.Unfit as failure:
+        require(schema)
+    except Unfit as failure:
         return f"this is no JSON Schema that can be used: {failure}"
     return ""
 

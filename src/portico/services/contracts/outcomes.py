@@ -11,8 +11,7 @@ from typing import Any
 import msgspec
 
 from portico.schema import Schema
-from portico.schema import check as schemas
-from portico.schema.check import Complaint
+from portico.schema.check import Complaint, Unfit, complaints
 from portico.schema.problems import nearest
 from portico.services.contracts.definitions import Contract, Definition
 from portico.services.contracts.outputs import is_object, require_validator
@@ -96,8 +95,8 @@ def _broken(schema: Schema, structured: Any, given: bool) -> Outcome | None:
         return failure("ToolExecutionError", said, {"constraint": "outputSchema"})
     try:
         require_validator()
-        wrong = schemas.complaints(schema, structured)
-    except schemas.Unfit:
+        wrong = complaints(schema, structured)
+    except Unfit:
         return None
     if not wrong:
         return None

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from portico.schema.check import fields
 from portico.schema.problems import nearest
+from portico.schema.reader import fields
 from portico.services.contracts.definitions import Definition
 
 MOST_WORDS = 32

@@ -28,7 +28,7 @@ from portico.transport.http.exchange import Settings
 from portico.transport.http.listener import Place, is_loopback, serve
 from portico.wire.errors import UsageError
 
-PATIENCE = 10.0
+WAIT_SECONDS = 10.0
 
 
 class AttachedApplication:
@@ -38,7 +38,7 @@ class AttachedApplication:
         self._image = Interpreter(namespace, runs=evaluate, alone=False)
         self._lock = asyncio.Lock()
         self._used = time.monotonic()
-        # Also when nobody waits any more for what is running.
+        # Also after the caller stopped waiting for what is running.
         self._busy = False
 
     async def open(self) -> None:
@@ -93,7 +93,7 @@ class AttachedApplication:
 class Attached(Live):
     """The objects of a namespace as a service, to be added to a server that this process runs.
 
-    Looking is all there is, unless `evaluate` is switched on: then whoever can call the server can do whatever the
+    Looking is all there is, unless `evaluate` is switched on: then every client can do whatever the
     application can.
     """
 
@@ -128,7 +128,7 @@ class Attachment:
         self._stop: asyncio.Event | None = None
         self._thread = threading.Thread(target=self._run, name="portico-attach", daemon=True)
         self._thread.start()
-        self._up.wait(PATIENCE)
+        self._up.wait(WAIT_SECONDS)
         if self._failure is not None:
             raise self._failure
 
@@ -154,7 +154,7 @@ class Attachment:
         """Stop serving. The application goes on."""
         if self._loop is not None and self._stop is not None and self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(PATIENCE)
+        self._thread.join(WAIT_SECONDS)
 
     def __enter__(self) -> Self:
         return self

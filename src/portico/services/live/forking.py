@@ -17,11 +17,11 @@ import portico
 from portico.services.live import scratch
 from portico.services.live.kernel import SandboxUnavailable
 from portico.services.live.limits import Limits
-from portico.services.live.workers import PATIENCE, PythonWorker, WorkerEnded
+from portico.services.live.workers import REPLY_SECONDS, PythonWorker, WorkerEnded
 
 CHUNK = 1 << 16
 # How long we wait to hear what became of a worker.
-FAREWELL = 0.5
+CLOSE_SECONDS = 0.5
 
 _SOURCE = str(Path(portico.__file__).parent.parent)
 # Our code, then nothing of where it came from: the path is for the modules of that Python alone.
@@ -115,7 +115,7 @@ class Forked:
         except BlockingIOError:
             sent = 0
         except OSError:
-            # It has gone; whoever listens is told by the end of the channel.
+            # It has gone; its reader is told by the end of the channel.
             self._unsent = b""
             sent = 0
         self._unsent = self._unsent[sent:]
@@ -152,7 +152,7 @@ class Forked:
     async def status(self) -> int | None:
         self.thaw()
         try:
-            async with asyncio.timeout(FAREWELL):
+            async with asyncio.timeout(CLOSE_SECONDS):
                 return await asyncio.shield(self.gone)
         except TimeoutError:
             return None
@@ -200,7 +200,7 @@ class Forking:
         self._control: socket.socket | None = None
         self._directory: str | None = None
         self._lock = asyncio.Lock()
-        # Who waits for the fork server's word about a worker, by its number. Nobody may wait any more when it comes.
+        # The futures of workers that the fork server is starting, by number. One may be cancelled before its answer.
         self._waiting: dict[int, asyncio.Future[tuple[dict[str, Any], list[int]]]] = {}
         self._alive: dict[int, Forked] = {}
         self._last = 0
@@ -250,7 +250,7 @@ class Forking:
         self._waiting[number] = said
         try:
             socket.send_fds(self._control, [json.dumps(message).encode()], descriptors)
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(REPLY_SECONDS):
                 return await said
         except (OSError, TimeoutError):
             self._lost()
@@ -259,7 +259,7 @@ class Forking:
             ) from None
         except asyncio.CancelledError:
             if said.done() and not said.cancelled():
-                # The word came, and nobody will hear it.
+                # The answer came, and its caller has gone.
                 _close(said.result()[1])
             raise
         finally:
@@ -344,7 +344,7 @@ class Forking:
             self._control.close()
             self._control = None
             try:
-                await asyncio.to_thread(self._process.wait, PATIENCE)
+                await asyncio.to_thread(self._process.wait, REPLY_SECONDS)
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()

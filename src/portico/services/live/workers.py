@@ -14,10 +14,10 @@ from portico.services.live.limits import KIB, LONGEST_REPLY, Limits
 from portico.services.live.protocol import BROKEN, READY, Frames, TooLong, pack
 
 # How long code is given to stop by itself, and a worker to come up.
-GRACE = 0.5
-PATIENCE = 30.0
+GRACE_SECONDS = 0.5
+REPLY_SECONDS = 30.0
 # How often it is looked at what a worker uses, while it may use more.
-LOOK = 0.1
+CHECK_SECONDS = 0.1
 
 LONGEST_REFUSAL = 64 * KIB
 
@@ -47,7 +47,7 @@ class Ends(Protocol):
     def send(self, data: bytes) -> None: ...
 
     def rest(self, most: int) -> bytes:
-        """What it has printed and nobody has read, at most so much."""
+        """What it has printed and was not read yet, at most so much."""
 
     def freeze(self) -> None:
         """Let nothing of it run until `thaw`."""
@@ -78,11 +78,11 @@ class WorkerReply(Struct):
     dropped: int = 0
     # Time was up, and it could be stopped without being ended.
     interrupted: bool = False
-    # Something about the session that whoever asked should know.
+    # Something about the session that the caller should know.
     note: str | None = None
 
 
-UNASKED = "it said what nobody had asked for"
+UNASKED = "it answered without a question"
 
 
 class WorkerEnded(Exception):
@@ -121,7 +121,7 @@ class PythonWorker:
         self._loop = asyncio.get_running_loop()
         self._frames = Frames(LONGEST_REPLY)
         self._asked = READY
-        # Its first words come by themselves, so somebody waits for them from the beginning.
+        # Its first message comes by itself, so it is awaited from the beginning.
         self._waiting: asyncio.Future[WorkerReply] | None = self._loop.create_future()
         self._printed = bytearray()
         self._dropped = 0
@@ -136,7 +136,7 @@ class PythonWorker:
 
     async def ready(self) -> None:
         """Until it has said that it is locked up. Raises Ended with the reason if it could not be."""
-        answer = await self._wait(PATIENCE, "it did not start in time")
+        answer = await self._wait(REPLY_SECONDS, "it did not start in time")
         if answer.refusal is not None:
             self.kill(answer.refusal)
             raise WorkerEnded(answer.refusal, answer)
@@ -158,7 +158,7 @@ class PythonWorker:
     async def _wait(self, seconds: float, reason: str) -> WorkerReply:
         assert self._waiting is not None
         clock = self._loop.call_later(seconds, self._interrupt)
-        deadline = self._loop.call_later(seconds + GRACE, self.kill, reason)
+        deadline = self._loop.call_later(seconds + GRACE_SECONDS, self.kill, reason)
         try:
             return await self._waiting
         except asyncio.CancelledError:
@@ -214,7 +214,7 @@ class PythonWorker:
     # Its end
 
     def kill(self, reason: str) -> None:
-        """End it, for this reason. Whoever waits for it hears of it at once."""
+        """End it, for this reason. A waiting caller is told at once."""
         if self.reason is not None:
             return
         self.reason = reason
@@ -246,7 +246,7 @@ class PythonWorker:
 
     def _look_later(self) -> None:
         if self._looking is None:
-            self._looking = self._loop.call_later(LOOK, self._look)
+            self._looking = self._loop.call_later(CHECK_SECONDS, self._look)
 
     def _look(self) -> None:
         self._looking = self._loop.create_task(self._measure())

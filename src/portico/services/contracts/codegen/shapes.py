@@ -8,8 +8,17 @@ from typing import Any
 from msgspec import Struct, field
 
 from portico.schema import Schema
-from portico.schema import check as schemas
-from portico.schema.check import options_of, properties_of, required_of, resolved, types_of
+from portico.schema.explain import as_json
+from portico.schema.reader import (
+    merged,
+    options_of,
+    properties_of,
+    required_of,
+    resolved,
+    types_of,
+    with_all_of,
+    without,
+)
 from portico.services.contracts.codegen.naming import pascal, unique
 from portico.services.contracts.definitions import Contract, Definition
 from portico.services.contracts.outputs import unwrapped
@@ -30,7 +39,7 @@ class Basic(Struct, frozen=True):
     kind: str
 
 
-class Values(Struct, frozen=True):
+class Literals(Struct, frozen=True):
     """One of a few values: texts, numbers, true, false, null."""
 
     values: tuple[Any, ...]
@@ -40,7 +49,7 @@ class Array(Struct, frozen=True):
     item: Type
 
 
-class Places(Struct, frozen=True):
+class Tuple(Struct, frozen=True):
     """An array with something else at each place."""
 
     items: tuple[Type, ...]
@@ -62,7 +71,7 @@ class Reference(Struct, frozen=True):
     name: str
 
 
-Type = Basic | Values | Array | Places | Mapping | Union | Reference
+Type = Basic | Literals | Array | Tuple | Mapping | Union | Reference
 
 ANY = Basic("any")
 
@@ -85,7 +94,7 @@ class Model(Struct):
     is_open: bool = False
 
 
-class Method(Struct, frozen=True):
+class ToolMethod(Struct, frozen=True):
     """One tool: what it takes, and what it gives; None where nothing is promised about that."""
 
     tool: Definition
@@ -98,7 +107,7 @@ class Surface(Struct, frozen=True):
 
     contract: Contract
     models: list[Model]
-    methods: list[Method]
+    methods: list[ToolMethod]
 
 
 def surface(contract: Contract, tools: Iterable[Definition]) -> Surface:
@@ -107,16 +116,16 @@ def surface(contract: Contract, tools: Iterable[Definition]) -> Surface:
     methods = []
     for tool in tools:
         stem = unique(pascal(tool.name), taken)
-        arguments = _Writer(tool.input_schema, stem, taken, models).arguments()
+        arguments = _ModelWriter(tool.input_schema, stem, taken, models).arguments()
         result = None
         if tool.output_schema is not None:
-            # The value itself: what older revisions wrap it in is taken off by whoever calls.
-            result = _Writer(unwrapped(tool.output_schema), stem, taken, models).result()
-        methods.append(Method(tool, arguments, result))
+            # The value itself: what older revisions wrap it in is taken off by the caller.
+            result = _ModelWriter(unwrapped(tool.output_schema), stem, taken, models).result()
+        methods.append(ToolMethod(tool, arguments, result))
     return Surface(contract, models, methods)
 
 
-class _Writer:
+class _ModelWriter:
     def __init__(self, root: Schema, stem: str, taken: set[str], models: list[Model]) -> None:
         self._root, self._stem, self._taken, self._models = root, stem, taken, models
         self._known: dict[str, Type] = {}
@@ -156,8 +165,8 @@ class _Writer:
     def _of(self, schema: Schema, name: str, depth: int, reference: str | None) -> Type:
         values = _values(schema)
         if values is not None:
-            return Values(values)
-        whole = self._merged(schema)
+            return Literals(values)
+        whole = with_all_of(schema, self._root)
         options = [one for one in options_of(whole) if isinstance(one, dict)]
         if options and not all(_only_requires(one) for one in options):
             return self._union(whole, options, name, depth)
@@ -172,7 +181,7 @@ class _Writer:
             first = schema.get("prefixItems")
             if isinstance(first, list) and first:
                 items = [self.type(one, f"{name}{at + 1}", depth - 1) for at, one in enumerate(first[:MOST_LITERALS])]
-                return Places(tuple(items))
+                return Tuple(tuple(items))
             return Array(self.type(schema.get("items"), f"{name}Item", depth - 1))
         if kind != "object":
             return Basic(kind)
@@ -199,9 +208,9 @@ class _Writer:
         return model
 
     def _union(self, schema: Schema, options: list[Schema], name: str, depth: int) -> Type:
-        beside = {key: value for key, value in schema.items() if key not in ("anyOf", "oneOf")}
+        beside = without(schema, "anyOf", "oneOf")
         if properties_of(beside):
-            options = [_joined(beside, resolved(one, self._root)) for one in options]
+            options = [merged(beside, resolved(one, self._root)) for one in options]
         several = sum(bool(properties_of(resolved(one, self._root))) for one in options) > 1
         found: list[Type] = []
         for at, one in enumerate(options):
@@ -212,18 +221,10 @@ class _Writer:
             return ANY
         return distinct[0] if len(distinct) == 1 else Union(distinct)
 
-    def _merged(self, schema: Schema) -> Schema:
-        """With what `allOf` adds, as far as these are objects."""
-        parts = schema.get("allOf")
-        whole = {key: value for key, value in schema.items() if key != "allOf"}
-        for part in parts[: schemas.MOST_PARTS] if isinstance(parts, list) else ():
-            whole = _joined(whole, resolved(part, self._root))
-        return whole
-
     def _flat(self, schema: Schema) -> Schema:
         """The arguments as one object: what only some alternatives have is optional."""
-        whole = self._merged(schema)
-        options = [self._merged(resolved(one, self._root)) for one in options_of(whole)]
+        whole = with_all_of(schema, self._root)
+        options = [with_all_of(resolved(one, self._root), self._root) for one in options_of(whole)]
         known = dict(properties_of(whole))
         for one in options:
             known |= {name: value for name, value in properties_of(one).items() if name not in known}
@@ -231,12 +232,6 @@ class _Writer:
         if options:
             required += [name for name in required_of(options[0]) if all(name in required_of(one) for one in options)]
         return {**whole, "properties": known, "required": required}
-
-
-def _joined(one: Schema, other: Schema) -> Schema:
-    known = {**properties_of(one), **properties_of(other)}
-    needed = list(dict.fromkeys([*required_of(one), *required_of(other)]))
-    return {**one, **other, **({"properties": known, "required": needed} if known else {})}
 
 
 def _only_requires(option: Schema) -> bool:
@@ -254,5 +249,5 @@ def _values(schema: Schema) -> tuple[Any, ...] | None:
 
 def _notes(schema: Schema) -> tuple[str, ...]:
     """What the type does not say: bounds, formats, the default."""
-    said = [f"{key} {schemas.quoted(schema[key])}" for key in _NOTED if key in schema]
+    said = [f"{key} {as_json(schema[key])}" for key in _NOTED if key in schema]
     return (*said, "deprecated") if schema.get("deprecated") is True else tuple(said)
