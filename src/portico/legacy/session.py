@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Coroutine
 from functools import partial
 from types import CoroutineType
 from typing import Any, Literal, Protocol
@@ -106,7 +107,7 @@ class Session:
         result = self._start(call)
         return self._finish(call, result) if type(result) is CoroutineType else self._translated(call, result)
 
-    async def _finish(self, call: Call, coroutine: CoroutineType[Any, Any, Any]) -> Any:
+    async def _finish(self, call: Call, coroutine: Coroutine[Any, Any, Any]) -> Any:
         result = await coroutine
         if isinstance(result, InputRequiredResult):
             result = await push(call, result, self.handler)

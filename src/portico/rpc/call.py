@@ -105,7 +105,7 @@ class Listening(Reply):
     """The Reply of a Call that this process makes itself: notifications go to a function."""
 
     def __init__(self, emit: Emit) -> None:
-        self._emit = emit  # type: ignore[method-assign]
+        self._emit = emit  # type: ignore[method-assign, assignment]
 
 
 class _Silent(Reply):

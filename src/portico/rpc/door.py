@@ -93,7 +93,10 @@ class Door:
             # The envelope of 2026-07-28 was at fault, so it is answered in that revision's words.
             reply.error, reply.refused = failure.code, True
             return None if frame.id is UNSET else jsonrpc.error(frame.id, failure, MODERN)
-        return self._serve(call) if call.id is not None else self._notify(call)
+        if call.id is not None:
+            return self._serve(call)
+        self._notify(call)
+        return None
 
     # Opening
 
@@ -127,9 +130,9 @@ class Door:
         if version is UNSET:
             raise InvalidParams(f"Missing required _meta key: {PROTOCOL_VERSION}")
         call = Call(
-            method=frame.method,
+            method=frame.method,  # type: ignore[arg-type]
             params=frame.params,
-            id=frame.id,
+            id=frame.id,  # type: ignore[arg-type]
             revision=version,
             capabilities=metas.require(meta),
             client=None if meta.client is UNSET else meta.client,
@@ -240,8 +243,9 @@ class Door:
                 return self._refuse(call, failure)
             if call.method == "tools/call":
                 return self._encode(call, failed(call, failure))
-            known = isinstance(failure, ToolError)
-            return self._refuse(call, InternalError(str(failure)) if known else unexpected(failure, call.method))
+            if isinstance(failure, ToolError):
+                return self._refuse(call, InternalError(_text(failure), failure.described()))
+            return self._refuse(call, unexpected(failure, call.method))
         except Exception as worse:
             # What the author wanted to say cannot be said in JSON.
             return self._refuse(call, unexpected(worse, call.method))
@@ -293,7 +297,7 @@ def brings_revision(frame: Frame) -> bool:
 def new_call(frame: Frame, reply: Reply, sender: Sender, meta: Meta, typed: Any, **known: Any) -> Call:
     """The Call of a frame that does not bring its revision; `known` is what its session knows of the client."""
     return Call(
-        method=frame.method,
+        method=str(frame.method),
         params=frame.params,
         id=None if frame.id is UNSET else frame.id,
         principal=sender.principal,
@@ -323,10 +327,14 @@ def _is_cancelled(call: Call, failure: BaseException) -> bool:
 
 def refusal(error: ToolError | InternalError) -> CallToolResult:
     """A tool that ran and failed is a result, so that the model sees it and can do something else."""
-    text = str(error).encode(errors="replace").decode()
     described = error.described() if isinstance(error, ToolError) else None
     meta = UNSET if described is None else {ERROR: described}
-    return CallToolResult(content=[TextContent(text=text)], is_error=True, meta=meta)
+    return CallToolResult(content=[TextContent(text=_text(error))], is_error=True, meta=meta)
+
+
+def _text(error: Exception) -> str:
+    """Its text, as far as it can be encoded: the name of a file may hold lone surrogates."""
+    return str(error).encode(errors="replace").decode()
 
 
 def failed(call: Call, failure: BaseException) -> CallToolResult:

@@ -58,8 +58,9 @@ class Metrics:
     def _observe(self, call: Call, outcome: str, seconds: float) -> None:
         # Names that clients make up must not become series without end.
         method = call.method if call.method in METHODS else "other"
-        known = method == "tools/call" and outcome != "-32602" and call.read is not None
-        tool = call.read[1].name if known else ""
+        tool = ""
+        if method == "tools/call" and outcome != "-32602" and call.read is not None:
+            tool = call.read[1].name
         series = self._series.get((method, tool, outcome))
         if series is None:
             if len(self._series) >= MOST_SERIES:
