@@ -118,7 +118,7 @@ def read(
         if validate:
             _check(structured, given, promised, name)
         if given:
-            # Somebody who has a type of their own says there what is a date; the schema need not agree.
+            # A caller who gives a type says there what is a date; the schema need not agree.
             value = with_formats(value, promised.schema) if returns is None else value
             value = _unwrapped(value, promised)
     result.data = value if returns is None else typed(value, returns, given=given, name=name)
