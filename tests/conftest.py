@@ -19,6 +19,7 @@ import pytest
 from portico.legacy.session import Lifecycle, Session
 from portico.rpc.call import Handler
 from portico.rpc.channel import Channel
+from portico.rpc.door import Sender
 from portico.transport.watchdog import watchdog
 from portico.wire.meta import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, PROTOCOL_VERSION
 
@@ -34,6 +35,14 @@ MODERN = "2026-07-28"
 
 # A shell that starts something in the background has it ignore SIGINT, and so would all that the tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# Files that take long come first, so that at the end one process does not wait for the other.
+LONG = {"test_storm.py", "test_load.py", "test_trouble.py", "test_recall.py", "test_signature.py", "test_typescript.py"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.name not in LONG)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -136,7 +145,7 @@ class Wire(_Conversation):
     def __init__(self, handler: Handler, *, principal: Any = None, lifecycle: Lifecycle = "auto") -> None:
         super().__init__()
         self.session = Session(handler, lifecycle=lifecycle)
-        self.channel = Channel(self.session, self._hear, principal=principal)
+        self.channel = Channel(handler, self._hear, session=self.session, sender=Sender(principal))
         self.session.stream = self.channel
         self._inbox: asyncio.Queue[bytes] = asyncio.Queue()
 
