@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from inspect import isawaitable
-from types import TracebackType
+from types import CoroutineType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
@@ -23,7 +23,7 @@ from portico.client.inputs import ElicitationHandler, Inputs, Roots, SamplingHan
 from portico.client.listen import Listener
 from portico.client.results import CallToolResult, Promise
 from portico.client.tasks import Task, handle
-from portico.rpc.call import Call, Handler, hand_over
+from portico.rpc.call import Call, Handler
 from portico.transport.greeting import ClientIdentity
 from portico.transport.http_client.pool import Pool
 from portico.transport.http_client.streamable import Sender
@@ -83,6 +83,25 @@ def _sender(auth: Auth, target: Target, browser: Visitor | None) -> Sender | Non
     return found
 
 
+class _Incoming:
+    """What the server says to a client: a Handler for its notifications and its questions."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def __call__(self, call: Call) -> Any:
+        result = self.start(call)
+        return await result if type(result) is CoroutineType else result
+
+    def start(self, call: Call) -> Any:
+        """Notifications are taken at once, so that they are not overtaken by the response that follows them."""
+        client = self._client
+        if call.id is None:
+            waiting = client._heard(call)
+            return client._wait_for(waiting) if waiting else None
+        return EmptyResult() if call.method == "ping" else client.inputs.answer(call.method, call.params)
+
+
 class Client:
     """`async with Client(target) as client`.
 
@@ -129,7 +148,7 @@ class Client:
         self._validate = validate
         self._connection = Upstream(
             self._target,
-            self._answer,
+            _Incoming(self),
             self._identity,
             revision=revision,
             timeout=timeout,
@@ -256,18 +275,6 @@ class Client:
             await self.set_log_level(self._identity.log_level)
 
     # What the server says to us
-
-    async def _answer(self, call: Call) -> Any:
-        if call.id is None:
-            waiting = self._heard(call)
-            if waiting:
-                await hand_over(call)
-                await self._wait_for(waiting)
-            return None
-        if call.method == "ping":
-            return EmptyResult()
-        await hand_over(call)
-        return await self.inputs.answer(call.method, call.params)
 
     def _heard(self, call: Call) -> list[Any]:
         """Take a notice. What handlers want to be waited for is returned."""

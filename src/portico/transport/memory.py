@@ -12,6 +12,7 @@ from typing import Any
 from portico.legacy.session import Lifecycle, Session
 from portico.rpc.call import Handler
 from portico.rpc.channel import Channel
+from portico.rpc.door import Sender
 from portico.transport.link import Link
 
 
@@ -22,7 +23,9 @@ class Memory(Link):
         self, server: Handler, client: Handler, *, principal: Any = None, lifecycle: Lifecycle = "auto"
     ) -> None:
         self.session = Session(server, lifecycle=lifecycle)
-        self._there = Channel(self.session, self._to(lambda: self.channel), principal=principal)
+        self._there = Channel(
+            server, self._to(lambda: self.channel), session=self.session, sender=Sender(principal=principal)
+        )
         self.channel = Channel(client, self._to(lambda: self._there))
         self.session.stream = self._there
 

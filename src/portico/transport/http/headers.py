@@ -7,13 +7,10 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import msgspec
-from msgspec import Raw, Struct, field
 
 from portico.rpc.call import Call
 from portico.wire import mirrors
 from portico.wire.errors import HeaderMismatch
-from portico.wire.jsonrpc import NOTHING
-from portico.wire.methods import METHODS
 from portico.wire.mirrors import Mirror
 
 VERSION = b"mcp-protocol-version"
@@ -62,16 +59,6 @@ class Headers(dict[bytes, bytes]):
         return any(name in _SINGLE for name in self.repeated)
 
 
-class _Named(Struct, gc=False):
-    name: str = ""
-    uri: str = ""
-    task_id: str = field(default="", name="taskId")
-    arguments: Raw = NOTHING
-
-
-_named = msgspec.json.Decoder(_Named)
-
-
 def check_single(headers: Headers) -> None:
     """One of ours that stands twice could be read differently by two parties."""
     for name in headers.repeated:
@@ -79,31 +66,16 @@ def check_single(headers: Headers) -> None:
             raise HeaderMismatch(f"Header mismatch: {name.decode('latin-1')} stands twice")
 
 
-def check(call: Call, version: str, headers: Headers) -> str:
-    """2026-07-28: the headers that repeat the body must say what it says. Gives what the request is about."""
-    name = _name_in(call)
-    said = (version, call.method, name)
-    # The same head comes again and again, and mostly with the same to repeat.
-    if headers.agreed != said:
-        _same(headers, VERSION, version, "MCP-Protocol-Version")
-        _same(headers, METHOD, call.method, "Mcp-Method")
-        if name is not None:
-            _same(headers, NAME, name, "Mcp-Name", encoded=True)
-        headers.agreed = said
-    return name or ""
-
-
-def _name_in(call: Call) -> str | None:
-    """What stands in Mcp-Name too; None for methods that have nothing there."""
-    row = METHODS.get(call.method)
-    if row is None or not row.named:
-        return None
-    try:
-        said = _named.decode(call.params)
-    except (msgspec.DecodeError, RecursionError):
-        # Type mistakes in params are for the method to complain about.
-        return None
-    return said.name if row.named == "name" else said.uri if row.named == "uri" else said.task_id
+def check(call: Call, name: str | None) -> None:
+    """2026-07-28: the headers that repeat the body must say what it says; `name` is what the request is about."""
+    headers, version = call.headers, call.revision
+    assert isinstance(headers, Headers) and version is not None
+    check_single(headers)
+    _same(headers, VERSION, version, "MCP-Protocol-Version")
+    _same(headers, METHOD, call.method, "Mcp-Method")
+    if name is not None:
+        _same(headers, NAME, name, "Mcp-Name", encoded=True)
+    headers.agreed = (version, call.method, name)
 
 
 def _same(headers: Headers, header: bytes, expected: str, title: str, *, encoded: bool = False) -> None:
@@ -125,10 +97,11 @@ def _text(given: bytes, title: str, *, encoded: bool) -> str:
         raise HeaderMismatch(f"Header mismatch: {title} cannot be read") from None
 
 
-def check_mirrored(call: Call, mirrored: Sequence[Mirror], headers: Headers) -> None:
+def check_mirrored(call: Call, mirrored: Sequence[Mirror]) -> None:
     """The same for the parameters that a tool has in headers."""
+    headers = call.headers or {}
     try:
-        arguments: Any = msgspec.json.decode(_named.decode(call.params).arguments or b"{}")
+        arguments: Any = msgspec.json.decode(call.typed().arguments or b"{}")
     except (msgspec.DecodeError, RecursionError):
         return
     for mirror in mirrored:

@@ -1,9 +1,9 @@
-"""Who waits for whom.
+"""Which task waits for which.
 
 - A task waits for its blockers until they are completed. One that failed still blocks: what it was needed for is not
   there. So does everything below it, because a part of a plan is not begun before the plan may be.
-- A task waits for its children until they are over, completed or failed. What a failed child means for it is for
-  whoever then works on it to say.
+- A task waits for its children until they are over, completed or failed. What a failed child means for it is
+  for its worker to say.
 
 How many it waits for is counted in its row, so that the next task is found by an index. These functions keep the counts
 right when something else changes.
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from portico.services.tasks import records
-from portico.services.tasks.errors import Invalid, Over, Waits
+from portico.services.tasks.errors import InvalidTask, TaskClosed, Waits
 from portico.services.tasks.records import Item
 from portico.services.tasks.states import NEEDS_BLOCKERS, NEEDS_CHILDREN
 from portico.store.transaction import Transaction
@@ -172,14 +172,14 @@ def reflow(tx: Transaction, ids: Sequence[str]) -> list[str]:
 
 
 def block(tx: Transaction, item: Item, blocker: Item) -> bool:
-    """Have a task wait for another; whether it did not before. Circles are looked for by whoever calls."""
+    """Have a task wait for another; whether it did not before. The caller looks for circles."""
     if not item.is_open:
-        raise Over(item.id, item.status, "it does not wait for anything any more")
+        raise TaskClosed(item.id, item.status, "it does not wait for anything any more")
     known = blockers(tx, item.id)
     if blocker.id in known:
         return False
     if len(known) >= MOST_BLOCKERS:
-        raise Invalid(
+        raise InvalidTask(
             f"The task {item.id} has {len(known)} blockers, and a task has at most {MOST_BLOCKERS}. Make one task that "
             "waits for several of them, and let it wait for that one."
         )
@@ -206,7 +206,7 @@ def unblock(tx: Transaction, item: Item, blocker: Item) -> bool:
 def fits_below(tx: Transaction, item: Item, parent: Item) -> None:
     """Whether a task may be a child of another: what is over has nothing open below it, and nothing is too deep."""
     if item.is_open and not parent.is_open:
-        raise Over(parent.id, parent.status, "nothing open can be below it")
+        raise TaskClosed(parent.id, parent.status, "nothing open can be below it")
     depth = len(ancestors(tx, parent.id)) + 1 + height(tx, item.id)
     if depth > DEEPEST:
-        raise Invalid(f"That would be {depth} levels of tasks; there can be {DEEPEST}.")
+        raise InvalidTask(f"That would be {depth} levels of tasks; there can be {DEEPEST}.")
