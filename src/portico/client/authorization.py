@@ -13,8 +13,8 @@ from portico.auth.grants import Grant
 from portico.auth.oauth import OAuth
 from portico.transport.http_client.authorizer import Authorizer, Visitor
 from portico.transport.http_client.browser import Browser
-from portico.transport.http_client.connection import Answer
-from portico.transport.http_client.pool import Headers, Place, Pool
+from portico.transport.http_client.connection import Response
+from portico.transport.http_client.pool import Headers, Location, Pool
 from portico.transport.http_client.streamable import Sender
 from portico.transport.targets import Target, Url
 from portico.wire.errors import UsageError
@@ -36,8 +36,8 @@ class Bearer:
         self._header = ("Authorization", f"Bearer {token}")
 
     async def send(
-        self, pool: Pool, method: str, place: Place, headers: Headers, body: bytes, operation: str
-    ) -> Answer:
+        self, pool: Pool, method: str, place: Location, headers: Headers, body: bytes, operation: str
+    ) -> Response:
         return await pool.send(method, place, (*headers, self._header), body)
 
     async def close(self) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from urllib.parse import urlsplit
 
 from portico.auth.errors import AuthorizationFailed, RedirectRejected, quoted
-from portico.transport.http_client.pool import Place, Pool
+from portico.transport.http_client.pool import Location, Pool
 
 # How long a person may take to log in.
 LOGIN_SECONDS = 300.0
@@ -111,7 +111,7 @@ class _Callback:
 
 async def headless(url: str, redirect_uri: str) -> str:
     """For tests, and for authorization servers that ask nobody: the page itself redirects at once."""
-    place = Place(url)
+    place = Location(url)
     pool = Pool()
     try:
         answer = await pool.send("GET", place, ())
