@@ -18,9 +18,9 @@ import apt
 from driver import DriverError
 from peers import NotInstalled, Peer
 from portico import Client, Server
-from portico.services.system.containment import Roots
+from portico.services.system.containment import AllowedRoots
 from portico.services.system.files.index import Index
-from portico.services.system.files.walk import Wanted, walk
+from portico.services.system.files.walk import FileCriteria, walk
 from portico.services.system.service import System
 from questions import Answers, Question, take_turns
 from services_table import this_tree
@@ -127,7 +127,7 @@ def is_text(pattern: str) -> bool:
 
 
 def index(peer: Peer, top: Path, stack: ExitStack, answers: Answers) -> Search:
-    kept = Index(Roots([top]))
+    kept = Index(AllowedRoots([top]))
     stack.callback(kept.close)
     began = time.perf_counter()
     kept.start()
@@ -137,7 +137,7 @@ def index(peer: Peer, top: Path, stack: ExitStack, answers: Answers) -> Search:
     below = str(top)
 
     def search(pattern: str) -> int:
-        wanted = Wanted(text=pattern.strip("*")) if is_text(pattern) else Wanted(names=(pattern,))
+        wanted = FileCriteria(text=pattern.strip("*")) if is_text(pattern) else FileCriteria(names=(pattern,))
         return len(kept.search(wanted, below, 0, MOST))
 
     return search
@@ -150,7 +150,7 @@ def fs_search(peer: Peer, top: Path, stack: ExitStack, answers: Answers) -> Sear
     server.add(system)
     client = runner.run(Client(server).__aenter__())
     stack.callback(lambda: runner.run(client.__aexit__(None, None, None)))
-    kept = system.desk.index
+    kept = system.machine.index
     assert kept is not None
     kept.start()
     if not kept.wait(1, PATIENCE):
@@ -165,10 +165,10 @@ def fs_search(peer: Peer, top: Path, stack: ExitStack, answers: Answers) -> Sear
 
 
 def walking(peer: Peer, top: Path, stack: ExitStack, answers: Answers) -> Search:
-    roots = Roots([top])
+    roots = AllowedRoots([top])
 
     def search(pattern: str) -> int:
-        wanted = Wanted(text=pattern.strip("*")) if is_text(pattern) else Wanted(names=(pattern,))
+        wanted = FileCriteria(text=pattern.strip("*")) if is_text(pattern) else FileCriteria(names=(pattern,))
         found = 0
         for row in walk(roots.folder(str(top)), wanted, [], print):
             found += row is not None

@@ -23,7 +23,7 @@ from file_search import FILE_QUESTIONS, ask_files, file_columns
 from goals import Goal, limit, multiple
 from journal_made import make_journal
 from peers import ROOT, NotInstalled, Peer, prepare
-from portico.services.system.containment import Roots
+from portico.services.system.containment import AllowedRoots
 from portico.services.system.eventlog.entries import LEVELS, Query, iso
 from portico.services.system.eventlog.folderlog import FolderLog
 from portico.services.system.eventlog.journal.file import JournalFile
@@ -206,7 +206,7 @@ def read_json(path: Path) -> None:
 
 
 def read_entries(path: Path) -> None:
-    log = JournalLog("made", "", Roots([path.parent]), [str(path)])
+    log = JournalLog("made", "", AllowedRoots([path.parent]), [str(path)])
     for _ in log.newest_first(Query(), None, []):
         pass
 
@@ -293,7 +293,7 @@ def privacy(answers: Answers, ours: Peer, how: SystemSize, rounds: int, folder: 
 
 def shown_entries(source: Path, most: int) -> list[dict[str, Any]]:
     """As eventlog_query shows them."""
-    log = FolderLog("syslog", "", Roots([source]), str(source))
+    log = FolderLog("syslog", "", AllowedRoots([source]), str(source))
     found = [entry for entry in log.newest_first(Query(), None, []) if entry]
     return [
         {

@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 _WHOLE = {"memory": "memory:all"}
 
 
-def made(name: str, place: assembly.Place) -> Service:
+def made(name: str, place: assembly.ServicePlace) -> Service:
     """A service with all its tools."""
     return assembly.make(_WHOLE.get(name, name), {}, place)
 
@@ -40,7 +40,7 @@ def files(contract: Contract) -> dict[Path, str]:
 
 def _write(names: list[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        place = assembly.Place(data=Path(folder), store=str(Path(folder) / "store.db"))
+        place = assembly.ServicePlace(data=Path(folder), store=str(Path(folder) / "store.db"))
         for name in names:
             contract = asyncio.run(contract_of(made(name, place)))
             for path, text in files(contract).items():

@@ -27,6 +27,7 @@ def test_a_login_carries_everything_it_has_to(world: Any, issuer: Any, server: A
     assert (token.issuer, token.resource, token.type, token.scope) == (issuer.issuer, server.url, "Bearer", "a b")
 
 
+@pytest.mark.requirement("auth.pkce")
 def test_two_logins_share_no_secret(world: Any, issuer: Any) -> None:
     oauth = world.oauth()
     world.hold(oauth.authorize())
@@ -36,6 +37,7 @@ def test_two_logins_share_no_secret(world: Any, issuer: Any) -> None:
     assert one["code_challenge"] != other["code_challenge"]
 
 
+@pytest.mark.requirement("auth.pkce")
 @pytest.mark.parametrize("methods", [None, [], ["plain"]])
 @pytest.mark.parametrize("at", ["/.well-known/oauth-authorization-server", "/.well-known/openid-configuration"])
 def test_without_pkce_there_is_no_login(make: Any, server: Any, methods: Any, at: str) -> None:
@@ -46,6 +48,7 @@ def test_without_pkce_there_is_no_login(make: Any, server: Any, methods: Any, at
     assert not world.issuers[0].registrations
 
 
+@pytest.mark.requirement("auth.resource-parameter")
 def test_the_resource_goes_out_byte_for_byte(world: Any, issuer: Any, server: Any) -> None:
     server.document["resource"] = "https://MCP.example:443"
     issuer.refresh_tokens, issuer.lifetime = True, 60
@@ -80,6 +83,7 @@ def refuse(world: Any, issuer: Any, answers: Any, error: type[Exception] = Redir
     return str(caught.value)
 
 
+@pytest.mark.requirement("auth.response-state")
 @pytest.mark.parametrize("state", [None, "", "forged", "ü"])
 def test_an_answer_to_another_question_is_dropped(world: Any, issuer: Any, state: str | None) -> None:
     def forged(answer: dict[str, str]) -> dict[str, str]:
@@ -89,6 +93,7 @@ def test_an_answer_to_another_question_is_dropped(world: Any, issuer: Any, state
     refuse(world, issuer, forged)
 
 
+@pytest.mark.requirement("auth.response-issuer")
 @pytest.mark.parametrize("advertised", [True, False, None])
 @pytest.mark.parametrize(
     "iss",
@@ -99,12 +104,14 @@ def test_an_answer_from_somebody_else_is_dropped(make: Any, server: Any, adverti
     refuse(make.World(server, issuer), issuer, lambda answer: answer | {"iss": iss})
 
 
+@pytest.mark.requirement("auth.response-issuer")
 def test_an_answer_without_the_promised_name_is_dropped(make: Any, server: Any) -> None:
     issuer = make.Issuer(authorization_response_iss_parameter_supported=True)
     issuer.iss = None
     refuse(make.World(server, issuer), issuer, lambda answer: answer)
 
 
+@pytest.mark.requirement("auth.response-issuer")
 def test_a_stranger_puts_no_words_into_our_mouth(world: Any, issuer: Any) -> None:
     def stranger(answer: dict[str, str]) -> dict[str, str]:
         return {
@@ -156,6 +163,7 @@ def test_a_parameter_that_comes_twice_is_refused() -> None:
         redirect_parameters("http://localhost/cb?code=a&code=b")
 
 
+@pytest.mark.requirement("auth.refresh")
 def test_offline_access_is_asked_for_where_it_is_to_be_had(make: Any) -> None:
     def visit(scopes_of_issuer: Any, scopes_of_server: Any, **options: Any) -> dict[str, str]:
         issuer = make.Issuer(scopes_supported=scopes_of_issuer)

@@ -68,6 +68,7 @@ def test_a_secret_that_is_missing_is_missed() -> None:
         authenticate(client, metadata(), 0)
 
 
+@pytest.mark.requirement("auth.issuer-binding")
 def test_a_client_is_not_shown_to_another_issuer() -> None:
     with pytest.raises(UsageError):
         authenticate(Registration(client_id="a", issuer="https://other.example"), metadata(), 0)
@@ -113,6 +114,7 @@ def test_a_public_key_does_not_sign() -> None:
         load_key(generate_key().as_pem(private=False).decode())
 
 
+@pytest.mark.requirement("auth.registration-order")
 def test_a_client_that_was_given_comes_first(make: Any, server: Any) -> None:
     issuer = make.Issuer(client_id_metadata_document_supported=True)
     world = make.World(server, issuer)
@@ -122,6 +124,7 @@ def test_a_client_that_was_given_comes_first(make: Any, server: Any) -> None:
     assert not issuer.registrations
 
 
+@pytest.mark.requirement("auth.registration-order")
 def test_a_document_of_our_own_comes_second(make: Any, server: Any) -> None:
     issuer = make.Issuer(client_id_metadata_document_supported=True)
     world = make.World(server, issuer)
@@ -141,6 +144,7 @@ def test_a_document_with_a_key_signs_where_that_is_taken(make: Any, server: Any)
     assert make.jwt_parts(issuer.tokens[0].form["client_assertion"])[1]["sub"] == DOCUMENT
 
 
+@pytest.mark.requirement("auth.registration-order", "auth.application-type")
 def test_registration_comes_third_and_says_what_we_are(world: Any, issuer: Any, make: Any) -> None:
     world.call(world.oauth(AuthorizationCode(make.REDIRECT, client_metadata_url=DOCUMENT)))
     (asked,) = issuer.registrations
@@ -151,6 +155,7 @@ def test_registration_comes_third_and_says_what_we_are(world: Any, issuer: Any, 
     assert asked["response_types"] == ["code"]
 
 
+@pytest.mark.requirement("auth.application-type")
 def test_an_application_on_the_web_says_so(world: Any, issuer: Any) -> None:
     world.call(world.oauth(AuthorizationCode("https://app.example/callback")))
     assert issuer.registrations[0]["application_type"] == "web"
@@ -244,18 +249,21 @@ def test_what_a_user_configured_for_one_issuer_is_not_shown_to_another(world: An
     assert not world.visited
 
 
+@pytest.mark.requirement("auth.metadata-document")
 @pytest.mark.parametrize("url", ["http://app.example/c.json", "https://app.example", "https://app.example/", "x"])
 def test_a_client_metadata_url_is_https_with_a_path(make: Any, url: str) -> None:
     with pytest.raises(UsageError):
         AuthorizationCode(make.REDIRECT, client_metadata_url=url)
 
 
+@pytest.mark.requirement("auth.redirect-uris")
 @pytest.mark.parametrize("uri", ["http://app.example/cb", "javascript:x", "https://a.example/#x", "myapp:/cb"])
 def test_redirect_uris_that_others_could_catch_are_refused(uri: str) -> None:
     with pytest.raises(UsageError):
         check_redirect_uri(uri)
 
 
+@pytest.mark.requirement("auth.redirect-uris")
 @pytest.mark.parametrize("uri", ["http://localhost:1/cb", "https://app.example/cb", "com.example.app:/cb"])
 def test_redirect_uris_that_are_ours_are_fine(uri: str) -> None:
     check_redirect_uri(uri)

@@ -14,6 +14,7 @@ SERVER = "https://mcp.example/mcp"
 PRM = "https://mcp.example/.well-known/oauth-protected-resource"
 
 
+@pytest.mark.requirement("auth.resource-metadata")
 def test_resource_metadata_is_sought_at_the_path_then_at_the_root() -> None:
     assert list(resource_urls("https://mcp.example/team/mcp")) == [f"{PRM}/team/mcp", PRM]
     assert list(resource_urls("https://mcp.example/")) == [PRM]
@@ -21,6 +22,7 @@ def test_resource_metadata_is_sought_at_the_path_then_at_the_root() -> None:
     assert list(resource_urls("https://mcp.example/mcp?tenant=1")) == [f"{PRM}/mcp?tenant=1", PRM]
 
 
+@pytest.mark.requirement("auth.server-metadata")
 def test_server_metadata_is_sought_in_the_order_prescribed() -> None:
     assert list(server_urls("https://auth.example/tenant1")) == [
         "https://auth.example/.well-known/oauth-authorization-server/tenant1",
@@ -40,6 +42,7 @@ def test_an_issuer_has_no_query_and_no_fragment(issuer: str) -> None:
         list(server_urls(issuer))
 
 
+@pytest.mark.requirement("auth.canonical-uri")
 def test_a_server_that_does_not_say_is_called_by_its_canonical_name() -> None:
     assert canonical("HTTPS://MCP.Example/") == "https://mcp.example"
     assert canonical("https://mcp.example/Team/mcp") == "https://mcp.example/Team/mcp"
@@ -50,11 +53,13 @@ def find(world: Any, demand: Demand | None = None, **search: Any) -> Any:
     return world.hold(discover(Search(world.server.url, **search), demand or Demand()))
 
 
+@pytest.mark.requirement("auth.resource-parameter")
 def test_the_resource_is_kept_to_the_letter(make: Any, issuer: Any) -> None:
     world = make.World(make.Server(resource="HTTPS://mcp.example:443/mcp/"), issuer)
     assert find(world).resource == "HTTPS://mcp.example:443/mcp/"
 
 
+@pytest.mark.requirement("auth.resource-metadata")
 def test_the_challenge_says_where_and_nothing_else_is_asked(make: Any, issuer: Any) -> None:
     world = make.World(make.Server(prm="/custom"), issuer)
     find(world, Demand(resource_metadata="https://mcp.example/custom"))
@@ -81,6 +86,7 @@ def test_a_server_in_trouble_is_not_guessed_at(make: Any, issuer: Any) -> None:
         find(world)
 
 
+@pytest.mark.requirement("auth.resource-matches")
 def test_metadata_about_another_server_is_refused_before_anything_else(make: Any, issuer: Any) -> None:
     world = make.World(make.Server(resource="https://evil.example/mcp"), issuer)
     with pytest.raises(ResourceMismatch, match=r"evil\.example"):
@@ -101,6 +107,7 @@ def test_a_page_that_says_200_and_means_404_is_no_document(make: Any, issuer: An
     assert find(world).resource == "https://mcp.example"
 
 
+@pytest.mark.requirement("auth.issuer-equal")
 @pytest.mark.parametrize(
     "found", ["https://auth.example/", "https://AUTH.example", "https://auth.example:443", "https://honest.example"]
 )
@@ -159,6 +166,7 @@ def test_null_members_are_absent_ones(make: Any, server: Any) -> None:
     assert find(world).scopes == ()
 
 
+@pytest.mark.requirement("auth.fallback-2025-03-26")
 def test_2025_03_26_looks_at_the_root_of_the_origin(make: Any) -> None:
     issuer = make.Issuer("https://mcp.example", token_endpoint="https://mcp.example/oauth/token")
     world = make.World(make.Server(prm=None), issuer)
@@ -179,6 +187,7 @@ def test_2025_03_26_does_not_take_somebody_elses_issuer(make: Any) -> None:
         find(make.World(make.Server(prm=None), issuer))
 
 
+@pytest.mark.requirement("auth.fallback-2025-03-26")
 def test_2025_03_26_without_any_metadata_has_default_endpoints(make: Any) -> None:
     found = find(make.World(make.Server("https://mcp.example:8443/v1/mcp", prm=None)))
     assert found.server.authorization_endpoint == "https://mcp.example:8443/authorize"

@@ -14,6 +14,7 @@ from portico.auth.grants import ClientCredentials
 from portico.wire.errors import Error, UsageError
 
 
+@pytest.mark.requirement("auth.header-only")
 def test_the_token_is_on_every_request(world: Any, server: Any, issuer: Any) -> None:
     oauth = world.oauth()
     for _ in range(3):
@@ -21,12 +22,14 @@ def test_the_token_is_on_every_request(world: Any, server: Any, issuer: Any) -> 
     assert [call.headers.get("authorization") for call in server.calls] == [None, *["Bearer " + issuer.issued[0]] * 3]
 
 
+@pytest.mark.requirement("auth.header-only")
 def test_the_token_is_never_in_an_address(world: Any, issuer: Any) -> None:
     issuer.refresh_tokens = True
     world.call(world.oauth())
     assert not any(secret in url for url in world.urls for secret in (*issuer.issued, "refresh-1"))
 
 
+@pytest.mark.requirement("auth.token-for-one-server")
 def test_the_token_goes_nowhere_else(world: Any) -> None:
     oauth = world.oauth()
     world.call(oauth)
@@ -35,6 +38,7 @@ def test_the_token_goes_nowhere_else(world: Any) -> None:
             world.hold(oauth.attempt().headers("POST", url))
 
 
+@pytest.mark.requirement("auth.token-for-one-server")
 def test_a_server_in_the_clear_gets_no_token(world: Any, server: Any) -> None:
     server.url = "http://mcp.example/mcp"
     with pytest.raises(UnsafeAddress):
@@ -45,12 +49,14 @@ def test_all_failures_are_portico_errors() -> None:
     assert issubclass(AuthorizationFailed, Error)
 
 
+@pytest.mark.requirement("auth.scopes")
 def test_the_scopes_of_a_challenge_come_first(make: Any, issuer: Any) -> None:
     world = make.World(make.Server(scope="from:challenge", scopes_supported=["from:metadata"]), issuer)
     world.call(world.oauth())
     assert issuer.visits[0]["scope"] == "from:challenge"
 
 
+@pytest.mark.requirement("auth.scopes")
 def test_then_those_of_the_metadata_then_none(make: Any, issuer: Any) -> None:
     world = make.World(make.Server(scopes_supported=["a", "b", "a"]), issuer)
     world.call(world.oauth())
@@ -68,6 +74,7 @@ def test_scopes_that_a_user_configured_replace_the_metadatas(make: Any, issuer: 
     assert [visit["scope"] for visit in issuer.visits] == ["mine", "b mine"]
 
 
+@pytest.mark.requirement("auth.refresh")
 def test_a_token_that_ran_out_is_refreshed_before_it_is_sent(world: Any, issuer: Any, server: Any) -> None:
     issuer.refresh_tokens, issuer.lifetime = True, 60
     oauth = world.oauth()
@@ -84,6 +91,7 @@ def test_a_token_that_ran_out_is_refreshed_before_it_is_sent(world: Any, issuer:
     assert len(server.calls) == 3
 
 
+@pytest.mark.requirement("auth.refresh")
 def test_refresh_tokens_rotate(world: Any, issuer: Any) -> None:
     issuer.refresh_tokens, issuer.lifetime = True, 60
     oauth = world.oauth()
@@ -231,6 +239,7 @@ def test_forbidden_is_left_to_the_caller(world: Any, server: Any, make: Any, iss
     assert len(issuer.visits) == 2
 
 
+@pytest.mark.requirement("auth.step-up")
 def test_more_scopes_are_asked_for_on_top_of_what_was_had(make: Any) -> None:
     issuer = make.Issuer()
     server = make.Server(scope="basic", scopes_supported=["profile"])
@@ -268,6 +277,7 @@ def test_a_login_after_a_refusal_keeps_what_was_had(make: Any, issuer: Any) -> N
     assert issuer.visits[2]["scope"] == "basic write"
 
 
+@pytest.mark.requirement("auth.step-up")
 def test_nobody_is_asked_for_scopes_for_ever(world: Any, issuer: Any, server: Any, make: Any) -> None:
     server.refuses = lambda token, operation: make.lacking("admin")
     oauth = world.oauth()
@@ -308,6 +318,7 @@ def test_insufficient_scope_on_a_401_is_a_step_up_too(world: Any, issuer: Any, s
     assert issuer.visits[1]["scope"] == "more"
 
 
+@pytest.mark.requirement("auth.issuer-binding")
 def test_a_move_to_another_issuer_takes_nothing_along(make: Any) -> None:
     one, other = make.Issuer("https://one.example"), make.Issuer("https://other.example")
     for issuer in (one, other):

@@ -33,6 +33,13 @@ PORTICO = [sys.executable, "-m", "portico"]
 SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[()][A-Z0-9]|[=>78])")
 
 
+def default_signals() -> None:
+    """For a child before it begins. Whoever starts the tests in the background has them ignore SIGINT and SIGQUIT, as
+    many CI runners do, and a child inherits that: Ctrl-C would never reach it."""
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+
+
 @pytest.fixture
 def surroundings(tmp_path: Path) -> dict[str, str]:
     """Our environment, with a cache of its own and without what a developer may have set."""
@@ -117,6 +124,7 @@ class Terminal:
 
         def take_over() -> None:
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+            default_signals()
 
         self.process = subprocess.Popen(
             command,

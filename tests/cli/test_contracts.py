@@ -316,7 +316,7 @@ def test_there_are_samples() -> None:
 
 
 def test_every_option_is_explained() -> None:
-    own = {name for flag in forms.contracts_form().flags for name in flag.option_strings}
-    asking = {name for flag in forms.read_form().flags for name in flag.option_strings}
+    own = {name for flag in forms.parser_for("contracts").flags for name in flag.option_strings}
+    asking = {name for flag in forms.parser_for("read").flags for name in flag.option_strings}
     for name in own - asking:
         assert re.search(rf"`{name}\b", PAGE), name

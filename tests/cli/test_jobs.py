@@ -87,7 +87,7 @@ def test_tasks_are_cancelled_and_tried_again_from_a_shell(client: SyncClient, st
     assert jobs(store, "cancel", task.id).returncode == 0
     assert task.refresh() == "cancelled"
     done = jobs(store, "cancel", task.id, "--output", "text")
-    assert (done.returncode, done.stdout) == (1, f"{task.id}: over already\n")
+    assert (done.returncode, done.stdout) == (1, f"{task.id}: already ended\n")
     assert jobs(store, "retry", task.id).returncode == 0
     assert task.refresh() == "working"
 
@@ -106,7 +106,7 @@ def test_what_is_not_there_is_said(store: str, tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 2
-    assert "which store?" in done.stderr
+    assert "--store is required; the data directory has none" in done.stderr
 
 
 def test_a_server_without_tasks_gives_nothing_to_work_on() -> None:

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from portico.cli.printable import one_line, printable, printable_json
-from portico.cli.tables import plain_table, width
+from portico.cli.printable import one_line, plain_table, printable, printable_json, width
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from portico.cli.complete import complete
+from portico.cli.completion import complete
 from portico.cli.main import main
 
 Shell = Callable[..., Any]
@@ -113,7 +113,7 @@ def test_mistakes_are_explained(shell: Shell) -> None:
     assert said == "portico: There is no task 'zzzzzz'. portico tasks list --all says which there are.\n"
     shell("add", "x", "-p", "9", fails=2)
     shell("nonsense", fails=2)
-    assert "1,000" in shell("list", "--limit", "5000", fails=1)
+    assert "1000" in shell("list", "--limit", "5000", fails=1)
 
 
 def test_what_others_wrote_cannot_touch_the_terminal(shell: Shell) -> None:

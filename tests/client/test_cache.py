@@ -81,6 +81,7 @@ LISTS: dict[str, Callable[[Client], Any]] = {
 }
 
 
+@pytest.mark.requirement("caching.fresh")
 @pytest.mark.parametrize("what", LISTS)
 @pytest.mark.parametrize("scope", ["public", "private"])
 async def test_what_may_be_kept_is_not_asked_for_again(what: str, scope: str) -> None:
@@ -91,6 +92,7 @@ async def test_what_may_be_kept_is_not_asked_for_again(what: str, scope: str) ->
     assert server.asked == [what]
 
 
+@pytest.mark.requirement("caching.fresh")
 @pytest.mark.parametrize("what", LISTS)
 @pytest.mark.parametrize(
     "hints",
@@ -110,6 +112,7 @@ async def test_what_may_not_be_kept_is_asked_for_again(what: str, hints: Any) ->
     assert server.asked == [what, what]
 
 
+@pytest.mark.requirement("caching.older")
 @pytest.mark.parametrize("revision", ["2024-11-05", "2025-11-25"])
 async def test_before_2026_07_28_nothing_is_kept(revision: str) -> None:
     server = Counting(**HINTS)
@@ -139,6 +142,7 @@ async def test_fresh_is_fresh() -> None:
     assert len(server.asked) == 2
 
 
+@pytest.mark.requirement("caching.no-questions")
 async def test_an_answer_that_questions_led_to_is_never_kept() -> None:
     """2026-07-28, server/utilities/caching: MUST NOT."""
     server = Counting(**HINTS)
@@ -158,6 +162,7 @@ async def test_an_answer_that_questions_led_to_is_never_kept() -> None:
 # Notices
 
 
+@pytest.mark.requirement("caching.notices")
 @pytest.mark.parametrize(
     "notice, params, stale",
     [
@@ -184,6 +189,7 @@ async def test_a_notice_makes_stale_what_it_is_about(notice: str, params: Any, s
     assert server.asked[before:] == stale
 
 
+@pytest.mark.requirement("caching.notices")
 async def test_what_was_asked_before_a_notice_and_comes_after_it_is_not_kept(heard: Any) -> None:
     """It may be of before the change, and nobody would say so again."""
     server = Counting(**HINTS)
@@ -205,6 +211,7 @@ async def test_what_was_asked_before_a_notice_and_comes_after_it_is_not_kept(hea
 # Whose it is
 
 
+@pytest.mark.requirement("caching.private")
 def test_what_was_kept_for_one_is_not_for_another() -> None:
     clock = Clock()
     cache = Cache(clock)
@@ -216,6 +223,7 @@ def test_what_was_kept_for_one_is_not_for_another() -> None:
         cache.clear()
 
 
+@pytest.mark.requirement("caching.fresh")
 def test_time_passes() -> None:
     clock = Clock()
     cache = Cache(clock)
@@ -256,6 +264,7 @@ def test_who_asks_is_no_part_of_what_is_asked() -> None:
     assert cache.get("tools/list", {"cursor": "b"}, 0) is None
 
 
+@pytest.mark.requirement("caching.pages")
 async def test_pages_are_kept_one_by_one() -> None:
     server = Counting()
 

@@ -93,6 +93,7 @@ HTTP: dict[str, tuple[Any, str]] = {
 }
 
 
+@pytest.mark.requirement("discover.era")
 @pytest.mark.parametrize("habit", HTTP)
 async def test_over_http(serve: Serve, habit: str) -> None:
     rule, verdict = HTTP[habit]
@@ -169,6 +170,7 @@ STDIO: dict[str, str] = {
 }
 
 
+@pytest.mark.requirement("discover.era")
 @pytest.mark.parametrize("habit", STDIO)
 async def test_over_stdio(habit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     verdict = STDIO[habit]
@@ -187,6 +189,7 @@ async def test_over_stdio(habit: str, monkeypatch: pytest.MonkeyPatch) -> None:
 # Remembering
 
 
+@pytest.mark.requirement("discover.era")
 async def test_an_older_server_is_asked_once(serve: Serve) -> None:
     """The verdict is the server's, so the next client knows it."""
     there = await serve(Endpoint(modern=False))
@@ -206,6 +209,7 @@ async def test_what_is_remembered_has_a_bound(serve: Serve, monkeypatch: pytest.
     assert len(upstreams._remembered) <= 3
 
 
+@pytest.mark.requirement("discover.era-changes")
 @pytest.mark.parametrize(
     "refusal",
     [
@@ -228,6 +232,7 @@ async def test_an_older_server_that_became_newer_is_asked_again(serve: Serve, re
         assert await client.list_tools() == []
 
 
+@pytest.mark.requirement("discover.era-changes")
 async def test_a_newer_server_that_became_older_is_found_out(serve: Serve) -> None:
     there = await serve()
     async with Client(there.url) as client:
@@ -332,6 +337,7 @@ async def test_a_handshake_about_something_else_is_refused(serve: Serve, revisio
     assert len(str(raised.value)) < 500
 
 
+@pytest.mark.requirement("discover.not-evidence")
 @pytest.mark.parametrize("failure", [Closed, TimedOut])
 async def test_a_server_that_is_only_slow_or_gone_is_not_judged(serve: Serve, failure: Any) -> None:
     there = await serve()

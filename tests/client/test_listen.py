@@ -177,6 +177,7 @@ def change(call: Call, what: str, id: Any = ..., **params: Any) -> None:
 END = Raw(b'{"resultType":"complete"}')
 
 
+@pytest.mark.requirement("subscriptions.graceful-end")
 async def test_the_server_may_end_it() -> None:
     async def listen(call: Call) -> Any:
         acknowledge(call)
@@ -233,8 +234,9 @@ async def test_a_server_that_does_not_say_yes_is_said_not_to(how: str) -> None:
     assert server.listens == 1
 
 
+@pytest.mark.requirement("subscriptions.id")
 async def test_changes_of_others_are_not_ours() -> None:
-    """2026-07-28, basic/utilities/subscriptions: each event is tagged, and the tag has the type of the id."""
+    """2026-07-28, basic/patterns/subscriptions: each event is tagged, and the tag has the type of the id."""
 
     async def listen(call: Call) -> Any:
         acknowledge(call)
@@ -251,6 +253,7 @@ async def test_changes_of_others_are_not_ours() -> None:
         assert [one async for one in client.listen(tools=True, uris=["a://b"])] == [Change("resource", "a://b")]
 
 
+@pytest.mark.requirement("subscriptions.id")
 async def test_two_who_listen_hear_their_own() -> None:
     async def listen(call: Call) -> Any:
         acknowledge(call)

@@ -93,6 +93,7 @@ async def test_a_session_goes_from_created_to_initializing_to_operating_to_shutd
     assert wire.session.state == "SHUTDOWN"
 
 
+@pytest.mark.requirement("ping.empty")
 async def test_ping_is_answered_in_every_state(server: Server, connect: Connect) -> None:
     """basic/utilities/ping: "The receiver MUST respond promptly with an empty response"; basic/lifecycle allows it
     before everything else."""
@@ -106,6 +107,7 @@ async def test_ping_is_answered_in_every_state(server: Server, connect: Connect)
     assert (await wire.request("ping"))["result"] == {}
 
 
+@pytest.mark.requirement("lifecycle.order")
 @pytest.mark.parametrize(
     "method",
     [
@@ -137,6 +139,7 @@ async def test_initialized_before_initialize_changes_nothing(server: Server, con
     assert await code(wire, "tools/list") == INVALID_REQUEST
 
 
+@pytest.mark.requirement("lifecycle.initialized")
 @pytest.mark.parametrize("revision", HANDSHAKE)
 @pytest.mark.parametrize("lifecycle", ["auto", "strict", "lenient"])
 async def test_who_may_ask_before_initialized(lifecycle: str, revision: str, server: Server, connect: Connect) -> None:
@@ -176,6 +179,7 @@ def _newcomer() -> str:
     return "new"
 
 
+@pytest.mark.requirement("lifecycle.once")
 @pytest.mark.parametrize("initialized", [False, True])
 async def test_a_second_initialize_is_an_invalid_request_and_changes_nothing(
     initialized: bool, server: Server, connect: Connect
@@ -187,6 +191,7 @@ async def test_a_second_initialize_is_an_invalid_request_and_changes_nothing(
     assert (wire.session.state, wire.session.revision, wire.session.client) == before
 
 
+@pytest.mark.requirement("lifecycle.shutdown")
 @pytest.mark.parametrize("revision", [None, V2025_11_25])
 async def test_what_comes_after_the_end_of_a_session_is_refused_and_is_no_fault_of_ours(
     revision: str | None, server: Server, connect: Connect, caplog: pytest.LogCaptureFixture
@@ -203,6 +208,7 @@ async def test_what_comes_after_the_end_of_a_session_is_refused_and_is_no_fault_
 # What is negotiated
 
 
+@pytest.mark.requirement("lifecycle.version-echo")
 @pytest.mark.parametrize("revision", HANDSHAKE)
 async def test_a_revision_we_know_is_echoed(revision: str, server: Server, connect: Connect) -> None:
     """basic/lifecycle, Version Negotiation: "If the server supports the requested protocol version, it MUST respond
@@ -213,6 +219,7 @@ async def test_a_revision_we_know_is_echoed(revision: str, server: Server, conne
     assert wire.channel.batches == (revision <= V2025_03_26)
 
 
+@pytest.mark.requirement("lifecycle.version-counter")
 @pytest.mark.parametrize("asked", [V2026_07_28, "2099-01-01", "1999-01-01", "1.0.0", "2025-11-26", ""])
 async def test_any_other_revision_is_countered_with_our_newest_handshake(
     asked: str, server: Server, connect: Connect
@@ -231,6 +238,7 @@ async def test_what_early_clients_left_out_is_filled_in(server: Server, connect:
     assert wire.session.client.name == "a client"
 
 
+@pytest.mark.requirement("lifecycle.client-info")
 @pytest.mark.parametrize(
     "params",
     [
@@ -266,6 +274,7 @@ async def test_capabilities_nobody_knows_are_let_pass(server: Server, connect: C
     assert wire.session.capabilities.roots == {"listChanged": True}
 
 
+@pytest.mark.requirement("lifecycle.server-info")
 @pytest.mark.parametrize("revision", HANDSHAKE)
 async def test_the_greeting_says_who_we_are_in_the_words_of_the_revision(
     revision: str, server: Server, connect: Connect
@@ -315,6 +324,7 @@ async def test_every_call_of_a_session_knows_what_was_negotiated(server: Server,
     assert call.ask is not None
 
 
+@pytest.mark.requirement("modern.no-memory")
 async def test_a_modern_call_learns_nothing_from_the_session_around_it(server: Server, connect: Connect) -> None:
     """2026-07-28, basic/lifecycle: a server MUST NOT infer capabilities from earlier requests."""
     calls: list[Call] = []
@@ -330,6 +340,7 @@ async def test_a_modern_call_learns_nothing_from_the_session_around_it(server: S
     assert (call.revision, call.client, call.capabilities.sampling, call.ask) == (V2026_07_28, None, None, None)
 
 
+@pytest.mark.requirement("lifecycle.negotiated-version")
 @pytest.mark.parametrize("revision", HANDSHAKE)
 @pytest.mark.parametrize("method", ["server/discover", "subscriptions/listen"])
 async def test_what_only_2026_07_28_has_is_refused_in_a_session(
@@ -363,6 +374,7 @@ class Slow:
         return await self.inner(call)
 
 
+@pytest.mark.requirement("lifecycle.initialize-not-cancelled")
 async def test_initialize_cannot_be_cancelled(server: Server, connect: Connect) -> None:
     """basic/utilities/cancellation: "The initialize request MUST NOT be cancelled by clients"."""
     slow = Slow(server)
@@ -413,6 +425,7 @@ async def logged(wire: Any) -> list[str]:
     return [frame["params"]["level"] for frame in wire.aside]
 
 
+@pytest.mark.requirement("logging.level")
 @pytest.mark.parametrize("revision", HANDSHAKE)
 async def test_the_level_that_is_set_is_the_lowest_that_is_sent(
     revision: str, server: Server, connect: Connect
@@ -427,6 +440,7 @@ async def test_the_level_that_is_set_is_the_lowest_that_is_sent(
         assert await logged(wire) == levels[rank:]
 
 
+@pytest.mark.requirement("logging.level-invalid")
 @pytest.mark.parametrize("params", [None, {}, {"level": "warn"}, {"level": "INFO"}, {"level": 3}, {"level": None}])
 async def test_a_level_that_does_not_exist_is_invalid_params(params: Any, server: Server, connect: Connect) -> None:
     """server/utilities/logging, Error Handling: "Invalid log level: -32602"."""
@@ -447,6 +461,7 @@ async def heard(wire: Any) -> list[Any]:
     return said
 
 
+@pytest.mark.requirement("resources.subscribe")
 @pytest.mark.parametrize("revision", HANDSHAKE)
 async def test_a_subscriber_is_told_of_its_resource_and_of_no_other(
     revision: str, server: Server, connect: Connect
@@ -471,6 +486,7 @@ async def test_subscribing_twice_is_subscribing_once(server: Server, connect: Co
     assert len(await heard(wire)) == 1
 
 
+@pytest.mark.requirement("resources.subscribe")
 async def test_after_unsubscribing_there_is_silence(server: Server, connect: Connect) -> None:
     wire = connect(server)
     await wire.initialize(V2025_11_25)
@@ -500,6 +516,7 @@ async def test_a_session_has_a_bounded_number_of_subscriptions(server: Server, c
     assert "result" in await wire.request("resources/subscribe", {"uri": "note://one-more"})
 
 
+@pytest.mark.requirement("tools.list-changed")
 @pytest.mark.parametrize("revision", HANDSHAKE)
 async def test_changes_of_lists_are_told_once_for_all_that_is_done_in_one_go(
     revision: str, server: Server, connect: Connect
@@ -517,6 +534,7 @@ async def test_changes_of_lists_are_told_once_for_all_that_is_done_in_one_go(
     ]
 
 
+@pytest.mark.requirement("lifecycle.server-silent")
 async def test_nothing_is_told_before_initialized(server: Server, connect: Connect) -> None:
     """basic/lifecycle: "The server SHOULD NOT send requests other than pings and logging before receiving the
     initialized notification"; and a list that nobody has read cannot have changed."""
@@ -527,6 +545,7 @@ async def test_nothing_is_told_before_initialized(server: Server, connect: Conne
     assert await heard(wire) == []
 
 
+@pytest.mark.requirement("lifecycle.shutdown")
 async def test_when_a_session_ends_nobody_listens_any_more(server: Server, connect: Connect) -> None:
     wire = connect(server)
     await wire.initialize(V2025_11_25)
@@ -539,6 +558,7 @@ async def test_when_a_session_ends_nobody_listens_any_more(server: Server, conne
     assert server.subscriptions._listeners == set()
 
 
+@pytest.mark.requirement("lifecycle.negotiated-capabilities")
 @pytest.mark.parametrize(
     "method,params",
     [
@@ -560,6 +580,7 @@ async def test_a_capability_that_is_not_advertised_is_a_method_that_is_not_there
     assert await code(wire, method, params) == METHOD_NOT_FOUND
 
 
+@pytest.mark.requirement("tools.list-changed-declared")
 async def test_a_server_that_does_not_advertise_changes_does_not_tell_of_them(connect: Connect) -> None:
     """server/tools, Capabilities: `listChanged` says whether the server emits the notification."""
     server = Server("quiet", capabilities={"tools": {}, "resources": {}})

@@ -73,6 +73,7 @@ def listed(struct: type[msgspec.Struct], revision: str) -> set[str] | None:
 STRUCTS = [one for one in translate.SINCE if one is not inputs.ElicitUrlParams]
 
 
+@pytest.mark.requirement("schema.members-by-revision")
 @pytest.mark.skipif(not SCHEMAS.is_dir(), reason="the official schemas are not here: ../shared/data/schema is absent")
 @pytest.mark.parametrize("revision", HANDSHAKE)
 @pytest.mark.parametrize("struct", STRUCTS, ids=lambda struct: struct.__name__)
@@ -104,6 +105,7 @@ def test_the_table_of_kinds_says_what_the_schemas_say(kind: type[msgspec.Struct]
 # Stripping
 
 
+@pytest.mark.requirement("schema.members-by-revision")
 @pytest.mark.parametrize(
     "revision,members",
     [
@@ -146,6 +148,7 @@ def test_translating_leaves_the_original_as_it_was() -> None:
     assert msgspec.json.encode(whole) == before
 
 
+@pytest.mark.requirement("caching.older")
 @pytest.mark.parametrize("revision", HANDSHAKE)
 def test_lists_lose_their_cache_hints_and_keep_their_cursor(revision: str) -> None:
     """`ttlMs` and `cacheScope` are words of 2026-07-28 (server/utilities/caching)."""
@@ -204,6 +207,7 @@ def test_contents_have_a_meta_since_2025_06_18(kind: Any, revision: str) -> None
     assert ("_meta" in read) == ("_meta" in embedded) == (revision >= V2025_06_18)
 
 
+@pytest.mark.requirement("progress.message-since")
 @pytest.mark.parametrize("revision", HANDSHAKE)
 def test_progress_has_a_message_since_2025_03_26(revision: str) -> None:
     """2025-03-26, changelog: "Added a message field to ProgressNotification"."""
@@ -241,6 +245,7 @@ def content_of(blocks: list[Any], revision: str) -> list[Any]:
     return found
 
 
+@pytest.mark.requirement("content.audio-since")
 @pytest.mark.parametrize("revision", HANDSHAKE)
 def test_audio_is_text_to_2024_11_05(revision: str) -> None:
     (found,) = content_of([content.AudioContent(data="aGVsbG8=", mime_type="audio/wav")], revision)
@@ -251,6 +256,7 @@ def test_audio_is_text_to_2024_11_05(revision: str) -> None:
         assert found == {"type": "audio", "data": "aGVsbG8=", "mimeType": "audio/wav"}
 
 
+@pytest.mark.requirement("content.link-since")
 @pytest.mark.parametrize("revision", HANDSHAKE)
 def test_a_resource_link_is_text_until_2025_06_18_and_has_icons_from_2025_11_25_on(revision: str) -> None:
     link = content.ResourceLink(uri="a://b", name="b", title="B", icons=ICONS, annotations=NOTES, meta=OWN)
@@ -282,6 +288,7 @@ def test_blocks_have_a_meta_and_a_last_modified_since_2025_06_18(block: Any, rev
 # Structured content
 
 
+@pytest.mark.requirement("tools.structured-object")
 @pytest.mark.parametrize("value", [Raw(b"[1]"), Raw(b"3"), Raw(b"null"), Raw(b'"x"'), [1], 3, None, "x", True])
 def test_structured_content_that_is_no_object_is_put_into_one_until_2025_11_25(value: Any) -> None:
     """server/tools: `structuredContent` is a JSON object in 2025-06-18 and 2025-11-25, any JSON in 2026-07-28."""
@@ -308,6 +315,7 @@ def test_a_result_without_structured_content_gets_none() -> None:
     assert said.structured_content is UNSET
 
 
+@pytest.mark.requirement("tools.structured-object")
 @pytest.mark.parametrize("revision", [V2025_06_18, V2025_11_25])
 @pytest.mark.parametrize(
     "schema",
@@ -334,6 +342,7 @@ def test_definitions_stay_where_the_references_look_for_them() -> None:
 # Questions
 
 
+@pytest.mark.requirement("sampling.messages-by-revision")
 @pytest.mark.parametrize("revision", HANDSHAKE)
 def test_a_question_to_the_model_is_stripped_to_its_last_message(revision: str) -> None:
     """CreateMessageRequest: `tools` and `toolChoice`, and `_meta` on a message, since 2025-11-25; `_meta` on a content
@@ -353,6 +362,7 @@ def test_a_question_to_the_model_is_stripped_to_its_last_message(revision: str) 
     assert ("lastModified" in message["content"]["annotations"]) == (revision >= V2025_06_18)
 
 
+@pytest.mark.requirement("sampling.messages-by-revision")
 @pytest.mark.parametrize("revision", [V2024_11_05, V2025_03_26, V2025_06_18])
 def test_before_2025_11_25_a_message_has_one_block(revision: str) -> None:
     """SamplingMessage.content is an array, too, since 2025-11-25."""

@@ -1,4 +1,4 @@
-"""tools/call, and what happens while it runs. conformance.md 2.1; protocol.md 2.11 and 2.12."""
+"""tools/call, and what happens while it runs."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Who hears of changes: the whole session before 2026-07-28, a listener since. protocol.md 1.2 and 2.9."""
+"""Who hears of changes: the whole session before 2026-07-28, a listener since."""
 
 import asyncio
 

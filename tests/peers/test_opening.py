@@ -1,4 +1,4 @@
-"""The first words: conformance.md 2.2, protocol.md 2.1."""
+"""The first words: the handshake, and the discovery that took its place."""
 
 import pytest
 

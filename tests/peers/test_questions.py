@@ -1,4 +1,4 @@
-"""What a server asks of the client: as requests before 2026-07-28, inside results since. protocol.md 2.8, 2.14-2.16."""
+"""What a server asks of the client: as requests before 2026-07-28, inside results since."""
 
 import pytest
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from portico.services import profiles
-from portico.services.settings import Identity, Serving, Settings
-from portico.services.shapes import Shape
+from portico.services.settings import ServerIdentity, ServeSettings, Serving
+from portico.services.shapes import ServiceShape
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = (ROOT / "docs" / "guide" / "profiles.md").read_text()
@@ -40,7 +40,7 @@ def test_every_profile_has_a_row() -> None:
 
 
 def test_every_setting_is_explained() -> None:
-    for struct in (Settings, Identity, Serving, Shape):
+    for struct in (ServeSettings, ServerIdentity, Serving, ServiceShape):
         for name in struct.__struct_fields__:
             assert f"`{name}`" in PAGE or f"[{name}" in PAGE, name
 

@@ -16,11 +16,11 @@ import msgspec
 import pytest
 
 from portico import Context, Server, Service, ToolError, ToolResult
-from portico.cli.complete import complete
+from portico.cli.completion import complete
 from portico.server.tools import Tool
 from portico.services import assembly, profiles, settings, shapes
-from portico.services.assembly import Place
-from portico.services.shapes import Shape
+from portico.services.assembly import ServicePlace
+from portico.services.shapes import ServiceShape
 from portico.wire.errors import UsageError
 from portico.wire.revisions import REVISIONS
 
@@ -36,8 +36,8 @@ def portico(*words: str | Path, cwd: Path | None = None) -> subprocess.Completed
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(data=tmp_path / "data", store=str(tmp_path / "store.db"))
+def place(tmp_path: Path) -> ServicePlace:
+    return ServicePlace(data=tmp_path / "data", store=str(tmp_path / "store.db"))
 
 
 # The command
@@ -64,7 +64,7 @@ def test_show_prints_the_file_with_its_comments(name: str) -> None:
     [
         (["profiles", "show", "nobody"], "there is no profile 'nobody'; there are bossman, codomyrmex"),
         (["profiles", "show", "./nobody.toml"], "nobody.toml cannot be read: No such file or directory"),
-        (["profiles", "show"], "which one? There are bossman"),
+        (["profiles", "show"], "`show` needs a name: bossman"),
         (["profiles", "list", "subcog"], "portico profiles show subcog"),
         (["serve", "--profile", "subcogg"], "there is no profile 'subcogg'"),
         (["serve", "--profile", "subcog", "examples/hello.py"], "--profile is for the services that come with Portico"),
@@ -104,7 +104,7 @@ async def test_the_command_line_goes_before_the_configuration_and_that_before_th
     assert "create_task" in await child.tools()
 
 
-def test_how_much_of_a_service_is_offered_is_said_on_the_command_line(place: Place) -> None:
+def test_how_much_of_a_service_is_offered_is_said_on_the_command_line(place: ServicePlace) -> None:
     said = settings.of({"services": {"memory": {"offered": "usual"}}})
     names = [{tool.name for tool in assembly.assemble([one], said, place).tools} for one in ("memory", "memory:all")]
     assert names[0] < names[1]
@@ -167,7 +167,7 @@ def test_tables_are_put_together_and_all_else_is_replaced() -> None:
     assert found.serve.services == ["b"]
 
 
-async def test_a_capability_can_be_taken_away(place: Place, connect: Connect) -> None:
+async def test_a_capability_can_be_taken_away(place: ServicePlace, connect: Connect) -> None:
     said = settings.of({"server": {"capabilities": {"tools": True, "prompts": False}, "instructions": ""}})
     wire = connect(assembly.assemble([], said, place))
     opened = await wire.initialize("2025-11-25")
@@ -177,7 +177,7 @@ async def test_a_capability_can_be_taken_away(place: Place, connect: Connect) ->
 
 def test_a_tool_that_is_not_there_cannot_be_listed(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        assert list(shapes.shaped([], Shape(tools=["nobody"]))) == []
+        assert list(shapes.shaped([], ServiceShape(tools=["nobody"]))) == []
     assert "there is no tool 'nobody' to be listed" in caplog.text
 
 
@@ -185,7 +185,7 @@ def test_a_tool_that_is_not_there_cannot_be_listed(caplog: pytest.LogCaptureFixt
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_only_the_names_of_the_system_are_listed(name: str, place: Place) -> None:
+def test_only_the_names_of_the_system_are_listed(name: str, place: ServicePlace) -> None:
     server = assembly.assemble(None, assembly.read_settings(name, None), place)
     listed = [tool.name for tool in server.tools]
     assert listed
@@ -198,7 +198,7 @@ def test_only_the_names_of_the_system_are_listed(name: str, place: Place) -> Non
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_no_description_sends_anybody_to_a_tool_that_is_not_there(name: str, place: Place) -> None:
+def test_no_description_sends_anybody_to_a_tool_that_is_not_there(name: str, place: ServicePlace) -> None:
     said = assembly.read_settings(name, None)
     server = assembly.assemble(None, said, place)
     texts = [msgspec.json.encode(tool.definition).decode() for tool in server.tools]
@@ -213,7 +213,9 @@ def test_no_description_sends_anybody_to_a_tool_that_is_not_there(name: str, pla
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_profile_uses_every_setting_that_it_names(name: str, caplog: pytest.LogCaptureFixture, place: Place) -> None:
+def test_a_profile_uses_every_setting_that_it_names(
+    name: str, caplog: pytest.LogCaptureFixture, place: ServicePlace
+) -> None:
     with caplog.at_level(logging.WARNING):
         assembly.assemble(None, assembly.read_settings(name, None), place)
     assert not caplog.records
@@ -230,7 +232,7 @@ def test_no_code_knows_a_profile_by_its_name() -> None:
 # Without a profile
 
 
-async def test_other_names_and_schemes_are_understood_and_not_listed(place: Place, connect: Connect) -> None:
+async def test_other_names_and_schemes_are_understood_and_not_listed(place: ServicePlace, connect: Connect) -> None:
     server = assembly.assemble(["memory", "live"], settings.of(), place)
     async with server.lifespan():
         wire = connect(server)
@@ -302,7 +304,7 @@ class Odd(Service):
 
 def odd(**shape: Any) -> Server:
     server = Server("odd", version="1")
-    for offered in shapes.shaped(Odd().offers(), Shape(**shape)):
+    for offered in shapes.shaped(Odd().offers(), ServiceShape(**shape)):
         server.add(offered)
     return server
 
@@ -401,7 +403,9 @@ async def test_wrong_arguments_are_told_as_is_wanted(
 
 
 def test_schemas_can_be_plain() -> None:
-    plain = next(one for one in shapes.shaped(Odd().offers(), Shape(plain_schemas=True)) if isinstance(one, Tool))
+    plain = next(
+        one for one in shapes.shaped(Odd().offers(), ServiceShape(plain_schemas=True)) if isinstance(one, Tool)
+    )
     assert plain.definition.input_schema["properties"] == {
         "number": {"type": "number", "default": 1, "multipleOf": 1},
         "word": {"type": "string"},
@@ -418,6 +422,6 @@ async def test_a_plain_schema_takes_the_same_arguments(connect: Connect) -> None
 
 
 @pytest.mark.parametrize("level, left", [("read-write", "read-only"), ("disabled", "disabled"), ("wrong", "disabled")])
-def test_read_only_takes_away_and_gives_nothing(place: Place, level: str, left: str) -> None:
+def test_read_only_takes_away_and_gives_nothing(place: ServicePlace, level: str, left: str) -> None:
     service: Any = assembly.make("system", {"levels": {"fs": level}}, msgspec.structs.replace(place, read_only=True))
     assert service.levels["fs"] == left

@@ -214,7 +214,8 @@ async def test_later_revisions_have_structured_content_instead(serve: Serve, con
     result = (await child.call("eventlog_query", logName="System", limit=1))["result"]
     assert result.keys() == {"content", "structuredContent", "isError"}
     wrong = (await child.call("eventlog_query", logName="System", limit="invalid"))["result"]
-    assert wrong.keys() == {"content", "isError"}
+    assert wrong.keys() == {"content", "isError", "_meta"}
+    assert wrong["_meta"]["portico/error"]["error_type"] == "ValidationError"
 
 
 # Services that come and go
@@ -223,7 +224,7 @@ async def test_later_revisions_have_structured_content_instead(serve: Serve, con
 async def test_a_service_is_removed_and_added_without_a_new_connection(
     connect: Callable[..., Any], tmp_path: Path
 ) -> None:
-    place = assembly.Place(data=tmp_path, store=str(tmp_path / "store.db"))
+    place = assembly.ServicePlace(data=tmp_path, store=str(tmp_path / "store.db"))
     server = assembly.assemble(None, assembly.read_settings("sysmcp", None), place)
     wire = connect(server)
     await wire.ask("2024-11-05", "initialize", OPEN["params"])

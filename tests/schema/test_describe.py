@@ -1,4 +1,4 @@
-"""JSON Schema from Python types: design.md section 5 says what a client is told about parameters."""
+"""JSON Schema from Python types, and what a client is told about parameters."""
 
 import dataclasses
 import datetime

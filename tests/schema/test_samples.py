@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from schemas_by_chance import SCHEMAS
 
-from portico.schema import check as schemas
-from portico.schema import patterns
+from portico.schema import check
 from portico.schema.dialects import draft07
-from portico.schema.samples import Unsayable, sample
+from portico.schema.samples import NotUnderstood, Unsayable, sample, text_matching
 
 
 @pytest.mark.parametrize(
@@ -35,13 +35,13 @@ from portico.schema.samples import Unsayable, sample
 )
 @pytest.mark.parametrize("least", [0, 12])
 def test_a_text_matches_its_pattern(pattern: str, least: int) -> None:
-    assert re.search(pattern, patterns.matching(pattern, least))
+    assert re.search(pattern, text_matching(pattern, least))
 
 
 @pytest.mark.parametrize("pattern", [r"(?=a)", r"\1", r"(", r"[", r"a{", r"*", r"\p{L}", "a" * 1000, "(" * 100])
 def test_what_is_not_understood_is_said_to_be(pattern: str) -> None:
-    with pytest.raises(patterns.Beyond):
-        patterns.matching(pattern)
+    with pytest.raises(NotUnderstood):
+        text_matching(pattern)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_what_is_not_understood_is_said_to_be(pattern: str) -> None:
 )
 @pytest.mark.parametrize("full", [False, True])
 def test_a_sample_fits_its_schema(schema: dict[str, Any], full: bool) -> None:
-    assert schemas.complaints(schema, sample(schema, full=full)) == []
+    assert check.complaints(schema, sample(schema, full=full)) == []
 
 
 @settings(max_examples=200, deadline=None)
@@ -98,7 +98,7 @@ def test_a_sample_fits_whatever_schema(schema: dict[str, Any]) -> None:
         found = sample(schema)
     except Unsayable:
         return
-    assert schemas.complaints(schema, found) == []
+    assert check.complaints(schema, found) == []
 
 
 def test_what_the_schema_gives_as_an_example_is_taken() -> None:
@@ -120,14 +120,46 @@ def test_a_schema_that_contains_itself_without_end_is_not_followed() -> None:
 
 
 def test_a_schema_from_the_network_is_not_fetched() -> None:
-    with pytest.raises(schemas.Unfit):
-        schemas.complaints({"$ref": "https://127.0.0.1:9/schema.json"}, {})
+    with pytest.raises(check.Unfit):
+        check.complaints({"$ref": "https://127.0.0.1:9/schema.json"}, {})
 
 
 def test_a_schema_that_is_too_heavy_is_not_used() -> None:
     doubling = {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(40)}
-    with pytest.raises(schemas.Unfit):
-        schemas.complaints({"$ref": "#/$defs/d0", "$defs": {**doubling, "d40": {}}}, {})
+    with pytest.raises(check.Unfit):
+        check.complaints({"$ref": "#/$defs/d0", "$defs": {**doubling, "d40": {}}}, {})
+
+
+def doubling(refer: Callable[[int], str], **named: Callable[[int], str]) -> dict[str, Any]:
+    """Each definition refers twice to the next one, by whatever means."""
+    definitions: dict[str, Any] = {
+        f"d{n}": {keyword: name(n) for keyword, name in named.items()} | {"allOf": [{"$ref": refer(n + 1)}] * 2}
+        for n in range(40)
+    }
+    definitions["d40"] = {keyword: name(40) for keyword, name in named.items()}
+    return {"allOf": [{"$ref": refer(0)}], "$defs": definitions}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        doubling(lambda n: f"#/%24defs/d{n}"),
+        doubling(lambda n: f"#%2F$defs/d{n}"),
+        doubling(lambda n: f"#a{n}", **{"$anchor": lambda n: f"a{n}"}),
+        doubling(lambda n: f"https://example.com/{n}", **{"$id": lambda n: f"https://example.com/{n}"}),
+        {"$id": "https://example.com/all", **doubling(lambda n: f"https://example.com/all#/$defs/d{n}")},
+        {"allOf": [{"allOf": [{"$ref": f"#/allOf/{n + 1}"}] * 2} for n in range(40)] + [{}]},
+        {"$schema": "http://json-schema.org/draft-07/schema#", "items": [doubling(lambda n: f"#/items/0/$defs/d{n}")]},
+        {
+            "$schema": "http://json-schema.org/draft-07/schema#",
+            "dependencies": {"a": doubling(lambda n: f"#/dependencies/a/$defs/d{n}")},
+        },
+    ],
+)
+def test_however_a_schema_refers_to_its_parts_they_are_counted(schema: dict[str, Any]) -> None:
+    with pytest.raises(check.Unfit, match="too often"):
+        check.complaints(schema, [1])
+    assert check.complaints({"$ref": "#b", "$defs": {"d": {"$anchor": "b", "type": "integer"}}}, 1) == []
 
 
 def test_a_schema_that_contains_itself_still_says_which_member_is_wrong() -> None:
@@ -145,7 +177,7 @@ def test_a_schema_that_contains_itself_still_says_which_member_is_wrong() -> Non
     deep: Any = 3
     for _ in range(12):
         deep = {"p0": deep, "p1": deep}
-    found = schemas.complaints(schema, {"tree": deep, "name": 3, "extra": 1})
+    found = check.complaints(schema, {"tree": deep, "name": 3, "extra": 1})
     assert {one.path for one in found} >= {"name", "other", "extra"}
 
 
@@ -154,7 +186,7 @@ def test_the_path_of_a_complaint_leads_to_the_place() -> None:
         "type": "object",
         "properties": {"a": {"type": "array", "items": {"type": "object", "properties": {"b": {"type": "integer"}}}}},
     }
-    [one] = schemas.complaints(schema, {"a": [{"b": 1}, {"b": "x"}]})
+    [one] = check.complaints(schema, {"a": [{"b": 1}, {"b": "x"}]})
     assert (one.path, one.keyword, one.received) == ("a[1].b", "type", "x")
 
 
@@ -196,4 +228,4 @@ def test_a_sample_fits_in_draft_07_too(schema: dict[str, Any]) -> None:
         found = sample(schema)
     except Unsayable:
         return
-    assert schemas.complaints(draft07(schema), found) == []
+    assert check.complaints(draft07(schema), found) == []

@@ -64,6 +64,7 @@ async def test_an_argument_of_a_prompt_is_completed(revision: str) -> None:
     assert (found.values, found.total, found.has_more) == (["red", "rose"], 2, False)
 
 
+@pytest.mark.requirement("completion.context")
 @pytest.mark.parametrize("revision", REVISIONS)
 async def test_a_variable_of_a_template_is_completed_with_what_is_known_so_far(revision: str) -> None:
     found = await complete(PLACE, "city", "P", context={"country": "fr"}, revision=revision)
@@ -94,6 +95,7 @@ async def test_what_could_be_anything_is_completed_with_nothing() -> None:
     assert (await complete(PLACE, "nothing", "x")).values == []
 
 
+@pytest.mark.requirement("completion.bounded")
 async def test_at_most_a_hundred_values_are_sent() -> None:
     server = Server("s")
     server.prompt("p")(lambda n: n)
@@ -122,6 +124,7 @@ async def test_a_function_may_return_what_it_has(given: Any, expected: Any) -> N
     assert (found.values, found.total, found.has_more) == expected
 
 
+@pytest.mark.requirement("completion.bounded")
 async def test_also_a_completion_said_in_full_keeps_to_a_hundred() -> None:
     server = Server("s")
     server.prompt("p")(lambda n: n)
@@ -146,6 +149,7 @@ async def test_a_plain_function_runs_in_a_thread() -> None:
     assert where != [threading.current_thread().name]
 
 
+@pytest.mark.requirement("completion.unknown")
 @pytest.mark.parametrize(
     "ref, name",
     [
@@ -186,6 +190,7 @@ async def test_an_unexpected_exception_shows_an_id_and_nothing_else() -> None:
     assert raised.value.message == f"Internal error (error id {raised.value.data['errorId']})"
 
 
+@pytest.mark.requirement("completion.declared")
 async def test_a_server_without_completions_has_no_such_method() -> None:
     server = Server("s", capabilities={"tools": {}})
     async with Client(server) as client:

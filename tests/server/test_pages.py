@@ -60,6 +60,7 @@ async def test_a_long_list_comes_in_pages(connect: Connect, revision: str, metho
     assert sizes == [3, 3, 1]
 
 
+@pytest.mark.requirement("pagination.end")
 @pytest.mark.parametrize("count, pages", [(0, 1), (2, 1), (3, 1), (4, 2), (6, 2)])
 async def test_the_last_page_has_no_cursor(connect: Connect, count: int, pages: int) -> None:
     wire = connect(full(count, page_size=3))
@@ -84,6 +85,7 @@ async def test_a_client_reads_all_pages(revision: str) -> None:
         assert len(await client.list_prompts()) == 10
 
 
+@pytest.mark.requirement("caching.pages")
 async def test_every_page_has_the_same_cache_hints(connect: Connect) -> None:
     wire = connect(full(4, page_size=2, ttl_ms=60_000, cache_scope="public"))
     first = (await wire.modern("tools/list"))["result"]
@@ -100,12 +102,14 @@ async def cursor_of(wire: Any) -> str:
     return cursor
 
 
+@pytest.mark.requirement("pagination.cursor-opaque")
 async def test_a_cursor_does_not_say_what_it_is(connect: Connect) -> None:
     cursor = await cursor_of(connect(full(4, page_size=2)))
     assert not cursor.isdigit()
     assert "t1" not in cursor
 
 
+@pytest.mark.requirement("pagination.cursor-invalid")
 @pytest.mark.parametrize("method", LISTS)
 @pytest.mark.parametrize("revision", REVISIONS)
 @pytest.mark.parametrize("cursor", ["nonsense", "2", "!!!!", "YWZ0ZXIgLTE=", "YWZ0ZXIgeA==", "ä", "A" * 10_000])
@@ -119,6 +123,7 @@ async def test_a_cursor_that_we_did_not_issue_is_refused(
     assert len(error["message"]) < 200
 
 
+@pytest.mark.requirement("pagination.cursor-invalid")
 @pytest.mark.parametrize("cursor", [5, True, [], {}])
 async def test_a_cursor_is_a_text(connect: Connect, cursor: Any) -> None:
     error = (await connect(full(4)).modern("tools/list", {"cursor": cursor}))["error"]
@@ -126,6 +131,7 @@ async def test_a_cursor_is_a_text(connect: Connect, cursor: Any) -> None:
     assert "cursor" in error["message"]
 
 
+@pytest.mark.requirement("pagination.cursor-opaque")
 @pytest.mark.parametrize(
     "change",
     [

@@ -1,4 +1,4 @@
-"""From a function to its schemas and back from bytes to arguments: design.md, sections 3 and 5."""
+"""From a function to its schemas and back from bytes to arguments."""
 
 import dataclasses
 import datetime

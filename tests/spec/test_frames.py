@@ -676,7 +676,7 @@ async def changes_to_a_listener(peer: Peer) -> None:
     await peer.notice("notifications/resources/updated")
     for method in _change_everything(peer.server):
         await peer.notice(method)
-    # 2026-07-28, basic/utilities/subscriptions: each event carries the id of its listen request, in the same type.
+    # 2026-07-28, basic/patterns/subscriptions: each event carries the id of its listen request, in the same type.
     assert all(frame["params"]["_meta"][SUBSCRIPTION_ID] == id for frame in peer.frames)
     await peer.channel.end(PATIENCE)
     assert [frame.get("method", frame.get("id")) for frame in peer.frames[-2:]] == [id, "notifications/cancelled"]
@@ -705,6 +705,7 @@ async def what_cannot_be_read(peer: Peer) -> None:
 CASES = [(name, revision) for name, (_, revisions) in EXCHANGES.items() for revision in revisions]
 
 
+@pytest.mark.requirement("schema.frames")
 @pytest.mark.parametrize("name,revision", CASES)
 async def test_what_a_server_sends_is_what_the_schema_of_the_revision_lists(name: str, revision: str) -> None:
     run, _ = EXCHANGES[name]
@@ -715,6 +716,7 @@ async def test_what_a_server_sends_is_what_the_schema_of_the_revision_lists(name
     assert not found
 
 
+@pytest.mark.requirement("modern.server-info", "modern.result-type", "modern.no-server-requests", "caching.hints")
 @pytest.mark.parametrize("name,revision", [case for case in CASES if case[1] == V2026_07_28])
 async def test_results_of_2026_07_28_say_what_they_are_whose_they_are_and_how_long_they_last(
     name: str, revision: str
@@ -736,6 +738,7 @@ async def test_results_of_2026_07_28_say_what_they_are_whose_they_are_and_how_lo
             assert result["_meta"][SERVER_INFO]["name"] == "rich"
 
 
+@pytest.mark.requirement("schema.frames")
 @pytest.mark.parametrize("name,revision", [case for case in CASES if case[1] != V2026_07_28])
 async def test_no_word_of_2026_07_28_is_said_to_a_handshake_revision(name: str, revision: str) -> None:
     run, _ = EXCHANGES[name]
@@ -747,6 +750,7 @@ async def test_no_word_of_2026_07_28_is_said_to_a_handshake_revision(name: str, 
         assert frame.get("error", {}).get("code") not in (-32020, -32021, -32022)
 
 
+@pytest.mark.requirement("ping.empty")
 @pytest.mark.parametrize("revision", HANDSHAKE)
 async def test_empty_results_are_empty_objects_for_the_handshake_revisions(revision: str) -> None:
     """EmptyResult of 2024-11-05 to 2025-11-25; strict peers close it."""
@@ -760,6 +764,7 @@ async def test_empty_results_are_empty_objects_for_the_handshake_revisions(revis
             assert (await peer.request(method, params))["result"] == {}
 
 
+@pytest.mark.requirement("tools.output-conforms")
 @pytest.mark.parametrize("revision", [V2025_06_18, V2025_11_25, V2026_07_28])
 @pytest.mark.parametrize(
     "tool,arguments",
@@ -789,6 +794,7 @@ async def test_structured_content_conforms_to_the_output_schema_that_was_listed(
         assert list(jsonschema_rs.Draft202012Validator(schema).iter_errors(result["structuredContent"])) == []
 
 
+@pytest.mark.requirement("tools.structured-since")
 @pytest.mark.parametrize("revision", [V2024_11_05, V2025_03_26])
 async def test_before_2025_06_18_there_is_neither_structured_content_nor_a_schema_for_it(revision: str) -> None:
     async with Peer(revision) as peer:
@@ -812,6 +818,7 @@ async def _all_tools(peer: Peer) -> dict[str, dict[str, Any]]:
         cursor = {"cursor": result["nextCursor"]}
 
 
+@pytest.mark.requirement("content.audio-since")
 @pytest.mark.parametrize(
     "revision,kinds",
     [
@@ -827,6 +834,7 @@ async def test_audio_is_said_in_words_to_2024_11_05(revision: str, kinds: list[s
     assert [block["type"] for block in content] == kinds
 
 
+@pytest.mark.requirement("tools.structured-since", "content.link-since")
 @pytest.mark.parametrize("revision", REVISIONS)
 async def test_a_resource_link_is_said_in_words_before_2025_06_18_and_keeps_its_address(revision: str) -> None:
     """`ResourceLink` came with 2025-06-18, its icons with 2025-11-25."""
@@ -840,6 +848,7 @@ async def test_a_resource_link_is_said_in_words_before_2025_06_18_and_keeps_its_
     assert ("icons" in block) == (revision >= V2025_11_25)
 
 
+@pytest.mark.requirement("elicitation.since", "tools.structured-since")
 @pytest.mark.parametrize("revision", [V2024_11_05, V2025_03_26])
 @pytest.mark.parametrize("tool", ["elicits", "elicits_nothing", "elicits_one", "elicits_url"])
 async def test_nobody_is_elicited_before_2025_06_18_whatever_the_client_declares(tool: str, revision: str) -> None:
@@ -848,6 +857,7 @@ async def test_nobody_is_elicited_before_2025_06_18_whatever_the_client_declares
     assert not [frame for frame in peer.frames if frame.get("method") == "elicitation/create"]
 
 
+@pytest.mark.requirement("mrtr.state-continues")
 @pytest.mark.parametrize("tool", ["elicits", "samples", "looks_at_roots"])
 @pytest.mark.parametrize("revision", [V2025_06_18, V2025_11_25, V2026_07_28])
 async def test_a_question_in_the_middle_of_a_body_reaches_its_answer(tool: str, revision: str) -> None:
@@ -856,6 +866,7 @@ async def test_a_question_in_the_middle_of_a_body_reaches_its_answer(tool: str, 
     assert result["content"][0]["text"] in ("accept", "four", "file:///home/user")
 
 
+@pytest.mark.requirement("logging.per-request")
 async def test_logs_are_not_sent_uninvited_on_2026_07_28() -> None:
     """2026-07-28, server/utilities/logging: no `logLevel`, no log notifications."""
     async with Peer(V2026_07_28) as peer:
@@ -863,6 +874,7 @@ async def test_logs_are_not_sent_uninvited_on_2026_07_28() -> None:
     assert [frame for frame in peer.frames if "method" in frame] == []
 
 
+@pytest.mark.requirement("schema.frames")
 def test_the_checker_sees_what_it_is_for() -> None:
     """A member that a revision does not know is found, wherever it stands, and one that it knows is not."""
     tool = {"name": "t", "title": "T", "icons": [], "inputSchema": {"type": "object", "additionalProperties": False}}

@@ -81,10 +81,11 @@ def tasks_file(tmp_path: Path) -> Path:
     return path
 
 
-# 3: the handshake of 2025-03-26, and a closed schema
+# the handshake of 2025-03-26, and a closed schema
 
 
-async def test_03_the_handshake_and_the_list(spawn: Spawn, tasks_file: Path) -> None:
+@pytest.mark.requirement("lifecycle.server-info", "tools.closed-schema")
+async def test_the_handshake_and_the_list(spawn: Spawn, tasks_file: Path) -> None:
     child = await spawn("serve", tasks_file)
     opened = await child.initialize("2025-03-26")
     assert opened["protocolVersion"] == "2025-03-26"
@@ -94,17 +95,19 @@ async def test_03_the_handshake_and_the_list(spawn: Spawn, tasks_file: Path) -> 
     assert tool == {"name": "create_task", "description": "Create a new task", "inputSchema": SAMPLE_SCHEMA}
 
 
+@pytest.mark.requirement("tools.closed-schema")
 @pytest.mark.parametrize("revision", REVISIONS)
-async def test_03_the_schema_is_closed_on_every_revision(revision: str) -> None:
+async def test_the_schema_is_closed_on_every_revision(revision: str) -> None:
     async with Client(tasks(), revision=revision) as client:
         [tool] = await client.list_tools()
     assert tool.input_schema == SAMPLE_SCHEMA
 
 
-# 4: what may be said when
+# what may be said when
 
 
-async def test_04_nothing_but_a_ping_before_the_handshake(connect: Connect) -> None:
+@pytest.mark.requirement("lifecycle.order")
+async def test_nothing_but_a_ping_before_the_handshake(connect: Connect) -> None:
     wire = connect(tasks())
     assert (await wire.request("ping"))["result"] == {}
     refused = (await wire.request("tools/list"))["error"]
@@ -112,8 +115,9 @@ async def test_04_nothing_but_a_ping_before_the_handshake(connect: Connect) -> N
     assert "Not initialized" in refused["message"]
 
 
+@pytest.mark.requirement("lifecycle.initialized")
 @pytest.mark.parametrize("revision", ["2025-03-26", "2025-06-18", "2025-11-25"])
-async def test_04_no_list_between_initialize_and_initialized(connect: Connect, revision: str) -> None:
+async def test_no_list_between_initialize_and_initialized(connect: Connect, revision: str) -> None:
     wire = connect(tasks())
     await wire.initialize(revision, initialized=False)
     refused = (await wire.request("tools/list"))["error"]
@@ -124,7 +128,8 @@ async def test_04_no_list_between_initialize_and_initialized(connect: Connect, r
     assert "result" in await wire.request("tools/list")
 
 
-async def test_04_a_second_initialize_is_refused_and_changes_nothing(connect: Connect) -> None:
+@pytest.mark.requirement("lifecycle.once")
+async def test_a_second_initialize_is_refused_and_changes_nothing(connect: Connect) -> None:
     wire = connect(tasks())
     await wire.initialize("2025-03-26")
     params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
@@ -133,9 +138,10 @@ async def test_04_a_second_initialize_is_refused_and_changes_nothing(connect: Co
     assert "result" in await wire.request("tools/list")
 
 
+@pytest.mark.requirement("lifecycle.initialized")
 @pytest.mark.parametrize("lifecycle, admitted", [("strict", False), ("lenient", True)])
 @pytest.mark.parametrize("revision", ["2024-11-05", "2025-11-25"])
-async def test_04_an_operator_may_say_otherwise(
+async def test_an_operator_may_be_strict_or_lenient(
     connect: Connect, revision: str, lifecycle: str, admitted: bool
 ) -> None:
     wire = connect(tasks(), lifecycle=lifecycle)
@@ -143,10 +149,11 @@ async def test_04_an_operator_may_say_otherwise(
     assert ("result" in await wire.request("tools/list")) is admitted
 
 
-# 5 and 6, as far as the protocol goes: the two flavours of a result
+# as far as the protocol goes: the two flavours of a result
 
 
-async def test_05_a_task_is_created(spawn: Spawn, tasks_file: Path) -> None:
+@pytest.mark.requirement("tools.result")
+async def test_a_tool_is_called(spawn: Spawn, tasks_file: Path) -> None:
     child = await spawn("serve", tasks_file)
     await child.initialize("2025-03-26")
     params = {"name": "create_task", "arguments": {"description": "Fix parser bug"}}
@@ -155,18 +162,20 @@ async def test_05_a_task_is_created(spawn: Spawn, tasks_file: Path) -> None:
     assert result == {"content": [{"type": "text", "text": text}], "isError": False}
 
 
-async def test_06_a_task_is_not_found(spawn: Spawn, tasks_file: Path) -> None:
+@pytest.mark.requirement("tools.failure")
+async def test_a_tool_that_refuses_gives_a_failed_result(spawn: Spawn, tasks_file: Path) -> None:
     child = await spawn("serve", tasks_file)
     await child.initialize("2025-03-26")
     result = (await child.request("tools/call", {"name": "get_task", "arguments": {"id": "task_xyz"}}))["result"]
     assert result == {"content": [{"type": "text", "text": "error: task not found: task_xyz"}], "isError": True}
 
 
-# 7: a tool that does not exist
+# a tool that does not exist
 
 
+@pytest.mark.requirement("tools.unknown-name")
 @pytest.mark.parametrize("revision", REVISIONS)
-async def test_07_an_unknown_tool(connect: Connect, revision: str) -> None:
+async def test_an_unknown_tool_is_invalid_params(connect: Connect, revision: str) -> None:
     wire = connect(tasks())
     if revision != "2026-07-28":
         await wire.initialize(revision)
@@ -174,10 +183,11 @@ async def test_07_an_unknown_tool(connect: Connect, revision: str) -> None:
     assert (error["code"], error["message"]) == (-32602, "Unknown tool: nonexistent_tool")
 
 
-# 8: batches and ids
+# batches and ids
 
 
-async def test_08_a_batch_is_answered_by_an_array(connect: Connect) -> None:
+@pytest.mark.requirement("batch.received")
+async def test_a_batch_is_answered_by_an_array(connect: Connect) -> None:
     wire = connect(tasks())
     await wire.initialize("2025-03-26")
     wire.send([{"jsonrpc": "2.0", "id": 1, "method": "tools/list"}, {"jsonrpc": "2.0", "id": 2, "method": "ping"}])
@@ -186,14 +196,16 @@ async def test_08_a_batch_is_answered_by_an_array(connect: Connect) -> None:
     assert all("result" in one for one in said)
 
 
-async def test_08_a_batch_over_stdio(spawn: Spawn, tasks_file: Path) -> None:
+@pytest.mark.requirement("batch.received")
+async def test_a_batch_over_stdio(spawn: Spawn, tasks_file: Path) -> None:
     child = await spawn("serve", tasks_file)
     await child.initialize("2025-03-26")
     child.send([{"jsonrpc": "2.0", "id": 1, "method": "tools/list"}, {"jsonrpc": "2.0", "id": 2, "method": "ping"}])
     assert sorted(one["id"] for one in await child.receive()) == [1, 2]
 
 
-async def test_08_the_same_number_as_text_is_another_id(connect: Connect) -> None:
+@pytest.mark.requirement("jsonrpc.id-distinct-types")
+async def test_the_same_number_as_text_is_another_id(connect: Connect) -> None:
     wire = connect(tasks())
     await wire.initialize("2025-03-26")
     wire.send([{"jsonrpc": "2.0", "id": id, "method": "ping"} for id in (1, "1")])
@@ -201,7 +213,8 @@ async def test_08_the_same_number_as_text_is_another_id(connect: Connect) -> Non
     assert sorted(repr(one["id"]) for one in said) == ["'1'", "1"]
 
 
-async def test_08_both_ids_may_be_in_flight_together(connect: Connect) -> None:
+@pytest.mark.requirement("jsonrpc.id-distinct-types")
+async def test_both_ids_may_be_in_flight_together(connect: Connect) -> None:
     server = tasks()
 
     @server.tool
@@ -217,7 +230,8 @@ async def test_08_both_ids_may_be_in_flight_together(connect: Connect) -> None:
         assert (await wire.response(id))["result"]["content"][0]["text"] == repr(id)
 
 
-async def test_08_null_is_no_id(connect: Connect) -> None:
+@pytest.mark.requirement("jsonrpc.id-type")
+async def test_null_is_no_id(connect: Connect) -> None:
     wire = connect(tasks())
     await wire.initialize("2025-03-26")
     wire.send({"jsonrpc": "2.0", "id": None, "method": "ping"})
@@ -225,6 +239,7 @@ async def test_08_null_is_no_id(connect: Connect) -> None:
     assert (said["id"], said["error"]["code"]) == (None, -32600)
 
 
+@pytest.mark.requirement("batch.members")
 @pytest.mark.parametrize(
     "batch, expected",
     [
@@ -236,7 +251,7 @@ async def test_08_null_is_no_id(connect: Connect) -> None:
     ],
     ids=["empty", "one", "an invalid member", "a notification", "nested"],
 )
-async def test_08_batches_at_their_edges(connect: Connect, batch: list[Any], expected: Any) -> None:
+async def test_batches_at_their_edges(connect: Connect, batch: list[Any], expected: Any) -> None:
     wire = connect(tasks())
     await wire.initialize("2025-03-26")
     wire.send(batch)
@@ -247,7 +262,8 @@ async def test_08_batches_at_their_edges(connect: Connect, batch: list[Any], exp
         assert sorted((one["id"] for one in said), key=str) == sorted(expected, key=str)
 
 
-async def test_08_a_batch_of_notifications_is_not_answered(connect: Connect) -> None:
+@pytest.mark.requirement("batch.notifications-only")
+async def test_a_batch_of_notifications_is_not_answered(connect: Connect) -> None:
     wire = connect(tasks())
     await wire.initialize("2025-03-26")
     wire.send([{"jsonrpc": "2.0", "method": "notifications/made/up"}] * 2)
@@ -255,7 +271,8 @@ async def test_08_a_batch_of_notifications_is_not_answered(connect: Connect) -> 
     assert wire.aside == []
 
 
-async def test_08_initialize_is_never_part_of_a_batch(connect: Connect) -> None:
+@pytest.mark.requirement("batch.no-initialize")
+async def test_initialize_is_never_part_of_a_batch(connect: Connect) -> None:
     wire = connect(tasks())
     params = {"protocolVersion": "2025-03-26", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
     wire.send([{"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}])
@@ -264,18 +281,20 @@ async def test_08_initialize_is_never_part_of_a_batch(connect: Connect) -> None:
     assert wire.session.state == "CREATED"
 
 
+@pytest.mark.requirement("batch.only-2025-03-26")
 @pytest.mark.parametrize("revision", ["2025-06-18", "2025-11-25"])
-async def test_08_later_revisions_have_no_batches(connect: Connect, revision: str) -> None:
+async def test_later_revisions_have_no_batches(connect: Connect, revision: str) -> None:
     wire = connect(tasks())
     await wire.initialize(revision)
     wire.send([{"jsonrpc": "2.0", "id": 1, "method": "ping"}])
     assert (await wire.receive())["error"]["code"] == -32600
 
 
-# 9: cancellation
+# cancellation
 
 
-async def test_09_a_cancelled_call_is_never_answered(spawn: Spawn, tasks_file: Path) -> None:
+@pytest.mark.requirement("cancellation.no-response")
+async def test_a_cancelled_call_is_never_answered(spawn: Spawn, tasks_file: Path) -> None:
     child = await spawn("serve", tasks_file)
     await child.initialize("2025-03-26")
     child.send({"jsonrpc": "2.0", "id": "123", "method": "tools/call", "params": {"name": "slow"}})
@@ -286,7 +305,8 @@ async def test_09_a_cancelled_call_is_never_answered(spawn: Spawn, tasks_file: P
     assert (code, rest, child.aside) == (0, "", [])
 
 
-async def test_09_what_is_unknown_cannot_be_cancelled_and_does_no_harm(spawn: Spawn, tasks_file: Path) -> None:
+@pytest.mark.requirement("cancellation.unknown")
+async def test_what_is_unknown_cannot_be_cancelled_and_does_no_harm(spawn: Spawn, tasks_file: Path) -> None:
     child = await spawn("serve", tasks_file)
     await child.initialize("2025-03-26")
     for requested in ("nobody", 999, 1):
@@ -297,7 +317,8 @@ async def test_09_what_is_unknown_cannot_be_cancelled_and_does_no_harm(spawn: Sp
     assert "Traceback" not in errors
 
 
-async def test_09_the_text_of_a_number_cancels_nothing(connect: Connect) -> None:
+@pytest.mark.requirement("cancellation.id-type")
+async def test_the_text_of_a_number_cancels_nothing(connect: Connect) -> None:
     server = tasks()
 
     @server.tool
@@ -312,10 +333,11 @@ async def test_09_the_text_of_a_number_cancels_nothing(connect: Connect) -> None
     assert (await wire.response(7))["result"]["content"][0]["text"] == "done"
 
 
-# 10: the end
+# the end
 
 
-async def test_10_the_end_of_input_is_the_end(spawn: Spawn, tasks_file: Path) -> None:
+@pytest.mark.requirement("stdio.end-of-input")
+async def test_the_end_of_input_is_the_end(spawn: Spawn, tasks_file: Path) -> None:
     child = await spawn("serve", tasks_file)
     await child.initialize("2025-03-26")
     await child.request("tools/call", {"name": "create_task", "arguments": {"description": "x"}})
@@ -324,8 +346,11 @@ async def test_10_the_end_of_input_is_the_end(spawn: Spawn, tasks_file: Path) ->
     assert "this goes to standard error" in errors
 
 
+@pytest.mark.requirement("stdio.end-of-input")
 @pytest.mark.parametrize("opened", [True, False], ids=["after the handshake", "before the handshake"])
-async def test_10_also_when_nothing_has_been_asked(spawn: Spawn, tasks_file: Path, opened: bool) -> None:
+async def test_the_end_of_input_is_the_end_also_when_nothing_has_been_asked(
+    spawn: Spawn, tasks_file: Path, opened: bool
+) -> None:
     child = await spawn("serve", tasks_file)
     if opened:
         await child.initialize("2025-03-26")
@@ -333,7 +358,7 @@ async def test_10_also_when_nothing_has_been_asked(spawn: Spawn, tasks_file: Pat
     assert (code, rest, errors) == (0, "", "")
 
 
-# 14: what does not exist, and what is missing
+# what does not exist, and what is missing
 
 
 def reviewing() -> Server:
@@ -347,14 +372,16 @@ def reviewing() -> Server:
     return server
 
 
-async def test_14_an_unknown_method_is_named(connect: Connect) -> None:
+@pytest.mark.requirement("jsonrpc.unknown-method")
+async def test_an_unknown_method_is_named(connect: Connect) -> None:
     wire = connect(reviewing())
     await wire.initialize("2025-03-26")
     error = (await wire.request("unknown/method", {}, id="a"))["error"]
     assert (error["code"], error["message"]) == (-32601, "Method not found: unknown/method")
 
 
-async def test_14_a_prompt_without_its_argument(connect: Connect) -> None:
+@pytest.mark.requirement("prompts.missing-argument")
+async def test_a_prompt_without_its_argument(connect: Connect) -> None:
     wire = connect(reviewing())
     await wire.initialize("2025-03-26")
     error = (await wire.request("prompts/get", {"name": "review-class"}, id="the right one"))["error"]
@@ -363,7 +390,8 @@ async def test_14_a_prompt_without_its_argument(connect: Connect) -> None:
     assert "The class to review" in error["message"]
 
 
-async def test_14_a_prompt_with_its_argument(connect: Connect) -> None:
+@pytest.mark.requirement("prompts.get")
+async def test_a_prompt_with_its_argument(connect: Connect) -> None:
     wire = connect(reviewing())
     await wire.initialize("2025-03-26")
     result = (await wire.request("prompts/get", {"name": "review-class", "arguments": {"className": "Set"}}))["result"]
@@ -371,11 +399,12 @@ async def test_14_a_prompt_with_its_argument(connect: Connect) -> None:
     assert result["messages"] == [{"role": "user", "content": text}]
 
 
-# 19: changes are told
+# changes are told
 
 
+@pytest.mark.requirement("tools.list-changed")
 @pytest.mark.parametrize("revision", ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"])
-async def test_19_a_tool_that_is_registered_at_run_time_is_told_of(connect: Connect, revision: str) -> None:
+async def test_a_tool_that_is_registered_at_run_time_is_told_of(connect: Connect, revision: str) -> None:
     server = tasks()
 
     @server.tool
@@ -395,7 +424,8 @@ async def test_19_a_tool_that_is_registered_at_run_time_is_told_of(connect: Conn
     assert [tool["name"] for tool in (await wire.request("tools/list"))["result"]["tools"]][-1] == "forget"
 
 
-async def test_19_a_resource_that_is_registered_at_run_time_is_told_of(connect: Connect) -> None:
+@pytest.mark.requirement("resources.list-changed")
+async def test_a_resource_that_is_registered_at_run_time_is_told_of(connect: Connect) -> None:
     server = Server("subcog")
 
     @server.tool
@@ -414,7 +444,7 @@ async def test_19_a_resource_that_is_registered_at_run_time_is_told_of(connect: 
     assert told == {"jsonrpc": "2.0", "method": "notifications/resources/list_changed"}
 
 
-# 20: logging
+# logging
 
 
 def capturing() -> Server:
@@ -429,8 +459,9 @@ def capturing() -> Server:
     return server
 
 
+@pytest.mark.requirement("logging.level")
 @pytest.mark.parametrize("level, heard", [("debug", ["debug", "info"]), ("info", ["info"]), ("error", [])])
-async def test_20_the_level_decides_what_is_heard(connect: Connect, level: str, heard: list[str]) -> None:
+async def test_the_level_decides_what_is_heard(connect: Connect, level: str, heard: list[str]) -> None:
     wire = connect(capturing())
     await wire.initialize("2024-11-05")
     assert (await wire.request("logging/setLevel", {"level": level}))["result"] == {}
@@ -441,7 +472,8 @@ async def test_20_the_level_decides_what_is_heard(connect: Connect, level: str, 
         assert wire.aside[-1] == {"jsonrpc": "2.0", "method": "notifications/message", "params": expected}
 
 
-async def test_20_a_level_that_does_not_exist_is_refused(connect: Connect) -> None:
+@pytest.mark.requirement("logging.level-invalid")
+async def test_a_level_that_does_not_exist_is_refused(connect: Connect) -> None:
     wire = connect(capturing())
     await wire.initialize("2025-11-25")
     error = (await wire.request("logging/setLevel", {"level": "loud"}))["error"]
@@ -449,21 +481,23 @@ async def test_20_a_level_that_does_not_exist_is_refused(connect: Connect) -> No
     assert "logging/setLevel" in error["message"]
 
 
-# 22 and 23: clients that say little
+# clients that say little
 
 
-async def test_22_a_client_may_leave_out_its_capabilities_and_the_version(connect: Connect) -> None:
+@pytest.mark.requirement("lifecycle.client-info")
+async def test_a_client_may_leave_out_its_capabilities_and_the_version(connect: Connect) -> None:
     wire = connect(tasks())
     said = await wire.request("initialize", {"clientInfo": {"name": "Claude", "version": "1.0"}})
     assert said["result"]["protocolVersion"] == "2024-11-05"
     assert said["result"]["serverInfo"]["name"] == "bossman"
 
 
+@pytest.mark.requirement("lifecycle.client-info")
 @pytest.mark.parametrize(
     "params",
     [None, {}, {"protocolVersion": "2024-11-05"}, {"clientInfo": "Claude"}, {"clientInfo": {"version": "1"}}],
 )
-async def test_22_but_not_who_it_is(connect: Connect, params: Any) -> None:
+async def test_a_client_must_say_who_it_is(connect: Connect, params: Any) -> None:
     wire = connect(tasks())
     error = (await wire.request("initialize", params))["error"]
     assert error["code"] == -32602
@@ -489,23 +523,26 @@ def system() -> Server:
     return server
 
 
-async def test_23_the_list_may_follow_initialize_at_once(connect: Connect) -> None:
+@pytest.mark.requirement("lifecycle.early-list")
+async def test_the_list_may_follow_initialize_at_once(connect: Connect) -> None:
     wire = connect(system())
     await wire.initialize("2024-11-05", initialized=False)
     assert [tool["name"] for tool in (await wire.request("tools/list"))["result"]["tools"]] == SYSTEM
 
 
-async def test_23_without_services_the_list_is_empty(connect: Connect) -> None:
+@pytest.mark.requirement("tools.list-empty")
+async def test_without_services_the_list_is_empty(connect: Connect) -> None:
     wire = connect(Server("SysMCP", version="1.0.0"))
     await wire.initialize("2024-11-05", initialized=False)
     assert (await wire.request("tools/list"))["result"] == {"tools": []}
 
 
-# 26: services come and go
+# services come and go
 
 
+@pytest.mark.requirement("tools.list-changed")
 @pytest.mark.parametrize("revision", REVISIONS)
-async def test_26_a_service_that_is_unregistered_takes_its_tools_with_it(connect: Connect, revision: str) -> None:
+async def test_a_service_that_is_unregistered_takes_its_tools_with_it(connect: Connect, revision: str) -> None:
     server = system()
     wire = connect(server)
     if revision != "2026-07-28":
@@ -523,10 +560,11 @@ async def test_26_a_service_that_is_unregistered_takes_its_tools_with_it(connect
     assert "result" in await wire.ask(revision, "tools/call", {"name": "fs_stat"})
 
 
-# 27: what an operator can see
+# what an operator can see
 
 
-async def test_27_the_six_kinds_of_log_lines(spawn: Spawn, tasks_file: Path) -> None:
+@pytest.mark.requirement("stdio.stdout-is-protocol")
+async def test_the_six_kinds_of_log_lines(spawn: Spawn, tasks_file: Path) -> None:
     child = await spawn("serve", tasks_file, env={"LOG_LEVEL": "debug"})
     await child.initialize("2025-03-26")
     await child.request("tools/list")
@@ -539,8 +577,9 @@ async def test_27_the_six_kinds_of_log_lines(spawn: Spawn, tasks_file: Path) -> 
         assert f"DEBUG portico.trace: {kind}: " in errors
 
 
+@pytest.mark.requirement("stdio.stdout-is-protocol")
 @pytest.mark.parametrize("level", ["debug", "info", "warning", "ERROR"])
-async def test_27_standard_output_is_the_protocols_at_every_level(spawn: Spawn, tasks_file: Path, level: str) -> None:
+async def test_standard_output_is_the_protocols_at_every_level(spawn: Spawn, tasks_file: Path, level: str) -> None:
     child = await spawn("serve", tasks_file, env={"LOG_LEVEL": level})
     await child.initialize("2025-03-26")
     await child.request("tools/call", {"name": "create_task", "arguments": {"description": "x"}})
@@ -549,7 +588,8 @@ async def test_27_standard_output_is_the_protocols_at_every_level(spawn: Spawn, 
     assert ("portico.trace" in errors) is (level == "debug")
 
 
-async def test_27_an_error_id_finds_the_traceback(spawn: Spawn, tasks_file: Path) -> None:
+@pytest.mark.requirement("tools.failure")
+async def test_an_error_id_finds_the_traceback(spawn: Spawn, tasks_file: Path) -> None:
     child = await spawn("serve", tasks_file)
     await child.initialize("2025-11-25")
     result = (await child.request("tools/call", {"name": "breaks"}))["result"]
@@ -564,10 +604,11 @@ async def test_27_an_error_id_finds_the_traceback(spawn: Spawn, tasks_file: Path
     assert "RuntimeError: the secret of the house" in errors
 
 
-# 28: the same without a handshake
+# the same without a handshake
 
 
-async def test_28_the_same_task_without_a_handshake(spawn: Spawn, tasks_file: Path) -> None:
+@pytest.mark.requirement("modern.no-handshake")
+async def test_the_same_task_without_a_handshake(spawn: Spawn, tasks_file: Path) -> None:
     child = await spawn("serve", tasks_file)
     params = {"name": "create_task", "arguments": {"description": "Fix parser bug"}}
     result = (await child.modern("tools/call", params))["result"]
@@ -577,13 +618,15 @@ async def test_28_the_same_task_without_a_handshake(spawn: Spawn, tasks_file: Pa
     assert result["_meta"][SERVER_INFO] == {"name": "bossman", "version": "0.1.0"}
 
 
-async def test_28_there_is_no_ping_any_more(spawn: Spawn, tasks_file: Path) -> None:
+@pytest.mark.requirement("modern.era-before-method")
+async def test_there_is_no_ping_any_more(spawn: Spawn, tasks_file: Path) -> None:
     child = await spawn("serve", tasks_file)
     assert (await child.modern("ping"))["error"]["code"] == -32601
     assert (await child.request("ping"))["result"] == {}
 
 
-async def test_28_both_eras_share_one_stream(spawn: Spawn, tasks_file: Path) -> None:
+@pytest.mark.requirement("modern.both-eras")
+async def test_both_eras_share_one_stream(spawn: Spawn, tasks_file: Path) -> None:
     child = await spawn("serve", tasks_file)
     assert "resultType" in (await child.modern("tools/list"))["result"]
     await child.initialize("2025-03-26")

@@ -26,8 +26,8 @@ from msgspec import UNSET, Struct
 from portico.cli.forms import is_text
 from portico.schema import Schema
 from portico.schema.explain import quoted
-from portico.schema.problems import MOST_PROBLEMS, child, kind_of, unknown
-from portico.schema.reader import Reader
+from portico.schema.problems import MOST_PROBLEMS, Inspector, child, unknown
+from portico.schema.reader import kind_of
 from portico.wire.errors import UsageError
 
 LONGEST_INPUT = 64 * 1024 * 1024
@@ -126,7 +126,7 @@ def for_tool(schema: Any, given: list[Given], whole: dict[str, Any]) -> dict[str
     by_key: dict[str, list[Given]] = {}
     for one in given:
         by_key.setdefault(one.key, []).append(one)
-    form = Form(schema)
+    form = ArgumentForm(schema)
     # An object before what is put into it.
     for key in sorted(by_key, key=lambda key: key.count(".")):
         form.fill(arguments, key, by_key[key])
@@ -155,11 +155,11 @@ def for_prompt(known: dict[str, bool], given: list[Given]) -> dict[str, str]:
     return found
 
 
-class Form:
+class ArgumentForm:
     """A schema being filled in. What cannot be read is noted and the rest goes on: all mistakes are told at once."""
 
     def __init__(self, schema: Any) -> None:
-        self.reader = Reader(schema)
+        self.reader = Inspector(schema, certain=True)
         self.root: Schema = schema if isinstance(schema, dict) else {}
         self.mistakes: list[str] = []
 
@@ -186,7 +186,7 @@ class Form:
 
     def _path(self, schema: Schema, key: str) -> list[str]:
         """A property may have dots in its name; otherwise they lead inward."""
-        known = self.reader.known(schema)
+        known = self.reader.names(schema)
         if key in known or "." not in key:
             return [key]
         for name in sorted(known, key=len, reverse=True):
@@ -196,7 +196,7 @@ class Form:
 
     def _is_known(self, schema: Schema, name: str, path: str, given: list[Given]) -> bool:
         """A schema that does not forbid further properties rarely means them, and a misspelt name is soon typed."""
-        known = self.reader.known(schema)
+        known = self.reader.names(schema)
         if name in known or self.reader.takes_more(schema) or all(one.raw for one in given):
             return True
         self.mistakes.append(unknown(name, given[0].text, known, path).message)

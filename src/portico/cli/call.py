@@ -1,4 +1,4 @@
-"""`portico call`"""
+"""`portico call`, `portico read` and `portico prompt`"""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from typing import Any
 
 import msgspec
 
-from portico.cli.arguments import Given, Sources, for_tool, from_json, split
-from portico.cli.blocks import Show
-from portico.cli.forms import call_form, parse
-from portico.cli.listing import known_tool
+from portico.cli.arguments import Given, Sources, for_prompt, for_tool, from_json, split
+from portico.cli.connect import run_with_client
+from portico.cli.forms import parse
+from portico.cli.listing import known_prompt, known_tool
 from portico.cli.names import remember
-from portico.cli.printer import Printer
+from portico.cli.printer import BlockPrinter, Printer
 from portico.cli.questions import can_ask
-from portico.cli.running import run_errand
 from portico.client.client import Client
 from portico.client.results import CallToolResult
 from portico.schema.explain import listed, quoted
@@ -24,16 +23,35 @@ from portico.wire.content import TextContent
 from portico.wire.errors import UsageError
 from portico.wire.tools import WRAPPED, Tool
 
-# How long a call may take, in seconds, while somebody sits at the terminal who can end it.
-PATIENCE = 3600.0
+# How long a call may take at a terminal, where a person may have to answer questions, and can press Ctrl-C.
+TERMINAL_TIMEOUT_SECONDS = 3600.0
 
 
 def run(words: list[str]) -> int:
-    options, sources = parse(call_form, words), Sources()
-    # All that has to be read is read before a server is started for it.
+    options, sources = parse("call", words), Sources()
+    # Files and standard input are read before a server is started.
     whole = {} if options.json_arguments is None else from_json(options.json_arguments, sources)
     given = [split(word, sources) for word in options.pairs]
-    return run_errand(options, lambda client, printer: _call(client, printer, options, given, whole))
+    return run_with_client(options, lambda client, printer: _call(client, printer, options, given, whole))
+
+
+def run_read(words: list[str]) -> int:
+    options = parse("read", words)
+    return run_with_client(options, lambda client, printer: _read(client, printer, options))
+
+
+def run_prompt(words: list[str]) -> int:
+    options, sources = parse("prompt", words), Sources()
+    given = [split(word, sources) for word in options.pairs]
+    return run_with_client(options, lambda client, printer: _prompt(client, printer, options, given))
+
+
+def _unknown(kind: str, name: str, names: list[str]) -> UsageError:
+    hint = did_you_mean(name, names) or (f"there is {listed(names)}" if names else "the server has none")
+    return UsageError(f"there is no {kind} {quoted(name)}; {hint}")
+
+
+# A tool
 
 
 async def _call(
@@ -41,40 +59,37 @@ async def _call(
 ) -> int:
     tools = await client.list_tools()
     remember(options.target, "tools", dict(map(known_tool, tools)))
-    tool = _found(tools, options)
+    tool = _find(tools, options)
     arguments = for_tool(tool.input_schema, given, whole)
-    # Before 2026-07-28 the time that somebody takes to answer a question is part of the call's.
-    timeout = options.timeout or (PATIENCE if can_ask() else None)
+    # Before 2026-07-28 the time that a person takes to answer a question is part of the call's.
+    timeout = options.timeout or (TERMINAL_TIMEOUT_SECONDS if can_ask() else None)
     result = await client.call_tool(
         options.tool, arguments, timeout=timeout, on_progress=_progress(printer), raise_on_error=False
     )
     printer.clear()
-    show = Show(printer, options.save, options.tool)
+    blocks = BlockPrinter(printer, options.save, options.tool)
     if printer.form == "json":
         printer.json(_line(result))
-        show.save(result.content)
+        blocks.save(result.content)
     elif not result.is_error:
-        _show(show, result, tool)
+        _print_result(blocks, result, tool)
     if result.is_error:
         printer.aside(f"portico: {options.tool} failed: {result.text}")
     return 1 if result.is_error else 0
 
 
-def _found(tools: list[Tool], options: argparse.Namespace) -> Tool:
-    """A tool may answer to names that it does not list. Then nothing is known of its arguments but what --json says."""
+def _find(tools: list[Tool], options: argparse.Namespace) -> Tool:
+    """The tool of that name. A tool that is not listed, such as an alias, can be called with --json, unchecked."""
     for tool in tools:
         if tool.name == options.tool:
             return tool
     if options.json_arguments is not None and not options.pairs:
         return Tool(name=options.tool, input_schema={})
-    names = [tool.name for tool in tools]
-    meant = did_you_mean(options.tool, names)
-    there = f"there is {listed(names)}" if names else "the server has none"
-    raise UsageError(f"there is no tool {quoted(options.tool)}; {meant or there}")
+    raise _unknown("tool", options.tool, [tool.name for tool in tools])
 
 
 def _progress(printer: Printer) -> Callable[[float, float | None, str | None], None] | None:
-    """Servers are only asked to tell how far they are if there is a terminal to show it on."""
+    """None without a terminal, so that the server is not asked for progress that is not shown."""
     if not printer.err.isatty():
         return None
 
@@ -86,7 +101,7 @@ def _progress(printer: Printer) -> Callable[[float, float | None, str | None], N
 
 
 def _line(result: CallToolResult) -> dict[str, Any]:
-    """What the server said, for programs."""
+    """The result as it is on the wire."""
     line: dict[str, Any] = {"content": result.content}
     if result.structured is not None:
         line["structuredContent"] = result.structured
@@ -94,26 +109,64 @@ def _line(result: CallToolResult) -> dict[str, Any]:
     return line if result.meta is None else {**line, "_meta": result.meta}
 
 
-def _show(show: Show, result: CallToolResult, tool: Tool) -> None:
-    """For people. A server says structured data a second time as text, for clients that know no better."""
+def _print_result(blocks: BlockPrinter, result: CallToolResult, tool: Tool) -> None:
+    """Structured data once: servers repeat it as text, for clients that do not read structuredContent."""
     value, is_wrapped = result.structured, bool((tool.output_schema or {}).get(WRAPPED))
     if is_wrapped and isinstance(value, dict) and value.keys() == {"result"}:
         value = value["result"]
-    is_said = value is None
+    is_printed = value is None
     for block in result.content:
         if isinstance(block, TextContent) and value is not None:
             if block.text == value:
-                is_said = True
-            elif _says(block.text, value):
+                is_printed = True
+            elif _is_json_of(block.text, value):
                 continue
-        show.block(block)
-    if not is_said:
-        show.printer.pretty(value)
+        blocks.block(block)
+    if not is_printed:
+        blocks.printer.pretty(value)
 
 
-def _says(text: str, value: Any) -> bool:
+def _is_json_of(text: str, value: Any) -> bool:
     try:
-        said = msgspec.json.decode(text)
+        decoded = msgspec.json.decode(text)
     except (ValueError, RecursionError):
         return False
-    return bool(said == value or said == {"result": value})
+    return bool(decoded == value or decoded == {"result": value})
+
+
+# A resource, a prompt
+
+
+async def _read(client: Client, printer: Printer, options: argparse.Namespace) -> int:
+    contents = await client.read_resource(options.uri)
+    blocks = BlockPrinter(printer, options.save, "resource")
+    for one in contents:
+        if printer.form == "json":
+            printer.json(one)
+            continue
+        if printer.form == "table" and len(contents) > 1:
+            printer.line(f"── {one.uri} {one.mime_type or ''}")
+        # A single text is written exactly, so that a file can be made of it.
+        blocks.contents(one, exactly=len(contents) == 1)
+    if printer.form == "json":
+        blocks.save(list(contents))
+    return 0
+
+
+async def _prompt(client: Client, printer: Printer, options: argparse.Namespace, given: list[Given]) -> int:
+    prompts = await client.list_prompts()
+    remember(options.target, "prompts", dict(map(known_prompt, prompts)))
+    prompt = next((one for one in prompts if one.name == options.name), None)
+    if prompt is None:
+        raise _unknown("prompt", options.name, [one.name for one in prompts])
+    required = {one.name: bool(one.required) for one in prompt.arguments or ()}
+    result = await client.get_prompt(options.name, for_prompt(required, given))
+    blocks = BlockPrinter(printer, options.save, options.name)
+    for message in result.messages:
+        if printer.form == "json":
+            printer.json(message)
+            blocks.save([message.content])
+            continue
+        printer.line(f"{message.role}:")
+        blocks.block(message.content)
+    return 0

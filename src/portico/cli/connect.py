@@ -1,10 +1,16 @@
-"""From what was typed to a Client."""
+"""From what was typed to an open Client, one piece of work with it, and its end: whatever happens, a server that was
+started for the command ends too."""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 import re
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import redirect_stdout
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -13,29 +19,102 @@ import msgspec
 from portico import __version__
 from portico.auth.addresses import names_loopback
 from portico.auth.errors import AuthorizationFailed
+from portico.cli.logs import set_log_level
 from portico.cli.printer import Printer
-from portico.cli.questions import Questions, can_ask
+from portico.cli.questions import TerminalQuestions, can_ask
 from portico.client.client import Client
-from portico.wire.errors import UsageError
+from portico.wire.errors import Error, MissingCapability, ProtocolError, UsageError
 from portico.wire.notices import MessageParams
+from portico.wire.revisions import MODERN
+
+Target = str | list[str]
+Work = Callable[[Client, Printer], Awaitable[int]]
 
 ARROWS = {"sent": "→", "received": "←"}
+TERMINATED = 128 + signal.SIGTERM
 
-_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
-def client_for(target: str | list[str], options: argparse.Namespace, printer: Printer) -> Client:
-    """A Client for a TARGET, or for the words behind `--`. It is not open yet."""
+def run_with_client(arguments: argparse.Namespace, work: Work) -> int:
+    """The exit status of the work. Errors are raised."""
+    # A server in this process logs the tracebacks of its tools; they are shown only with --verbose.
+    set_log_level("info" if arguments.verbose else "critical")
+    printer = Printer(arguments.output)
+    # Such a server may also print, which must not mix with the output of the command.
+    with redirect_stdout(sys.stderr):
+        try:
+            status = asyncio.run(_run(arguments, printer, work))
+            printer.flush()
+            return status
+        except Error as failure:
+            raise _explained(failure) from None
+        finally:
+            printer.clear()
+
+
+def _explained(failure: Error) -> Error:
+    """The same failure, with what can be done about it at the shell."""
+    if type(failure) is AuthorizationFailed:
+        return AuthorizationFailed(
+            str(failure).replace('auth="oauth"', "--oauth; a token goes into PORTICO_CLIENT_TOKEN")
+        )
+    if isinstance(failure, MissingCapability) and not can_ask():
+        return ProtocolError(f"{failure}. Questions can be answered where there is a terminal.", code=failure.code)
+    return failure
+
+
+async def _run(arguments: argparse.Namespace, printer: Printer, work: Work) -> int:
+    ended = _on_sigterm()
+    try:
+        async with client_for(arguments.target, arguments, printer) as client:
+            if arguments.verbose:
+                await _request_logs(client)
+            return await work(client, printer)
+    except asyncio.CancelledError:
+        if not ended:
+            raise
+        return TERMINATED
+
+
+def _on_sigterm() -> list[int]:
+    """Cancel this task on SIGTERM, so that a child is ended as it is on SIGINT. The list is not empty afterwards."""
+    ended: list[int] = []
+    task = asyncio.current_task()
+    assert task is not None
+
+    def leave() -> None:
+        ended.append(signal.SIGTERM)
+        task.cancel()
+
+    try:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, leave)
+    except (NotImplementedError, ValueError, RuntimeError):
+        pass  # no signals on this system, or not in this thread
+    return ended
+
+
+async def _request_logs(client: Client) -> None:
+    """Ask for all log messages. A handshake server without the logging capability would refuse, so it is not asked."""
+    if client.revision >= MODERN or client.server_capabilities.logging is not None:
+        await client.set_log_level("debug")
+
+
+# The client
+
+
+def client_for(target: Target, options: argparse.Namespace, printer: Printer) -> Client:
+    """A Client for a TARGET, or for the words behind `--`; not open yet."""
     if options.cwd is not None and not os.path.isdir(options.cwd):
         raise UsageError(f"there is no folder {options.cwd}")
-    questions = Questions(printer) if can_ask() else None
+    questions = TerminalQuestions(printer) if can_ask() else None
     given: dict[str, Any] = {}
     if options.timeout is not None:
         given["timeout"] = options.timeout
     if options.trace:
         given["trace"] = lambda way, message: printer.aside(f"{ARROWS.get(way, way)} {_decoded(message)}")
     if options.verbose:
-        given["log_handler"] = lambda said: printer.aside(_logged(said))
+        given["log_handler"] = lambda message: printer.aside(_logged(message))
     if questions is not None:
         given["elicitation_handler"] = questions.answer
     client = Client(
@@ -47,7 +126,7 @@ def client_for(target: str | list[str], options: argparse.Namespace, printer: Pr
         env=_environment(options.env),
         cwd=options.cwd,
         auth=_auth(target, options),
-        browser=None if questions is not None else _nobody,
+        browser=None if questions is not None else _no_browser,
         **given,
     )
     if questions is not None:
@@ -55,14 +134,14 @@ def client_for(target: str | list[str], options: argparse.Namespace, printer: Pr
     return client
 
 
-def is_url(target: str | list[str]) -> bool:
+def is_url(target: Target) -> bool:
     return isinstance(target, str) and target.lower().startswith(("http://", "https://"))
 
 
-def _auth(target: str | list[str], options: argparse.Namespace) -> str | None:
-    """A token of the environment is for servers at a URL; others find it there themselves.
+def _auth(target: Target, options: argparse.Namespace) -> str | None:
+    """ "oauth", a bearer token, or None. A token of the environment is used for URLs only: a child inherits it.
 
-    PORTICO_TOKEN is what `portico serve` wants to see, so it is shown to this machine only.
+    PORTICO_TOKEN protects a `portico serve`, so it is sent to this machine only.
     """
     if options.oauth:
         return "oauth"
@@ -74,34 +153,34 @@ def _auth(target: str | list[str], options: argparse.Namespace) -> str | None:
     return os.environ.get("PORTICO_CLIENT_TOKEN") or (os.environ.get("PORTICO_TOKEN") if local else None) or None
 
 
-async def _nobody(url: str, redirect_uri: str) -> str:
-    raise AuthorizationFailed("Somebody has to log in, and nobody is here. Run this once at a terminal.")
+async def _no_browser(url: str, redirect_uri: str) -> str:
+    raise AuthorizationFailed("Logging in needs a terminal. Run this command once at one.")
 
 
 def _headers(words: list[str]) -> dict[str, str]:
-    found = {}
+    headers = {}
     for word in words:
         name, mark, value = word.partition(":")
-        if not mark or not _NAME.fullmatch(name) or not value.strip().isprintable():
+        if not mark or not _HEADER_NAME.fullmatch(name) or not value.strip().isprintable():
             raise UsageError(f"--header {word!r} is not 'Name: value'")
-        found[name] = value.strip()
-    return found
+        headers[name] = value.strip()
+    return headers
 
 
 def _environment(words: list[str]) -> dict[str, str] | None:
-    found = {}
+    variables = {}
     for word in words:
         name, mark, value = word.partition("=")
         if not mark or not name or "\0" in word:
             raise UsageError(f"--env {word!r} is not NAME=VALUE")
-        found[name] = value
-    return found or None
+        variables[name] = value
+    return variables or None
 
 
 def _decoded(message: bytes) -> str:
     return message.decode(errors="replace").rstrip("\n")
 
 
-def _logged(said: MessageParams) -> str:
-    words = said.data if isinstance(said.data, str) else msgspec.json.encode(said.data).decode()
-    return f"{said.level}{f' {said.logger}' if said.logger else ''}: {words}"
+def _logged(message: MessageParams) -> str:
+    text = message.data if isinstance(message.data, str) else msgspec.json.encode(message.data).decode()
+    return f"{message.level}{f' {message.logger}' if message.logger else ''}: {text}"

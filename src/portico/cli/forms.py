@@ -1,24 +1,25 @@
-"""What can be typed: a parser for each command. Nothing heavy is imported here, because TAB reads it too."""
+"""What can be typed: one form for each command, and the parser made of it. Nothing heavy is imported here, because
+completion and hooks read it too."""
 
 from __future__ import annotations
 
 import argparse
 import math
 import sys
-from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from portico.wire.revisions import REVISIONS
 
 KINDS = ("tools", "resources", "templates", "prompts")
-OUTPUTS = ("table", "text", "json")
-SHELLS = ("bash", "zsh", "fish")
-CLIENTS = ("claude-desktop", "claude-code", "cursor", "vscode")
-ERRANDS = ("list", "show", "cancel", "retry")
-PROFILE_ERRANDS = ("list", "show")
-CLAUSES = ("render", "lint", "diff", "codegen", "lock", "check")
-STATUSES = ("queued", "running", "waiting", "completed", "failed", "cancelled")
-CONCURRENCY = 16
+CONTRACT_ACTIONS = ("render", "lint", "diff", "codegen", "lock", "check")
+MEMORY_ACTIONS = (
+    "capture", "recall", "list", "show", "edit", "delete", "sync", "export", "import", "stats", "model", "hook",
+)  # fmt: skip
+HOOKS = ("session-start", "user-prompt-submit", "post-tool-use", "pre-compact", "stop")
+TASK_ACTIONS = (
+    "add", "list", "show", "next", "start", "done", "fail", "reopen", "edit", "block", "unblock", "tree", "history",
+    "rm",
+)  # fmt: skip
 
 TARGET = """\
 A TARGET is
@@ -32,63 +33,223 @@ STATUS = "Exit status: 0; 1 when the server refuses; 2 for a mistake on this lin
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse, speaking as `portico` does."""
+    """argparse with our messages. `flags` and `completes` are for completion: the options, and what each positional
+    argument is."""
 
-    def __init__(self, command: str, usage: str, description: str, epilog: str = "") -> None:
+    def __init__(self, command: str, usage: str, about: str, epilog: str = "") -> None:
         super().__init__(
             prog=f"portico {command}".rstrip(),
             usage=usage,
-            description=description,
+            description=about,
             epilog=epilog,
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
         self.flags: list[argparse.Action] = []
-
-    def flag(self, *names: str, group: Any = None, **options: Any) -> None:
-        self.flags.append((group or self).add_argument(*names, **options))
+        self.completes: list[Word] = []
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
         self.exit(2, f"portico: {message}\n")
 
 
-# The commands that talk to a server
+class Word(NamedTuple):
+    """A positional argument. `kind` says how it is completed: see `completion`."""
+
+    name: str
+    kind: str
+    options: dict[str, Any]
 
 
-def parse(form: Callable[[bool], Parser], words: list[str]) -> argparse.Namespace:
-    """What stands behind `--` is a command, in place of a TARGET. Options may stand between the other words."""
-    command: list[str] | None = None
+class Flag(NamedTuple):
+    names: tuple[str, ...]
+    options: dict[str, Any]
+
+
+class CommandForm(NamedTuple):
+    usage: str
+    about: str
+    words: tuple[Word, ...]
+    # By the heading that they stand under in the help.
+    flags: dict[str, tuple[Flag, ...]]
+    epilog: str = ""
+
+    def parser(self, command: str, *, with_target: bool = True) -> Parser:
+        parser = Parser(command, self.usage, self.about, self.epilog)
+        for word in self.words:
+            if with_target or word.name != "target":
+                parser.add_argument(word.name, **word.options)
+                parser.completes.append(word)
+        for heading, flags in self.flags.items():
+            group = parser.add_argument_group(heading) if heading else parser
+            parser.flags += [group.add_argument(*flag.names, **flag.options) for flag in flags]
+        return parser
+
+
+def word(name: str, kind: str = "", **options: Any) -> Word:
+    return Word(name, kind, options)
+
+
+def flag(*names: str, **options: Any) -> Flag:
+    return Flag(names, options)
+
+
+# Reading a line
+
+
+def parser_for(command: str, *, with_target: bool = True) -> Parser:
+    return FORMS[command].parser(command, with_target=with_target)
+
+
+def parse(command: str, words: list[str]) -> argparse.Namespace:
+    """The arguments of a command that talks to a server. What stands behind `--` is a command in place of TARGET."""
+    child: list[str] | None = None
     if "--" in words:
         at = words.index("--")
-        words, command = words[:at], words[at + 1 :]
-    parser = form(command is None)
-    if command == []:
+        words, child = words[:at], words[at + 1 :]
+    parser = parser_for(command, with_target=child is None)
+    if child == []:
         parser.error("a command is expected behind --")
     arguments = parser.parse_intermixed_args(words)
-    for word in (getattr(arguments, name, "") for name in ("tool", "uri", "name")):
-        if not is_text(word):
-            parser.error(f"{word!r} is not text in UTF-8")
-    if command is not None:
-        arguments.target = command
+    check_text(parser, [getattr(arguments, name, "") for name in ("tool", "uri", "name")])
+    if child is not None:
+        arguments.target = child
     return arguments
 
 
+def check_text(parser: Parser, words: list[str]) -> None:
+    for one in words:
+        if not is_text(one):
+            parser.error(f"{one!r} is not text in UTF-8")
+
+
 def is_text(word: str) -> bool:
-    """What a shell hands over may be any bytes; those that are no text arrive as halves of characters."""
+    """Whether a word is valid UTF-8. Python turns other bytes of a command line into lone surrogates."""
     return not any("\ud800" <= char <= "\udfff" for char in word)
 
 
-def list_form(with_target: bool = True) -> Parser:
-    parser = _asking("list", f"{'|'.join(KINDS)} TARGET", f"{'|'.join(KINDS)} -- COMMAND …", "List what a server has.")
-    parser.add_argument("kind", choices=KINDS, metavar="|".join(KINDS))
-    _add_target(parser, with_target)
-    _add_output(parser)
-    return parser
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"expected a number of seconds, not {text!r}")
+    return value
 
 
-def call_form(with_target: bool = True) -> Parser:
-    parser = _asking(
+def _count(text: str) -> int:
+    if not text.isdigit() or len(text) > 9:
+        raise argparse.ArgumentTypeError(f"expected a number, not {text!r}")
+    return int(text)
+
+
+# Options that several commands have
+
+_CONNECTION = {
+    "how to reach the server": (
+        flag("--timeout", type=_seconds, metavar="SECONDS", help="how long an answer may take (default: 60)"),
+        flag("--revision", choices=REVISIONS, help="speak this one (default: the newest that both know)"),
+        flag("--header", action="append", default=[], metavar="'NAME: VALUE'", help="a header for HTTP"),
+        flag("--token", help="a bearer token for HTTP (better: in the environment, as PORTICO_CLIENT_TOKEN)"),
+        flag("--oauth", action="store_true", help="log in with a browser if the server wants that"),
+        flag("--env", action="append", default=[], metavar="NAME=VALUE", help="a variable for a command"),
+        flag("--cwd", metavar="DIR", help="the folder that a command starts in"),
+    )
+}
+_SEEING = (
+    flag("--trace", action="store_true", help="print every message, sent and received, to standard error"),
+    flag("--verbose", action="store_true", help="print what the server logs to standard error"),
+)
+_OUTPUT = flag("--output", choices=("table", "text", "json"), help="default: table on a terminal, json elsewhere")
+_JSON = flag("--json", action="store_const", const="json", dest="output", help="the same as --output json")
+_SHORT_OUTPUT = flag("-o", *_OUTPUT.names, **_OUTPUT.options)
+_SAVE = flag("--save", metavar="DIR", help="write images, sound and other binary data into files there")
+_STORE = (
+    flag(
+        "--store",
+        metavar="URL",
+        help="the database: a path, sqlite:///path or postgresql://… (default: PORTICO_STORE, or a file in the data "
+        "directory)",
+    ),
+    flag("--data", metavar="DIR", help="the data directory (default: PORTICO_DATA)"),
+)
+_WORKING = flag(
+    "--concurrency",
+    type=_count,
+    default=16,
+    metavar="N",
+    help="how many tasks run at once (default: %(default)s; 0: none)",
+)
+_SERVED = "module:object or path/to/file.py:object (the object may be left out)"
+_POLICIES = ("block", "redact", "allow")
+
+
+def _limit(default: int | None = None) -> Flag:
+    shown = "" if default is None else " (default: %(default)s)"
+    return flag("--limit", type=_count, default=default, metavar="N", help=f"at most this many{shown}")
+
+
+def _asking(command: str, first: str, second: str, about: str, words: tuple[Word, ...], *own: Flag) -> CommandForm:
+    usage = f"portico {command} {first} [options]\n       portico {command} [options] {second}"
+    return CommandForm(usage, about, words, {**_CONNECTION, "": (*_SEEING, *own)}, f"{TARGET}\n{STATUS}")
+
+
+# The commands
+
+_TARGET = word("target", "target", metavar="TARGET")
+_PAIRS = word("pairs", "pairs", nargs="*", default=[], metavar="key=value")
+_ACTIONS = "|".join(CONTRACT_ACTIONS)
+
+FORMS: dict[str, CommandForm] = {
+    "serve": CommandForm(
+        "portico serve [TARGET] [options]",
+        "Serve a server on stdio or over HTTP: your own, or the services that come with Portico.",
+        (word("target", "file", nargs="?", help=f"{_SERVED}; none: the built-in services"),),
+        {
+            "": (
+                flag("--transport", choices=("stdio", "http"), default="stdio", help="default: %(default)s"),
+                flag(
+                    "--lifecycle",
+                    choices=("auto", "strict", "lenient"),
+                    help="whether requests must wait for notifications/initialized (default: auto, by revision)",
+                ),
+                flag("--max-message", type=int, metavar="BYTES", help="the longest message accepted (default: 4 MiB)"),
+            ),
+            "the built-in services": (
+                flag("--services", metavar="NAMES", help="which ones, separated by commas"),
+                flag(
+                    "--profile",
+                    metavar="NAME",
+                    help="look like another server: a name of `portico profiles list`, or a file",
+                ),
+                flag("--config", metavar="FILE", help="their settings: a portico.toml"),
+                flag("--read-only", action="store_true", help="change nothing, whatever the settings say"),
+            ),
+            "what is stored": (*_STORE, _WORKING),
+            "over HTTP": (
+                flag("--host", default="127.0.0.1", help="the address to listen on (default: %(default)s)"),
+                flag("--port", type=int, default=8080, help="the port (default: %(default)s; 0: any free one)"),
+                flag("--path", default="/mcp", help="the endpoint (default: %(default)s; / is the same)"),
+                flag("--allow-host", action="append", default=[], metavar="NAME", help="a host name of this server"),
+                flag("--allow-origin", action="append", default=[], metavar="URL", help="an origin of web pages"),
+                flag("--insecure", action="store_true", help="serve other machines without a token"),
+                flag("--sse", action="store_true", help="also the endpoints of 2024-11-05: /sse and /messages"),
+                flag("--certificate", metavar="FILE", help="a TLS certificate with its chain"),
+                flag("--key", metavar="FILE", help="its private key, if it is not in the same file"),
+            ),
+        },
+    ),
+    "list": _asking(
+        "list",
+        f"{'|'.join(KINDS)} TARGET",
+        f"{'|'.join(KINDS)} -- COMMAND …",
+        "List what a server has.",
+        (word("kind", choices=KINDS, metavar="|".join(KINDS)), _TARGET),
+        _OUTPUT,
+        _JSON,
+    ),
+    "call": _asking(
         "call",
         "TARGET TOOL [key=value …]",
         "TOOL [key=value …] -- COMMAND …",
@@ -98,259 +259,198 @@ def call_form(with_target: bool = True) -> Parser:
         "  a.b=value     inside an object\n"
         "  key=@file     what is in a file; key=- what is on standard input\n"
         "  key:=json     JSON as it is",
-    )
-    _add_target(parser, with_target)
-    parser.add_argument("tool", metavar="TOOL")
-    parser.add_argument("pairs", nargs="*", default=[], metavar="key=value")
-    parser.flag("--json", metavar="JSON", dest="json_arguments", help="all arguments as JSON: '{…}', @file or -")
-    _add_output(parser, short=False)
-    _add_save(parser)
-    return parser
-
-
-def read_form(with_target: bool = True) -> Parser:
-    parser = _asking("read", "TARGET URI", "URI -- COMMAND …", "Read a resource.")
-    _add_target(parser, with_target)
-    parser.add_argument("uri", metavar="URI")
-    _add_output(parser)
-    _add_save(parser)
-    return parser
-
-
-def prompt_form(with_target: bool = True) -> Parser:
-    parser = _asking(
+        (_TARGET, word("tool", "tools", metavar="TOOL"), _PAIRS),
+        flag("--json", metavar="JSON", dest="json_arguments", help="all arguments as JSON: '{…}', @file or -"),
+        _OUTPUT,
+        _SAVE,
+    ),
+    "read": _asking(
+        "read",
+        "TARGET URI",
+        "URI -- COMMAND …",
+        "Read a resource.",
+        (_TARGET, word("uri", "resources", metavar="URI")),
+        _OUTPUT,
+        _JSON,
+        _SAVE,
+    ),
+    "prompt": _asking(
         "prompt",
         "TARGET NAME [key=value …]",
         "NAME [key=value …] -- COMMAND …",
         "Fill in a prompt. Its arguments are texts: key=value, key=@file, or key=- for standard input.",
-    )
-    _add_target(parser, with_target)
-    parser.add_argument("name", metavar="NAME")
-    parser.add_argument("pairs", nargs="*", default=[], metavar="key=value")
-    _add_output(parser)
-    _add_save(parser)
-    return parser
-
-
-def contracts_form(with_target: bool = True) -> Parser:
-    parser = _asking(
+        (_TARGET, word("name", "prompts", metavar="NAME"), _PAIRS),
+        _OUTPUT,
+        _JSON,
+        _SAVE,
+    ),
+    "work": CommandForm(
+        "portico work TARGET [options]",
+        "Run the tasks of a server, as `portico serve` does besides answering. Any number may share one store.",
+        (word("target", "file", help=_SERVED),),
+        {"": (*_STORE, _WORKING)},
+    ),
+    "jobs": CommandForm(
+        "portico jobs list [options]\n       portico jobs show ID | cancel ID … | retry ID … [options]",
+        "Look at the tasks in a store. An ID may be abbreviated.",
+        (word("action", choices=("list", "show", "cancel", "retry")), word("ids", nargs="*", default=[], metavar="ID")),
+        {
+            "": (
+                *_STORE,
+                _OUTPUT,
+                _JSON,
+                flag("--status", choices=("queued", "running", "waiting", "completed", "failed", "cancelled")),
+                _limit(50),
+                flag("--watch", action="store_true", help="on a terminal: keep running and show changes"),
+            )
+        },
+        "Exit status: 0; 1 when something could not be changed; 2 for a mistake on this line.",
+    ),
+    "contracts": _asking(
         "contracts",
-        f"{'|'.join(CLAUSES)} TARGET",
-        f"{'|'.join(CLAUSES)} -- COMMAND …",
+        f"{_ACTIONS} TARGET",
+        f"{_ACTIONS} -- COMMAND …",
         "What the tools of a server promise.\n\n"
         "  render TARGET       write the specification of each tool, as Markdown\n"
-        "  lint TARGET …       look whether specifications are complete: of a server, or in files (.md)\n"
-        "  diff [OLD] TARGET   compare: with contracts.lock, or with another TARGET, a lock, a .md or a .json\n"
+        "  lint TARGET …       check that specifications are complete: of a server, or in files (.md)\n"
+        "  diff [OLD] TARGET   compare with contracts.lock, or with another TARGET, a lock, a .md or a .json\n"
         "  codegen TARGET      write a typed client\n"
         "  lock TARGET         write contracts.lock: what the tools promise now\n"
         "  check TARGET        fail if that is not what they promise any more\n\n"
-        "What is found ends with exit status 1.",
-    )
-    parser.add_argument("errand", choices=CLAUSES, metavar="|".join(CLAUSES))
-    parser.add_argument("targets", nargs="*", default=[], metavar="TARGET")
-    flag = parser.flag
-    flag("--format", choices=["text", "json", "github"], default="text", help="of what is printed (default: text)")
-    flag(
-        "--tool", action="append", default=[], dest="tools", metavar="NAME", help="only this one; as often as you like"
-    )
-    flag("--language", choices=["python", "typescript"], default="python", help="of codegen (default: python)")
-    flag("--out", metavar="FILE", help="write there: what was rendered or generated; of diff, the migration guide")
-    flag("--lock", default="contracts.lock", metavar="FILE", help="the lock (default: %(default)s)")
-    flag(
-        "--fail-on",
-        choices=["undeclared", "breaking", "minor", "patch", "never"],
-        default="undeclared",
-        help="which changes fail a diff (default: those that the versions do not declare)",
-    )
-    flag("--allow", choices=["nothing", "patch", "minor"], default="nothing", help="drift that passes a check")
-    flag("--strict", action="store_true", help="warnings of lint fail, too")
-    return parser
-
-
-def _asking(command: str, first: str, second: str, description: str) -> Parser:
-    usage = f"portico {command} {first} [options]\n       portico {command} [options] {second}"
-    parser = Parser(command, usage, description, f"{TARGET}\n{STATUS}")
-    group = parser.add_argument_group("how to reach the server")
-    flag = parser.flag
-    flag("--timeout", group=group, type=_seconds, metavar="SECONDS", help="how long an answer may take (default: 60)")
-    flag("--revision", group=group, choices=REVISIONS, help="speak this one (default: the newest that both know)")
-    flag("--header", group=group, action="append", default=[], metavar="'NAME: VALUE'", help="a header for HTTP")
-    flag("--token", group=group, help="a bearer token for HTTP (better: in the environment, as PORTICO_CLIENT_TOKEN)")
-    flag("--oauth", group=group, action="store_true", help="log in with a browser if the server wants that")
-    flag("--env", group=group, action="append", default=[], metavar="NAME=VALUE", help="a variable for a command")
-    flag("--cwd", group=group, metavar="DIR", help="the folder that a command starts in")
-    flag("--trace", action="store_true", help="print every message, sent and received, to standard error")
-    flag("--verbose", action="store_true", help="print what the server logs to standard error")
-    return parser
-
-
-def _add_target(parser: Parser, with_target: bool) -> None:
-    if with_target:
-        parser.add_argument("target", metavar="TARGET")
-
-
-def _add_output(parser: Parser, *, short: bool = True) -> None:
-    parser.flag("--output", choices=OUTPUTS, help="default: table on a terminal, json (one line each) elsewhere")
-    if short:
-        parser.flag("--json", action="store_const", const="json", dest="output", help="the same as --output json")
-
-
-def _add_save(parser: Parser) -> None:
-    parser.flag("--save", metavar="DIR", help="write images, sound and other binary data into files there")
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"a number of seconds is expected, not {text!r}")
-    return value
-
-
-# The others
-
-
-def install_form() -> Parser:
-    parser = Parser(
-        "install",
-        f"portico install {'|'.join(CLIENTS)} [options] [-- SERVE …]",
+        "The exit status is 1 if there are findings.",
+        (
+            word("action", choices=CONTRACT_ACTIONS, metavar=_ACTIONS),
+            word("targets", "targets", nargs="*", default=[], metavar="TARGET"),
+        ),
+        flag("--format", choices=("text", "json", "github"), default="text", help="of the output (default: text)"),
+        flag("--tool", action="append", default=[], dest="tools", metavar="NAME", help="only this one; repeatable"),
+        flag("--language", choices=("python", "typescript"), default="python", help="of codegen (default: python)"),
+        flag("--out", metavar="FILE", help="write there: what was rendered or generated; of diff, the migration guide"),
+        flag("--lock", default="contracts.lock", metavar="FILE", help="the lock (default: %(default)s)"),
+        flag(
+            "--fail-on",
+            choices=("undeclared", "breaking", "minor", "patch", "never"),
+            default="undeclared",
+            help="which changes fail a diff (default: those that the versions do not declare)",
+        ),
+        flag("--allow", choices=("nothing", "patch", "minor"), default="nothing", help="drift that passes a check"),
+        flag("--strict", action="store_true", help="warnings of lint fail, too"),
+    ),
+    "memory": CommandForm(
+        "portico memory capture TEXT … | recall WORDS … | list | show ID | edit ID TEXT … | delete ID …\n"
+        "       portico memory sync | export | import [FILE] | stats | model | hook NAME [options]",
+        "Store and find memories. A TEXT of - is read from standard input.\n\n"
+        "  capture TEXT      store a memory            edit ID TEXT   change one\n"
+        "  recall WORDS      find memories             delete ID …    delete some; --hard for good\n"
+        "  list              the newest                show ID        one with its history\n"
+        "  export, import    as JSON lines or Markdown\n"
+        "  sync              share those of this project through its git repository\n"
+        "  stats             how many there are        model          get the model for search by meaning (91 MB)\n"
+        f"  hook NAME         answer an assistant's hook: {', '.join(HOOKS)}",
+        (
+            word("action", choices=MEMORY_ACTIONS, metavar="ACTION"),
+            word("words", "hook", nargs="*", default=[], metavar="WORD"),
+        ),
+        {
+            "": (
+                flag("-n", "--namespace", metavar="NAME", help="what kind of memory (capture: guessed if left out)"),
+                flag("-t", "--tag", action="append", default=[], metavar="TAG", help="a tag; repeatable"),
+                flag("-f", "--filter", default="", metavar="FILTER", help="such as 'ns:decisions since:7d -tag:old'"),
+                flag("--domain", choices=("project", "user", "org"), default="project", help="default: %(default)s"),
+                flag("--source", metavar="TEXT", help="where it comes from"),
+                flag("--author", metavar="NAME", help="who said it"),
+                flag("--thread", metavar="NAME", help="the conversation, file or session it belongs to"),
+                flag("--ttl", metavar="SPAN", help="how long it is kept: 7d, 24h"),
+                _limit(),
+                flag("--hard", action="store_true", help="delete for good"),
+                flag("--format", choices=("jsonl", "markdown"), default="jsonl", help="of export and import (jsonl)"),
+                flag("--direction", choices=("push", "fetch", "full"), default="full", help="of sync (full)"),
+                flag("--remote", metavar="NAME", help="of sync: a remote of the repository (origin)"),
+                flag("--project", metavar="NAME", help="instead of the repository this folder is in"),
+                flag("--secrets", choices=_POLICIES, default="block", help="secrets in a text (%(default)s)"),
+                flag("--personal", choices=_POLICIES, default="allow", help="personal data in a text (%(default)s)"),
+                _SHORT_OUTPUT,
+                *_STORE,
+            )
+        },
+        "Exit status: 0; 1 when it was refused; 2 for a mistake on this line.",
+    ),
+    "tasks": CommandForm(
+        "portico tasks add TEXT … | list [WORD …] | show ID | next | start ID | done ID [RESULT …] | fail ID [REASON …]"
+        "\n       portico tasks reopen ID | edit ID [TEXT …] | block ID BY … | unblock ID BY … | tree [ID] | history ID"
+        "\n       portico tasks rm ID … [options]",
+        "Work items: what is to be done, and in which order. An ID may be any beginning or end that is unique.\n\n"
+        "  add TEXT          make a task               list [WORD …]   the open ones; those with all of these words\n"
+        "  next              get something to do       show ID         one with everything\n"
+        "  start ID          begin one                 tree [ID]       a task and its parts, or all of them\n"
+        "  done ID [RESULT]  it is completed           history ID      what was done to it\n"
+        "  fail ID [REASON]  it is given up            reopen ID       it is pending again\n"
+        "  block ID BY …     it waits for others       unblock ID BY … it does not\n"
+        "  edit ID [TEXT]    change it                 rm ID …         delete some",
+        (
+            word("action", choices=TASK_ACTIONS, metavar="ACTION"),
+            word("words", nargs="*", default=[], metavar="WORD"),
+        ),
+        {
+            "": (
+                flag("-p", "--priority", type=int, choices=range(1, 6), metavar="N", help="1 (most urgent) to 5; 3"),
+                flag("--parent", metavar="ID", help="what it is a part of; list: only its children"),
+                flag("--blocked-by", action="append", default=[], metavar="ID", help="of add: repeatable"),
+                flag("--context", metavar="TEXT", help="what a worker has to know"),
+                flag("--worker", metavar="NAME", help="who works on it (default: your user name)"),
+                flag("--lease", type=int, metavar="SECONDS", help="of next and start: how long it is yours"),
+                flag("-s", "--status", choices=("pending", "in_progress", "completed", "failed"), help="of list"),
+                flag("--all", action="store_true", help="of list and tree: also completed and failed ones"),
+                flag("--ready", action="store_true", help="of list: those that can be started, the next one first"),
+                flag("--blocked", action="store_true", help="of list: those that wait for a blocker"),
+                _limit(50),
+                flag("--children", choices=("delete", "keep"), help="of rm: the tasks below it (default: refuse)"),
+                flag("--dry-run", action="store_true", help="of rm: only say what would be deleted"),
+                _SHORT_OUTPUT,
+                _JSON,
+                *_STORE,
+            )
+        },
+        "Exit status: 0; 1 when it was refused, or there is nothing to do; 2 for a mistake on this line.",
+    ),
+    "install": CommandForm(
+        "portico install CLIENT [options] [-- SERVE …]",
         "Put `portico serve` into the configuration of a client. Shows what would change; --write changes it.",
+        (word("client", choices=("claude-desktop", "claude-code", "cursor", "vscode")),),
+        {
+            "": (
+                flag("--name", default="portico", help="what the client calls this server (default: %(default)s)"),
+                flag(
+                    "--scope",
+                    choices=("user", "project"),
+                    default="user",
+                    help="for you, or for all who work on the project in this folder (default: %(default)s)",
+                ),
+                flag("--write", action="store_true", help="write it"),
+                flag("--remove", action="store_true", help="take it out again"),
+            )
+        },
         "What stands behind -- is given to `portico serve`: a TARGET of your own, --services, --config …\n\n"
-        "The file keeps everything else that is in it, and a copy of what it was is put beside it.",
-    )
-    parser.add_argument("client", choices=CLIENTS)
-    flag = parser.flag
-    flag("--name", default="portico", help="what the client calls this server (default: %(default)s)")
-    flag(
-        "--scope",
-        choices=["user", "project"],
-        default="user",
-        help="for you, or for everybody who works on the project in this folder (default: %(default)s)",
-    )
-    flag("--write", action="store_true", help="write it")
-    flag("--remove", action="store_true", help="take it out again")
-    return parser
-
-
-def completion_form() -> Parser:
-    parser = Parser(
-        "completion",
-        f"portico completion {'|'.join(SHELLS)}",
+        "The file keeps everything else that is in it, and a copy of the old one is put beside it.",
+    ),
+    "profiles": CommandForm(
+        "portico profiles list | show NAME",
+        "The profiles of `portico serve --profile NAME`: files of settings that make it look like another server.",
+        (
+            word("action", choices=("list", "show")),
+            word("name", "profile", nargs="?", metavar="NAME", help="one of them, or the path of a file of your own"),
+        ),
+        {},
+    ),
+    "completion": CommandForm(
+        "portico completion bash|zsh|fish",
         "Print the script that completes `portico` in a shell.",
+        (word("shell", choices=("bash", "zsh", "fish")),),
+        {},
         'bash:  eval "$(portico completion bash)"              in ~/.bashrc\n'
         'zsh:   eval "$(portico completion zsh)"               in ~/.zshrc, behind compinit\n'
         "fish:  portico completion fish | source               in ~/.config/fish/config.fish\n\n"
         "Names of tools, prompts and resources are those that `portico list` and `portico call` have seen before: TAB\n"
         "starts no server and waits for no network.",
-    )
-    parser.add_argument("shell", choices=SHELLS)
-    return parser
-
-
-def work_form() -> Parser:
-    parser = Parser(
-        "work",
-        "portico work TARGET [options]",
-        "Run the tasks of a server, as `portico serve` does besides answering. Start as many as you like on one store.",
-    )
-    parser.add_argument("target", help="module:object or path/to/file.py:object (the object may be left out)")
-    _add_store(parser)
-    return parser
-
-
-def jobs_form() -> Parser:
-    parser = Parser(
-        "jobs",
-        "portico jobs list [options]\n       portico jobs show ID | cancel ID … | retry ID … [options]",
-        "Look at the tasks in a store. An ID may be cut short.",
-        "Exit status: 0; 1 when something could not be changed; 2 for a mistake on this line.",
-    )
-    parser.add_argument("errand", choices=ERRANDS)
-    parser.add_argument("ids", nargs="*", default=[], metavar="ID")
-    _add_store(parser, working=False)
-    _add_output(parser)
-    parser.flag("--status", choices=STATUSES, help="only these")
-    parser.flag("--limit", type=_count, default=50, metavar="N", help="at most so many (default: %(default)s)")
-    parser.flag("--watch", action="store_true", help="go on and show what changes, on a terminal")
-    return parser
-
-
-def _add_store(parser: Parser, *, working: bool = True, group: Any = None) -> None:
-    parser.flag(
-        "--store",
-        group=group,
-        metavar="URL",
-        help="where tasks are kept: a path, sqlite:///path or postgresql://… (default: PORTICO_STORE, or a file in the"
-        " data directory)",
-    )
-    parser.flag("--data", group=group, metavar="DIR", help="the data directory (default: PORTICO_DATA)")
-    if working:
-        parser.flag(
-            "--concurrency",
-            group=group,
-            type=_count,
-            default=CONCURRENCY,
-            metavar="N",
-            help="how many tasks run at once (default: %(default)s; 0: none)",
-        )
-
-
-def _count(text: str) -> int:
-    if not text.isdigit() or len(text) > 9:
-        raise argparse.ArgumentTypeError(f"a number is expected, not {text!r}")
-    return int(text)
-
-
-def profiles_form() -> Parser:
-    parser = Parser(
-        "profiles",
-        "portico profiles list | show NAME",
-        "The profiles of `portico serve --profile NAME`: files of settings that make it look like another server.",
-    )
-    parser.add_argument("errand", choices=PROFILE_ERRANDS)
-    parser.add_argument("name", nargs="?", metavar="NAME", help="one of them, or the path of a file of your own")
-    return parser
-
-
-def serve_form() -> Parser:
-    usage = "portico serve [TARGET] [options]"
-    parser = Parser(
-        "serve", usage, "Serve a server on stdio or over HTTP: your own, or the services that come with Portico."
-    )
-    flag = parser.flag
-    parser.add_argument(
-        "target",
-        nargs="?",
-        help="module:object or path/to/file.py:object (the object may be left out); none: the built-in services",
-    )
-    flag("--transport", choices=["stdio", "http"], default="stdio", help="default: %(default)s")
-    flag(
-        "--lifecycle",
-        choices=["auto", "strict", "lenient"],
-        help="whether requests must wait for notifications/initialized (default: auto, by revision)",
-    )
-    flag("--max-message", type=int, metavar="BYTES", help="the longest message that is read (default: 4 MiB)")
-    built_in = parser.add_argument_group("the built-in services")
-    flag("--services", group=built_in, metavar="NAMES", help="which of them: names with commas between them")
-    flag(
-        "--profile",
-        group=built_in,
-        metavar="NAME",
-        help="look like another server: one of `portico profiles list`, or the path of such a file",
-    )
-    flag("--config", group=built_in, metavar="FILE", help="their settings: a portico.toml")
-    flag("--read-only", group=built_in, action="store_true", help="nothing is changed, whatever the settings say")
-    _add_store(parser, group=parser.add_argument_group("what is kept"))
-    http = parser.add_argument_group("over HTTP")
-    flag("--host", group=http, default="127.0.0.1", help="the address to listen on (default: %(default)s)")
-    flag("--port", group=http, type=int, default=8080, help="the port (default: %(default)s; 0: any free one)")
-    flag("--path", group=http, default="/mcp", help="the endpoint (default: %(default)s; / is the same)")
-    flag("--allow-host", group=http, action="append", default=[], metavar="NAME", help="a name we are reached by")
-    flag("--allow-origin", group=http, action="append", default=[], metavar="URL", help="an origin that pages have")
-    flag("--insecure", group=http, action="store_true", help="serve other machines without a token")
-    flag("--sse", group=http, action="store_true", help="also the two endpoints of 2024-11-05: /sse and /messages")
-    flag("--certificate", group=http, metavar="FILE", help="a TLS certificate with its chain")
-    flag("--key", group=http, metavar="FILE", help="its private key, if it is not in the same file")
-    return parser
+    ),
+}

@@ -16,16 +16,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from portico.cli.forms import install_form, serve_form
-from portico.cli.jsonc import NotJson, drop, put
-from portico.cli.printable import printable
-from portico.cli.writing import writing
+from portico.cli.forms import parser_for
+from portico.cli.jsonc import InvalidConfiguration, drop, put
+from portico.cli.printable import printable, writing
 from portico.wire.errors import UsageError
 
 LONGEST_FILE = 64 * 1024 * 1024
 
 
-class Place(NamedTuple):
+class ConfigurationFile(NamedTuple):
     """Where a client looks for servers: a file, and the object in it that has them by name."""
 
     path: Callable[[], Path]
@@ -56,16 +55,19 @@ def _here(*parts: str) -> Callable[[], Path]:
 
 
 # By the client and by whom it is for: one user, or everybody who works on the project in this folder.
-PLACES: dict[str, dict[str, Place]] = {
-    "claude-desktop": {"user": Place(_application("Claude", "claude_desktop_config.json"))},
+PLACES: dict[str, dict[str, ConfigurationFile]] = {
+    "claude-desktop": {"user": ConfigurationFile(_application("Claude", "claude_desktop_config.json"))},
     "claude-code": {
-        "user": Place(_home(".claude.json"), says_type=True),
-        "project": Place(_here(".mcp.json"), says_type=True),
+        "user": ConfigurationFile(_home(".claude.json"), says_type=True),
+        "project": ConfigurationFile(_here(".mcp.json"), says_type=True),
     },
-    "cursor": {"user": Place(_home(".cursor", "mcp.json")), "project": Place(_here(".cursor", "mcp.json"))},
+    "cursor": {
+        "user": ConfigurationFile(_home(".cursor", "mcp.json")),
+        "project": ConfigurationFile(_here(".cursor", "mcp.json")),
+    },
     "vscode": {
-        "user": Place(_application("Code/User", "mcp.json"), key="servers", says_type=True),
-        "project": Place(_here(".vscode", "mcp.json"), key="servers", says_type=True),
+        "user": ConfigurationFile(_application("Code/User", "mcp.json"), key="servers", says_type=True),
+        "project": ConfigurationFile(_here(".vscode", "mcp.json"), key="servers", says_type=True),
     },
 }
 
@@ -75,7 +77,7 @@ def run(words: list[str]) -> None:
     if "--" in words:
         at = words.index("--")
         words, options = words[:at], words[at + 1 :]
-    arguments = install_form().parse_args(words)
+    arguments = parser_for("install").parse_args(words)
     place = _place(arguments.client, arguments.scope)
     # A link is followed: people keep these files elsewhere, and would not want it replaced.
     path = Path(os.path.realpath(place.path()))
@@ -88,7 +90,7 @@ def run(words: list[str]) -> None:
     _finish(path, before, after, arguments)
 
 
-def entry(place: Place, options: list[str], *, shared: bool) -> dict[str, Any]:
+def entry(place: ConfigurationFile, options: list[str], *, shared: bool) -> dict[str, Any]:
     """How the client starts us. Programs with windows do not know the PATH of a shell, so they are told the whole path;
     a file that others get with the project says only the name."""
     command, *first = ["portico"] if shared else _ourselves()
@@ -96,7 +98,7 @@ def entry(place: Place, options: list[str], *, shared: bool) -> dict[str, Any]:
     return {**told, "command": command, "args": [*first, "serve", *_checked(options, shared=shared)]}
 
 
-def _place(client: str, scope: str) -> Place:
+def _place(client: str, scope: str) -> ConfigurationFile:
     scopes = PLACES[client]
     if scope not in scopes:
         raise UsageError(f"{client} has no configuration for a {scope}; there is --scope {', '.join(scopes)}")
@@ -113,7 +115,7 @@ def _ourselves() -> list[str]:
 
 def _checked(options: list[str], *, shared: bool) -> list[str]:
     """What `portico serve` would not take is said now, and not when the client starts it."""
-    arguments = serve_form().parse_args(options)
+    arguments = parser_for("serve").parse_args(options)
     if arguments.transport != "stdio":
         raise UsageError("a client starts this server itself, and speaks to it on stdio: leave --transport out")
     target = arguments.target
@@ -141,11 +143,13 @@ def _read(path: Path) -> str:
         raise UsageError(f"{path} cannot be read: {failure.strerror}") from None
 
 
-def _edited(path: Path, place: Place, name: str, before: str, edit: Callable[[str, tuple[str, ...]], str]) -> str:
+def _edited(
+    path: Path, place: ConfigurationFile, name: str, before: str, edit: Callable[[str, tuple[str, ...]], str]
+) -> str:
     mark = "\ufeff" if before.startswith("\ufeff") else ""
     try:
         return mark + edit(before.removeprefix(mark), (place.key, name))
-    except NotJson as mistake:
+    except InvalidConfiguration as mistake:
         raise UsageError(f"{path}, {mistake}. It stays as it is") from None
 
 

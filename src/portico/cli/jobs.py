@@ -1,4 +1,4 @@
-"""`portico jobs`: the tasks in a store, for people at a shell."""
+"""`portico jobs`: the tasks in a store."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from portico.cli.forms import jobs_form
+from portico.cli.forms import parser_for
 from portico.cli.printer import Printer
 from portico.server.tasks import jobs
 from portico.server.tasks.engine import MIGRATIONS
@@ -21,38 +21,38 @@ from portico.store.database import Database
 from portico.store.folder import data_directory
 from portico.wire.errors import UsageError
 
-# How often a terminal that watches is brought up to date, at least; changes are shown when they come.
-LOOK = 1.0
+# How often --watch draws at least; changes are drawn when they come.
+WATCH_SECONDS = 1.0
 HEADINGS = ("ID", "SERVER", "TOOL", "STATUS", "PROGRESS", "CREATED", "MESSAGE")
 SHOWN = 10
 FRAME = "\x1b[H\x1b[J"
 
 
 def run(words: list[str]) -> int:
-    arguments = jobs_form().parse_args(words)
+    arguments = parser_for("jobs").parse_args(words)
     return asyncio.run(_run(arguments))
 
 
 async def _run(arguments: argparse.Namespace) -> int:
-    errand: Callable[[Database, argparse.Namespace, Printer], Awaitable[int]] = _ERRANDS[arguments.errand]
+    action: Callable[[Database, argparse.Namespace, Printer], Awaitable[int]] = _ACTIONS[arguments.action]
     printer = Printer(arguments.output)
     async with Database(_store(arguments)) as database:
         await database.migrate("tasks", MIGRATIONS)
-        status = await errand(database, arguments, printer)
+        status = await action(database, arguments, printer)
     printer.flush()
     return status
 
 
 def _store(arguments: argparse.Namespace) -> str:
-    """The store that was named, or the only one in the data directory."""
+    """The store of --store or PORTICO_STORE, or the only one in the data directory."""
     named = arguments.store or os.environ.get("PORTICO_STORE")
     if named:
         return str(named)
-    found = sorted(data_directory(arguments.data).glob("*.db"))
-    if len(found) != 1:
-        names = ", ".join(str(path) for path in found) or "none"
-        raise UsageError(f"which store? Say --store; in the data directory there is {names}")
-    return str(found[0])
+    stores = sorted(data_directory(arguments.data).glob("*.db"))
+    if len(stores) != 1:
+        names = ", ".join(str(path) for path in stores) or "none"
+        raise UsageError(f"--store is required; the data directory has {names}")
+    return str(stores[0])
 
 
 # Looking
@@ -73,7 +73,7 @@ async def _list(database: Database, arguments: argparse.Namespace, printer: Prin
 
 
 async def _watch(database: Database, arguments: argparse.Namespace, printer: Printer) -> int:
-    """A live view: as things change, until somebody has seen enough."""
+    """Draws the table again whenever something changes, until it is interrupted."""
     async with database.subscribe(jobs.CREATED, jobs.CHANGED) as changes:
         following = aiter(changes)
         while True:
@@ -82,7 +82,7 @@ async def _watch(database: Database, arguments: argparse.Namespace, printer: Pri
             printer.table(HEADINGS, [_row(job) for job in found])
             printer.flush()
             try:
-                async with asyncio.timeout(LOOK):
+                async with asyncio.timeout(WATCH_SECONDS):
                     await anext(following)
             except TimeoutError:
                 continue
@@ -96,10 +96,10 @@ async def _found(database: Database, arguments: argparse.Namespace) -> list[Job]
 
 async def _show(database: Database, arguments: argparse.Namespace, printer: Printer) -> int:
     if len(arguments.ids) != 1:
-        raise UsageError("one ID is expected")
+        raise UsageError("exactly one ID is required")
     job = await database.read(lambda tx: jobs.find(tx, arguments.ids[0]))
     if job is None:
-        raise UsageError(f"there is no task {arguments.ids[0]!r}, or more than one")
+        raise UsageError(f"no task, or more than one, has an ID that begins with {arguments.ids[0]!r}")
     done = (await database.read(lambda tx: jobs.steps(tx, [job.id]))).get(job.id, {})
     plain = {**_plain(job), "steps": {name: msgspec.json.decode(value) for name, value in done.items()}}
     printer.json(plain) if printer.form == "json" else printer.pretty(plain)
@@ -110,18 +110,18 @@ async def _show(database: Database, arguments: argparse.Namespace, printer: Prin
 
 
 async def _cancel(database: Database, arguments: argparse.Namespace, printer: Printer) -> int:
-    return await _each(database, arguments, printer, jobs.cancel, "cancelled", "over already")
+    return await _each(database, arguments, printer, jobs.cancel, "cancelled", "already ended")
 
 
 async def _retry(database: Database, arguments: argparse.Namespace, printer: Printer) -> int:
-    return await _each(database, arguments, printer, jobs.retry, "queued again", "not over yet")
+    return await _each(database, arguments, printer, jobs.retry, "queued again", "not ended yet")
 
 
 async def _each(
     database: Database, arguments: argparse.Namespace, printer: Printer, change: Any, done: str, otherwise: str
 ) -> int:
     if not arguments.ids:
-        raise UsageError("an ID is expected")
+        raise UsageError("an ID is required")
     status = 0
     for id in arguments.ids:
         job = await database.read(lambda tx, id=id: jobs.find(tx, id))  # type: ignore[misc]
@@ -131,8 +131,8 @@ async def _each(
         if printer.form == "json":
             printer.json({"id": id, "changed": changed is not None})
         else:
-            said = done if changed is not None else otherwise if job is not None else "not there"
-            printer.line(f"{id}: {said}")
+            result = done if changed is not None else otherwise if job is not None else "not found"
+            printer.line(f"{id}: {result}")
     return status
 
 
@@ -168,11 +168,11 @@ def _bar(job: Job) -> str:
 
 
 def _plain(job: Job) -> dict[str, Any]:
-    said: dict[str, Any] = msgspec.to_builtins(job, builtin_types=(msgspec.Raw,))
-    for name, value in said.items():
+    fields: dict[str, Any] = msgspec.to_builtins(job, builtin_types=(msgspec.Raw,))
+    for name, value in fields.items():
         if isinstance(value, msgspec.Raw):
-            said[name] = msgspec.json.decode(value) if bytes(value) else None
-    return said
+            fields[name] = msgspec.json.decode(value) if bytes(value) else None
+    return fields
 
 
-_ERRANDS = {"list": _list, "show": _show, "cancel": _cancel, "retry": _retry}
+_ACTIONS = {"list": _list, "show": _show, "cancel": _cancel, "retry": _retry}

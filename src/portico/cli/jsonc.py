@@ -21,30 +21,30 @@ _SCALAR = re.compile(r"-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|true|false|null")
 _INDENT = re.compile(r"\n([ \t]+)\S")
 
 
-class NotJson(UsageError):
+class InvalidConfiguration(UsageError):
     """The text is not JSON, also not with comments in it."""
 
 
-class Member(NamedTuple):
+class JsonMember(NamedTuple):
     # Where its name begins.
     at: int
-    node: Node
+    node: JsonNode
 
 
-class Node(NamedTuple):
+class JsonNode(NamedTuple):
     """A value, and where it stands in the text."""
 
     start: int
     end: int
     value: Any
-    members: dict[str, Member]
+    members: dict[str, JsonMember]
 
 
-def read(text: str) -> Node:
+def read(text: str) -> JsonNode:
     """The whole document. An empty one is an empty object."""
     start = _SPACE.match(text).end()  # type: ignore[union-attr]
     if start == len(text):
-        return Node(start, start, {}, {})
+        return JsonNode(start, start, {}, {})
     node = _value(text, start, 0)
     end = _SPACE.match(text, node.end).end()  # type: ignore[union-attr]
     if end != len(text):
@@ -98,7 +98,7 @@ def drop(text: str, path: tuple[str, ...]) -> str:
 # Reading
 
 
-def _value(text: str, at: int, depth: int) -> Node:
+def _value(text: str, at: int, depth: int) -> JsonNode:
     if depth > DEEPEST:
         raise _mistake(text, at, "it is nested too deeply")
     first = text[at : at + 1]
@@ -110,14 +110,14 @@ def _value(text: str, at: int, depth: int) -> Node:
     if found is None:
         raise _mistake(text, at, "a value is expected")
     try:
-        return Node(at, found.end(), json.loads(found[0]), {})
+        return JsonNode(at, found.end(), json.loads(found[0]), {})
     except ValueError:
         raise _mistake(text, at, "a value is expected") from None
 
 
-def _object(text: str, start: int, depth: int) -> Node:
+def _object(text: str, start: int, depth: int) -> JsonNode:
     value: dict[str, Any] = {}
-    members: dict[str, Member] = {}
+    members: dict[str, JsonMember] = {}
     at = _after(text, start + 1)
     while text[at : at + 1] != "}":
         found = _STRING.match(text, at)
@@ -130,19 +130,19 @@ def _object(text: str, start: int, depth: int) -> Node:
         if text[colon : colon + 1] != ":":
             raise _mistake(text, colon, ": is expected")
         node = _value(text, _after(text, colon + 1), depth + 1)
-        value[name], members[name] = node.value, Member(at, node)
+        value[name], members[name] = node.value, JsonMember(at, node)
         at = _next(text, node.end, "}")
-    return Node(start, at + 1, value, members)
+    return JsonNode(start, at + 1, value, members)
 
 
-def _array(text: str, start: int, depth: int) -> Node:
+def _array(text: str, start: int, depth: int) -> JsonNode:
     value = []
     at = _after(text, start + 1)
     while text[at : at + 1] != "]":
         node = _value(text, at, depth + 1)
         value.append(node.value)
         at = _next(text, node.end, "]")
-    return Node(start, at + 1, value, {})
+    return JsonNode(start, at + 1, value, {})
 
 
 def _next(text: str, end: int, closing: str) -> int:
@@ -160,15 +160,15 @@ def _after(text: str, at: int) -> int:
     return _SPACE.match(text, at).end()  # type: ignore[union-attr]
 
 
-def _mistake(text: str, at: int, expected: str) -> NotJson:
+def _mistake(text: str, at: int, expected: str) -> InvalidConfiguration:
     line = text.count("\n", 0, at) + 1
-    return NotJson(f"line {line}, column {at - text.rfind(chr(10), 0, at)}: {expected}")
+    return InvalidConfiguration(f"line {line}, column {at - text.rfind(chr(10), 0, at)}: {expected}")
 
 
 # Writing
 
 
-def _appended(text: str, node: Node, name: str, value: Any, unit: str) -> str:
+def _appended(text: str, node: JsonNode, name: str, value: Any, unit: str) -> str:
     outer = _indent_of(text, node.start)
     last = max((member.node.end for member in node.members.values()), default=None)
     line = f"{json.dumps(name, ensure_ascii=False)}: "
@@ -222,7 +222,7 @@ def _indent_of(text: str, at: int) -> str:
 
 def _checked(text: str, expected: Any) -> str:
     if read(text).value != expected:
-        raise NotJson("this file is written in a way that we cannot change safely")
+        raise InvalidConfiguration("this file is written in a way that we cannot change safely")
     return text
 
 

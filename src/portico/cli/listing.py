@@ -6,10 +6,10 @@ import argparse
 from collections.abc import AsyncIterator, Callable
 from typing import Any, NamedTuple
 
-from portico.cli.forms import list_form, parse
+from portico.cli.connect import run_with_client
+from portico.cli.forms import parse
 from portico.cli.names import remember
 from portico.cli.printer import Printer
-from portico.cli.running import run_errand
 from portico.client.client import Client
 from portico.schema.reader import Reader
 from portico.wire.errors import MethodNotFound
@@ -22,7 +22,7 @@ MOST_ROWS = 10_000
 LONGEST_CHOICE = 100
 
 
-class Kind(NamedTuple):
+class ListKind(NamedTuple):
     capability: str
     each: Callable[[Client], AsyncIterator[Any]]
     headings: tuple[str, ...]
@@ -32,8 +32,8 @@ class Kind(NamedTuple):
 
 
 def run(words: list[str]) -> int:
-    arguments = parse(list_form, words)
-    return run_errand(arguments, lambda client, printer: _list(client, printer, arguments))
+    arguments = parse("list", words)
+    return run_with_client(arguments, lambda client, printer: _list(client, printer, arguments))
 
 
 async def _list(client: Client, printer: Printer, arguments: argparse.Namespace) -> int:
@@ -56,7 +56,7 @@ async def _list(client: Client, printer: Printer, arguments: argparse.Namespace)
     return 0
 
 
-async def _each(client: Client, kind: Kind) -> AsyncIterator[Any]:
+async def _each(client: Client, kind: ListKind) -> AsyncIterator[Any]:
     """A server that does not say that it has such a thing may not answer either; then it has none."""
     try:
         async for one in kind.each(client):
@@ -66,7 +66,7 @@ async def _each(client: Client, kind: Kind) -> AsyncIterator[Any]:
             raise
 
 
-def _show(printer: Printer, name: str, kind: Kind, found: list[Any]) -> None:
+def _show(printer: Printer, name: str, kind: ListKind, found: list[Any]) -> None:
     if not found:
         printer.aside(f"no {name}")
         return
@@ -84,7 +84,7 @@ def _tool_row(tool: Tool) -> tuple[str, ...]:
     required = reader.required(tool.input_schema)
     words = [
         name if name in required else f"[{name}]"
-        for name in sorted(reader.known(tool.input_schema), key=required.__contains__, reverse=True)
+        for name in sorted(reader.names(tool.input_schema), key=required.__contains__, reverse=True)
     ]
     return tool.name, " ".join(words), _first(tool.description or tool.title)
 
@@ -118,7 +118,7 @@ def _first(text: str | None) -> str:
 
 def known_tool(tool: Tool) -> tuple[str, dict[str, list[str]]]:
     reader = Reader(tool.input_schema)
-    return tool.name, {name: _values(reader, tool.input_schema, name) for name in reader.known(tool.input_schema)}
+    return tool.name, {name: _values(reader, tool.input_schema, name) for name in reader.names(tool.input_schema)}
 
 
 def _values(reader: Reader, schema: dict[str, Any], name: str) -> list[str]:
@@ -133,20 +133,22 @@ def known_prompt(prompt: Prompt) -> tuple[str, dict[str, list[str]]]:
 
 
 KINDS = {
-    "tools": Kind("tools", Client.iter_tools, ("NAME", "ARGUMENTS", "DESCRIPTION"), _tool_row, known_tool),
-    "resources": Kind(
+    "tools": ListKind("tools", Client.iter_tools, ("NAME", "ARGUMENTS", "DESCRIPTION"), _tool_row, known_tool),
+    "resources": ListKind(
         "resources",
         Client.iter_resources,
         ("URI", "NAME", "TYPE", "BYTES", "DESCRIPTION"),
         _resource_row,
         lambda one: (one.uri, {}),
     ),
-    "templates": Kind(
+    "templates": ListKind(
         "resources",
         Client.iter_resource_templates,
         ("URI", "NAME", "TYPE", "DESCRIPTION"),
         _template_row,
         lambda one: (one.uri_template, {}),
     ),
-    "prompts": Kind("prompts", Client.iter_prompts, ("NAME", "ARGUMENTS", "DESCRIPTION"), _prompt_row, known_prompt),
+    "prompts": ListKind(
+        "prompts", Client.iter_prompts, ("NAME", "ARGUMENTS", "DESCRIPTION"), _prompt_row, known_prompt
+    ),
 }

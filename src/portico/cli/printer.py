@@ -3,24 +3,42 @@
 from __future__ import annotations
 
 import io
+import mimetypes
+import os
+import re
 import shutil
 import sys
 import time
+from base64 import b64decode
+from binascii import Error as NotBase64
 from collections.abc import Sequence
 from typing import Any, TextIO
 
 import msgspec
+from msgspec import UNSET
 
-from portico.cli.printable import one_line, printable, printable_json
-from portico.cli.tables import plain_table, rich_table
-from portico.cli.writing import writing
+from portico.cli.printable import one_line, plain_table, printable, printable_json, width, writing
+from portico.wire.content import (
+    AudioContent,
+    BlobContents,
+    Contents,
+    EmbeddedResource,
+    ImageContent,
+    ResourceLink,
+    TextContent,
+    TextContents,
+)
+from portico.wire.errors import UsageError
 
 # A server may report progress as often as it likes; people are told so many times a second.
-SHOWN_EVERY = 0.05
+STATUS_INTERVAL_SECONDS = 0.05
 # From the start of the line to its end.
 CLEAR = "\r\x1b[K"
 # Of a table, which is for reading: JSON has everything.
 LONGEST_CELL, LONGEST_TEXT = 100, 500
+# Of files that are saved.
+LONGEST_NAME = 80
+MOST_NAMESAKES = 10_000
 
 
 class Printer:
@@ -43,10 +61,10 @@ class Printer:
         said = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
         self._write(printable_json(said) + "\n")
 
-    def text(self, text: str, *, to_the_letter: bool = False) -> None:
+    def text(self, text: str, *, exactly: bool = False) -> None:
         """A text of the server's. A terminal gets what can be seen; a file or a pipe gets it as it is."""
         self._write(printable(text) if self.is_terminal else text)
-        if not text.endswith("\n") and (self.is_terminal or not to_the_letter):
+        if not text.endswith("\n") and (self.is_terminal or not exactly):
             self._write("\n")
 
     def line(self, line: str) -> None:
@@ -84,7 +102,7 @@ class Printer:
         now = time.monotonic()
         if not self.err.isatty() or now < self._next_status:
             return
-        self._next_status = now + SHOWN_EVERY
+        self._next_status = now + STATUS_INTERVAL_SECONDS
         room = max(shutil.get_terminal_size().columns - 2, 1)
         self.err.write(CLEAR + one_line(words, room))
         self.err.flush()
@@ -95,3 +113,118 @@ class Printer:
             self.err.write(CLEAR)
             self.err.flush()
             self._has_status = False
+
+
+def rich_table(headings: Sequence[str], rows: Sequence[Sequence[str]], out: TextIO) -> str | None:
+    """A table by rich, as that stream can show it; None without rich. Cells are Text: nothing in them is markup."""
+    try:
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+    except ImportError:
+        return None
+    console = Console(file=out, highlight=False, markup=False, emoji=False)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    # What people copy stays in one piece, while that leaves room for the rest.
+    whole = max((width(row[0]) for row in rows), default=0) <= console.width * 0.6
+    for at, heading in enumerate(headings):
+        style = "cyan" if at == 0 else "" if at == len(headings) - 1 else "dim"
+        table.add_column(heading, style=style, overflow="fold", no_wrap=whole and at == 0, min_width=4)
+    for row in rows:
+        table.add_row(*map(Text, row))
+    with console.capture() as drawn:
+        console.print(table)
+    return drawn.get()
+
+
+# Content of a server
+
+
+class BlockPrinter:
+    """Prints blocks, and keeps what is binary in files of a folder when there is one."""
+
+    def __init__(self, printer: Printer, folder: str | None, name: str) -> None:
+        self.printer = printer
+        self.folder = folder
+        self.name = name
+
+    def block(self, block: Any) -> None:
+        if isinstance(block, TextContent):
+            self.printer.text(block.text)
+        elif isinstance(block, ImageContent | AudioContent):
+            kind = "an image" if isinstance(block, ImageContent) else "sound"
+            self.printer.line(self.binary(kind, block.data, block.mime_type, self.name))
+        elif isinstance(block, EmbeddedResource):
+            self.contents(_received(block.resource))
+        elif isinstance(block, ResourceLink):
+            kind = f", {block.mime_type}" if block.mime_type else ""
+            self.printer.line(f"({block.title or block.name}: {block.uri}{kind})")
+        else:
+            self.printer.pretty(block)
+
+    def contents(self, one: Contents, *, exactly: bool = False) -> None:
+        """What a resource holds."""
+        if one.text is not UNSET:
+            self.printer.text(one.text, exactly=exactly)
+        elif one.blob is not UNSET:
+            name = one.uri.partition("?")[0].rstrip("/").rpartition("/")[2]
+            self.printer.line(self.binary("data", one.blob, one.mime_type, name, one.uri))
+
+    def save(self, blocks: list[Any]) -> None:
+        """Only the files: what was printed as JSON has the rest."""
+        if self.folder is None:
+            return
+        for block in blocks:
+            if isinstance(block, ImageContent | AudioContent):
+                self.printer.aside(self.binary("", block.data, block.mime_type, self.name))
+            contents = _received(block.resource) if isinstance(block, EmbeddedResource) else block
+            if isinstance(contents, Contents) and contents.blob is not UNSET:
+                name = contents.uri.rstrip("/").rpartition("/")[2]
+                self.printer.aside(self.binary("", contents.blob, contents.mime_type, name))
+
+    def binary(self, kind: str, data: str, mime_type: str | None, name: str, uri: str = "") -> str:
+        """A sentence about it, and the file if it is kept."""
+        words = ", ".join(word for word in (kind, mime_type, uri) if word)
+        try:
+            found = b64decode(data, validate=True)
+        except (NotBase64, ValueError):
+            return f"({words}: not valid base64)"
+        if self.folder is None:
+            return f"({words}, {_size(len(found))}; --save DIR keeps it in a file)"
+        return f"({words + ', ' if words else ''}{_size(len(found))}: {self._keep(found, mime_type, name)})"
+
+    def _keep(self, data: bytes, mime_type: str | None, name: str) -> str:
+        """A new file, under a name that is ours: the server's could lead anywhere."""
+        assert self.folder is not None
+        stem, extension = _file_name(name, mime_type)
+        try:
+            os.makedirs(self.folder, exist_ok=True)
+            for number in range(1, MOST_NAMESAKES):
+                path = os.path.join(self.folder, f"{stem}{'' if number == 1 else f'-{number}'}{extension}")
+                try:
+                    with open(path, "xb") as file:
+                        file.write(data)
+                    return path
+                except FileExistsError:
+                    continue
+        except OSError as failure:
+            raise UsageError(f"cannot write to {self.folder}: {failure.strerror or failure}") from None
+        raise UsageError(f"{self.folder} has {MOST_NAMESAKES} files called {stem} already")
+
+
+def _received(resource: Any) -> Contents:
+    if isinstance(resource, TextContents | BlobContents):
+        resource = msgspec.to_builtins(resource)
+    return resource if isinstance(resource, Contents) else msgspec.convert(resource, Contents)
+
+
+def _file_name(name: str, mime_type: str | None) -> tuple[str, str]:
+    stem, mark, suffix = name.rpartition(".")
+    guessed = mimetypes.guess_extension((mime_type or "").partition(";")[0].strip())
+    extension = f".{suffix}" if mark and re.fullmatch(r"[A-Za-z0-9]{1,8}", suffix) else guessed or ".bin"
+    kept = re.sub(r"[^A-Za-z0-9_-]+", "-", stem if mark and extension == f".{suffix}" else name).strip("-")
+    return kept[:LONGEST_NAME] or "data", extension
+
+
+def _size(count: int) -> str:
+    return f"{count} bytes" if count < 10_000 else f"{count / 1000:,.0f} kB"

@@ -12,12 +12,13 @@ import sys
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from portico.cli.arguments import Form
+from portico.cli.arguments import ArgumentForm
 from portico.cli.printable import one_line
 from portico.cli.printer import Printer
 from portico.client.client import Client
 from portico.schema import Schema
-from portico.schema.reader import Reader, listed
+from portico.schema.problems import Inspector
+from portico.schema.reader import MOST_OPTIONS, list_of
 from portico.wire.inputs import ElicitParams, ElicitResult
 
 MOST_FIELDS = 100
@@ -33,7 +34,7 @@ def can_ask() -> bool:
     return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))
 
 
-class Left(Exception):
+class InputClosed(Exception):
     """The person has closed the input."""
 
 
@@ -42,7 +43,7 @@ class Choice(NamedTuple):
     title: str
 
 
-class Questions:
+class TerminalQuestions:
     """Asks on standard error, because standard output may be going elsewhere."""
 
     def __init__(self, printer: Printer) -> None:
@@ -60,7 +61,7 @@ class Questions:
                 if question.mode == "url":
                     return await self._page(question.url or "")
                 return await self._form(question.requested_schema)
-            except Left:
+            except InputClosed:
                 self._printer.aside("")
                 return ElicitResult("cancel")
 
@@ -88,8 +89,8 @@ class Questions:
     # A form
 
     async def _form(self, schema: Any) -> ElicitResult:
-        form = Form(schema)
-        names = form.reader.known(form.root)[:MOST_FIELDS]
+        form = ArgumentForm(schema)
+        names = form.reader.names(form.root)[:MOST_FIELDS]
         if not names:
             return ElicitResult("accept", {}) if await self._yes("Agreed?", default=False) else ElicitResult("decline")
         self._printer.aside(f"({LEAVE})")
@@ -103,7 +104,7 @@ class Questions:
             return ElicitResult("accept", content)
         return ElicitResult("decline")
 
-    async def _field(self, form: Form, name: str, is_required: bool) -> Any:
+    async def _field(self, form: ArgumentForm, name: str, is_required: bool) -> Any:
         schema = form.reader.member(form.root, name)
         default = schema.get("default", NOTHING)
         choices = choices_of(form.reader, schema)
@@ -139,7 +140,7 @@ class Questions:
         self._printer.aside(prompt, end="")
         line = await read_line()
         if not line:
-            raise Left
+            raise InputClosed
         return line.rstrip("\r\n")
 
 
@@ -163,7 +164,7 @@ async def read_line() -> str:
         loop.remove_reader(stdin)
 
 
-def choices_of(reader: Reader, schema: Schema) -> list[Choice]:
+def choices_of(reader: Inspector, schema: Schema) -> list[Choice]:
     """What can be chosen: `enum`, perhaps with `enumNames`, or `oneOf`/`anyOf` with titles; of an array, its items'."""
     items = schema.get("items")
     if reader.takes(schema, "array") and isinstance(items, dict):
@@ -171,7 +172,7 @@ def choices_of(reader: Reader, schema: Schema) -> list[Choice]:
     titled = [
         Choice(one["const"], str(one.get("title", one["const"])))
         for keyword in ("oneOf", "anyOf")
-        for one in listed(schema.get(keyword))
+        for one in list_of(schema, keyword)[:MOST_OPTIONS]
         if isinstance(one, dict) and "const" in one
     ]
     values, names = reader.choices(schema), schema.get("enumNames")
@@ -180,7 +181,7 @@ def choices_of(reader: Reader, schema: Schema) -> list[Choice]:
     return [Choice(value, str(name)) for value, name in zip(values, names, strict=True)]
 
 
-def _read(form: Form, schema: Schema, choices: list[Choice], text: str) -> Any:
+def _read(form: ArgumentForm, schema: Schema, choices: list[Choice], text: str) -> Any:
     """What was typed. A choice may be made by its number, its value or its title, and several with commas between."""
     if form.reader.takes(schema, "array"):
         return [_chosen(choices, word.strip()) for word in text.split(",") if word.strip()]
@@ -202,7 +203,7 @@ def _chosen(choices: list[Choice], word: str) -> Any:
     return word
 
 
-def _hint(reader: Reader, schema: Schema, choices: list[Choice], default: Any, is_required: bool) -> str:
+def _hint(reader: Inspector, schema: Schema, choices: list[Choice], default: Any, is_required: bool) -> str:
     """What is expected, and what an empty line would mean."""
     if not choices and reader.takes(schema, "boolean") and not reader.takes(schema, "string"):
         return f" [{'Y/n' if default is True else 'y/N' if default is False else 'y/n'}]"

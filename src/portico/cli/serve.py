@@ -1,21 +1,25 @@
-"""`portico serve`"""
+"""`portico serve` and `portico work`"""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
+import sys
 from typing import Any
 
 from portico._lazy import load_module
 from portico.cli.data import store_url
-from portico.cli.forms import serve_form
+from portico.cli.forms import parser_for
 from portico.cli.logs import set_log_level
-from portico.cli.target import load
+from portico.server.server import Server
 from portico.store.folder import data_directory
+from portico.transport import modules
+from portico.transport.loops import new_loop, on_signals
 from portico.wire.errors import UsageError
 
 
 def run(words: list[str]) -> None:
-    arguments = serve_form().parse_args(words)
+    arguments = parser_for("serve").parse_args(words)
     set_log_level("warning")
     if arguments.target is None:
         server, serving = _built_in(arguments)
@@ -23,27 +27,62 @@ def run(words: list[str]) -> None:
         raise UsageError("--profile is for the services that come with Portico, not for a server of your own")
     else:
         server, serving = load(arguments.target), None
-    if server.tasks is not None:
-        server.store = store_url(arguments.store, arguments.data, server.info.name)
-        server.tasks.concurrency = arguments.concurrency
+    _set_up_tasks(server, arguments)
     server.run(arguments.transport, **_options(arguments, serving))
 
 
+def run_work(words: list[str]) -> None:
+    arguments = parser_for("work").parse_args(words)
+    set_log_level("info")
+    server = load(arguments.target)
+    if server.tasks is None:
+        raise UsageError(f"{arguments.target} has no tool that may become a task, so there is nothing to work on")
+    _set_up_tasks(server, arguments)
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(_work(server))
+
+
+async def _work(server: Server) -> None:
+    """Runs tasks until a signal comes. Tasks that are running then go back into the queue."""
+    stop = asyncio.Event()
+    with on_signals(stop.set):
+        async with server.lifespan():
+            print(f"Working on the tasks of {server.info.name}", file=sys.stderr, flush=True)
+            await stop.wait()
+
+
+def load(target: str) -> Server:
+    """The Server that a target names. Without an object it is `server`, or the only Server in the module."""
+    # A client would take such a target for a command; here it can only be a path.
+    if not modules.is_named(target) and ("/" in target or "\\" in target):
+        raise UsageError(f"there is no file {target}")
+    server = modules.load(target)
+    if not isinstance(server, Server):
+        raise UsageError(f"{target} is not a Server")
+    return server
+
+
+def _set_up_tasks(server: Server, arguments: argparse.Namespace) -> None:
+    if server.tasks is not None:
+        server.store = store_url(arguments.store, arguments.data, server.info.name)
+        server.tasks.concurrency = arguments.concurrency
+
+
 def _built_in(arguments: argparse.Namespace) -> tuple[Any, Any]:
-    """A server of our own services, and what its settings say about serving it. Imported here, because most serve one
-    that they have written themselves."""
+    """A server of the built-in services, and what its settings say about serving it. Loaded when needed, because most
+    people serve a server of their own."""
     assembly = load_module("portico.services.assembly")
     settings = assembly.read_settings(arguments.profile, arguments.config)
     names = None if arguments.services is None else [name for name in arguments.services.split(",") if name]
     data = data_directory(arguments.data)
     data.mkdir(mode=0o700, parents=True, exist_ok=True)
     store = store_url(arguments.store, arguments.data, assembly.NAME)
-    place = assembly.Place(data=data, store=store, read_only=arguments.read_only)
+    place = assembly.ServicePlace(data=data, store=store, read_only=arguments.read_only)
     return assembly.assemble(names, settings, place), settings.serve
 
 
 def _options(arguments: argparse.Namespace, serving: Any) -> dict[str, Any]:
-    """How to serve: what was typed goes before what the settings say."""
+    """The options of `Server.run`: what was typed, or else what the settings say."""
     longest = arguments.max_message
     if longest is None and serving is not None:
         longest = serving.max_message
@@ -55,14 +94,6 @@ def _options(arguments: argparse.Namespace, serving: Any) -> dict[str, Any]:
 
 
 def _http(arguments: argparse.Namespace) -> dict[str, Any]:
-    return {
-        "host": arguments.host,
-        "port": arguments.port,
-        "path": arguments.path,
-        "allow_hosts": arguments.allow_host,
-        "allow_origins": arguments.allow_origin,
-        "insecure": arguments.insecure,
-        "sse": arguments.sse,
-        "certificate": arguments.certificate,
-        "key": arguments.key,
-    }
+    names = ("host", "port", "path", "insecure", "sse", "certificate", "key")
+    given = {name: getattr(arguments, name) for name in names}
+    return {**given, "allow_hosts": arguments.allow_host, "allow_origins": arguments.allow_origin}

@@ -1,37 +1,32 @@
-"""`portico tasks`: work items for people at a shell."""
+"""`portico tasks`: work items at the shell. Each action is a call of one of the service's tools."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 import getpass
-import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import datetime
+from typing import Any, NamedTuple
 
-from portico.cli.data import store_url
-from portico.cli.forms import is_text
+from portico.cli.data import NAME, store_url
+from portico.cli.forms import check_text, parser_for
+from portico.cli.printable import one_line
 from portico.cli.printer import Printer
-from portico.cli.tasks_forms import tasks_form
-from portico.cli.tasks_tree import draw
-from portico.services.tasks import results
-from portico.services.tasks.changing import PRIORITY, Changes, Draft
-from portico.services.tasks.errors import Trouble
-from portico.services.tasks.items import WorkItems
-from portico.services.tasks.listing import Wanted
-from portico.services.tasks.records import Item
-from portico.store.database import Database
+from portico.cli.service_shell import WHO, ServiceShell, opened, required, text_of
+from portico.services.tasks import Tasks
 from portico.wire.errors import ToolError, UsageError
 
-# The same file that `portico serve` keeps its services' things in.
-NAME = "portico"
-WHO = "shell"
 HEADINGS = ("ID", "P", "STATUS", "WORKER", "CREATED", "DESCRIPTION")
-# The end of an id, which is enough to name it by.
+# How much of the end of an id is shown, which is enough to name the task by.
 SHOWN = 6
-LONGEST_INPUT = 1_000_000
-NOTHING = 1
-ERRANDS_FOR = {
+NOTHING_TO_DO = 1
+PAGE = 1000
+LONGEST_NODE = 300
+MARKS = {"pending": "○", "in_progress": "◐", "completed": "●", "failed": "✗"}
+STYLES = {"pending": "", "in_progress": "yellow", "completed": "green", "failed": "red"}
+# The service names its tools where it says what to do; at the shell they are actions.
+ACTIONS_FOR_TOOLS = {
     "update_task with status pending": "portico tasks reopen",
     "update_task": "portico tasks edit",
     "remove_blocker": "portico tasks unblock",
@@ -41,271 +36,287 @@ ERRANDS_FOR = {
     "children=": "--children ",
 }
 
-Errand = Callable[[WorkItems, argparse.Namespace, Printer], Awaitable[int | None]]
+Item = dict[str, Any]
+
+
+class TaskChange(NamedTuple):
+    """An action that changes one task: the tool, its fixed arguments, the options that are passed on, the argument that
+    the words behind the ID are, and what is printed."""
+
+    tool: str
+    fixed: dict[str, str]
+    options: tuple[str, ...]
+    words: str
+    sentence: str
+
+
+CHANGES = {
+    "start": TaskChange(
+        "update_task", {"status": "in_progress"}, ("worker", "lease"), "", "{id} is in progress, with {worker}"
+    ),
+    "done": TaskChange("complete_task", {}, ("worker",), "result", "{id} is completed"),
+    "fail": TaskChange("update_task", {"status": "failed"}, ("worker",), "result", "{id} has failed"),
+    "reopen": TaskChange("update_task", {"status": "pending"}, (), "", "{id} is pending"),
+    "edit": TaskChange("update_task", {}, ("priority", "context"), "description", "{id} is at version {version}"),
+}
 
 
 def run(words: list[str]) -> int:
-    arguments = tasks_form().parse_intermixed_args(words)
-    for word in (*arguments.words, arguments.context or "", arguments.worker or ""):
-        if not is_text(word):
-            raise UsageError(f"{word!r} is not text in UTF-8")
-    return asyncio.run(_run(arguments))
+    parser = parser_for("tasks")
+    arguments = parser.parse_intermixed_args(words)
+    check_text(parser, [*arguments.words, arguments.context or "", arguments.worker or ""])
+    if arguments.action in ("next", "start"):
+        arguments.worker = arguments.worker or _user()
+    try:
+        return asyncio.run(_run(arguments))
+    except ToolError as refusal:
+        text = str(refusal)
+        for tool, action in ACTIONS_FOR_TOOLS.items():
+            text = text.replace(tool, action)
+        raise ToolError(text) from None
 
 
-async def _run(arguments: argparse.Namespace) -> int:
-    printer = Printer(arguments.output)
-    async with Database(store_url(arguments.store, arguments.data, NAME)) as database:
-        items = WorkItems(database)
-        await items.open()
-        # So that what is shown is what there is.
-        await items.take_back()
-        try:
-            status = await _ERRANDS[arguments.errand](items, arguments, printer)
-        except Trouble as trouble:
-            raise ToolError(_at_the_shell(str(trouble))) from None
-    printer.flush()
-    return status or 0
-
-
-# Making and changing
-
-
-async def _add(items: WorkItems, arguments: argparse.Namespace, printer: Printer) -> None:
-    draft = Draft(
-        description=_text(arguments.words),
-        parent_id=None if arguments.parent is None else await items.id(arguments.parent),
-        priority=arguments.priority or PRIORITY,
-        context=arguments.context or "",
-        blocked_by=[await items.id(one) for one in arguments.blocked_by],
-    )
-    made = await items.create(draft, who=WHO)
-    await _changed(items, made, printer, made.id)
-
-
-async def _edit(items: WorkItems, arguments: argparse.Namespace, printer: Printer) -> None:
-    id, *words = await _named(items, arguments)
-    parent = arguments.parent
-    changes = Changes(
-        description=_text(words) if words else None,
-        priority=arguments.priority,
-        context=arguments.context,
-        parent_id=await items.id(parent) if parent else parent,
-    )
-    after = await items.update(id, changes, who=WHO)
-    await _changed(items, after, printer, f"{after.id} is at version {after.version}")
-
-
-async def _start(items: WorkItems, arguments: argparse.Namespace, printer: Printer) -> None:
-    (id,) = await _named(items, arguments, alone=True)
-    changes = Changes(status="in_progress")
-    after = await items.update(id, changes, worker=_worker(arguments), lease=arguments.lease, who=WHO)
-    await _changed(items, after, printer, f"{after.id} is in progress, with {after.worker}")
-
-
-async def _done(items: WorkItems, arguments: argparse.Namespace, printer: Printer) -> None:
-    id, *words = await _named(items, arguments)
-    after = await items.complete(id, _text(words) if words else None, worker=arguments.worker, who=WHO)
-    await _changed(items, after, printer, f"{after.id} is completed")
-
-
-async def _fail(items: WorkItems, arguments: argparse.Namespace, printer: Printer) -> None:
-    id, *words = await _named(items, arguments)
-    changes = Changes(status="failed", result=_text(words) if words else None)
-    after = await items.update(id, changes, worker=arguments.worker, who=WHO)
-    await _changed(items, after, printer, f"{after.id} has failed")
-
-
-async def _reopen(items: WorkItems, arguments: argparse.Namespace, printer: Printer) -> None:
-    (id,) = await _named(items, arguments, alone=True)
-    after = await items.update(id, Changes(status="pending"), who=WHO)
-    await _changed(items, after, printer, f"{after.id} is pending")
-
-
-async def _block(items: WorkItems, arguments: argparse.Namespace, printer: Printer) -> None:
-    id, *others = await _named(items, arguments)
-    for one in others or _missing("the ID of what it waits for"):
-        blocker = await items.id(one)
-        after, changed = await items.block(id, blocker, who=WHO)
-        await _changed(items, after, printer, f"{id} waits for {blocker}" + ("" if changed else ", as before"))
-
-
-async def _unblock(items: WorkItems, arguments: argparse.Namespace, printer: Printer) -> None:
-    id, *others = await _named(items, arguments)
-    for one in others or _missing("the ID of what it waits for"):
-        blocker = await items.id(one)
-        after, changed = await items.unblock(id, blocker, who=WHO)
-        said = f"{id} does not wait for {blocker}" + (" any more" if changed else "; it did not before")
-        await _changed(items, after, printer, said)
-
-
-async def _rm(items: WorkItems, arguments: argparse.Namespace, printer: Printer) -> None:
-    for word in arguments.words or _missing("an ID"):
-        id = await items.id(word)
-        gone = await items.delete(id, children=arguments.children or "refuse", dry_run=arguments.dry_run, who=WHO)
-        said = results.deleted(gone)
-        if printer.form == "json":
-            printer.json(said)
-            continue
-        for one in said.deleted:
-            printer.line(f"{one} {'would be' if said.dry_run else 'is'} deleted")
-        for one in said.unblocked:
-            printer.aside(f"{one} {'would wait' if said.dry_run else 'waits'} for nothing any more")
-
-
-# Working
-
-
-async def _next(items: WorkItems, arguments: argparse.Namespace, printer: Printer) -> int:
-    taken = await items.next(_worker(arguments), lease=arguments.lease, who=WHO)
-    if taken is None:
-        printer.aside(results.nothing(await items.counts()).note or "")
-        return NOTHING
-    await _shown(items, taken, printer)
-    return 0
-
-
-# Looking
-
-
-async def _list(items: WorkItems, arguments: argparse.Namespace, printer: Printer) -> None:
-    wanted = Wanted(
-        status=arguments.status,
-        parent_id=None if arguments.parent is None else await items.id(arguments.parent),
-        query=" ".join(arguments.words),
-        blocked=True if arguments.blocked else None,
-        ready=arguments.ready,
-        open=not arguments.all and arguments.status is None,
-    )
-    if arguments.ready and wanted == Wanted(query="", ready=True, open=True):
-        found, more = await items.ready(arguments.limit), False
-    else:
-        page = await items.page(wanted, limit=arguments.limit)
-        found, more = page.items, page.cursor is not None
-    if printer.form == "json":
-        for one in found:
-            printer.json(results.line(one))
-    elif found:
-        printer.table(HEADINGS, [_row(one) for one in found])
-        if more:
-            printer.aside(f"There are more than {arguments.limit}; --limit shows more of them.")
-    else:
-        printer.aside("There is nothing to do." if wanted.open else "There is no such task.")
-
-
-async def _show(items: WorkItems, arguments: argparse.Namespace, printer: Printer) -> None:
-    for word in arguments.words or _missing("an ID"):
-        await _shown(items, await items.get(await items.id(word)), printer)
-
-
-async def _tree(items: WorkItems, arguments: argparse.Namespace, printer: Printer) -> None:
-    root = await items.id(arguments.words[0]) if arguments.words else None
-    found = await items.tree(root, open_only=root is None and not arguments.all)
-    plan = results.plan(found)
-    if printer.form == "json":
-        for one in plan.tasks:
-            printer.json(one)
-    else:
-        draw(plan, printer, SHOWN)
-        if plan.cut:
-            printer.aside(f"There are more than these {plan.count}.")
-
-
-async def _history(items: WorkItems, arguments: argparse.Namespace, printer: Printer) -> None:
-    word = (arguments.words or _missing("an ID"))[0]
-    # Also of what is gone, and can then only be named whole.
-    id = word if word.startswith("task_") else await items.id(word)
-    past = results.history(id, await items.history(id, arguments.limit), arguments.limit)
-    if printer.form == "json":
-        for change in past.changes:
-            printer.json(change)
-        return
-    rows = [
-        (str(one.version), one.at[:16].replace("T", " "), one.who or "", one.change, _fields(one))
-        for one in past.changes
-    ]
-    printer.table(("V", "WHEN", "WHO", "CHANGE", "WHAT"), rows)
-
-
-# Words
-
-
-def _at_the_shell(text: str) -> str:
-    """What is said to models names tools; here there are errands."""
-    for tool, errand in ERRANDS_FOR.items():
-        text = text.replace(tool, errand)
-    return text
-
-
-async def _named(items: WorkItems, arguments: argparse.Namespace, *, alone: bool = False) -> list[str]:
-    """The words, of which the first is an ID."""
-    first, *rest = arguments.words or _missing("an ID")
-    if alone and rest:
-        raise UsageError(f"one ID is expected, and {rest[0]!r} is more")
-    return [await items.id(first), *rest]
-
-
-def _missing(what: str) -> list[str]:
-    raise UsageError(f"{what} is expected")
-
-
-def _text(words: list[str]) -> str:
-    if words == ["-"]:
-        return sys.stdin.read(LONGEST_INPUT)
-    if not words:
-        raise UsageError("a text is expected")
-    return " ".join(words)
-
-
-def _worker(arguments: argparse.Namespace) -> str:
-    if arguments.worker:
-        return str(arguments.worker)
+def _user() -> str:
     try:
         return getpass.getuser()
-    except (OSError, KeyError):  # a container may have no name for whoever runs in it
+    except (OSError, KeyError):  # in a container the user may have no name
         return WHO
 
 
-async def _changed(items: WorkItems, item: Item, printer: Printer, words: str) -> None:
-    if printer.form == "json":
-        await _shown(items, item, printer)
-    else:
-        printer.line(words)
+async def _run(arguments: argparse.Namespace) -> int:
+    service = Tasks(store_url(arguments.store, arguments.data, NAME))
+    async with opened(service, arguments) as shell:
+        # Leases that have ended are taken back first, so that the lists are up to date.
+        await (await service.items()).take_back()
+        return await TaskShell(shell, service).act() or 0
 
 
-async def _shown(items: WorkItems, item: Item, printer: Printer) -> None:
-    task = results.task(item, (await items.blockers([item.id]))[item.id])
-    printer.json(task) if printer.form == "json" else printer.pretty(task)
+class TaskShell:
+    """One action. Ids may be abbreviated, which only the shell allows."""
+
+    def __init__(self, shell: ServiceShell, service: Tasks) -> None:
+        self.given, self.printer = shell.arguments, shell.printer
+        self.call, self.show = shell.call, shell.show
+        self._service = service
+
+    async def act(self) -> int | None:
+        change = CHANGES.get(self.given.action)
+        return await (ACTIONS[self.given.action](self) if change is None else self.change(change))
+
+    async def id(self, text: str) -> str:
+        """The id that begins or ends with this text."""
+        return await (await self._service.items()).id(text)
+
+    async def ids(self, texts: list[str]) -> list[str]:
+        return [await self.id(text) for text in texts]
+
+    async def parent(self) -> str | None:
+        """The id of --parent; "" stands for no parent."""
+        return await self.id(self.given.parent) if self.given.parent else self.given.parent
+
+    # Making and changing
+
+    async def add(self) -> None:
+        task = await self.call(
+            "create_task",
+            description=text_of(self.given.words),
+            parent_id=await self.parent() or None,
+            priority=self.given.priority,
+            context=self.given.context,
+            blocked_by=await self.ids(self.given.blocked_by) or None,
+        )
+        self.show(task, task["id"])
+
+    async def change(self, change: TaskChange) -> None:
+        first, *words = required(self.given.words, "an ID")
+        if words and not change.words:
+            raise UsageError(f"only one ID is accepted, and {words[0]!r} is more")
+        given = {**change.fixed, **{name: getattr(self.given, name) for name in change.options}}
+        if words:
+            given[change.words] = text_of(words)
+        if self.given.action == "edit":
+            given["parent_id"] = await self.parent()
+        task = await self.call(change.tool, id=await self.id(first), **given)
+        self.show(task, change.sentence.format_map(task))
+
+    async def block(self) -> None:
+        """Both `block` and `unblock`."""
+        is_block = self.given.action == "block"
+        id, *blockers = await self.ids(required(self.given.words, "an ID"))
+        for blocker in required(blockers, "the ID of what it waits for"):
+            tool = "add_blocker" if is_block else "remove_blocker"
+            changed = (await self.call(tool, task_id=id, blocked_by_id=blocker))["changed"]
+            sentence = f"{id} waits for {blocker}" if is_block else f"{id} does not wait for {blocker}"
+            self.show(await self.call("get_task", id=id), sentence + ("" if changed else ", as before"))
+
+    async def rm(self) -> None:
+        for id in await self.ids(required(self.given.words, "an ID")):
+            gone = await self.call("delete_task", id=id, children=self.given.children, dry_run=self.given.dry_run)
+            if self.printer.form == "json":
+                self.printer.json(gone)
+                continue
+            for one in gone["deleted"]:
+                self.printer.line(f"{one} {'would be' if gone['dry_run'] else 'is'} deleted")
+            for one in gone["unblocked"]:
+                self.printer.aside(f"{one} {'would no longer be' if gone['dry_run'] else 'is no longer'} blocked")
+
+    # Working and looking
+
+    async def next(self) -> int | None:
+        following = await self.call("next_task", worker=self.given.worker, lease=self.given.lease)
+        if not following["found"]:
+            self.printer.aside(following["note"])
+            return NOTHING_TO_DO
+        self.show(following["task"])
+        return None
+
+    async def show_each(self) -> None:
+        for id in await self.ids(required(self.given.words, "an ID")):
+            self.show(await self.call("get_task", id=id))
+
+    async def list_tasks(self) -> None:
+        given = self.given
+        is_open = not given.all and given.status is None
+        items, more = await self._listed(is_open)
+        if self.printer.form == "json":
+            for one in items:
+                self.printer.json(one)
+        elif items:
+            self.printer.table(HEADINGS, [_row(one) for one in items])
+            if more:
+                self.printer.aside(f"There are more than {given.limit}; --limit shows more of them.")
+        else:
+            self.printer.aside("There is nothing to do." if is_open else "There is no such task.")
+
+    async def _listed(self, is_open: bool) -> tuple[list[Item], bool]:
+        """The tasks, and whether there are more. Open ones are those of two statuses."""
+        given, query = self.given, " ".join(self.given.words) or None
+        parent = await self.parent()
+        wanted = {"parent_id": parent, "query": query, "blocked": True if given.blocked else None}
+        if given.ready:
+            items = [
+                one
+                async for one in self._pages(status="pending", blocked=False, parent_id=parent, query=query)
+                if not one.get("open_children")
+            ]
+            is_alone = parent is None and query is None and not given.blocked
+            items = sorted(items, key=lambda one: (one["priority"], one["id"])) if is_alone else items
+            return items[: given.limit], len(items) > given.limit
+        statuses = ["pending", "in_progress"] if is_open else [given.status]
+        found = [await self.call("list_tasks", status=one, limit=given.limit, **wanted) for one in statuses]
+        # The most urgent first, and of these the newest, as each of the lists is.
+        items = sorted((one for page in found for one in page["tasks"]), key=lambda one: one["id"], reverse=True)
+        items.sort(key=lambda one: one["priority"])
+        return items[: given.limit], len(items) > given.limit or any("nextCursor" in page for page in found)
+
+    async def _pages(self, **wanted: Any) -> AsyncIterator[Item]:
+        cursor, more = None, True
+        while more:
+            page = await self.call("list_tasks", limit=PAGE, cursor=cursor, **wanted)
+            for one in page["tasks"]:
+                yield one
+            cursor = page.get("nextCursor")
+            more = cursor is not None
+
+    async def tree(self) -> None:
+        id = await self.id(self.given.words[0]) if self.given.words else None
+        plan = await self.call("task_tree", id=id, open_only=id is None and not self.given.all)
+        if self.printer.form == "json":
+            for node in plan["tasks"]:
+                self.printer.json(node)
+            return
+        _draw(plan["tasks"], self.printer)
+        if plan.get("cut"):
+            self.printer.aside(f"There are more than these {plan['count']}.")
+
+    async def history(self) -> None:
+        word = required(self.given.words, "an ID")[0]
+        # A deleted task can only be named by its whole id.
+        id = word if word.startswith("task_") else await self.id(word)
+        changes = (await self.call("task_history", id=id, limit=self.given.limit))["changes"]
+        if self.printer.form == "json":
+            for change in changes:
+                self.printer.json(change)
+            return
+        rows = [
+            (str(one["version"]), one["at"][:16].replace("T", " "), one.get("who", ""), one["change"], _fields(one))
+            for one in changes
+        ]
+        self.printer.table(("V", "WHEN", "WHO", "CHANGE", "WHAT"), rows)
+
+
+ACTIONS: dict[str, Callable[[TaskShell], Awaitable[int | None]]] = {
+    "add": TaskShell.add,
+    "list": TaskShell.list_tasks,
+    "show": TaskShell.show_each,
+    "next": TaskShell.next,
+    "block": TaskShell.block,
+    "unblock": TaskShell.block,
+    "tree": TaskShell.tree,
+    "history": TaskShell.history,
+    "rm": TaskShell.rm,
+}
+
+
+# What is printed
 
 
 def _row(item: Item) -> tuple[str, ...]:
-    waits = "blocked" if item.blocked and item.is_open else "waiting" if item.children_open else item.status
-    shown = item.status if item.status != "pending" else waits
-    created = datetime.fromtimestamp(item.created_at / 1000).strftime("%Y-%m-%d %H:%M")
-    return item.id[-SHOWN:], str(item.priority), shown, item.worker or "", created, item.description
+    status = item["status"]
+    if status == "pending":
+        status = "blocked" if item["blocked"] else "waiting" if item.get("open_children") else status
+    created = datetime.fromisoformat(item["created_at"]).astimezone().strftime("%Y-%m-%d %H:%M")
+    return item["id"][-SHOWN:], str(item["priority"]), status, item.get("worker", ""), created, item["description"]
 
 
-def _fields(change: results.Change) -> str:
-    said = [f"{one.name}: {_value(one.before)} → {_value(one.after)}" for one in change.fields]
-    return "; ".join([*said, *filter(None, [change.reason])])
+def _fields(change: Item) -> str:
+    fields = [f"{one['name']}: {_value(one['before'])} → {_value(one['after'])}" for one in change.get("fields", ())]
+    return "; ".join([*fields, *([change["reason"]] if "reason" in change else [])])
 
 
 def _value(value: object) -> str:
     return "–" if value is None or value == "" else str(value)
 
 
-_ERRANDS: dict[str, Errand] = {
-    "add": _add,
-    "list": _list,
-    "show": _show,
-    "next": _next,
-    "start": _start,
-    "done": _done,
-    "fail": _fail,
-    "reopen": _reopen,
-    "edit": _edit,
-    "block": _block,
-    "unblock": _unblock,
-    "tree": _tree,
-    "history": _history,
-    "rm": _rm,
-}
+def _draw(nodes: list[Item], printer: Printer) -> None:
+    """A tree: coloured on a terminal by rich where that is installed, else plain."""
+    rows = [(_branch(nodes, at), node, _words(node)) for at, node in enumerate(nodes)]
+    if printer.form == "table" and printer.is_terminal and _draw_coloured(rows, printer):
+        return
+    for branch, node, words in rows:
+        printer.raw(f"{branch}{MARKS[node['status']]} {node['id'][-SHOWN:]} {words}\n")
+
+
+def _draw_coloured(rows: list[tuple[str, Item, str]], printer: Printer) -> bool:
+    """Whether rich is installed. Descriptions are Text: nothing in them is markup."""
+    try:
+        from rich.console import Console
+        from rich.text import Text
+    except ImportError:
+        return False
+    console = Console(file=printer.out, highlight=False, markup=False, emoji=False, soft_wrap=True)
+    for branch, node, words in rows:
+        status = node["status"]
+        style = "dim" if status == "completed" else "magenta" if node["blocked"] else ""
+        mark, id = (f"{MARKS[status]} ", STYLES[status]), (f"{node['id'][-SHOWN:]} ", "cyan")
+        console.print(Text.assemble((branch, "dim"), mark, id, (words, style)))
+    return True
+
+
+def _branch(nodes: list[Item], at: int) -> str:
+    """The lines that lead to a node: on each level, whether another node follows below the same parent."""
+    depth = nodes[at]["depth"]
+    parts = []
+    for level in range(1, depth + 1):
+        later = next((node for node in nodes[at + 1 :] if node["depth"] <= level), None)
+        goes_on = later is not None and later["depth"] == level
+        parts.append(("├─ " if goes_on else "└─ ") if level == depth else ("│  " if goes_on else "   "))
+    return "".join(parts)
+
+
+def _words(node: Item) -> str:
+    notes = [f"P{node['priority']}" if node["priority"] != 3 else "", node.get("worker", "")]
+    if node["blocked"] and node["status"] in ("pending", "in_progress"):
+        notes.append("blocked")
+    shown = ", ".join(filter(None, notes))
+    return one_line(f"{node['description']} ({shown})" if shown else node["description"], LONGEST_NODE)

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import datetime
 import re
-import uuid
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic
 
 import msgspec
 from msgspec import UNSET, Struct
 
-from portico.schema.cost import DEEPEST, EASY, LARGEST, LONGEST_SCHEMA, MOST_LOOKS, Weight, local, size_of, weight
-from portico.schema.validators import Validator, compiled
+from portico.schema.check import DOES_NOT_FIT, UNCHECKED, Checker, Unbounded, Unfit, checker, with_formats
 from portico.wire.content import TextContent
 from portico.wire.errors import ProtocolError, UsageError
 from portico.wire.tools import WRAPPED, ReceivedToolResult, Tool
@@ -31,13 +26,6 @@ _TEXT = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
 # All of it up to a text that does not end.
 _WHOLE = re.compile(rb'(?:[^"]++|"(?:[^"\\]++|\\.)*+")*+', re.DOTALL)
 _PIECE = 2**20
-
-_FORMATS: dict[str, Callable[[str], Any]] = {
-    "date-time": datetime.datetime.fromisoformat,
-    "date": datetime.date.fromisoformat,
-    "time": datetime.time.fromisoformat,
-    "uuid": uuid.UUID,
-}
 
 
 class CallToolResult(Struct, Generic[T]):
@@ -61,7 +49,8 @@ class Promise(Struct):
     schema: dict[str, Any] | None
     # To call it twice is as good as once, if the server is to be believed.
     repeatable: bool
-    _check: Check | None = None
+    # Why there is none, where the schema cannot be used.
+    _checker: Checker | str | None = None
     # Whether a value may be more than JSON has a word for, such as a date; None until it was looked for.
     _has_formats: bool | None = None
 
@@ -71,41 +60,26 @@ class Promise(Struct):
         return self.schema is not None and bool(self.schema.get(WRAPPED))
 
     def broken_by(self, structured: Any) -> str | None:
-        """What is wrong with a result. ValueError: the schema is none, is too much, or refers to what is not in it."""
-        if self._check is None:
-            self._check = _check_for(self.schema)
-        return self._check.complaint(structured)
-
-
-class Check(Struct, frozen=True):
-    """A schema that was found fit to be used, or why it was not."""
-
-    validator: Validator | None = None
-    weight: Weight = Weight(1, False)
-    unfit: str = ""
-
-    def complaint(self, value: Any) -> str | None:
-        if self.unfit:
-            raise ValueError(self.unfit)
-        if self.validator is None or self._takes_too_long(value) or self.validator.is_valid(value):
+        """What is wrong with a result, or None. Raises Unfit where the schema cannot be used."""
+        if self._checker is None:
+            self._checker = _checker_for(self.schema or {})
+        if isinstance(self._checker, str):
+            raise Unfit(self._checker)
+        try:
+            if self._checker.is_valid(structured):
+                return None
+        except Unbounded:
             return None
-        if self.weight.recursive or self.weight.times > EASY:
-            # To say why, all ways to be valid are gone through, and here they multiply.
-            return "it does not fit"
-        return str(next(iter(self.validator.iter_errors(value))).message)[:300]
-
-    def _takes_too_long(self, value: Any) -> bool:
-        return self.weight.times > EASY // 10 and size_of(value, MOST_LOOKS) * self.weight.times > MOST_LOOKS
+        return str(next(self._checker.complaints(structured), DOES_NOT_FIT))
 
 
-def _check_for(schema: dict[str, Any] | None) -> Check:
+def _checker_for(schema: dict[str, Any]) -> Checker | str:
     try:
-        if schema is None or len(msgspec.json.encode(schema)) > LONGEST_SCHEMA:
-            return Check()
-        weighed = weight(schema)
-        return Check(compiled(schema), weighed)
-    except (ValueError, RecursionError) as failure:
-        return Check(unfit=str(failure)[:300])
+        return checker(schema)
+    except Unbounded:
+        return UNCHECKED
+    except Unfit as failure:
+        return str(failure)
 
 
 def has_more_values(said: bytes, most: int) -> bool:
@@ -159,7 +133,7 @@ def read(
             if promised._has_formats is None:
                 promised._has_formats = b'"format"' in msgspec.json.encode(promised.schema)
             if returns is None and promised._has_formats:
-                value = decoded(value, promised.schema)
+                value = with_formats(value, promised.schema)
             value = _unwrapped(value, promised)
     result.data = value if returns is None else typed(value, returns, given=given, name=name)
     return result
@@ -171,7 +145,7 @@ def _check(structured: Any, given: bool, promised: Promise, name: str) -> None:
         raise ProtocolError(f"{name} has an output schema, and gave no structured content")
     try:
         reason = promised.broken_by(structured)
-    except ValueError as failure:
+    except Unfit as failure:
         raise ProtocolError(f"{name}: its output schema cannot be used: {failure}") from None
     if reason is not None:
         raise ProtocolError(f"{name} gave a result that breaks its own output schema: {reason}")
@@ -199,59 +173,3 @@ def _model(kind: type[Any], value: Any) -> Any:
     if hasattr(kind, "model_validate"):
         return kind.model_validate(value)
     raise TypeError(f"{kind} is not supported")
-
-
-def decoded(value: Any, schema: dict[str, Any]) -> Any:
-    """A JSON value with its dates, times and ids as such, where the schema says that they are."""
-    size = size_of(value, LARGEST)
-    try:
-        return _Decoder(schema, 16 * size + 1000).read(value, schema, 0) if size < LARGEST else value
-    except _Enough:
-        return value
-
-
-class _Enough(Exception):
-    """The schema makes more work of the value than it is worth: it stays as it came."""
-
-
-class _Decoder:
-    def __init__(self, root: dict[str, Any], steps: int) -> None:
-        self._root = root
-        self._steps = steps
-
-    def read(self, value: Any, schema: Any, depth: int) -> Any:
-        self._steps -= 1
-        if self._steps < 0:
-            raise _Enough
-        if not isinstance(schema, dict) or depth > DEEPEST:
-            return value
-        if isinstance(schema.get("$ref"), str):
-            return self.read(value, local(schema["$ref"], self._root), depth + 1)
-        if isinstance(value, str):
-            return self._formatted(value, schema, depth)
-        if isinstance(value, dict):
-            known = schema.get("properties")
-            known = known if isinstance(known, dict) else {}
-            rest = schema.get("additionalProperties")
-            if known or isinstance(rest, dict):
-                return {name: self.read(one, known.get(name, rest), depth + 1) for name, one in value.items()}
-        if isinstance(value, list) and "items" in schema:
-            return [self.read(one, schema["items"], depth + 1) for one in value]
-        return self._by_choice(value, schema, depth)
-
-    def _formatted(self, text: str, schema: dict[str, Any], depth: int) -> Any:
-        read = _FORMATS.get(str(schema.get("format")))
-        if read is not None:
-            with contextlib.suppress(ValueError):
-                return read(text)
-            return text
-        return self._by_choice(text, schema, depth)
-
-    def _by_choice(self, value: Any, schema: dict[str, Any], depth: int) -> Any:
-        """`X | None` and its like: the first alternative that makes something of it."""
-        for key in ("anyOf", "oneOf"):
-            for one in schema.get(key) or () if isinstance(schema.get(key), list) else ():
-                found = self.read(value, one, depth + 1)
-                if found is not value and found != value:
-                    return found
-        return value

@@ -99,6 +99,10 @@ class SyncClient:
             future.cancel()
             raise
 
+    def run(self, work: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
+        """The result of a coroutine that is given the asynchronous Client: `sync.run(lambda client: …)`."""
+        return self._wait(work(self._open))
+
     @property
     def _open(self) -> Client:
         if self._client is None:

@@ -110,12 +110,11 @@ def _excuse(call: Call, failure: BaseException) -> bytes:
     """What the client is told of a failure: all of what was meant for it, and nothing of the rest."""
     if isinstance(failure, ProtocolError):
         return _refuse(call, failure)
-    tool = call.method == "tools/call"
+    if call.method == "tools/call":
+        return conclude(call, failed(call, failure))
     if isinstance(failure, ToolError):
-        text = str(failure).encode(errors="replace").decode()
-        return conclude(call, _failed(call, text, failure)) if tool else _refuse(call, InternalError(text))
-    error = unexpected(failure, call.method)
-    return conclude(call, _failed(call, error.message, failure)) if tool else _refuse(call, error)
+        return _refuse(call, InternalError(_text(failure)))
+    return _refuse(call, unexpected(failure, call.method))
 
 
 def _refuse(call: Call, failure: ProtocolError) -> bytes:
@@ -123,12 +122,17 @@ def _refuse(call: Call, failure: ProtocolError) -> bytes:
     return jsonrpc.error(call.id, failure, call.revision)
 
 
-def _failed(call: Call, text: str, failure: BaseException) -> Any:
-    """A tool that ran and failed is a result, so that the model sees it and can do something else."""
+def failed(call: Call, failure: BaseException) -> CallToolResult:
+    """The result of a tool that failed. It is no error of the protocol, so that the model sees it and can act on it."""
     described = failure.described() if isinstance(failure, ToolError) else None
+    text = _text(failure) if isinstance(failure, ToolError) else unexpected(failure, call.method).message
     meta = call.stamp if described is None else {ERROR: described}
-    said = CallToolResult(content=[TextContent(text=text)], is_error=True, meta=meta)
-    return said if call.failed is None else call.failed(said, failure)
+    return CallToolResult(content=[TextContent(text=text)], is_error=True, meta=meta)
+
+
+def _text(failure: BaseException) -> str:
+    """Its text, as far as it can be encoded: a name of a file may hold lone surrogates."""
+    return str(failure).encode(errors="replace").decode()
 
 
 async def heed(call: Call, handler: Handler) -> None:

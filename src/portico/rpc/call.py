@@ -63,8 +63,6 @@ class Call(Struct, kw_only=True):
     name: str = ""
     # Whose results these are, for a failure that is said on the answerer's behalf.
     stamp: Any = UNSET
-    # How a failed tool is told, where its owner has a way of its own: from the usual result, and from why it failed.
-    failed: Callable[[Any, BaseException], Any] | None = None
     # The code of the error it was answered with, for transports that have a status of their own.
     error: int = 0
 

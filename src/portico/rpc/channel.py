@@ -306,7 +306,7 @@ class Channel:
                 running.task.add_done_callback(partial(self._ended, running.call))
 
     def _ended(self, call: Call, task: asyncio.Task[Any]) -> None:
-        # 2026-07-28, basic/utilities/cancellation: a server that ends a subscription on stdio also says so this way.
+        # 2026-07-28, basic/patterns/cancellation: a server that ends a subscription on stdio also says so this way.
         self.emit(notices.CANCELLED, notices.CancelledParams(request_id=call.id, reason="the server is going away"))
 
     def close(self, reason: Exception | None = None) -> None:

@@ -32,6 +32,8 @@ class Trace:
             raise
         finally:
             log.debug("performance: %s took %.3f ms", call.method, (time.perf_counter() - began) * 1000)
+        if getattr(result, "is_error", False) is True:
+            log.debug("validation error: %s: %s", call.method, result.content)
         kind = "tool discovery" if call.method == "tools/list" else "execution result"
         log.debug("%s: %s gave %s", kind, call.method, type(result).__name__)
         return result

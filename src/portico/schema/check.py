@@ -1,36 +1,53 @@
-"""JSON Schemas that may be anybody's: read, put into words, and held against values, all within bounds."""
+"""Values held against schemas that may be anybody's, by compiled validators and within bounds.
+
+Nothing is fetched, and no pattern takes more than linear time. Validators are jsonschema-rs, where it is installed.
+"""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
+import contextlib
+import datetime
+import uuid
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from itertools import islice
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 from msgspec import Struct
 
 from portico.schema import Schema, SchemaError
-from portico.schema.cost import EASY, LONGEST_SCHEMA, MOST_LOOKS, Weight, local, size_of, weight
-from portico.schema.validators import compiled
+from portico.schema.cost import (
+    DEEPEST,
+    EASY,
+    LARGEST,
+    LONGEST_SCHEMA,
+    MOST_LOOKS,
+    Cost,
+    cost_of,
+    size_of,
+)
+from portico.schema.reader import MOST_FIELDS, definitions_of, options_of, properties_of, required_of, target_of
 
 MOST_COMPLAINTS = 20
+# To say why a value does not fit, all ways to be valid are gone through: this many at most.
 MOST_WAYS = 1_000_000
-MOST_REFERENCES = 32
-MOST_FIELDS = 200
-# How many alternatives are put into words, how many parts of an `allOf` are put together, and how deep that goes.
-MOST_WORDS = 8
-MOST_PARTS = 64
-DEEPEST = 4
-LONGEST_WORDS = 120
-# Stands in for a schema that is too long or too deep to be gone through, with its fingerprint.
-UNREADABLE = "x-unreadable"
-TYPES = ("string", "integer", "number", "boolean", "null", "array", "object")
+LONGEST_REASON = 300
+
+_FORMATS: dict[str, Callable[[str], Any]] = {
+    "date-time": datetime.datetime.fromisoformat,
+    "date": datetime.date.fromisoformat,
+    "time": datetime.time.fromisoformat,
+    "uuid": uuid.UUID,
+}
 
 
 class Unfit(SchemaError, ValueError):
     """A schema that cannot be used; its text says why."""
+
+
+class Unbounded(Unfit):
+    """Nothing is wrong with the schema, but checking would take too long."""
 
 
 class Complaint(Struct, frozen=True):
@@ -41,40 +58,102 @@ class Complaint(Struct, frozen=True):
     message: str
     received: Any = None
 
-
-class Field(Struct, frozen=True):
-    """One property of an object, for a table: `address.city` where it is inside another."""
-
-    name: str
-    schema: Schema
-    required: bool
+    def __str__(self) -> str:
+        return f"{self.path}: {self.message}" if self.path else self.message
 
 
-# Holding values against them
+DOES_NOT_FIT = Complaint("", "", "it does not fit")
+
+
+class Validator(Protocol):
+    def is_valid(self, instance: Any) -> bool: ...
+
+    def iter_errors(self, instance: Any) -> Iterable[Any]: ...
+
+
+def compiled(schema: Schema) -> Validator | None:
+    """The compiled schema; None where jsonschema-rs is not installed. Raises Unfit for what is no schema, or refers to
+    what is not in it."""
+    try:
+        import jsonschema_rs
+    except ImportError:
+        return None
+    try:
+        # A regular expression of the linear-time engine: what is held against it may be hostile.
+        validator: Validator = jsonschema_rs.validator_for(
+            schema, offline=True, pattern_options=jsonschema_rs.RegexOptions()
+        )
+    except (ValueError, jsonschema_rs.ValidationError) as failure:
+        raise Unfit(str(failure).partition("\n")[0][:LONGEST_REASON]) from None
+    return validator
+
+
+class Checker(Struct, frozen=True):
+    """A schema that was found fit to be used. Without a validator every value is valid."""
+
+    validator: Validator | None
+    cost: Cost
+
+    def is_valid(self, value: Any) -> bool:
+        if self.cost.times > EASY // 10 and size_of(value, MOST_LOOKS) * self.cost.times > MOST_LOOKS:
+            raise Unbounded("it makes too much work of this value")
+        return self.validator is None or self.validator.is_valid(value)
+
+    def complaints(self, value: Any) -> Iterator[Complaint]:
+        """Why a value is not valid; nothing where it would take too long to say."""
+        if self.validator is not None and not self._takes_long(value):
+            yield from map(_complaint, self.validator.iter_errors(value))
+
+    def _takes_long(self, value: Any) -> bool:
+        """Where a schema contains itself, each level of the value multiplies the ways to be valid."""
+        if not self.cost.recursive:
+            return self.cost.times > EASY
+        return float(self.cost.times) ** (_depth(value) + 1) > MOST_WAYS
+
+
+UNCHECKED = Checker(None, Cost(1, False))
+
+
+def checker(schema: Schema) -> Checker:
+    """Raises Unfit for a schema that cannot be used, and Unbounded for one that is too long."""
+    _encoded(schema)
+    try:
+        # Its cost first: to compile it is work as well.
+        cost = cost_of(schema)
+        return Checker(compiled(schema), cost)
+    except (ValueError, RecursionError) as failure:
+        raise Unfit(str(failure)[:LONGEST_REASON]) from None
+
+
+def _encoded(schema: Schema) -> bytes:
+    try:
+        encoded = msgspec.json.encode(schema)
+    except (TypeError, ValueError, RecursionError, OverflowError) as failure:
+        raise Unfit(f"it is no JSON: {failure}") from None
+    if len(encoded) > LONGEST_SCHEMA:
+        raise Unbounded(f"it is longer than {LONGEST_SCHEMA} bytes")
+    return encoded
+
+
+@lru_cache(maxsize=256)
+def _remembered(encoded: bytes) -> Checker:
+    found = checker(msgspec.json.decode(encoded))
+    if found.validator is None:
+        raise SchemaError("JSON Schemas are checked by the package jsonschema-rs: install portico[schema]")
+    return found
+
+
+def require(schema: Schema) -> None:
+    """Raises Unfit if this is no schema that could be used, and SchemaError where none can be."""
+    _remembered(_encoded(schema))
 
 
 def complaints(schema: Schema, value: Any) -> list[Complaint]:
     """What is wrong with a value; nothing, if all is well. Raises Unfit where the schema cannot be used."""
-    validator, weighed = _validator(_encoded(schema))
-    if weighed.times > EASY // 10 and size_of(value, MOST_LOOKS) * weighed.times > MOST_LOOKS:
-        raise Unfit("it makes too much work of this value")
-    if validator.is_valid(value):
+    found = _remembered(_encoded(schema))
+    if found.is_valid(value):
         return []
-    if _takes_long(weighed, value):
-        return list(_roughly(schema, value)) or [Complaint("", "", "it does not fit")]
-    return [_complaint(error) for error in islice(validator.iter_errors(value), MOST_COMPLAINTS)]
-
-
-def _takes_long(weighed: Weight, value: Any) -> bool:
-    """To say why, all ways to be valid are gone through. Where a schema contains itself, each level multiplies them."""
-    if not weighed.recursive:
-        return weighed.times > EASY
-    return float(weighed.times) ** (_depth(value) + 1) > MOST_WAYS
-
-
-def _depth(value: Any, most: int = 16) -> int:
-    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return 0 if not inside or not most else 1 + max(_depth(one, most - 1) for one in inside)
+    return list(islice(found.complaints(value), MOST_COMPLAINTS)) or list(_roughly(schema, value)) or [DOES_NOT_FIT]
 
 
 def _roughly(schema: Schema, value: Any) -> Iterator[Complaint]:
@@ -88,47 +167,20 @@ def _roughly(schema: Schema, value: Any) -> Iterator[Complaint]:
     for name, one in islice(value.items(), MOST_FIELDS):
         if name in known:
             part = {"properties": {name: known[name]}, **definitions_of(schema)}
-            if not _validator(_encoded(part))[0].is_valid({name: one}):
+            if not _remembered(_encoded(part)).is_valid({name: one}):
                 yield Complaint(name, "", "it does not fit", one)
         elif schema.get("additionalProperties") is False:
             yield Complaint(name, "additionalProperties", "there is no such member", one)
 
 
-def definitions_of(schema: Schema) -> Schema:
-    return {key: schema[key] for key in ("$defs", "definitions", "$schema") if key in schema}
-
-
-def check(schema: Schema) -> None:
-    """Raises Unfit if this is no schema that could be used."""
-    _validator(_encoded(schema))
-
-
-def _encoded(schema: Schema) -> bytes:
-    try:
-        said = msgspec.json.encode(schema)
-    except (TypeError, ValueError, RecursionError, OverflowError) as failure:
-        raise Unfit(f"it is no JSON: {failure}") from None
-    if len(said) > LONGEST_SCHEMA:
-        raise Unfit(f"it is longer than {LONGEST_SCHEMA} bytes")
-    return said
-
-
-@lru_cache(maxsize=256)
-def _validator(encoded: bytes) -> tuple[Any, Weight]:
-    try:
-        schema = msgspec.json.decode(encoded)
-        weighed = weight(schema)
-        found = compiled(schema)
-    except (ValueError, RecursionError) as failure:
-        raise Unfit(str(failure)[:300]) from None
-    if found is None:
-        raise SchemaError("JSON Schemas are checked by the package jsonschema-rs: install portico[schema]")
-    return found, weighed
+def _depth(value: Any, most: int = 16) -> int:
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return 0 if not inside or not most else 1 + max(_depth(one, most - 1) for one in inside)
 
 
 def _complaint(error: Any) -> Complaint:
     keyword = str(error.schema_path[-1]) if error.schema_path else ""
-    steps, received, message = list(error.instance_path), error.instance, str(error.message)[:300]
+    steps, received, message = list(error.instance_path), error.instance, str(error.message)[:LONGEST_REASON]
     if keyword == "required":
         return Complaint(path_of([*steps, error.kind.property]), keyword, "it is required", None)
     if keyword == "additionalProperties" and getattr(error.kind, "unexpected", None):
@@ -145,103 +197,58 @@ def path_of(steps: list[str | int]) -> str:
     return path
 
 
-# Reading them
+# Reading values by a schema
 
 
-def resolved(schema: Any, root: Schema) -> Schema:
-    """What a schema stands for once references into the same document are followed. Nothing is fetched."""
-    for _ in range(MOST_REFERENCES):
-        if not isinstance(schema, dict) or not isinstance(schema.get("$ref"), str):
-            break
-        beside = {key: value for key, value in schema.items() if key != "$ref"}
-        found = local(schema["$ref"], root)
-        schema = {**found, **beside} if isinstance(found, dict) else {}
-    return schema if isinstance(schema, dict) else {}
+def with_formats(value: Any, schema: Schema) -> Any:
+    """A JSON value with its dates, times and ids as such, where the schema says that they are."""
+    size = size_of(value, LARGEST)
+    try:
+        return _FormatReader(schema, 16 * size + 1000).read(value, schema, 0) if size < LARGEST else value
+    except _Enough:
+        return value
 
 
-def properties_of(schema: Schema) -> dict[str, Any]:
-    found = schema.get("properties")
-    return {name: one for name, one in found.items() if isinstance(name, str)} if isinstance(found, dict) else {}
+class _Enough(Exception):
+    """The schema makes more work of the value than it is worth: it stays as it came."""
 
 
-def required_of(schema: Schema) -> list[str]:
-    found = schema.get("required")
-    return [name for name in found if isinstance(name, str)] if isinstance(found, list) else []
+class _FormatReader:
+    def __init__(self, root: dict[str, Any], steps: int) -> None:
+        self._root = root
+        self._steps = steps
 
+    def read(self, value: Any, schema: Any, depth: int) -> Any:
+        self._steps -= 1
+        if self._steps < 0:
+            raise _Enough
+        if not isinstance(schema, dict) or depth > DEEPEST:
+            return value
+        if isinstance(schema.get("$ref"), str):
+            return self.read(value, target_of(schema["$ref"], self._root), depth + 1)
+        if isinstance(value, str):
+            return self._formatted(value, schema, depth)
+        if isinstance(value, dict):
+            known = properties_of(schema)
+            rest = schema.get("additionalProperties")
+            if known or isinstance(rest, dict):
+                return {name: self.read(one, known.get(name, rest), depth + 1) for name, one in value.items()}
+        if isinstance(value, list) and "items" in schema:
+            return [self.read(one, schema["items"], depth + 1) for one in value]
+        return self._by_choice(value, schema, depth)
 
-def types_of(schema: Schema) -> list[str]:
-    """The JSON types that a schema names itself."""
-    kind = schema.get("type")
-    found = kind if isinstance(kind, list) else [kind]
-    return [one for one in found if one in TYPES]
+    def _formatted(self, text: str, schema: dict[str, Any], depth: int) -> Any:
+        read = _FORMATS.get(str(schema.get("format")))
+        if read is not None:
+            with contextlib.suppress(ValueError):
+                return read(text)
+            return text
+        return self._by_choice(text, schema, depth)
 
-
-def options_of(schema: Schema) -> list[Any]:
-    for key in ("anyOf", "oneOf"):
-        found = schema.get(key)
-        if isinstance(found, list) and found:
-            return found
-    return []
-
-
-def fields(schema: Schema) -> list[Field]:
-    """The properties of an object and of the objects in it, for a table."""
-    return list(islice(_fields(schema, schema, "", DEEPEST), MOST_FIELDS))
-
-
-def _fields(schema: Schema, root: Schema, before: str, depth: int) -> Iterator[Field]:
-    required = required_of(schema)
-    for name, one in properties_of(schema).items():
-        path = f"{before}{name}"
-        found = resolved(one, root)
-        yield Field(path, found, name in required)
-        inside = _only_object(found, root)
-        if types_of(found) == ["array"] and isinstance(found.get("items"), dict):
-            path, inside = f"{path}[]", resolved(found["items"], root)
-        if depth > 1 and properties_of(inside):
-            yield from _fields(inside, root, f"{path}.", depth - 1)
-
-
-def _only_object(schema: Schema, root: Schema) -> Schema:
-    """The one alternative that has members of its own: `Address | None` is an Address for a table."""
-    options = [resolved(option, root) for option in options_of(schema)[:MOST_PARTS]]
-    found = [one for one in options if properties_of(one)]
-    return found[0] if len(found) == 1 and not properties_of(schema) else schema
-
-
-def words(schema: Any, root: Schema, depth: int = DEEPEST) -> str:
-    """The type of a value, as a table shows it: `string`, `array of integer`, `"a" or "b"`, `object or null`."""
-    found = resolved(schema, root)
-    if "const" in found:
-        return quoted(found["const"])
-    if isinstance(found.get("enum"), list) and found["enum"]:
-        return _either([quoted(value) for value in found["enum"]])
-    options = options_of(found)
-    if options and depth:
-        said = [words(one, root, depth - 1) for one in options[:MOST_WORDS]]
-        return _either(list(dict.fromkeys([*said, "…"] if len(options) > MOST_WORDS else said)))
-    kinds = types_of(found) or (["object"] if properties_of(found) else [])
-    return _either([_kind(kind, found, root, depth) for kind in kinds]) or "any"
-
-
-def _kind(kind: str, schema: Schema, root: Schema, depth: int) -> str:
-    if kind == "array" and isinstance(schema.get("items"), dict) and depth:
-        inner = words(schema["items"], root, depth - 1)
-        return "array" if inner == "any" else f"array of {inner}"
-    if kind == "string" and isinstance(schema.get("format"), str):
-        return f"string ({schema['format']})"
-    return kind
-
-
-def _either(parts: list[str]) -> str:
-    text = " or ".join(parts)
-    if len(text) <= LONGEST_WORDS:
-        return text
-    kept: list[str] = []
-    while parts and len(" or ".join([*kept, parts[0]])) < LONGEST_WORDS:
-        kept.append(parts.pop(0))
-    return f"{' or '.join(kept) or 'any'} …"
-
-
-def quoted(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
+    def _by_choice(self, value: Any, schema: dict[str, Any], depth: int) -> Any:
+        """`X | None` and its like: the first alternative that makes something of it."""
+        for one in options_of(schema):
+            found = self.read(value, one, depth + 1)
+            if found is not value and found != value:
+                return found
+        return value

@@ -13,20 +13,27 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from portico.schema import Schema
-from portico.schema import check as schemas
-from portico.schema.check import (
-    UNREADABLE,
+from portico.schema.explain import type_words
+from portico.schema.reader import (
+    TYPES,
+    kind_of,
+    list_of,
     options_of,
     properties_of,
     required_of,
     resolved,
     types_of,
+    values_of,
+    without,
 )
 
 DEEPEST = 32
 MOST_STEPS = 5000
 MOST_OPTIONS = 32
 MOST_SHIFTS = 500
+
+# Stands in for a schema that is too long or too deep to be gone through, with its fingerprint.
+UNREADABLE = "x-unreadable"
 
 # `added`, `added required`, `removed`: a property. `open`, `closed`: whether unnamed properties are welcome.
 # `words`: only what people read. `default`: what is assumed where nothing is said.
@@ -113,7 +120,7 @@ class _Comparison:
         options = options_of(old), options_of(new)
         if options[0] or options[1]:
             yield from self._options(old, new, path, depth)
-            old, new = _without_options(old), _without_options(new)
+            old, new = without(old, "anyOf", "oneOf"), without(new, "anyOf", "oneOf")
             if not options[0] or not options[1]:
                 # What one side says at once was compared as an option of the other.
                 return
@@ -196,7 +203,7 @@ class _Comparison:
         for name in after:
             if name not in before:
                 effect: Effect = "added required" if name in needed[1] else "added"
-                yield Shift(_inside(path, name), effect, f"is new: {schemas.words(after[name], self._new)}")
+                yield Shift(_inside(path, name), effect, f"is new: {type_words(after[name], self._new)}")
         for name in dict.fromkeys([*before, *needed[0], *needed[1]]):
             if (name in after or name not in before) and (name in before or name not in after):
                 yield from self._need(name, needed, path)
@@ -220,14 +227,14 @@ class _Comparison:
         elif old is False:
             yield Shift(path, "open", "takes other members too")
         elif old is True:
-            yield Shift(_inside(path, "*"), "narrower", f"can only be {schemas.words(new, self._new)}")
+            yield Shift(_inside(path, "*"), "narrower", f"can only be {type_words(new, self._new)}")
         elif new is True:
             yield Shift(_inside(path, "*"), "wider", "can be anything")
         else:
             yield from self._schema(old, new, _inside(path, "*"), depth - 1)
 
     def _array(self, old: Schema, new: Schema, path: str, depth: int) -> Iterator[Shift]:
-        first = [one if isinstance(one, list) else [] for one in (old.get("prefixItems"), new.get("prefixItems"))]
+        first = list_of(old, "prefixItems"), list_of(new, "prefixItems")
         if len(first[0]) != len(first[1]):
             yield Shift(path, "changed", f"has {len(first[1])} places of its own now, and had {len(first[0])}")
         for at, (before, after) in enumerate(zip(*first, strict=False)):
@@ -237,7 +244,7 @@ class _Comparison:
             yield from self._schema(*items, f"{path}[]", depth - 1)
 
     def _all_of(self, old: Schema, new: Schema, path: str, depth: int) -> Iterator[Shift]:
-        before, after = (one if isinstance(one, list) else [] for one in (old.get("allOf"), new.get("allOf")))
+        before, after = list_of(old, "allOf"), list_of(new, "allOf")
         for one, other in zip(before, after, strict=False):
             yield from self._schema(one, other, path, depth - 1)
         if len(after) > len(before):
@@ -274,7 +281,7 @@ class _Comparison:
         return False
 
     def _listed(self, options: list[Any], root: Schema) -> str:
-        return ", ".join(dict.fromkeys(schemas.words(one, root) for one in options))
+        return ", ".join(dict.fromkeys(type_words(one, root) for one in options))
 
 
 # The parts of it
@@ -285,20 +292,12 @@ def _plain(schema: Any) -> Schema:
     return schema if isinstance(schema, dict) else {"not": {}} if schema is False else {}
 
 
-def _without_options(schema: Schema) -> Schema:
-    return {key: value for key, value in schema.items() if key not in ("anyOf", "oneOf")}
-
-
 def _alternatives(schema: Schema) -> list[Any]:
     found = options_of(schema)
     if found:
         return found
-    bare, kinds = _without_words(schema), types_of(schema)
+    bare, kinds = without(schema, *_WORDS, "default"), types_of(schema)
     return [{**bare, "type": kind} for kind in kinds] if len(kinds) > 1 else [bare]
-
-
-def _without_words(schema: Schema) -> Schema:
-    return {key: value for key, value in schema.items() if key not in (*_WORDS, "default")}
 
 
 def _json(value: Any) -> str:
@@ -320,27 +319,18 @@ def _inside(path: str, name: str) -> str:
 
 def _choices(schema: Schema) -> list[str] | None:
     """The values that a schema names, as JSON; None if it names none."""
-    if "const" in schema:
-        return [_json(schema["const"])]
-    found = schema.get("enum")
-    return [_json(value) for value in found] if isinstance(found, list) else None
+    if "const" not in schema and not isinstance(schema.get("enum"), list):
+        return None
+    return [_json(value) for value in values_of(schema)]
 
 
 def _kept(named: Schema, open_one: Schema) -> bool:
     """Whether all values that one side names have a type that the other takes."""
-    kinds = {_kind(json.loads(value)) for value in _choices(named) or ()}
-    return kinds <= _types(open_one)
-
-
-_KINDS = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
-
-
-def _kind(value: Any) -> str:
-    return _KINDS.get(type(value), "null")
+    return {kind_of(value) for value in values_of(named)} <= _types(open_one)
 
 
 def _types(schema: Schema) -> set[str]:
-    found = set(types_of(schema)) or set(schemas.TYPES)
+    found = set(types_of(schema)) or set(TYPES)
     return found | {"integer"} if "number" in found else found
 
 

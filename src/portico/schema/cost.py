@@ -1,7 +1,7 @@
-"""How much work a schema can make of a value.
+"""The cost of a schema: how much work it can make of a value.
 
 A schema of a few kilobytes can say that a value is to be looked at more often than there are atoms: each of its parts
-refers to the one before twice. Nothing about it is invalid, so it has to be weighed before it is used.
+refers to the one before twice. Nothing about it is invalid, so the cost is counted before it is used.
 """
 
 from __future__ import annotations
@@ -11,9 +11,12 @@ from typing import Any
 
 from msgspec import Struct
 
+from portico.schema import Schema
+from portico.schema.reader import list_of, properties_of, target_of, unescaped
+
 # A place in a value is looked at by so many parts of a schema at most. Honest ones have dozens.
-HEAVIEST = 10_000
-# Weighing is work as well.
+MOST_TIMES = 10_000
+# Counting is work as well.
 MOST_STEPS = 200_000
 
 # Schemas are anybody's. Longer ones are not held against anything, and nothing is followed deeper than this.
@@ -22,44 +25,36 @@ DEEPEST = 64
 # Nor is a value looked at more often than this, or read with more than so many values in it.
 MOST_LOOKS = 20_000_000
 LARGEST = 200_000
-# The weight of a schema up to which anything may be done with it.
+# The cost of a schema up to which anything may be done with it.
 EASY = 500
 
 _TOGETHER = ("allOf", "anyOf", "oneOf")
 _ALONE = ("not", "if", "then", "else")
+# "dependencies", and an array of "items" below: draft-07 and before.
+_BY_MEMBER = ("dependentSchemas", "dependencies")
+_VALUES = ("const", "enum", "default", "examples")
 _OF_ARRAYS = ("items", "contains", "unevaluatedItems", "additionalItems")
 _OF_OBJECTS = ("additionalProperties", "propertyNames", "unevaluatedProperties")
 
 
-class TooHeavy(ValueError):
+class TooCostly(ValueError):
     """The schema is not to be used."""
 
 
-class Weight(Struct, frozen=True):
+class Cost(Struct, frozen=True):
     """How often one place in a value is looked at, at worst; and whether that goes on for each level of the value."""
 
     times: int
     recursive: bool
 
 
-def weight(schema: dict[str, Any]) -> Weight:
-    scales = _Scales(schema)
+def cost_of(schema: Schema) -> Cost:
+    """Raises TooCostly for a schema that is not to be used."""
+    counter = _Counter(schema)
     try:
-        return Weight(scales.weigh(schema), scales.recursive)
+        return Cost(counter.count(schema), counter.recursive)
     except RecursionError:
-        raise TooHeavy("it is nested too deeply") from None
-
-
-def local(reference: str, root: dict[str, Any]) -> Any:
-    """What a reference refers to, if it stands in the same schema; nothing is fetched."""
-    if reference == "#":
-        return root
-    if not reference.startswith("#/"):
-        return {}
-    found: Any = root
-    for step in reference[2:].split("/"):
-        found = found.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(found, dict) else None
-    return found
+        raise TooCostly("it is nested too deeply") from None
 
 
 def size_of(value: Any, most: int) -> int:
@@ -75,15 +70,17 @@ def size_of(value: Any, most: int) -> int:
     return count
 
 
-class _Scales:
-    def __init__(self, root: dict[str, Any]) -> None:
+class _Counter:
+    def __init__(self, root: Schema) -> None:
         self._root = root
         self._known: dict[int, int] = {}
         self._steps = 0
         self._begun: set[int] = set()
+        self._documents: dict[str, list[Schema]] = {}
+        self._anchors: dict[str, list[Schema]] = {}
         self.recursive = False
 
-    def weigh(self, schema: Any) -> int:
+    def count(self, schema: Any) -> int:
         """The parts that look at a value itself, and the most that look at something inside it."""
         if not isinstance(schema, dict):
             return 1
@@ -97,17 +94,17 @@ class _Scales:
         self._begun.add(id(schema))
         parts = list(self._here(schema))
         total = len(parts) + max(self._in_arrays(parts), self._in_objects(parts))
-        if total > HEAVIEST:
-            raise TooHeavy("it refers to its parts too often")
+        if total > MOST_TIMES:
+            raise TooCostly("it refers to its parts too often")
         self._known[id(schema)] = total
         return total
 
-    def _count(self, steps: int) -> None:
+    def _step(self, steps: int) -> None:
         self._steps += steps
         if self._steps > MOST_STEPS:
-            raise TooHeavy("it has too many parts")
+            raise TooCostly("it has too many parts")
 
-    def _here(self, schema: Any) -> Iterator[dict[str, Any]]:
+    def _here(self, schema: Any) -> Iterator[Schema]:
         """All that looks at the same value as this schema, as often as it does."""
         waiting = [(schema, frozenset[int]())]
         count = 0
@@ -119,46 +116,71 @@ class _Scales:
             if not isinstance(one, dict):
                 continue
             count += 1
-            self._count(1)
-            if count > HEAVIEST:
-                raise TooHeavy("it refers to its parts too often")
+            self._step(1)
+            if count > MOST_TIMES:
+                raise TooCostly("it refers to its parts too often")
             yield one
             above = above | {id(one)}
             waiting += [(part, above) for part in self._parts(one)]
 
-    def _parts(self, schema: dict[str, Any]) -> Iterator[Any]:
-        reference = schema.get("$ref")
-        if isinstance(reference, str):
-            yield local(reference, self._root)
+    def _parts(self, schema: Schema) -> Iterator[Any]:
+        for name in ("$ref", "$dynamicRef", "$recursiveRef"):
+            reference = schema.get(name)
+            if isinstance(reference, str):
+                yield from self._targets(reference)
         for name in _TOGETHER:
-            yield from _list(schema.get(name))
+            yield from list_of(schema, name)
         for name in _ALONE:
             yield schema.get(name)
-        yield from _values(schema.get("dependentSchemas"))
+        for name in _BY_MEMBER:
+            yield from _values(schema.get(name))
 
-    def _in_arrays(self, parts: list[dict[str, Any]]) -> int:
-        total = sum(self.weigh(part[name]) for part in parts for name in _OF_ARRAYS if name in part)
+    def _targets(self, reference: str) -> Iterator[Any]:
+        """All that a reference may mean to a validator, which knows schemas by place, by `$id` and by anchor."""
+        if not self._documents:
+            self._find_names()
+        base, _, fragment = unescaped(reference).partition("#")
+        documents = self._documents.get(base) or [one for found in self._documents.values() for one in found]
+        if not fragment or fragment.startswith("/"):
+            yield from (target_of(f"#{fragment}", document) for document in documents)
+        else:
+            yield from self._anchors.get(fragment, ())
+
+    def _find_names(self) -> None:
+        """Schemas inside the schema may have an `$id`, and are then documents of their own."""
+        self._documents[""] = [self._root]
+        waiting: list[Any] = [self._root]
+        while waiting:
+            one = waiting.pop()
+            self._step(1)
+            if isinstance(one, list):
+                waiting += one
+            elif isinstance(one, dict):
+                waiting += [value for key, value in one.items() if key not in _VALUES]
+                if isinstance(one.get("$id"), str):
+                    self._documents.setdefault(one["$id"].rstrip("#"), []).append(one)
+                for key in ("$anchor", "$dynamicAnchor"):
+                    if isinstance(one.get(key), str):
+                        self._anchors.setdefault(one[key], []).append(one)
+
+    def _in_arrays(self, parts: list[Schema]) -> int:
+        total = sum(self.count(part[name]) for part in parts for name in _OF_ARRAYS if name in part)
         for part in parts:
-            places = _list(part.get("prefixItems"))
-            self._count(len(places))
-            total += max(map(self.weigh, places), default=0)
+            for places in (list_of(part, "prefixItems"), list_of(part, "items")):
+                self._step(len(places))
+                total += max(map(self.count, places), default=0)
         return total
 
-    def _in_objects(self, parts: list[dict[str, Any]]) -> int:
-        common = sum(self.weigh(part[name]) for part in parts for name in _OF_OBJECTS if name in part)
-        common += sum(self.weigh(one) for part in parts for one in _values(part.get("patternProperties")))
+    def _in_objects(self, parts: list[Schema]) -> int:
+        common = sum(self.count(part[name]) for part in parts for name in _OF_OBJECTS if name in part)
+        common += sum(self.count(one) for part in parts for one in _values(part.get("patternProperties")))
         named: dict[str, int] = {}
         for part in parts:
-            known = part.get("properties")
-            known = known if isinstance(known, dict) else {}
-            self._count(len(known))
+            known = properties_of(part)
+            self._step(len(known))
             for name, one in known.items():
-                named[name] = named.get(name, 0) + self.weigh(one)
+                named[name] = named.get(name, 0) + self.count(one)
         return common + max(named.values(), default=0)
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
 
 
 def _values(value: Any) -> list[Any]:

@@ -25,9 +25,9 @@ from portico.schema import SchemaError
 from portico.schema.describe import ARRAYS, OBJECTS, SIMPLE, string_class
 from portico.schema.hints import (
     BOUNDS,
-    NO_NOTES,
     SIZES,
-    Notes,
+    UNCONSTRAINED,
+    Constraints,
     Shape,
     adapter,
     alias_value,
@@ -37,8 +37,8 @@ from portico.schema.hints import (
     is_union,
     literal_values,
     members,
-    peel,
     shape_of,
+    strip_annotations,
     union_of,
 )
 
@@ -102,9 +102,9 @@ def is_native(tp: Any, met: set[Any] | None = None, *, tagged: bool = False) -> 
     `tagged` says that other Structs may stand here too: only then does msgspec insist on the tag.
     """
     met = set() if met is None else met
-    bare, notes = peel(tp)
+    bare, constraints = strip_annotations(tp)
     key = identity(bare)
-    if notes.foreign or notes.validated or (notes.limits and not accepts(tp)):
+    if constraints.foreign or constraints.validated or (constraints.limits and not accepts(tp)):
         return False
     if (key, tagged) in met or (key in SIMPLE and key not in SAME_AS):
         return True
@@ -132,7 +132,7 @@ def _is_container(origin: Any) -> bool:
 
 
 def _is_struct(tp: Any) -> bool:
-    bare = peel(tp)[0]
+    bare = strip_annotations(tp)[0]
     cls = typing.get_origin(bare) or bare
     return isinstance(cls, type) and issubclass(cls, Struct)
 
@@ -150,19 +150,19 @@ class Translator:
         self.markers: dict[Any, Marker] = {}
 
     def translate(self, tp: Any) -> Any:
-        return tp if is_native(tp) else self._limited(tp, NO_NOTES)
+        return tp if is_native(tp) else self._limited(tp, UNCONSTRAINED)
 
-    def _limited(self, tp: Any, outer: Notes) -> Any:
-        bare, notes = peel(tp)
-        if notes.validated:
+    def _limited(self, tp: Any, outer: Constraints) -> Any:
+        bare, constraints = strip_annotations(tp)
+        if constraints.validated:
             return _by_pydantic(tp)
         if is_union(bare):
             # msgspec refuses limits on a union; they mean the members that can have them.
-            within = notes if notes.limits else outer
+            within = constraints if constraints.limits else outer
             return self._union([self._limited(member, within) for member in members(bare)])
         inner = self._bare(bare)
-        if notes.limits:
-            inner = _limit(inner, notes) or _checked(inner, notes)
+        if constraints.limits:
+            inner = _limit(inner, constraints) or _checked(inner, constraints)
         if outer.limits:
             inner = _limit(inner, outer) or (_checked(inner, outer) if bare in ORDERED else inner)
         return inner
@@ -240,19 +240,19 @@ def _unfinished(value: Any) -> Any:
     raise TypeError("a type was used before it was complete")
 
 
-def _limit(tp: Any, notes: Notes) -> Any:
+def _limit(tp: Any, constraints: Constraints) -> Any:
     """The type with its limits, if msgspec can check them."""
     try:
-        limited = Annotated[tp, Meta(**notes.limits)]
+        limited = Annotated[tp, Meta(**constraints.limits)]
     except re.error as error:
-        raise SchemaError(f"the pattern {notes.pattern!r} is not a regular expression: {error}") from error
+        raise SchemaError(f"the pattern {constraints.pattern!r} is not a regular expression: {error}") from error
     except (TypeError, ValueError):
         return None
     return limited if accepts(limited) else None
 
 
-def _checked(tp: Any, notes: Notes) -> Marker:
-    limits = [(name, getattr(notes, name)) for name in (*BOUNDS, *SIZES, "pattern")]
+def _checked(tp: Any, constraints: Constraints) -> Marker:
+    limits = [(name, getattr(constraints, name)) for name in (*BOUNDS, *SIZES, "pattern")]
     checks = [(COMPARE[name], limit) for name, limit in limits if limit is not None]
 
     def decode(value: Any) -> Any:

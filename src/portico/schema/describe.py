@@ -24,8 +24,8 @@ import msgspec
 from portico.schema import Schema, SchemaError
 from portico.schema.hints import (
     BOUNDS,
+    Constraints,
     Field,
-    Notes,
     Shape,
     adapter,
     alias_value,
@@ -36,8 +36,8 @@ from portico.schema.hints import (
     is_union,
     literal_values,
     members,
-    peel,
     shape_of,
+    strip_annotations,
 )
 
 __all__ = ["Field", "json_value", "object_schema", "schema"]
@@ -160,9 +160,9 @@ class _Writer:
         return {**root, "$defs": self.defs} if self.defs else root
 
     def write(self, tp: Any, where: str) -> Schema:
-        bare, notes = peel(tp)
-        body = self.pydantic(tp, where) if notes.validated else self.bare(bare, where)
-        return _annotate(body, notes)
+        bare, constraints = strip_annotations(tp)
+        body = self.pydantic(tp, where) if constraints.validated else self.bare(bare, where)
+        return _annotate(body, constraints)
 
     def bare(self, tp: Any, where: str) -> Schema:
         key = identity(tp)
@@ -251,7 +251,7 @@ class _Writer:
 
     def property(self, field: Field, where: str) -> Schema:
         body = self.write(field.type, f"{where}.{field.name}" if where else field.name)
-        if field.description and not peel(field.type)[1].description:
+        if field.description and not strip_annotations(field.type)[1].description:
             body["description"] = field.description
         if field.default is not msgspec.UNSET:
             try:
@@ -315,30 +315,30 @@ def _put(reference: Schema, content: Schema) -> None:
     reference.update(content, **beside)
 
 
-def _annotate(body: Schema, notes: Notes) -> Schema:
+def _annotate(body: Schema, constraints: Constraints) -> Schema:
     for target in body.get("anyOf", [body]):
-        target.update(_limits(target, notes))
-    words = {"title": notes.title, "description": notes.description, "examples": notes.examples}
+        target.update(_limits(target, constraints))
+    words = {"title": constraints.title, "description": constraints.description, "examples": constraints.examples}
     body.update({key: value for key, value in words.items() if value})
-    if notes.deprecated:
+    if constraints.deprecated:
         body["deprecated"] = True
-    body.update(notes.extra)
+    body.update(constraints.extra)
     return body
 
 
-def _limits(body: Schema, notes: Notes) -> Schema:
+def _limits(body: Schema, constraints: Constraints) -> Schema:
     """The limits that this type can have. `Annotated[int | None, Ge(1)]` means the integer, not the null."""
     kind = body.get("type")
     limits: Schema = {}
     if kind in ("integer", "number"):
-        limits = {BOUND_WORDS[name]: getattr(notes, name) for name in BOUNDS}
+        limits = {BOUND_WORDS[name]: getattr(constraints, name) for name in BOUNDS}
     elif kind in SIZE_WORDS:
         least, most = SIZE_WORDS[kind]
-        limits = {least: notes.min_length or None, most: notes.max_length}
+        limits = {least: constraints.min_length or None, most: constraints.max_length}
         if "contentEncoding" in body:
             limits = {key: size and 4 * ((size + 2) // 3) for key, size in limits.items()}
         if kind == "string":
-            limits["pattern"] = notes.pattern
+            limits["pattern"] = constraints.pattern
     return {key: value for key, value in limits.items() if value is not None}
 
 

@@ -27,7 +27,7 @@ WORDS = ("title", "description", "examples", "deprecated")
 FOREIGN = {"annotated_types", "pydantic", "pydantic_core"}
 
 
-class Notes(Struct, frozen=True):
+class Constraints(Struct, frozen=True):
     """What stands beside a type: its limits, and words about it."""
 
     ge: Any = None
@@ -57,7 +57,7 @@ class Notes(Struct, frozen=True):
         return {name: value for name, value in found.items() if value is not None}
 
 
-NO_NOTES = Notes()
+UNCONSTRAINED = Constraints()
 
 
 class Field(Struct, frozen=True):
@@ -87,8 +87,8 @@ class Shape(Struct, frozen=True):
     tag: tuple[str, str | int] | None = None
 
 
-def peel(tp: Any) -> tuple[Any, Notes]:
-    """Take the layers off a type that carry notes instead of meaning."""
+def strip_annotations(tp: Any) -> tuple[Any, Constraints]:
+    """The type without `Annotated`, `NotRequired`, `NewType` and their like, and what they say about it."""
     found: dict[str, Any] = {}
     while True:
         origin = typing.get_origin(tp)
@@ -103,7 +103,7 @@ def peel(tp: Any) -> tuple[Any, Notes]:
         elif isinstance(tp, TypeVar):
             tp = tp.__bound__ or (union_of(tp.__constraints__) if tp.__constraints__ else Any)
         else:
-            return tp, Notes(**found) if found else NO_NOTES
+            return tp, Constraints(**found) if found else UNCONSTRAINED
 
 
 def _is_qualifier(origin: Any) -> bool:

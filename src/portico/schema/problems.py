@@ -18,13 +18,13 @@ from portico.schema import Schema
 from portico.schema.decode import Refusal
 from portico.schema.describe import SIMPLE
 from portico.schema.explain import described, listed, quoted, received
+from portico.schema.reader import Reader, kind_of, takes, values_of
 
 MOST_PROBLEMS = 20
 MOST_STEPS = 50_000
 LONGEST_NAME = 64
 MOST_NAMES = 200
 
-KINDS = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
 FORMATS = {body["format"]: tp for tp, body in SIMPLE.items() if "format" in body}
 
 
@@ -49,11 +49,6 @@ class ArgumentError(Exception):
         return "\n".join(problem.message for problem in self.problems)
 
 
-def kind_of(value: Any) -> str:
-    """The JSON type of a decoded value."""
-    return KINDS.get(type(value), "null")
-
-
 def child(path: str, name: str | int) -> str:
     if isinstance(name, int):
         return f"{path}[{name}]"
@@ -65,12 +60,16 @@ def whole(message: str, *, expected: str, received: str) -> Problem:
     return Problem("arguments", expected, received, message)
 
 
-class Inspector:
-    """Holds a value against the schema of a signature. Made for one failed call."""
+class Inspector(Reader):
+    """Holds values against one schema, and says what is wrong. The work has a bound, so it is made for one value.
 
-    def __init__(self, schema: Schema) -> None:
-        self.schema = schema
-        self.defs: dict[str, Schema] = schema.get("$defs", {})
+    `certain`: only what certainly does not fit is wrong. Of schemas that are not ours, patterns and formats are their
+    author's to check: a regular expression can take for ever, and a date that we would not read may be one for others.
+    """
+
+    def __init__(self, schema: Any, *, certain: bool = False) -> None:
+        super().__init__(schema)
+        self.certain = certain
         self.steps = MOST_STEPS
 
     # Repairing: what models get wrong most is to send JSON inside a string.
@@ -87,7 +86,7 @@ class Inspector:
             return int(value) if self.takes(schema, "integer") else value
         if kind not in ("array", "object"):
             return value
-        fitting = [option for option in self.options(schema) if self.takes(option, kind)]
+        fitting = [option for option in self.options(schema) if takes(option, kind)]
         if len(fitting) != 1:
             return value
         if kind == "array":
@@ -105,40 +104,13 @@ class Inspector:
         integral = kind == "number" and value.is_integer() and self.takes(schema, "integer")
         return value if integral or self.takes(schema, kind) else text
 
-    # Reading the schema.
-
-    def resolved(self, schema: Schema) -> Schema:
-        while "$ref" in schema:
-            schema = self.defs.get(schema["$ref"].rpartition("/")[2], {})
-        return schema
-
-    def options(self, schema: Schema) -> list[Schema]:
-        schema = self.resolved(schema)
-        members = schema.get("anyOf") or schema.get("oneOf")
-        return [option for member in members for option in self.options(member)] if members else [schema]
-
-    def takes(self, schema: Schema, kind: str) -> bool:
-        """Whether some value of this JSON type could be accepted."""
-        return any(_takes(option, kind) for option in self.options(schema))
-
-    def property(self, schema: Schema, name: str) -> Schema:
-        rest = schema.get("additionalProperties")
-        found = schema.get("properties", {}).get(name, rest)
-        return found if isinstance(found, dict) else {}
-
-    def item(self, schema: Schema, at: int) -> Schema:
-        first = schema.get("prefixItems", [])
-        found = first[at] if at < len(first) else schema.get("items")
-        return found if isinstance(found, dict) else {}
-
     # Finding what is wrong.
 
     def problems(self, value: Any, schema: Schema, path: str) -> Iterator[Problem]:
         self.steps -= 1
         if self.steps < 0:
             return
-        options = self.options(schema)
-        fitting = [option for option in options if _fits(option, value)]
+        fitting = [option for option in self.options(schema) if self.fits(option, value)]
         if not fitting:
             yield self.invalid(value, schema, path)
             return
@@ -159,7 +131,7 @@ class Inspector:
                 yield from self.problems(item, self.property(schema, name), child(path, name))
             else:
                 yield unknown(name, item, list(known), path)
-            if not _fits_key(self.resolved(schema.get("propertyNames", {})), name):
+            if "propertyNames" in schema and not self._takes_key(schema["propertyNames"], name):
                 keys = self.words({"type": "string", **schema["propertyNames"]})
                 yield _problem(child(path, name), f"{keys} as its key", f"the key {quoted(name)}")
         for name in schema.get("required", ()):
@@ -167,7 +139,7 @@ class Inspector:
                 yield self.missing(name, self.property(schema, name), path)
 
     def invalid(self, value: Any, schema: Schema, path: str) -> Problem:
-        choices = [choice for option in self.options(schema) for choice in _values(option) if isinstance(choice, str)]
+        choices = [choice for option in self.options(schema) for choice in values_of(option) if isinstance(choice, str)]
         near = did_you_mean(value, choices) if isinstance(value, str) else ""
         return _problem(path, self.words(schema), received(value), near)
 
@@ -180,7 +152,26 @@ class Inspector:
         return Problem(where, expected, "nothing", message)
 
     def words(self, schema: Schema) -> str:
-        return described([self.resolved(option) for option in self.options(schema)], self.resolved)
+        """What is accepted, in English."""
+        return described(self.options(schema), self.resolved)
+
+    def fits(self, option: Schema, value: Any) -> bool:
+        """Whether a value fits, leaving aside what is inside it."""
+        kind = kind_of(value)
+        if not takes(option, kind):
+            return False
+        if values := values_of(option):
+            return any(type(choice) is type(value) and choice == value for choice in values)
+        if kind in ("integer", "number"):
+            return _is_within(option, value) and (self.certain or _is_multiple(option, value))
+        if kind == "string":
+            return _fits_size(option, "Length", len(value)) and (self.certain or _fits_text(option, value))
+        if kind == "array":
+            return _fits_size(option, "Items", len(value))
+        return kind != "object" or _fits_size(option, "Properties", len(value))
+
+    def _takes_key(self, schema: Schema, name: str) -> bool:
+        return any(self.fits({"type": "string", **option}, name) for option in self.options(schema))
 
 
 def unknown(name: str, value: Any, known: list[str], path: str) -> Problem:
@@ -276,41 +267,15 @@ def _first_line(text: str) -> str:
     return line if len(line) <= 200 else f"{line[:200]}…"
 
 
-def _values(schema: Schema) -> list[Any]:
-    return [schema["const"]] if "const" in schema else list(schema.get("enum", ()))
-
-
-def _takes(schema: Schema, kind: str) -> bool:
-    if values := _values(schema):
-        return any(kind_of(value) == kind for value in values)
-    wanted = schema.get("type", kind)
-    wanted = wanted if isinstance(wanted, list) else [wanted]
-    return kind in wanted or (kind == "integer" and "number" in wanted)
-
-
-def _fits(schema: Schema, value: Any) -> bool:
-    """Whether a value fits, leaving aside what is inside it."""
-    kind = kind_of(value)
-    if not _takes(schema, kind):
-        return False
-    if values := _values(schema):
-        return any(type(choice) is type(value) and choice == value for choice in values)
-    if kind in ("integer", "number"):
-        return _fits_bounds(schema, value)
-    if kind == "string":
-        return _fits_size(schema, "Length", len(value)) and _fits_text(schema, value)
-    if kind == "array":
-        return _fits_size(schema, "Items", len(value))
-    return kind != "object" or _fits_size(schema, "Properties", len(value))
-
-
-def _fits_bounds(schema: Schema, value: float) -> bool:
+def _is_within(schema: Schema, value: float) -> bool:
     if value < schema.get("minimum", value) or value > schema.get("maximum", value):
         return False
     if "exclusiveMinimum" in schema and value <= schema["exclusiveMinimum"]:
         return False
-    if "exclusiveMaximum" in schema and value >= schema["exclusiveMaximum"]:
-        return False
+    return "exclusiveMaximum" not in schema or value < schema["exclusiveMaximum"]
+
+
+def _is_multiple(schema: Schema, value: float) -> bool:
     step: float | None = schema.get("multipleOf")
     try:
         return step is None or value % step == 0
@@ -340,7 +305,3 @@ def _matches(pattern: str, value: str) -> bool:
         return re.search(pattern, value) is not None
     except re.error:
         return True  # pydantic's patterns are Rust's; it will have checked them itself.
-
-
-def _fits_key(schema: Schema, name: str) -> bool:
-    return not schema or _fits({"type": "string", **schema}, name)

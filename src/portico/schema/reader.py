@@ -1,91 +1,252 @@
-"""The input schema of a tool that somebody else wrote, read with care: it may be wrong, endless, or made to hurt.
+"""Reading schemas, ours and anybody's: references, alternatives, and what is said about the values.
 
-Only what certainly does not fit is refused here. Patterns, formats and conditions are the server's to check: a
-stranger's regular expression can take for ever, so can a validator with a stranger's schema, and a date that we would
-not read may be one that the server does.
+A schema may be wrong, endless, or made to hurt. So nothing is fetched, whatever is followed has a bound, and a keyword
+that is not of the type it must have counts as absent.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
-from portico.schema import Schema
-from portico.schema.explain import described
-from portico.schema.problems import Inspector, kind_of
+from msgspec import Struct
 
+from portico.schema import Schema
+
+TYPES = ("string", "integer", "number", "boolean", "null", "array", "object")
+
+# References that lead to references, and how deep alternatives are looked for inside alternatives.
+MOST_REFERENCES = 32
+DEEPEST = 16
+# Of one schema: its alternatives, or the parts of an `allOf`; the values it names; the rows of a table about it.
 MOST_OPTIONS = 64
 MOST_CHOICES = 500
-DEEPEST = 16
-# Schemas looked at to answer one question. What refers to itself twice would otherwise be looked at for ever.
+MOST_FIELDS = 200
+DEEPEST_FIELD = 4
+# Schemas read to answer one question. What refers to itself twice would otherwise be read for ever.
 MOST_READ = 300
 
+_KINDS = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
+
+_NUMBER = (int, float)
 # What each keyword has to be to mean anything; others are not read.
-_TYPES: dict[str, Any] = {
+_KEYWORDS: dict[str, Any] = {
     "type": (str, list),
     "enum": list,
     "enumNames": list,
     "properties": dict,
     "required": list,
+    "propertyNames": dict,
+    "additionalProperties": (bool, dict),
     "items": dict,
     "prefixItems": list,
-    "additionalProperties": (bool, dict),
-    "minimum": (int, float),
-    "maximum": (int, float),
-    "exclusiveMinimum": (int, float),
-    "exclusiveMaximum": (int, float),
-    "minLength": int,
-    "maxLength": int,
-    "minItems": int,
-    "maxItems": int,
-    "contentEncoding": str,
-    "description": str,
-    "title": str,
-    "format": str,
-    "pattern": str,
+    **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"), _NUMBER),
+    **dict.fromkeys(("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"), int),
+    **dict.fromkeys(("contentEncoding", "format", "pattern", "title", "description"), str),
+    **dict.fromkeys(("const", "default"), object),
 }
-# Not looked at here but for words.
-_DESCRIBING = ("format", "pattern", "contentEncoding")
+# Accepts every value.
+_ANYTHING: Schema = {}
 _COMPOSED = ("$ref", "anyOf", "oneOf", "allOf")
-_JSON_TYPES = ("string", "integer", "number", "boolean", "null", "array", "object")
 
 
-class Reader(Inspector):
-    """An Inspector for schemas that are not ours."""
+# One keyword at a time
 
-    def __init__(self, schema: Any) -> None:
-        super().__init__(_cleaned(schema))
-        self.root = schema
 
-    # What a schema accepts
+def kind_of(value: Any) -> str:
+    """The JSON type of a decoded value."""
+    return _KINDS.get(type(value), "null")
 
-    def resolved(self, schema: Schema) -> Schema:
-        return _cleaned(self._pointed(schema), _COMPOSED)
+
+def properties_of(schema: Schema) -> dict[str, Any]:
+    found = schema.get("properties")
+    return {name: one for name, one in found.items() if isinstance(name, str)} if isinstance(found, dict) else {}
+
+
+def required_of(schema: Schema) -> list[str]:
+    return [name for name in list_of(schema, "required") if isinstance(name, str)]
+
+
+def types_of(schema: Schema) -> list[str]:
+    """The JSON types that a schema names itself."""
+    kind = schema.get("type")
+    return [one for one in (kind if isinstance(kind, list) else [kind]) if one in TYPES]
+
+
+def options_of(schema: Schema) -> list[Any]:
+    """The alternatives of a schema as they are written; none if it has none."""
+    return list_of(schema, "anyOf") or list_of(schema, "oneOf")
+
+
+def values_of(schema: Schema) -> list[Any]:
+    """The values that a schema names, if only those are accepted."""
+    return [schema["const"]] if "const" in schema else list_of(schema, "enum")
+
+
+def list_of(schema: Schema, keyword: str) -> list[Any]:
+    found = schema.get(keyword)
+    return found if isinstance(found, list) else []
+
+
+def definitions_of(schema: Schema) -> Schema:
+    """What a part of the schema needs beside it to be read alone."""
+    return {key: schema[key] for key in ("$defs", "definitions", "$schema") if key in schema}
+
+
+def without(schema: Schema, *keywords: str) -> Schema:
+    return {key: value for key, value in schema.items() if key not in keywords}
+
+
+# References and composition
+
+
+def target_of(reference: str, root: Any) -> Any:
+    """What a JSON pointer refers to in the document; None if nothing is there, {} if it is no pointer into it."""
+    reference = unescaped(reference)
+    if reference != "#" and not reference.startswith("#/"):
+        return {}
+    found = root
+    for step in reference.split("/")[1:]:
+        step = step.replace("~1", "/").replace("~0", "~")
+        if isinstance(found, list) and step.isdecimal() and len(step) < 10:
+            found = found[int(step)] if int(step) < len(found) else None
+        else:
+            found = found.get(step) if isinstance(found, dict) else None
+    return found
+
+
+def unescaped(reference: str) -> str:
+    """A reference without percent-encoding."""
+    if "%" not in reference:
+        return reference
+    # Hardly any reference needs it, so it is imported for those that do.
+    from urllib.parse import unquote
+
+    return unquote(reference)
+
+
+def resolved(schema: Any, root: Any) -> Schema:
+    """What a schema stands for once references into the same document are followed. What stands beside them wins."""
+    for _ in range(MOST_REFERENCES):
+        if not isinstance(schema, dict) or not isinstance(schema.get("$ref"), str):
+            break
+        found = target_of(schema["$ref"], root)
+        schema = {**found, **without(schema, "$ref")} if isinstance(found, dict) else {}
+    return schema if isinstance(schema, dict) else {}
+
+
+def merged(one: Schema, other: Schema) -> Schema:
+    """Both at once. Where they disagree the second, which is the more particular, is believed."""
+    both = {**one, **other}
+    if properties := {**properties_of(one), **properties_of(other)}:
+        both["properties"] = properties
+    if required := dict.fromkeys([*required_of(one), *required_of(other)]):
+        both["required"] = list(required)
+    return both
+
+
+def with_all_of(schema: Schema, root: Schema) -> Schema:
+    """A schema together with the parts of its `allOf`."""
+    whole = without(schema, "allOf")
+    for part in list_of(schema, "allOf")[:MOST_OPTIONS]:
+        whole = merged(whole, resolved(part, root))
+    return whole
+
+
+def cleaned(schema: Any, keep: tuple[str, ...] = ()) -> Schema:
+    """Without the keywords that are not what they must be, or that are not read."""
+    if not isinstance(schema, dict):
+        return {}
+    found = {name: value for name, value in schema.items() if name in keep or _is_sound(name, value)}
+    if "type" in found:
+        kinds = types_of(found)
+        found["type"] = kinds[0] if len(kinds) == 1 else kinds
+        if not kinds:
+            del found["type"]
+    if "properties" in found:
+        # A property that is `true` takes anything.
+        found["properties"] = {
+            str(name): one if isinstance(one, dict) else {} for name, one in found["properties"].items()
+        }
+    if "required" in found:
+        found["required"] = required_of(found)
+    return found
+
+
+def _is_sound(name: str, value: Any) -> bool:
+    wanted = _KEYWORDS.get(name)
+    if wanted is None or not isinstance(value, wanted):
+        return False
+    # True is an int in Python, and no number in JSON.
+    return not isinstance(value, bool) or wanted is object or name == "additionalProperties"
+
+
+class Reader:
+    """Answers questions about the parts of one document."""
+
+    def __init__(self, root: Any) -> None:
+        self.root: Schema = root if isinstance(root, dict) else {}
+        # By the address of the schema, which is kept beside its options so that no other one can get that address.
+        self._known: dict[int, tuple[Schema, list[Schema]]] = {}
 
     def options(self, schema: Schema) -> list[Schema]:
         """Each way to satisfy a schema, as one flat schema, as far as that can be said."""
-        return [_without(option, _DESCRIBING) for option in self._ways(schema)]
+        known = self._known.get(id(schema))
+        if known is None:
+            known = self._known[id(schema)] = (schema, self._options(schema, DEEPEST, iter(range(MOST_READ))))
+        return known[1]
+
+    def _options(self, schema: Any, depth: int, budget: Iterator[int]) -> list[Schema]:
+        schema = resolved(schema, self.root)
+        options = [cleaned(schema)]
+        if depth == 0 or next(budget, None) is None:
+            return options
+        for member in list_of(schema, "allOf")[:MOST_OPTIONS]:
+            parts = self._options(member, depth - 1, budget)
+            options = [merged(one, parts[0]) for one in options] if len(parts) == 1 else options
+        for keyword in ("anyOf", "oneOf"):
+            members = list_of(schema, keyword)
+            if members:
+                parts = [part for member in members[:MOST_OPTIONS] for part in self._options(member, depth - 1, budget)]
+                if len(members) > MOST_OPTIONS or len(parts) * len(options) > MOST_OPTIONS:
+                    # Whatever the rest of them accept.
+                    parts = [*parts[: MOST_OPTIONS // len(options)], {}]
+                options = [merged(one, part) for one in options for part in parts]
+        return options
+
+    def resolved(self, schema: Schema) -> Schema:
+        return cleaned(without(resolved(schema, self.root), "$ref"), _COMPOSED)
+
+    def takes(self, schema: Schema, kind: str) -> bool:
+        """Whether some value of this JSON type could be accepted."""
+        return any(takes(option, kind) for option in self.options(schema))
 
     def property(self, schema: Schema, name: str) -> Schema:
-        return _cleaned(super().property(schema, name), _COMPOSED)
+        """What one option accepts under a name."""
+        found = schema.get("properties", {}).get(name, schema.get("additionalProperties"))
+        return found if isinstance(found, dict) else _ANYTHING
 
-    def words(self, schema: Schema) -> str:
-        return described(self._ways(schema), self.resolved)
+    def item(self, schema: Schema, at: int) -> Schema:
+        """What one option accepts at a place of an array."""
+        first = schema.get("prefixItems", [])
+        found = first[at] if at < len(first) else schema.get("items")
+        return found if isinstance(found, dict) else _ANYTHING
 
-    def is_open(self, schema: Schema) -> bool:
-        """Whether it says nothing about the type of its values."""
-        return any("type" not in option and not values_of(option) for option in self.options(schema))
+    def member(self, schema: Schema, name: str) -> Schema:
+        """What is accepted under a name, whichever option it belongs to."""
+        options = self.options(schema)
+        holding = [option for option in options if name in option.get("properties", ())]
+        found = [cleaned(self.property(option, name), _COMPOSED) for option in holding or options]
+        return found[0] if len(found) == 1 else {"anyOf": _distinct(found)} if found else {}
 
-    def is_base64(self, schema: Schema) -> bool:
-        return any(option.get("contentEncoding") == "base64" for option in self._ways(schema))
-
-    def known(self, schema: Schema) -> list[str]:
+    def names(self, schema: Schema) -> list[str]:
         """The names of the properties, in the order they are written in."""
         return list(dict.fromkeys(name for option in self.options(schema) for name in option.get("properties", ())))
 
     def required(self, schema: Schema) -> list[str]:
         options = self.options(schema)
-        return [name for name in self.known(schema) if all(name in option.get("required", ()) for option in options)]
+        return [name for name in self.names(schema) if all(name in option.get("required", ()) for option in options)]
 
     def takes_more(self, schema: Schema) -> bool:
         """Whether it says that properties beside those it names are welcome, or names none."""
@@ -94,107 +255,21 @@ class Reader(Inspector):
             for option in self.options(schema)
         )
 
-    def member(self, schema: Schema, name: str) -> Schema:
-        """What a property accepts, whichever option it belongs to."""
-        options = self.options(schema)
-        holding = [option for option in options if name in option.get("properties", ())]
-        found = [self.property(option, name) for option in holding or options]
-        return found[0] if len(found) == 1 else {"anyOf": _distinct(found)} if found else {}
-
     def choices(self, schema: Schema) -> list[Any]:
+        """The values to choose from, where only some are accepted."""
         return _distinct([value for option in self.options(schema) for value in values_of(option)][:MOST_CHOICES])
 
-    # How it is written
-
-    def _ways(self, schema: Schema) -> list[Schema]:
-        return self._options(schema, DEEPEST, iter(range(MOST_READ)))
-
-    def _pointed(self, schema: Any) -> Schema:
-        """What a reference stands for. Only those into the same schema are followed: never into the network."""
-        for _ in range(DEEPEST):
-            if not isinstance(schema, dict) or not isinstance(schema.get("$ref"), str):
-                break
-            beside = _without(schema, ("$ref",))
-            schema = self._found(schema["$ref"])
-            if isinstance(schema, dict):
-                schema = {**schema, **beside}
-        return _without(schema, ("$ref",)) if isinstance(schema, dict) else {}
-
-    def _found(self, reference: str) -> Any:
-        if not reference.startswith("#"):
-            return {}
-        found = self.root
-        for step in reference[1:].split("/")[1:]:
-            found = found.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(found, dict) else None
-        return found
-
-    def _options(self, schema: Any, depth: int, budget: Iterator[int]) -> list[Schema]:
-        schema = self._pointed(schema)
-        options = [_cleaned(schema)]
-        if depth == 0 or next(budget, None) is None:
-            return options
-        for member in listed(schema.get("allOf")):
-            parts = self._options(member, depth - 1, budget)
-            options = [_merged(one, parts[0]) for one in options] if len(parts) == 1 else options
-        for keyword in ("anyOf", "oneOf"):
-            members = listed(schema.get(keyword))
-            if members:
-                parts = [part for member in members for part in self._options(member, depth - 1, budget)]
-                options = [_merged(one, part) for one in options for part in parts[:MOST_OPTIONS]][:MOST_OPTIONS]
-        return options
+    def is_base64(self, schema: Schema) -> bool:
+        return any(option.get("contentEncoding") == "base64" for option in self.options(schema))
 
 
-def values_of(option: Schema) -> list[Any]:
-    return [option["const"]] if "const" in option else list(option.get("enum", ()))
-
-
-def _cleaned(schema: Any, keep: tuple[str, ...] = ()) -> Schema:
-    """Without the keywords that are not what they must be."""
-    if not isinstance(schema, dict):
-        return {}
-    found = {
-        name: value
-        for name, value in schema.items()
-        if name in ("const", "default", *keep)
-        or (name in _TYPES and isinstance(value, _TYPES[name]) and not _is_truth(name, value))
-    }
-    if "type" in found:
-        kinds = found["type"] if isinstance(found["type"], list) else [found["type"]]
-        known = [kind for kind in kinds if kind in _JSON_TYPES]
-        found["type"] = known[0] if len(known) == 1 else known
-        if not known:
-            del found["type"]
-    if "properties" in found:
-        # A property that is `true` takes anything.
-        found["properties"] = {
-            str(name): one if isinstance(one, dict) else {} for name, one in found["properties"].items()
-        }
-    if "required" in found:
-        found["required"] = [name for name in found["required"] if isinstance(name, str)]
-    return found
-
-
-def _is_truth(name: str, value: Any) -> bool:
-    """True is an int in Python, and no number in JSON."""
-    return isinstance(value, bool) and name != "additionalProperties"
-
-
-def _merged(one: Schema, other: Schema) -> Schema:
-    """Both at once. Where they disagree the second, which is the more particular, is believed."""
-    both = {**one, **other}
-    if "properties" in one and "properties" in other:
-        both["properties"] = {**one["properties"], **other["properties"]}
-    if "required" in one and "required" in other:
-        both["required"] = [*one["required"], *other["required"]]
-    return both
-
-
-def _without(schema: Schema, names: tuple[str, ...]) -> Schema:
-    return {name: value for name, value in schema.items() if name not in names}
-
-
-def listed(value: Any) -> list[Any]:
-    return value[:MOST_OPTIONS] if isinstance(value, list) else []
+def takes(option: Schema, kind: str) -> bool:
+    """Whether an option accepts some value of this JSON type."""
+    if values := values_of(option):
+        return any(kind_of(value) == kind for value in values)
+    wanted = option.get("type", kind)
+    wanted = wanted if isinstance(wanted, list) else [wanted]
+    return kind in wanted or (kind == "integer" and "number" in wanted)
 
 
 def _distinct(values: list[Any]) -> list[Any]:
@@ -203,3 +278,39 @@ def _distinct(values: list[Any]) -> list[Any]:
         if not any(kind_of(value) == kind_of(other) and value == other for other in found):
             found.append(value)
     return found
+
+
+# Objects as tables
+
+
+class TableField(Struct, frozen=True):
+    """One property of an object, for a table: `address.city` where it is inside another."""
+
+    name: str
+    schema: Schema
+    required: bool
+
+
+def fields(schema: Schema) -> list[TableField]:
+    """The properties of an object and of the objects in it, for a table."""
+    return list(islice(_fields(schema, schema, "", DEEPEST_FIELD), MOST_FIELDS))
+
+
+def _fields(schema: Schema, root: Schema, before: str, depth: int) -> Iterator[TableField]:
+    required = required_of(schema)
+    for name, one in properties_of(schema).items():
+        path = f"{before}{name}"
+        found = resolved(one, root)
+        yield TableField(path, found, name in required)
+        inside = _only_object(found, root)
+        if types_of(found) == ["array"] and isinstance(found.get("items"), dict):
+            path, inside = f"{path}[]", resolved(found["items"], root)
+        if depth > 1 and properties_of(inside):
+            yield from _fields(inside, root, f"{path}.", depth - 1)
+
+
+def _only_object(schema: Schema, root: Schema) -> Schema:
+    """The one alternative that has members of its own: `Address | None` is an Address for a table."""
+    options = [resolved(option, root) for option in options_of(schema)[:MOST_OPTIONS]]
+    found = [one for one in options if properties_of(one)]
+    return found[0] if len(found) == 1 and not properties_of(schema) else schema

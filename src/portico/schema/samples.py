@@ -1,14 +1,27 @@
-"""Values that fit a schema, for examples."""
+"""Values that fit a schema, for examples; and texts that match a pattern."""
 
 from __future__ import annotations
 
 import math
+import string
 from itertools import islice
-from typing import Any
+from typing import Any, NoReturn
 
-from portico.schema import Schema, patterns
-from portico.schema import check as schemas
-from portico.schema.check import options_of, properties_of, required_of, resolved, types_of
+from portico.schema import Schema
+from portico.schema.check import Unfit, complaints
+from portico.schema.reader import (
+    MOST_FIELDS,
+    list_of,
+    merged,
+    options_of,
+    properties_of,
+    required_of,
+    resolved,
+    types_of,
+    values_of,
+    with_all_of,
+    without,
+)
 
 DEEPEST = 12
 # How far down an example has what it need not have. What contains itself would otherwise go on for ever.
@@ -45,7 +58,7 @@ class Unsayable(ValueError):
 def sample(schema: Schema, *, full: bool = False) -> Any:
     """A value that fits. `full`: with what is optional, too."""
     for wanted in (full, not full):
-        found = _Maker(schema, full=wanted).make(schema, "", DEEPEST)
+        found = _SampleMaker(schema, full=wanted).make(schema, "", DEEPEST)
         if _fits(schema, found):
             return found
     simple: Any
@@ -57,13 +70,13 @@ def sample(schema: Schema, *, full: bool = False) -> Any:
 
 def _fits(schema: Schema, value: Any) -> bool:
     try:
-        return not schemas.complaints(schema, value)
-    except schemas.Unfit:
+        return not complaints(schema, value)
+    except Unfit:
         # Nothing can be held against it.
         return True
 
 
-class _Maker:
+class _SampleMaker:
     def __init__(self, root: Schema, *, full: bool) -> None:
         self._root = root
         self._full = full
@@ -73,7 +86,7 @@ class _Maker:
         self._steps -= 1
         if self._steps < 0 or depth < 0 or not isinstance(schema, dict):
             return name or "text"
-        found = self._whole(resolved(schema, self._root))
+        found = with_all_of(resolved(schema, self._root), self._root)
         said, value = _given(found)
         if said:
             return value
@@ -84,30 +97,13 @@ class _Maker:
         kind = next((one for one in kinds if one != "null"), "null")
         return self._of_kind(kind, found, name, depth)
 
-    def _whole(self, schema: Schema) -> Schema:
-        """With what `allOf` adds."""
-        parts = schema.get("allOf")
-        if not isinstance(parts, list):
-            return schema
-        whole = {key: value for key, value in schema.items() if key != "allOf"}
-        for part in parts[: schemas.MOST_PARTS]:
-            one = resolved(part, self._root)
-            both = {**properties_of(whole), **properties_of(one)}
-            required = [*required_of(whole), *required_of(one)]
-            whole = {**one, **whole, **({"properties": both, "required": required} if both else {})}
-        return whole
-
     def _of_options(self, schema: Schema, options: list[Any], name: str, depth: int) -> Any:
         """The first that is not null (deep inside, null), together with what stands beside the options."""
-        beside = {key: value for key, value in schema.items() if key not in ("anyOf", "oneOf")}
+        beside = without(schema, "anyOf", "oneOf")
         chosen = [resolved(one, self._root) for one in options]
         deep = depth < DEEPEST - SHOWN
         best = next((one for one in chosen if (types_of(one) == ["null"]) is deep), chosen[0])
-        merged = {**best, **beside}
-        if properties_of(best) and properties_of(beside):
-            merged["properties"] = {**properties_of(beside), **properties_of(best)}
-            merged["required"] = [*required_of(beside), *required_of(best)]
-        return self.make(merged, name, depth - 1)
+        return self.make(merged(best, beside), name, depth - 1)
 
     def _of_kind(self, kind: str, schema: Schema, name: str, depth: int) -> Any:
         if kind == "object":
@@ -125,7 +121,7 @@ class _Maker:
         for name in required:
             if name not in found:
                 found[name] = self.make(schema.get("additionalProperties"), name, depth - 1)
-        for name in islice(known, schemas.MOST_FIELDS):
+        for name in islice(known, MOST_FIELDS):
             if len(found) < _count(schema.get("minProperties")):
                 found.setdefault(name, self.make(known[name], name, depth - 1))
         while len(found) < _count(schema.get("minProperties")):
@@ -133,15 +129,14 @@ class _Maker:
         return found
 
     def _array(self, schema: Schema, name: str, depth: int) -> list[Any]:
-        first = schema.get("prefixItems")
-        found = [self.make(one, name, depth - 1) for one in first[:MOST_ITEMS]] if isinstance(first, list) else []
+        found = [self.make(one, name, depth - 1) for one in list_of(schema, "prefixItems")[:MOST_ITEMS]]
         least = max(_count(schema.get("minItems")), 0 if found or depth < DEEPEST - SHOWN else 1)
         items = resolved(schema.get("items", {}), self._root)
         if "maxItems" in schema and _count(schema["maxItems"]) < least:
             return found
-        choices = items.get("enum") if schema.get("uniqueItems") else None
+        choices = list_of(items, "enum") if schema.get("uniqueItems") else []
         while len(found) < min(least, MOST_ITEMS):
-            if isinstance(choices, list) and len(found) < len(choices):
+            if len(found) < len(choices):
                 found.append(choices[len(found)])
                 continue
             value = self.make(items, name.removesuffix("s"), depth - 1)
@@ -151,17 +146,11 @@ class _Maker:
 
 def _given(schema: Schema) -> tuple[bool, Any]:
     """What the schema itself says a value could be."""
-    examples = schema.get("examples")
-    if isinstance(examples, list) and examples:
-        return True, examples[0]
-    if "example" in schema:
-        return True, schema["example"]
-    if "const" in schema:
-        return True, schema["const"]
+    given = [*list_of(schema, "examples")[:1], *(schema[key] for key in ("example", "const") if key in schema)]
     if schema.get("default") is not None:
-        return True, schema["default"]
-    choices = schema.get("enum")
-    return (True, choices[0]) if isinstance(choices, list) and choices else (False, None)
+        given.append(schema["default"])
+    given += values_of(schema)[:1]
+    return (True, given[0]) if given else (False, None)
 
 
 def _implied(schema: Schema) -> list[str]:
@@ -212,8 +201,8 @@ def _text(schema: Schema, name: str) -> str:
     least = least if type(least) is int and 0 < least <= LONGEST_TEXT else 0
     if isinstance(schema.get("pattern"), str):
         try:
-            return patterns.matching(schema["pattern"], least)
-        except patterns.Beyond:
+            return text_matching(schema["pattern"], least)
+        except NotUnderstood:
             pass
     if schema.get("contentEncoding") == "base64":
         return "aGVsbG8="
@@ -221,3 +210,150 @@ def _text(schema: Schema, name: str) -> str:
     found += "x" * (least - len(found))
     most = schema.get("maxLength")
     return found[:most] if type(most) is int and most >= 0 else found
+
+
+# Texts that match a pattern. Only what most schemas use is understood, and the result is checked by the schema.
+
+LONGEST_PATTERN = 500
+LONGEST_MATCH = 1000
+DEEPEST_GROUP = 20
+
+_CLASSES = {"d": string.digits, "w": string.ascii_lowercase + string.digits + "_", "s": " "}
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "f": "\f", "v": "\v"}
+_ANY = string.ascii_lowercase + string.ascii_uppercase + string.digits + "_- .:/@"
+
+
+class NotUnderstood(ValueError):
+    """The pattern says something that is not understood here."""
+
+
+def text_matching(pattern: str, least: int = 0) -> str:
+    """A text that matches, of at least so many characters where something in the pattern repeats."""
+    if len(pattern) > LONGEST_PATTERN:
+        raise NotUnderstood("it is too long")
+    shortest = _PatternWriter(pattern, 0).write()
+    return shortest if len(shortest) >= least else _PatternWriter(pattern, min(least, LONGEST_MATCH)).write()
+
+
+class _PatternWriter:
+    """Goes through the pattern once and writes what it asks for. `extra`: how often more than needed to repeat."""
+
+    def __init__(self, pattern: str, extra: int) -> None:
+        self._pattern = pattern
+        self._at = 0
+        self._extra = extra
+
+    def write(self) -> str:
+        text = self._either(DEEPEST_GROUP)
+        if self._at < len(self._pattern):
+            self._give_up()
+        return text
+
+    def _give_up(self) -> NoReturn:
+        raise NotUnderstood(f"not understood at character {self._at + 1}")
+
+    @property
+    def _next(self) -> str:
+        return self._pattern[self._at : self._at + 1]
+
+    def _takes(self, text: str) -> bool:
+        found = self._pattern.startswith(text, self._at)
+        self._at += len(text) if found else 0
+        return found
+
+    def _either(self, depth: int) -> str:
+        """Of several alternatives the first."""
+        if not depth:
+            self._give_up()
+        first = self._sequence(depth)
+        while self._takes("|"):
+            self._sequence(depth)
+        return first
+
+    def _sequence(self, depth: int) -> str:
+        text = ""
+        while self._next not in ("", "|", ")"):
+            text += self._repeated(self._atom(depth), len(text))
+            if len(text) > LONGEST_MATCH:
+                self._give_up()
+        return text
+
+    def _atom(self, depth: int) -> str:
+        if self._takes("^") or self._takes("$"):
+            return ""
+        if self._takes("("):
+            return self._group(depth)
+        if self._takes("["):
+            return self._choice()
+        if self._takes("\\"):
+            return self._escaped()[0]
+        if self._takes("."):
+            return "a"
+        if self._next in "*+?{":
+            self._give_up()
+        return self._character()
+
+    def _character(self) -> str:
+        found = self._next
+        if not found:
+            self._give_up()
+        self._at += 1
+        return found
+
+    def _group(self, depth: int) -> str:
+        if self._takes("?") and not self._takes(":"):
+            self._give_up()
+        text = self._either(depth - 1)
+        if not self._takes(")"):
+            self._give_up()
+        return text
+
+    def _escaped(self) -> str:
+        """Every character that an escape can stand for."""
+        char = self._character()
+        if char in _CLASSES:
+            return _CLASSES[char]
+        if char.lower() in _CLASSES:
+            return "".join(one for one in _ANY if one not in _CLASSES[char.lower()])
+        if char.isalnum() and char not in _ESCAPES:
+            self._give_up()
+        return _ESCAPES.get(char, char)
+
+    def _choice(self) -> str:
+        is_negative = self._takes("^")
+        found = ""
+        while not self._takes("]") or not found:
+            first = self._escaped() if self._takes("\\") else self._character()
+            if self._next == "-" and self._pattern[self._at + 1 : self._at + 2] not in ("]", "") and len(first) == 1:
+                self._at += 1
+                last = self._escaped()[0] if self._takes("\\") else self._character()
+                found += "".join(map(chr, range(ord(first), min(ord(last), ord(first) + 255) + 1)))
+            else:
+                found += first
+        allowed = [char for char in _ANY if char not in found] if is_negative else list(found)
+        if not allowed:
+            self._give_up()
+        return next((char for char in allowed if char.isalnum()), allowed[0])
+
+    def _repeated(self, atom: str, written: int) -> str:
+        least, most = self._times()
+        self._takes("?")
+        # What may repeat makes up for what is missing in length; the most is a matter of the schema.
+        wanted = least if most is not None and least == most else max(least, least + self._extra - written)
+        return atom * min(wanted, most if most is not None else LONGEST_MATCH)
+
+    def _times(self) -> tuple[int, int | None]:
+        if self._takes("*"):
+            return 0, None
+        if self._takes("+"):
+            return 1, None
+        if self._takes("?"):
+            return 0, 1
+        if not self._takes("{"):
+            return 1, 1
+        end = self._pattern.find("}", self._at)
+        least, comma, most = self._pattern[self._at : end].partition(",")
+        if end < 0 or not least.isdigit() or (most and not most.isdigit()) or len(least + most) > 8:
+            self._give_up()
+        self._at = end + 1
+        return int(least), int(most) if most else None if comma else int(least)

@@ -13,7 +13,7 @@ from msgspec import UNSET, Raw
 from portico.rpc.call import Call, Emit, hand_over
 from portico.server.context import Context
 from portico.server.inputs import Rounds
-from portico.server.schema_tools import ForeignSignature, foreign_signature
+from portico.server.schema_tools import SchemaSignature, schema_signature
 from portico.server.signature import Signature, signature_of
 from portico.wire.errors import ProtocolError, ToolError, UsageError
 from portico.wire.jsonrpc import NOTHING
@@ -43,10 +43,10 @@ class Body:
             raise UsageError(f"{name!r}: what runs inline cannot be stopped, so it has no timeout")
         self.name = name
         self.timeout = timeout
-        self.signature: Signature | ForeignSignature = (
+        self.signature: Signature | SchemaSignature = (
             signature_of(fn, context_type=Context, without_output=without_output)
             if input_schema is None
-            else foreign_signature(fn, input_schema, context_type=Context, without_output=without_output)
+            else schema_signature(fn, input_schema, context_type=Context, without_output=without_output)
         )
         self.running: Running = _running(fn, inline, name)
         self._fn = fn
@@ -92,7 +92,7 @@ class Body:
                 raise
             # A thread cannot be stopped, but its body can see that nobody waits any more.
             call.expired = True
-            raise ToolError(f"{self.name!r} did not finish within {seconds:g} s.") from None
+            raise ToolError(f"{self.name!r} did not finish within {seconds:g} s.", kind="TimeoutError") from None
 
     async def _start(self, call: Call, server: Server, args: Args, kwargs: Kwargs) -> Any:
         if self.running == "async":

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from portico.schema import SchemaError
 from portico.schema.describe import schema
+from portico.schema.reader import options_of, properties_of, resolved, types_of, values_of
 from portico.wire.errors import ToolError, UsageError
 
 # client/elicitation, Requested Schema: what a form's field may be.
@@ -61,44 +62,29 @@ def form(response_type: Any) -> Form:
 
 
 def _flat(described: dict[str, Any], response_type: Any) -> dict[str, Any]:
-    definitions = described.get("$defs", {})
     if described.get("additionalProperties"):
         raise UsageError(f"a form has fields with names; {response_type!r} has none")
     fields = {
-        name: _field(name, _resolved(one, definitions), response_type)
-        for name, one in described.get("properties", {}).items()
+        name: _field(name, resolved(one, described), response_type) for name, one in properties_of(described).items()
     }
-    flat: dict[str, Any] = {"type": "object", "properties": fields}
-    if described.get("required"):
-        flat["required"] = described["required"]
-    return flat
-
-
-def _resolved(field: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
-    reference = field.get("$ref", "")
-    if not reference.startswith("#/$defs/"):
-        return field
-    found: dict[str, Any] = definitions[reference.removeprefix("#/$defs/")]
-    return found | {keyword: value for keyword, value in field.items() if keyword != "$ref"}
+    required = {"required": described["required"]} if described.get("required") else {}
+    return {"type": "object", "properties": fields, **required}
 
 
 def _field(name: str, field: dict[str, Any], response_type: Any) -> dict[str, Any]:
     """One field, with the keywords a form knows and no others."""
     if "const" in field:
         field = {**field, "enum": [field["const"]]}
-    if "anyOf" in field:
-        # An optional field is one that is not required; a form has no null.
-        kinds = [one for one in field["anyOf"] if one.get("type") != "null"]
-        field = {**field, **kinds[0]} if len(kinds) == 1 else field
-    kind = field.get("type")
-    if isinstance(kind, list):
-        kinds = [one for one in kind if one != "null"]
+    # An optional field is one that is not required; a form has no null.
+    options = [one for one in options_of(field) if types_of(one) != ["null"]]
+    if "anyOf" in field and len(options) == 1:
+        field = {**field, **options[0]}
+    kinds = [kind for kind in types_of(field) if kind != "null"]
+    if len(kinds) == 1:
         field = {**field, "type": kinds[0]}
-        kind = kinds[0] if len(kinds) == 1 else None
-    if kind is None and all(isinstance(value, str) for value in field.get("enum", [None])):
+    elif not kinds and values_of(field) and all(isinstance(value, str) for value in values_of(field)):
         field = {**field, "type": "string"}
-        kind = "string"
-    if kind not in _SIMPLE and not _is_choice(field):
+    if field.get("type") not in _SIMPLE and not _is_choice(field):
         raise UsageError(
             f"a form has flat fields of text, numbers, yes/no and choices; {name!r} of {response_type!r} is neither"
         )

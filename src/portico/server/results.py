@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct
 
 from portico.server.inputs import Detached
-from portico.server.verifying import Verify
+from portico.server.signature import Verify
 from portico.wire.content import (
     BLOCKS,
     Annotations,

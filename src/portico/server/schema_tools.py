@@ -10,14 +10,14 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
+from portico.schema.check import Validator, compiled
 from portico.schema.docstrings import parse_docstring
 from portico.schema.problems import MOST_PROBLEMS, ArgumentError, Problem, child, whole
-from portico.schema.validators import Validator, compiled
 from portico.server.signature import signature_of
 from portico.wire.errors import UsageError
 
 
-class ForeignSignature(Struct, frozen=True, kw_only=True):
+class SchemaSignature(Struct, frozen=True, kw_only=True):
     """The function takes the arguments as one dict, and the Context if it wants it."""
 
     input_schema: dict[str, Any]
@@ -53,9 +53,9 @@ def _problem(error: Any) -> Problem:
     return Problem(path, "what the tool's schema says", "something else", f"Invalid {path}: {message}.")
 
 
-def foreign_signature(
+def schema_signature(
     fn: Callable[..., Any], schema: dict[str, Any], *, context_type: type, without_output: tuple[type, ...] = ()
-) -> ForeignSignature:
+) -> SchemaSignature:
     """Read a function that goes with a schema of its own. References into the network are never followed."""
     if schema.get("type") != "object":
         raise UsageError('a tool\'s input_schema has "type": "object" at its root')
@@ -63,7 +63,7 @@ def foreign_signature(
     names = [name for name in inspect.signature(fn).parameters if name != own.context]
     if len(names) != 1:
         raise UsageError(f"a function with an input_schema takes one dict (and the context), not {', '.join(names)}")
-    return ForeignSignature(
+    return SchemaSignature(
         input_schema=schema,
         output_schema=own.output_schema,
         returns=own.returns,

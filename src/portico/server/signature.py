@@ -8,6 +8,7 @@ repair what models often get wrong, and else to say everything that is wrong.
 from __future__ import annotations
 
 import copy
+import enum
 import functools
 import inspect
 import typing
@@ -21,10 +22,19 @@ from msgspec import UNSET, Raw, Struct
 from msgspec.structs import astuple
 
 from portico.schema import SchemaError
-from portico.schema.decode import Translator, hook
+from portico.schema.decode import Translator, hook, is_native
 from portico.schema.describe import Field, object_schema, schema
 from portico.schema.docstrings import Docstring, parse_docstring
-from portico.schema.hints import is_field_info, is_literal, is_union, peel, resolve, union_of
+from portico.schema.hints import (
+    is_field_info,
+    is_literal,
+    is_pydantic,
+    is_union,
+    resolve,
+    shape_of,
+    strip_annotations,
+    union_of,
+)
 from portico.schema.problems import (
     MOST_PROBLEMS,
     ArgumentError,
@@ -37,9 +47,10 @@ from portico.schema.problems import (
 )
 from portico.wire.errors import UsageError
 
-__all__ = ["ArgumentError", "Problem", "Signature", "signature_of"]
+__all__ = ["ArgumentError", "Problem", "Signature", "Verify", "signature_of", "verifier"]
 
 Function = Callable[..., Any]
+Verify = Callable[[Any, bytes], None]
 
 NO_KEYWORDS: dict[str, Any] = {}
 # A tool that returns these says it in content blocks; a schema would only repeat it.
@@ -245,10 +256,10 @@ def _argument(parameter: Parameter, hints: dict[str, Any], doc: Docstring, conte
     default = UNSET if parameter.default is Parameter.empty else parameter.default
     if is_field_info(default):
         hint, default = Annotated[hint, default], UNSET
-    notes = peel(hint)[1]
+    constraints = strip_annotations(hint)[1]
     if default is UNSET:
-        default = notes.default
-    factory = notes.factory if default is UNSET else None
+        default = constraints.default
+    factory = constraints.factory if default is UNSET else None
     if default is None:
         hint = _or_none(hint)
     words = doc.params.get(parameter.name, "")
@@ -258,7 +269,7 @@ def _argument(parameter: Parameter, hints: dict[str, Any], doc: Docstring, conte
 
 def _or_none(hint: Any) -> Any:
     """`limit: int = None` is shown with the default null, so null must be accepted."""
-    if peel(hint)[0] in (Any, object, None, type(None)):
+    if strip_annotations(hint)[0] in (Any, object, None, type(None)):
         return hint
     if typing.get_origin(hint) is Annotated:
         return Annotated[(union_of([hint.__origin__, None]), *hint.__metadata__)]
@@ -297,11 +308,13 @@ def _decoder(arguments: list[_Argument], where: str) -> tuple[dict[str, Any], Ca
 
 
 def _output(hint: Any, without: tuple[type, ...]) -> dict[str, Any] | None:
-    bare = peel(hint)[0]
+    bare = strip_annotations(hint)[0]
     options = typing.get_args(bare) if is_union(bare) else (bare,)
     if all(option in PLAIN_RESULTS for option in options) or _mentions(hint, without):
         return None
-    if bare is list or (typing.get_origin(bare) is list and peel(typing.get_args(bare)[0])[0] in (Any, object)):
+    if bare is list or (
+        typing.get_origin(bare) is list and strip_annotations(typing.get_args(bare)[0])[0] in (Any, object)
+    ):
         # It may hold images, say, and then it is content.
         return None
     try:
@@ -312,7 +325,7 @@ def _output(hint: Any, without: tuple[type, ...]) -> dict[str, Any] | None:
 
 def _mentions(hint: Any, classes: tuple[type, ...]) -> bool:
     """Whether one of the classes stands anywhere in a type, as in `list[Image]` or `Context | None`."""
-    bare = peel(hint)[0]
+    bare = strip_annotations(hint)[0]
     cls = typing.get_origin(bare) or bare
     if isinstance(cls, type) and issubclass(cls, classes):
         return True
@@ -329,3 +342,39 @@ def _by_name(parameters: list[Parameter], passed: list[Parameter], where: str) -
     if any(parameter.kind is Parameter.POSITIONAL_ONLY for parameter in passed[count:]):
         raise UsageError(f"{where}: a parameter before a positional-only one cannot be left out.")
     return tuple(parameter.name for parameter in passed[count:])
+
+
+# What a body returns, held against what its annotation promised
+
+
+def verifier(hint: Any, name: str) -> Verify | None:
+    """A check that the encoded value fits the output schema: clients hold us to it, and so do we.
+
+    An instance of the annotated class is trusted. Anything else is decoded once more, in C, where msgspec knows the
+    type; where it does not, decoding would run the author's own code again, and that is not done.
+    """
+    bare = strip_annotations(hint)[0]
+    if bare in (Any, object, Parameter.empty):
+        return None
+    trusted = bare if _is_made_of_fields(bare) else ()
+    if not trusted and not is_native(hint):
+        return None
+    # A bool is an int for Python and not for JSON, so this one is compared exactly. No float: NaN becomes null.
+    exact = bare if bare in (int, bool) else None
+    decode = msgspec.json.Decoder(Translator().translate(hint), dec_hook=hook).decode
+
+    def verify(value: Any, encoded: bytes) -> None:
+        if type(value) is exact or isinstance(value, trusted):
+            return
+        try:
+            decode(encoded)
+        except ValueError as reason:
+            raise TypeError(f"{name} returned a {type(value).__name__} that does not fit {hint}: {reason}") from None
+
+    return verify
+
+
+def _is_made_of_fields(bare: Any) -> bool:
+    if not isinstance(bare, type) or typing.is_typeddict(bare):
+        return False
+    return shape_of(bare) is not None or is_pydantic(bare) or issubclass(bare, enum.Enum)

@@ -30,7 +30,7 @@ class Listener(Struct, eq=False):
     resources: bool
     uris: frozenset[str]
     tasks: frozenset[str]
-    # 2026-07-28, basic/utilities/subscriptions: every notification carries the id of the listen request.
+    # 2026-07-28, basic/patterns/subscriptions: every notification carries the id of the listen request.
     tag: dict[str, Any]
 
     def wants(self, method: str, uri: str | None) -> bool:

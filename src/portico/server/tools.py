@@ -11,9 +11,8 @@ from portico.legacy import translate
 from portico.rpc.call import Call
 from portico.server.bodies import Body
 from portico.server.results import MEDIA, ToolResult, to_result
-from portico.server.signature import ArgumentError
+from portico.server.signature import ArgumentError, verifier
 from portico.server.tasks.config import Mode, TaskConfig, config_of
-from portico.server.verifying import verifier
 from portico.wire.content import BLOCKS
 from portico.wire.errors import InvalidParams, MissingCapability, ToolError, UsageError
 from portico.wire.meta import Icon
@@ -121,7 +120,8 @@ class Tool:
         if call.principal is not None:
             missing = call.principal.lacks(self.scopes)
             if missing:
-                raise ToolError(f"The tool {self.name!r} needs the scope {', '.join(sorted(missing))}.")
+                needed = ", ".join(sorted(missing))
+                raise ToolError(f"The tool {self.name!r} needs the scope {needed}.", kind="PermissionError")
 
 
 def _wrap(result: CallToolResult) -> None:
@@ -165,7 +165,7 @@ def _mistaken(mistake: ArgumentError, call: Call, habit: ArgumentErrors) -> Exce
     """Wrong arguments: for the model to read from 2025-11-25 on, an error of the protocol before (SEP-1303)."""
     as_result = habit == "result" or (habit == "auto" and (call.revision or MODERN) >= V2025_11_25)
     if as_result:
-        return ToolError(str(mistake))
+        return ToolError(str(mistake), kind="ValidationError", details={"problems": mistake.problems})
     return InvalidParams(str(mistake), {"problems": mistake.problems})
 
 

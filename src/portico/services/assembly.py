@@ -17,8 +17,8 @@ from portico.server.server import Server
 from portico.server.service import Service
 from portico.server.tools import Tool
 from portico.services import profiles, settings, shapes
-from portico.services.settings import Identity, Settings
-from portico.services.shapes import Shape
+from portico.services.settings import ServerIdentity, ServeSettings
+from portico.services.shapes import ServiceShape
 from portico.wire.errors import UsageError
 
 log = logging.getLogger("portico")
@@ -41,7 +41,7 @@ HOMES = {
 }
 
 
-class Place(Struct, frozen=True, kw_only=True):
+class ServicePlace(Struct, frozen=True, kw_only=True):
     """Where a server is set up."""
 
     data: Path
@@ -49,14 +49,14 @@ class Place(Struct, frozen=True, kw_only=True):
     read_only: bool = False
 
 
-def read_settings(profile: str | None, config: str | None) -> Settings:
+def read_settings(profile: str | None, config: str | None) -> ServeSettings:
     """What a configuration says, on top of what a profile says."""
     files = [profiles.find(profile)] if profile is not None else []
     files += [Path(config)] if config is not None else []
     return settings.of(*(settings.read(path, HOMES) for path in files))
 
 
-def assemble(names: Sequence[str] | None, said: Settings, place: Place) -> Server:
+def assemble(names: Sequence[str] | None, said: ServeSettings, place: ServicePlace) -> Server:
     """A server of these services. With no names, of those that the settings name, or all that can be had here."""
     server = Server(**_identity(said.server))
     if said.server.unknown_tool:
@@ -75,7 +75,7 @@ def assemble(names: Sequence[str] | None, said: Settings, place: Place) -> Serve
     return server
 
 
-def _identity(said: Identity) -> dict[str, Any]:
+def _identity(said: ServerIdentity) -> dict[str, Any]:
     """Who the server is, as its constructor takes it."""
     usual: dict[str, Any] = {"name": NAME, "version": __version__, "instructions": INSTRUCTIONS}
     given = {name: part for name, part in asdict(said).items() if part is not None and name != "unknown_tool"}
@@ -86,7 +86,7 @@ def _identity(said: Identity) -> dict[str, Any]:
     return usual | {name: None if part == "" else part for name, part in given.items()}
 
 
-def _fit(service: Service, server: Server, shape: Shape | None) -> None:
+def _fit(service: Service, server: Server, shape: ServiceShape | None) -> None:
     """Give a service the shape that is wanted, and each of its tools names of its own on this server."""
     offers = service.offers
     if shape is not None:
@@ -121,7 +121,7 @@ def _apart(tool: Tool, service: str, server: Server) -> Tool:
     return other
 
 
-def make(name: str, options: Mapping[str, Any], place: Place) -> Service:
+def make(name: str, options: Mapping[str, Any], place: ServicePlace) -> Service:
     name, _, extent = name.partition(":")
     home = HOMES.get(name)
     if home is None:
@@ -153,7 +153,7 @@ def _lowered(levels: Any) -> Any:
     return {part: "read-only" if level == "read-write" else level for part, level in levels.items()}
 
 
-def _usual(name: str, place: Place) -> dict[str, Any]:
+def _usual(name: str, place: ServicePlace) -> dict[str, Any]:
     """What a service is told when nobody says otherwise."""
     if name == "system":
         return {"data": place.data / "system"}

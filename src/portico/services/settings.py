@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct, field
 
-from portico.services.shapes import Shape
+from portico.services.shapes import ServiceShape
 from portico.wire.errors import UsageError
 from portico.wire.meta import ServerCapabilities
 
@@ -28,7 +28,7 @@ class Serving(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     assume: Literal["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"] | None = None
 
 
-class Identity(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class ServerIdentity(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """`[server]`: who the whole says it is, and what it says it can do. An empty text says nothing."""
 
     name: Text | None = None
@@ -44,14 +44,14 @@ class Identity(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     unknown_tool: Table | None = None
 
 
-class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ServeSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A whole file. Unknown parts are mistakes: a setting that nobody reads protects nobody."""
 
     about: str = ""
-    server: Identity = field(default_factory=Identity)
+    server: ServerIdentity = field(default_factory=ServerIdentity)
     serve: Serving = field(default_factory=Serving)
     services: dict[str, Table] = field(default_factory=dict)
-    shapes: dict[str, Shape] = field(default_factory=dict)
+    shapes: dict[str, ServiceShape] = field(default_factory=dict)
 
 
 def read(path: str | Path, known: Collection[str]) -> Table:
@@ -73,13 +73,13 @@ def read(path: str | Path, known: Collection[str]) -> Table:
     return said
 
 
-def of(*tables: Mapping[str, Any]) -> Settings:
+def of(*tables: Mapping[str, Any]) -> ServeSettings:
     """The settings that these files make together. What a later one says stands."""
     said: Table = {}
     for table in tables:
         said = _over(said, table)
     try:
-        settings = msgspec.convert(said, Settings)
+        settings = msgspec.convert(said, ServeSettings)
     except msgspec.ValidationError as mistake:
         raise UsageError(str(mistake)) from None
     unknown = (settings.server.capabilities or {}).keys() - set(ServerCapabilities.__struct_fields__)

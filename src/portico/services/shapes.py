@@ -10,7 +10,6 @@ import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from copy import copy
-from functools import partial
 from typing import Any, Literal
 
 import msgspec
@@ -18,8 +17,10 @@ from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.structs import replace
 
 from portico.legacy import translate
+from portico.rpc.answer import failed
 from portico.rpc.call import Call, Handler, Middleware
-from portico.schema.problems import ArgumentError, Problem, kind_of
+from portico.schema.problems import Problem
+from portico.schema.reader import kind_of
 from portico.server.prompts import Prompt
 from portico.server.resources import Resource
 from portico.server.results import to_json
@@ -27,24 +28,22 @@ from portico.server.server import Server
 from portico.server.service import Completes, Offered
 from portico.server.tools import ArgumentErrors, Tool, checked_name
 from portico.wire.content import TextContent, TextContents
-from portico.wire.errors import ProtocolError, Unknown
+from portico.wire.errors import ProtocolError, ToolError, Unknown
 from portico.wire.prompts import GetPromptParams, GetPromptResult, PromptMessage
 from portico.wire.resources import ReadResourceParams, ReadResourceResult
 from portico.wire.revisions import MODERN, V2025_03_26
-from portico.wire.tools import CallToolParams, CallToolResult
+from portico.wire.tools import ERROR, CallToolParams, CallToolResult
 from portico.wire.uris import Template
 
 log = logging.getLogger("portico")
 
-# Where a result says what kind of error it is.
-ERROR = "portico/error"
 # Until this revision a result has no member for structured content, so an envelope has something to add. Later it would
 # say everything twice, so it is in `_meta`, for whoever asks for it there.
 ENVELOPED_UNTIL = V2025_03_26
 ENVELOPE = "portico/envelope"
 
 
-class Shape(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ServiceShape(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The settings of one service, `[shapes.NAME]` in a portico.toml. As they stand here they change nothing."""
 
     # The tools that are there: a list of names, or a table of names and what each is called instead.
@@ -78,7 +77,7 @@ class Shape(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return {name: listed for name, listed in moved.items() if name != listed}
 
 
-def shaped(offers: Iterable[Offered], shape: Shape) -> Iterator[Offered]:
+def shaped(offers: Iterable[Offered], shape: ServiceShape) -> Iterator[Offered]:
     """What a service offers, in this shape."""
     found = list(offers)
     names = _names([one for one in found if isinstance(one, Tool)], shape)
@@ -96,7 +95,7 @@ def shaped(offers: Iterable[Offered], shape: Shape) -> Iterator[Offered]:
             yield ShapedPrompt(offered, words)
 
 
-def _names(tools: list[Tool], shape: Shape) -> dict[Tool, str]:
+def _names(tools: list[Tool], shape: ServiceShape) -> dict[Tool, str]:
     """Which tools there are, and what each is called."""
     if shape.tools is None:
         return {tool: tool.name for tool in tools}
@@ -146,7 +145,7 @@ def _plain(schema: dict[str, Any]) -> dict[str, Any]:
     return schema
 
 
-class Said(CallToolResult, kw_only=True):
+class ShapedResult(CallToolResult, kw_only=True):
     """A result with what a shape adds, and without what it leaves out."""
 
     is_error: bool | UnsetType  # type: ignore[assignment]
@@ -160,7 +159,7 @@ class Said(CallToolResult, kw_only=True):
 class ShapedTool(Tool):
     """A tool under another name, whose results look otherwise."""
 
-    def __init__(self, tool: Tool, name: str, shape: Shape, words: Words) -> None:
+    def __init__(self, tool: Tool, name: str, shape: ServiceShape, words: Words) -> None:
         vars(self).update(vars(tool))
         self.name = name
         self.aliases = tuple(one for one in (tool.name, *tool.aliases) if one != name)
@@ -175,22 +174,20 @@ class ShapedTool(Tool):
         self._tool.argument_errors = shape.argument_errors
 
     async def call(self, call: Call, params: CallToolParams, server: Server) -> Any:
-        call.failed = partial(self._failed, call, params)
         try:
             result = await self._tool.call(call, params, server)
         except ProtocolError as refusal:
             refusal.message = self._words(refusal.message)
             raise
+        except ToolError as refusal:
+            problems = refusal.details.get("problems") if refusal.kind == "ValidationError" else None
+            error = _mistake(problems[0], self.definition.input_schema, params) if problems else None
+            return self._said(failed(call, refusal), call, error)
+        except Exception as failure:
+            if call.rounds is not None:
+                raise  # in a job, which may have retries
+            return self._said(failed(call, failure), call)
         return self._said(result, call) if type(result) is CallToolResult else result
-
-    def _failed(self, call: Call, params: CallToolParams, said: CallToolResult, failure: BaseException) -> Any:
-        """What has stopped the body, as the door tells it."""
-        cause = failure.__context__
-        if isinstance(cause, ArgumentError):
-            error = _mistake(cause.problems[0], self.definition.input_schema, params)
-        else:
-            error = {"error_type": getattr(failure, "kind", None) or getattr(cause, "kind", "ToolExecutionError")}
-        return self._said(said, call, error)
 
     def check(self, call: Call, params: CallToolParams, server: Server) -> None:
         self._tool.check(call, params, server)
@@ -209,7 +206,7 @@ class ShapedTool(Tool):
         if not envelope and not silent:
             return result
         plain = translate.result(result, revision)
-        return Said(
+        return ShapedResult(
             content=plain.content,
             structured_content=plain.structured_content,
             is_error=UNSET if silent else result.is_error,
@@ -312,7 +309,7 @@ class TypedText(TextContents, tag_field="type", tag="text"):
 class ShapedResource(Resource):
     """A resource under another URI, whose contents say what they are."""
 
-    def __init__(self, resource: Resource, shape: Shape, words: Words) -> None:
+    def __init__(self, resource: Resource, shape: ServiceShape, words: Words) -> None:
         vars(self).update(vars(resource))
         self.uri = shape.uri(resource.uri)
         self.template = None if resource.template is None else Template(self.uri)

@@ -1,4 +1,4 @@
-"""Change events: what a transaction published, to whoever subscribes.
+"""Change events: what a transaction published, for its subscribers.
 
 An event is a hint to look, sent after the commit. Within a process it arrives at once; other processes get it by a
 Route, which may lose some. So a subscriber looks once when it begins, at each event, and now and then without one.
@@ -12,13 +12,11 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable, Iterable
-from types import TracebackType
 from typing import Protocol, Self
 
 import msgspec
 from msgspec import Struct
 
-# For whoever knows the bus alone.
 from portico.store.events import LONGEST_PAYLOAD as LONGEST_PAYLOAD
 from portico.store.events import Event as Event
 
@@ -91,7 +89,7 @@ class Bus:
         try:
             packet = self._decoder.decode(data)
         except msgspec.DecodeError:
-            log.debug("a packet on the bus that is none of ours")
+            log.debug("ignored a packet on the bus that is not ours")
             return
         if packet.sender != self._sender:
             self._spread(packet.events)
@@ -124,9 +122,7 @@ class Subscription:
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, failure: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exception: object) -> None:
         self._bus.remove(self)
 
     def __aiter__(self) -> Self:
@@ -154,17 +150,17 @@ class Subscription:
 
 
 def packets(sender: str, events: Iterable[Event]) -> list[bytes]:
-    """As few as hold them all."""
-    found: list[bytes] = []
+    """The events in as few packets as hold them all."""
+    full: list[bytes] = []
     some: list[Event] = []
     size = 0
     for one in events:
         length = len(msgspec.json.encode(one)) + 1
         if some and size + length > LONGEST_PACKET - 100:
-            found.append(msgspec.json.encode(Packet(sender, some)))
+            full.append(msgspec.json.encode(Packet(sender, some)))
             some, size = [], 0
         some.append(one)
         size += length
     if some:
-        found.append(msgspec.json.encode(Packet(sender, some)))
-    return found
+        full.append(msgspec.json.encode(Packet(sender, some)))
+    return full

@@ -17,24 +17,26 @@ import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import unquote
 
+from portico._lazy import load_module
 from portico.store.bus import Bus, Event, Subscription
-from portico.store.crew import Outbox, perform
+from portico.store.connection_threads import CompletionQueue, perform
 from portico.store.errors import CannotOpen, DatabaseClosed
 from portico.store.migrations import load, migrate
-from portico.store.postgres import Postgres
 from portico.store.sqlite import MEMORY, Sqlite
 from portico.store.transaction import Engine, Isolation, Transaction
 from portico.wire.errors import UsageError
+
+if TYPE_CHECKING:
+    from portico.store.postgres import Postgres
 
 T = TypeVar("T")
 
 # Threads that each have a connection: of SQLite those that read, of PostgreSQL all.
 CONNECTIONS = {"sqlite": 4, "postgresql": 8}
-PATIENCE = 10.0
+PATIENCE_SECONDS = 10.0
 
 
 class Database:
@@ -45,7 +47,7 @@ class Database:
     """
 
     def __init__(
-        self, url: str | os.PathLike[str], *, patience: float = PATIENCE, connections: int | None = None
+        self, url: str | os.PathLike[str], *, patience: float = PATIENCE_SECONDS, connections: int | None = None
     ) -> None:
         self.engine, self._address = parse(os.fspath(url))
         self._patience = patience
@@ -56,12 +58,10 @@ class Database:
     async def open(self) -> Self:
         if self._opened is not None:
             raise UsageError("The database is open already.")
-        outbox = Outbox(asyncio.get_running_loop(), self._tell)
+        completions = CompletionQueue(asyncio.get_running_loop(), self._tell)
         limits: dict[str, Any] = {"patience": self._patience, "connections": self._connections}
-        if self.engine == "sqlite":
-            engine: Sqlite | Postgres = Sqlite(self._address, outbox, **limits)
-        else:
-            engine = Postgres(self._address, outbox, **limits)
+        engine_class = Sqlite if self.engine == "sqlite" else _postgres()
+        engine: Sqlite | Postgres = engine_class(self._address, completions, **limits)
         try:
             await engine.open()
         except BaseException:
@@ -72,7 +72,7 @@ class Database:
         return self
 
     async def close(self) -> None:
-        """What has begun is finished; subscriptions end."""
+        """Finish what has begun, and end the subscriptions."""
         engine, self._opened = self._opened, None
         if engine is not None and self._bus is not None:
             await engine.close()
@@ -81,9 +81,7 @@ class Database:
     async def __aenter__(self) -> Self:
         return await self.open()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, failure: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exception: object) -> None:
         await self.close()
 
     async def read(self, fn: Callable[[Transaction], T]) -> T:
@@ -113,6 +111,14 @@ class Database:
     def _tell(self, events: list[Event]) -> None:
         if self._bus is not None:
             self._bus.tell(events)
+
+
+def _postgres() -> type[Postgres]:
+    try:
+        engine: type[Postgres] = load_module("portico.store.postgres").Postgres
+    except ImportError as failure:
+        raise CannotOpen("PostgreSQL needs psycopg: pip install 'portico[postgres]'.") from failure
+    return engine
 
 
 def parse(url: str) -> tuple[Engine, str]:

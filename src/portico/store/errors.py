@@ -6,8 +6,8 @@ StoreError                   the database said no, or nothing
 ├── WrongSchema              the tables are not the ones this code was written for
 │   ├── NewerSchema                they are a newer version's
 │   └── ChangedMigration           a migration was edited after it had been applied
-├── Locked                   somebody else has held what we need for too long
-├── Conflict                 somebody else changed the same rows, every time we tried
+├── Locked                   another transaction has held what we need for too long
+├── Conflict                 others changed the same rows, every time we tried
 ├── ConnectionLost           the server is gone
 │   └── OutcomeUnknown             and went while it was committing
 ├── DiskFailed               the disk would not write
@@ -71,16 +71,16 @@ class ChangedMigration(WrongSchema):
 
 
 class Locked(StoreError):
-    """Somebody else has held what we need for too long."""
+    """Another transaction has held what we need for too long."""
 
     outward = "another process has held the storage for too long"
     passing = True
 
 
 class Conflict(StoreError):
-    """Somebody else changed the same rows, every time we tried."""
+    """Others changed the same rows, every time we tried."""
 
-    outward = "somebody else was changing the same things; try again"
+    outward = "others were changing the same rows; try again"
     passing = True
 
 

@@ -1,4 +1,4 @@
-"""PostgreSQL: for several processes and machines. psycopg is imported when a database is opened.
+"""PostgreSQL: for several processes and machines. Needs psycopg, so it is loaded when such a database is opened.
 
 A few threads have a connection each. A transaction that the server refuses because of others is run again, and so is
 one whose connection was lost before the commit.
@@ -7,18 +7,24 @@ one whose connection was lost before the commit.
 from __future__ import annotations
 
 import random
+import re
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
+import psycopg
+from psycopg import Connection, Cursor, IsolationLevel
+from psycopg.adapt import Loader
+from psycopg.types.string import TextLoader
+
+from portico.store import errors
 from portico.store.bus import Route
-from portico.store.crew import Crew, Job, Outbox, perform
-from portico.store.errors import CannotOpen, Conflict, ConnectionLost, OutcomeUnknown
-from portico.store.notifications import Notifications
-from portico.store.postgres_transaction import PostgresTransaction, explain
-
-if TYPE_CHECKING:
-    from psycopg import Connection
+from portico.store.connection_threads import CompletionQueue, ThreadPool, TransactionJob, perform
+from portico.store.dialect import for_postgres
+from portico.store.errors import StoreError
+from portico.store.postgres_bus import PostgresBus
+from portico.store.rows import Row
+from portico.store.transaction import Parameters, Transaction
 
 # Without these a connection to a machine that has vanished is waited on for hours. A URL may say otherwise.
 _DEFAULTS = {
@@ -29,56 +35,52 @@ _DEFAULTS = {
     "tcp_user_timeout": "30000",
     "application_name": "portico",
 }
+_LEVELS = {"serializable": IsolationLevel.SERIALIZABLE, "read committed": IsolationLevel.READ_COMMITTED}
+
+
+class NumberLoader(Loader):
+    """`sum` of a bigint is numeric."""
+
+    def load(self, data: Any) -> int | float:
+        text = bytes(data)
+        return int(text) if text.lstrip(b"-").isdigit() else float(text)
 
 
 class Postgres:
     """The engine of one database on a server."""
 
-    def __init__(self, url: str, outbox: Outbox, *, patience: float, connections: int) -> None:
-        self.patience = 0.0  # until it has been there once
+    def __init__(self, url: str, completions: CompletionQueue, *, patience: float, connections: int) -> None:
+        self.patience = 0.0  # until the server has answered once
         self._url = url
         self._most_patience = patience
         self._options: dict[str, Any] = {}
-        self._crew = Crew("portico-postgres", connections, lambda: Session(self), outbox)
-        self._notifications = Notifications(self._options, self.submit)
+        self._threads = ThreadPool("portico-postgres", connections, lambda: PostgresConnection(self), completions)
+        self._bus = PostgresBus(self._options, self.submit)
 
     async def open(self) -> None:
         try:
-            import psycopg
-        except ImportError as failure:
-            raise CannotOpen("PostgreSQL needs psycopg: pip install 'portico[postgres]'.") from failure
-        try:
             self._options.update(_DEFAULTS | psycopg.conninfo.conninfo_to_dict(self._url))
         except psycopg.Error:
-            raise CannotOpen("This is not the address of a PostgreSQL database: postgresql://user@host/name.") from None
+            raise errors.CannotOpen(
+                "This is not the address of a PostgreSQL database: postgresql://user@host/name."
+            ) from None
         try:
             await perform(self.submit, lambda tx: tx.one(int, "select 1"), writes=False)
-        except ConnectionLost as failure:
-            raise CannotOpen(str(failure)) from failure
+        except errors.ConnectionLost as failure:
+            raise errors.CannotOpen(str(failure)) from failure
         self.patience = self._most_patience
 
-    def submit(self, job: Job) -> None:
-        self._crew.submit(job)
+    def submit(self, job: TransactionJob) -> None:
+        self._threads.submit(job)
 
     def route(self) -> Route:
-        return self._notifications
+        return self._bus
 
     async def close(self) -> None:
-        await self._notifications.flush()
-        await self._crew.close()
+        await self._bus.flush()
+        await self._threads.close()
 
     def connect(self) -> Connection:
-        import psycopg
-        from psycopg.adapt import Loader
-        from psycopg.types.string import TextLoader
-
-        class NumberLoader(Loader):
-            """`sum` of a bigint is numeric."""
-
-            def load(self, data: Any) -> int | float:
-                text = bytes(data)
-                return int(text) if text.lstrip(b"-").isdigit() else float(text)
-
         try:
             connection = psycopg.connect(**self._options)
             connection.adapters.register_loader("numeric", NumberLoader)
@@ -89,33 +91,33 @@ class Postgres:
             connection.commit()
         except psycopg.Error as failure:
             # What libpq says names the host and the user, never the password.
-            raise ConnectionLost(f"The PostgreSQL server cannot be reached: {str(failure).strip()}") from failure
+            raise errors.ConnectionLost(f"The PostgreSQL server cannot be reached: {str(failure).strip()}") from failure
         return connection
 
 
-class Session:
+class PostgresConnection:
     """One thread's connection, made anew when it is lost."""
 
     def __init__(self, engine: Postgres) -> None:
         self._engine = engine
         self._connection: Connection | None = None
 
-    def perform(self, jobs: list[Job], more: Callable[[], Job | None]) -> None:
+    def perform(self, jobs: list[TransactionJob], more: Callable[[], TransactionJob | None]) -> None:
         until = time.monotonic() + self._engine.patience
         pause = 0.001
         while True:
             try:
                 return self._attempt(jobs[0])
-            except OutcomeUnknown:
+            except errors.OutcomeUnknown:
                 raise
-            except (Conflict, ConnectionLost):
+            except (errors.Conflict, errors.ConnectionLost):
                 if time.monotonic() >= until:
                     raise
             time.sleep(pause * (0.5 + random.random()))
             pause = min(pause * 2, 0.25)
 
     def rest(self) -> None:
-        """The end of a transaction that only read: nobody has to wait for it."""
+        """End a transaction that only read: its caller need not wait for that."""
         self._roll_back()
 
     def close(self) -> None:
@@ -123,23 +125,16 @@ class Session:
             self._connection.close()
             self._connection = None
 
-    def _attempt(self, job: Job) -> None:
-        from psycopg import IsolationLevel
-
+    def _attempt(self, job: TransactionJob) -> None:
         connection = self._connection = self._connection or self._engine.connect()
-        if not job.writes:
-            level = IsolationLevel.REPEATABLE_READ
-        else:
-            serial = job.isolation == "serializable"
-            level = IsolationLevel.SERIALIZABLE if serial else IsolationLevel.READ_COMMITTED
         tx = PostgresTransaction(connection, writes=job.writes)
         try:
-            connection.isolation_level = level
+            connection.isolation_level = _LEVELS[job.isolation] if job.writes else IsolationLevel.REPEATABLE_READ
             connection.read_only = not job.writes
             value = tx.perform(job.fn)
         except BaseException as failure:
             self._roll_back()
-            if isinstance(tx.failure, Conflict | ConnectionLost) and failure is not tx.failure:
+            if isinstance(tx.failure, errors.Conflict | errors.ConnectionLost) and failure is not tx.failure:
                 raise tx.failure from failure  # whatever the function has made of it
             raise
         if job.writes:
@@ -147,24 +142,103 @@ class Session:
         job.end(value, events=tx.events)
 
     def _commit(self, connection: Connection) -> None:
-        from psycopg import Error
-
         try:
             connection.commit()
-        except Error as failure:
+        except psycopg.Error as failure:
             self._roll_back()
             explained = explain(failure)
-            if isinstance(explained, ConnectionLost):
-                raise OutcomeUnknown(
+            if isinstance(explained, errors.ConnectionLost):
+                raise errors.OutcomeUnknown(
                     "The PostgreSQL server went away while it was committing. Look whether it has before you try again."
                 ) from failure
             raise explained from failure
 
     def _roll_back(self) -> None:
-        from psycopg import Error
-
         if self._connection is not None:
             try:
                 self._connection.rollback()
-            except Error:
+            except psycopg.Error:
                 self.close()
+
+
+class PostgresTransaction(Transaction):
+    engine = "postgresql"
+
+    failures = (psycopg.Error, UnicodeError, StoreError)
+
+    def __init__(self, connection: Connection, *, writes: bool) -> None:
+        super().__init__(writes)
+        self._connection = connection
+
+    @property
+    def alive(self) -> bool:
+        return not self._connection.closed
+
+    def lock(self, name: str) -> None:
+        self.one(str, "select cast(pg_advisory_xact_lock(hashtextextended(:name, 0)) as text)", {"name": name})
+
+    def _many(self, sql: str, rows: Iterable[Parameters]) -> None:
+        rows = list(rows)
+        if rows:
+            with self._connection.cursor() as cursor:
+                cursor.executemany(for_postgres(sql, isinstance(rows[0], Mapping)), rows)
+
+    def _execute(self, sql: str, parameters: Parameters) -> Cursor[Row]:
+        if not parameters:
+            return self._connection.execute(sql.encode())  # in which nothing is a parameter
+        return self._connection.execute(for_postgres(sql, isinstance(parameters, Mapping)), parameters)
+
+    def _script(self, sql: str, _: Any) -> None:
+        self._connection.execute(sql.encode())
+
+    def _explain(self, failure: Exception) -> StoreError:
+        return explain(failure)
+
+
+# By SQLSTATE, or its first two letters for a class of them (PostgreSQL 15, appendix A).
+_SAID: dict[str, tuple[type[StoreError], str]] = {
+    "08": (errors.ConnectionLost, "The connection to PostgreSQL was lost: {said}"),
+    "22": (errors.UnfitValue, "The database cannot hold this value: {said}"),
+    "25P03": (errors.ConnectionLost, "The PostgreSQL server ended the connection: {said}"),
+    "25006": (errors.ReadOnly, "The PostgreSQL server, or this transaction, is for reading only: {said}"),
+    "40": (errors.Conflict, "Others changed the same rows, each time this was tried: {said}"),
+    "53": (errors.ConnectionLost, "The PostgreSQL server has no more to give: {said}"),
+    "53100": (errors.DiskFull, "There is no room on the disk of the PostgreSQL server. Make some, and write again."),
+    "55P03": (errors.Locked, "Another transaction has held the same rows for too long."),
+    "57014": (errors.Locked, "The PostgreSQL server gave up on a statement: {said}"),
+    "57P": (errors.ConnectionLost, "The PostgreSQL server ended the connection: {said}"),
+    "58": (errors.DiskFailed, "The disk of the PostgreSQL server failed: {said}"),
+    "XX001": (errors.Damaged, "The PostgreSQL server found its own data damaged: {said}"),
+    "XX002": (errors.Damaged, "The PostgreSQL server found an index damaged: {said}"),
+}
+
+_VIOLATED: dict[str, type[errors.Violated]] = {
+    "23505": errors.NotUnique,
+    "23503": errors.NoParent,
+    "23514": errors.CheckFailed,
+    "23502": errors.NotNull,
+}
+
+
+def explain(failure: Exception) -> StoreError:
+    if isinstance(failure, StoreError):
+        return failure
+    if not isinstance(failure, psycopg.Error) or (isinstance(failure, psycopg.DataError) and not failure.sqlstate):
+        return errors.UnfitValue(f"The database cannot hold this value: {failure}")
+    state = failure.sqlstate
+    if state is None:  # it was said by the driver
+        if isinstance(failure, psycopg.OperationalError):
+            return errors.ConnectionLost(f"The connection to PostgreSQL was lost: {failure}")
+        return errors.BadStatement(str(failure))
+    if state.startswith("23"):
+        return _violated(_VIOLATED.get(state, errors.Violated), failure.diag)
+    kind, words = next((_SAID[state[:n]] for n in (5, 3, 2) if state[:n] in _SAID), (errors.BadStatement, "{said}"))
+    return kind(words.format(said=failure.diag.message_primary or failure))
+
+
+def _violated(kind: type[errors.Violated], told: Any) -> errors.Violated:
+    """The detail is `Key (owner, name)=(1, x) already exists.`, in the server's language; the values are not ours to
+    show."""
+    key = re.search(r"\(([^()]*)\)=\(", told.message_detail or "")
+    columns = tuple(key[1].split(", ")) if key else tuple(filter(None, [told.column_name]))
+    return kind(table=told.table_name or "", columns=columns, constraint=told.constraint_name or "")

@@ -9,24 +9,10 @@ from itertools import repeat
 from operator import contains
 from typing import Any
 
+from portico.store import errors
 from portico.store.dialect import for_sqlite
-from portico.store.errors import (
-    BadStatement,
-    CannotOpen,
-    CheckFailed,
-    Damaged,
-    DiskFailed,
-    DiskFull,
-    Locked,
-    NoParent,
-    NotNull,
-    NotUnique,
-    ReadOnly,
-    StoreError,
-    UnfitValue,
-    Violated,
-)
-from portico.store.rows import Row, to_json
+from portico.store.errors import StoreError
+from portico.store.rows import to_json
 from portico.store.transaction import Parameters, Transaction
 
 
@@ -46,18 +32,12 @@ class SqliteTransaction(Transaction):
     def lock(self, name: str) -> None:
         """There is one writer at a time."""
 
-    def _run(self, sql: str, parameters: Parameters) -> int:
-        return self._connection.execute(for_sqlite(sql), _bound(parameters)).rowcount
+    def _execute(self, sql: str, parameters: Parameters) -> sqlite3.Cursor:
+        return self._connection.execute(for_sqlite(sql), _bound(parameters))
 
     def _many(self, sql: str, rows: Iterable[Parameters]) -> None:
         rows = rows if isinstance(rows, list) else list(rows)
         self._connection.executemany(for_sqlite(sql), rows if _are_plain(rows) else map(_bound, rows))
-
-    def _fetch(self, sql: str, parameters: Parameters) -> tuple[tuple[str, ...], list[Row]]:
-        cursor = self._connection.execute(for_sqlite(sql), _bound(parameters))
-        if cursor.description is None:
-            raise BadStatement(f"This gives no rows: {sql}")
-        return tuple(column[0] for column in cursor.description), cursor.fetchall()
 
     def _script(self, sql: str, _: Any) -> None:
         # `executescript` would commit first.
@@ -101,7 +81,7 @@ def _bound(parameters: Parameters) -> Any:
         if type(value) is str:
             if "\0" in value:
                 # SQLite would take it; PostgreSQL does not, and what works on one is to work on the other.
-                raise UnfitValue("Text with a NUL character cannot be stored. Take it out, or store bytes.")
+                raise errors.UnfitValue("Text with a NUL character cannot be stored. Take it out, or store bytes.")
         elif type(value) is list:
             if isinstance(parameters, dict):
                 return {name: to_json(one) if type(one) is list else one for name, one in parameters.items()}
@@ -110,25 +90,34 @@ def _bound(parameters: Parameters) -> Any:
 
 
 _SAID: dict[int, tuple[type[StoreError], str]] = {
-    sqlite3.SQLITE_BUSY: (Locked, "Another process has kept {path} locked for too long. Is a backup or a shell on it?"),
-    sqlite3.SQLITE_FULL: (DiskFull, "There is no room on the disk of {path}. Make some, and write again."),
-    sqlite3.SQLITE_IOERR: (DiskFailed, "The disk of {path} failed ({said}): a quota, a limit, or the device itself."),
-    sqlite3.SQLITE_READONLY: (ReadOnly, "{path} is not to be written to: {said}."),
-    sqlite3.SQLITE_CORRUPT: (Damaged, "{path} is damaged: {said}. Restore a backup, or try `sqlite3 {path} .recover`."),
-    sqlite3.SQLITE_NOTADB: (Damaged, "{path} is not an SQLite database, or its beginning is damaged."),
-    sqlite3.SQLITE_CANTOPEN: (CannotOpen, "{path} cannot be opened: {said}."),
-    sqlite3.SQLITE_PERM: (CannotOpen, "{path} cannot be opened: {said}."),
-    sqlite3.SQLITE_TOOBIG: (UnfitValue, "The value is too long for SQLite."),
-    sqlite3.SQLITE_MISMATCH: (UnfitValue, "The value is not of the column's type: {said}."),
+    sqlite3.SQLITE_BUSY: (
+        errors.Locked,
+        "Another process has kept {path} locked for too long. Is a backup or a shell on it?",
+    ),
+    sqlite3.SQLITE_FULL: (errors.DiskFull, "There is no room on the disk of {path}. Make some, and write again."),
+    sqlite3.SQLITE_IOERR: (
+        errors.DiskFailed,
+        "The disk of {path} failed ({said}): a quota, a limit, or the device itself.",
+    ),
+    sqlite3.SQLITE_READONLY: (errors.ReadOnly, "{path} is not to be written to: {said}."),
+    sqlite3.SQLITE_CORRUPT: (
+        errors.Damaged,
+        "{path} is damaged: {said}. Restore a backup, or try `sqlite3 {path} .recover`.",
+    ),
+    sqlite3.SQLITE_NOTADB: (errors.Damaged, "{path} is not an SQLite database, or its beginning is damaged."),
+    sqlite3.SQLITE_CANTOPEN: (errors.CannotOpen, "{path} cannot be opened: {said}."),
+    sqlite3.SQLITE_PERM: (errors.CannotOpen, "{path} cannot be opened: {said}."),
+    sqlite3.SQLITE_TOOBIG: (errors.UnfitValue, "The value is too long for SQLite."),
+    sqlite3.SQLITE_MISMATCH: (errors.UnfitValue, "The value is not of the column's type: {said}."),
 }
 
-_VIOLATED: dict[int, type[Violated]] = {
-    sqlite3.SQLITE_CONSTRAINT_UNIQUE: NotUnique,
-    sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY: NotUnique,
-    sqlite3.SQLITE_CONSTRAINT_ROWID: NotUnique,
-    sqlite3.SQLITE_CONSTRAINT_FOREIGNKEY: NoParent,
-    sqlite3.SQLITE_CONSTRAINT_CHECK: CheckFailed,
-    sqlite3.SQLITE_CONSTRAINT_NOTNULL: NotNull,
+_VIOLATED: dict[int, type[errors.Violated]] = {
+    sqlite3.SQLITE_CONSTRAINT_UNIQUE: errors.NotUnique,
+    sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY: errors.NotUnique,
+    sqlite3.SQLITE_CONSTRAINT_ROWID: errors.NotUnique,
+    sqlite3.SQLITE_CONSTRAINT_FOREIGNKEY: errors.NoParent,
+    sqlite3.SQLITE_CONSTRAINT_CHECK: errors.CheckFailed,
+    sqlite3.SQLITE_CONSTRAINT_NOTNULL: errors.NotNull,
 }
 
 
@@ -136,20 +125,20 @@ def explain(failure: Exception, path: str) -> StoreError:
     if isinstance(failure, StoreError):
         return failure
     if isinstance(failure, OSError):
-        return CannotOpen(f"{path} cannot be opened: {failure.strerror}.")
+        return errors.CannotOpen(f"{path} cannot be opened: {failure.strerror}.")
     if not isinstance(failure, sqlite3.Error):
-        return UnfitValue(f"The database cannot hold this value: {failure}")
+        return errors.UnfitValue(f"The database cannot hold this value: {failure}")
     code = getattr(failure, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
     if code & 0xFF == sqlite3.SQLITE_CONSTRAINT:
-        return _violated(_VIOLATED.get(code, Violated), str(failure))
-    kind, words = _SAID.get(code & 0xFF, (BadStatement, "{said}"))
+        return _violated(_VIOLATED.get(code, errors.Violated), str(failure))
+    kind, words = _SAID.get(code & 0xFF, (errors.BadStatement, "{said}"))
     return kind(words.format(path=path, said=failure))
 
 
-def _violated(kind: type[Violated], said: str) -> Violated:
+def _violated(kind: type[errors.Violated], said: str) -> errors.Violated:
     """`UNIQUE constraint failed: task.owner, task.name` has the columns; a check has its name there."""
     names = said.partition("constraint failed: ")[2]
     places = [name.split(".") for name in names.split(", ")]
-    if kind is not CheckFailed and all(len(place) == 2 for place in places):
+    if kind is not errors.CheckFailed and all(len(place) == 2 for place in places):
         return kind(table=places[0][0], columns=tuple(column for _, column in places))
     return kind(constraint=re.sub(r"^index '(.*)'$", r"\1", names))

@@ -74,7 +74,7 @@ class Transaction:
         return decode(kind, columns, rows, nullable=True)[0] if rows else None
 
     def publish(self, topic: str, payload: str = "") -> None:
-        """Tell whoever subscribes to the topic, in every process, once this is committed."""
+        """Tell the subscribers of the topic, in every process, once this is committed."""
         if not self._writes:
             raise UsageError("Only a transaction that writes can publish: what has not changed is no news.")
         self.events.append(event(topic, payload))
@@ -133,19 +133,27 @@ class Transaction:
     def _aborted(self) -> StoreError:
         # PostgreSQL does nothing more in such a transaction, and SQLite would: so that it is the same on both.
         return BadStatement(
-            f"A statement of this transaction failed, and somebody caught that. Nothing more can be done in it; put "
+            f"A statement of this transaction failed, and that was caught. Nothing more can be done in it; put "
             f"`with tx.savepoint():` around what may fail. The failure was: {self.failure}"
         )
 
+    def _run(self, sql: str, parameters: Parameters) -> int:
+        count: int = self._execute(sql, parameters).rowcount
+        return count
+
+    def _fetch(self, sql: str, parameters: Parameters) -> tuple[tuple[str, ...], list[Row]]:
+        cursor = self._execute(sql, parameters)
+        if cursor.description is None:
+            raise BadStatement(f"This gives no rows: {sql}")
+        return tuple(column[0] for column in cursor.description), cursor.fetchall()
+
     # What an engine brings.
 
-    def _run(self, sql: str, parameters: Parameters) -> int:
+    def _execute(self, sql: str, parameters: Parameters) -> Any:
+        """A cursor of the driver, as DB-API 2.0 has it."""
         raise NotImplementedError
 
     def _many(self, sql: str, rows: Iterable[Parameters]) -> None:
-        raise NotImplementedError
-
-    def _fetch(self, sql: str, parameters: Parameters) -> tuple[tuple[str, ...], list[Row]]:
         raise NotImplementedError
 
     def _script(self, sql: str, _: Any) -> None:

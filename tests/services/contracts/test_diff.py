@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from schemas_by_chance import SCHEMAS, changes
 
-from portico.schema import check as schemas
+from portico.schema import check
 from portico.schema.compare import shifts
 from portico.schema.samples import Unsayable, sample
 from portico.services.contracts import versions
@@ -249,7 +249,7 @@ def test_what_is_not_called_breaking_breaks_no_call(pair: tuple[Schema, Schema],
         value = sample(old, full=data.draw(st.booleans()))
     except Unsayable:
         return
-    assert schemas.complaints(new, value) == []
+    assert check.complaints(new, value) == []
 
 
 @settings(max_examples=200, deadline=None)
@@ -260,7 +260,7 @@ def test_what_fits_no_longer_is_never_called_wider(old: Schema, new: Schema, dat
         value = sample(old, full=data.draw(st.booleans()))
     except Unsayable:
         return
-    if schemas.complaints(new, value):
+    if check.complaints(new, value):
         assert effects & {"narrower", "changed", "removed", "added required", "closed"}
 
 

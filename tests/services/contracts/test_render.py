@@ -19,7 +19,7 @@ from portico.contracts import MCPToolCall, MCPToolResult, call
 from portico.schema.samples import Unsayable, sample
 from portico.services.contracts import asking, specification
 from portico.services.contracts.definitions import Contract, contract_of
-from portico.services.contracts.lint import Finding, lint
+from portico.services.contracts.lint import LintFinding, lint
 from portico.services.contracts.outputs import data_schema
 from portico.services.contracts.render import render
 
@@ -37,7 +37,7 @@ TITLES = [
 ]
 
 
-def errors(text: str) -> list[Finding]:
+def errors(text: str) -> list[LintFinding]:
     return [one for one in lint(text) if one.severity == "error"]
 
 

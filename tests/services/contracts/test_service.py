@@ -443,9 +443,9 @@ async def test_a_job_acts_for_whoever_started_it(shop: Server) -> None:
 
 async def test_what_ended_long_ago_is_forgotten() -> None:
     now = 0.0
-    kept = jobs.Jobs(kept_for=10.0, clock=lambda: now)
+    kept = jobs.BackgroundCalls(kept_for=10.0, clock=lambda: now)
 
-    async def work(job: jobs.Job) -> Any:
+    async def work(job: jobs.BackgroundCall) -> Any:
         return {"status": "success", "data": None, "error": None, "explanation": None}
 
     job = kept.start("t", "", work)

@@ -23,7 +23,7 @@ from portico.wire.errors import UsageError
 
 @pytest.fixture(params=list(assembly.HOMES))
 async def contract(request: pytest.FixtureRequest, tmp_path: Path) -> Contract:
-    place = assembly.Place(data=tmp_path, store=str(tmp_path / "store.db"))
+    place = assembly.ServicePlace(data=tmp_path, store=str(tmp_path / "store.db"))
     try:
         return await shipped.contract_of(shipped.made(request.param, place))
     except UsageError as reason:

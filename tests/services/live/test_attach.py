@@ -145,7 +145,7 @@ async def test_code_changes_the_application_if_that_is_switched_on(application: 
         assert "It runs on" in await live.text("go.wait(30)", timeout=0.05)
         assert "still busy" in await live.text("1")
         go.set()
-        await until(lambda: not service._images.sessions(None)[0].busy)
+        await until(lambda: not service._interpreters.sessions(None)[0].busy)
         assert await live.text("1") == "1"
 
 

@@ -11,50 +11,50 @@ from typing import Any
 import pytest
 
 from portico.services.live.display import PNG, json_of, markdown, table_of
-from portico.services.live.image import Image
+from portico.services.live.image import Interpreter
 from portico.services.live.limits import Limits
-from portico.services.live.names import Refusal
+from portico.services.live.names import InspectionError
 
 
 @pytest.fixture
-def image() -> Iterator[Image]:
+def image() -> Iterator[Interpreter]:
     before = sys.modules["__main__"]
-    image = Image(limits=Limits(text=200, value=500))
+    image = Interpreter(limits=Limits(text=200, value=500))
     yield image
     image.close()
     sys.modules["__main__"] = before
 
 
-def value(image: Image, code: str) -> Any:
+def value(image: Interpreter, code: str) -> Any:
     found = image.answer("evaluate", {"expression": code})
     return json.loads(found["value"]) if "value" in found else None
 
 
-def text(image: Image, code: str) -> str | None:
+def text(image: Interpreter, code: str) -> str | None:
     return image.answer("evaluate", {"expression": code}).get("text")
 
 
-def refusal(image: Image, code: str) -> str:
-    with pytest.raises(Refusal) as caught:
+def refusal(image: Interpreter, code: str) -> str:
+    with pytest.raises(InspectionError) as caught:
         image.answer("evaluate", {"expression": code})
     return str(caught.value)
 
 
-def test_the_value_is_that_of_the_last_expression(image: Image) -> None:
+def test_the_value_is_that_of_the_last_expression(image: Interpreter) -> None:
     assert text(image, "3 + 4") == "7"
     assert text(image, "x = 5\ny = 6\nx * y") == "30"
     assert text(image, "'a'") == "'a'"
     assert text(image, "None") == "None"
 
 
-def test_statements_have_no_value(image: Image) -> None:
+def test_statements_have_no_value(image: Interpreter) -> None:
     assert text(image, "x = 5") is None
     assert text(image, "for i in range(3): i") is None
     assert text(image, "") is None
     assert text(image, "# nothing") is None
 
 
-def test_names_stay_and_the_last_value_has_one(image: Image) -> None:
+def test_names_stay_and_the_last_value_has_one(image: Interpreter) -> None:
     value(image, "import math\ndef area(r): return math.pi * r * r")
     assert text(image, "round(area(2))") == "13"
     assert text(image, "_ + 1") == "14"
@@ -62,18 +62,18 @@ def test_names_stay_and_the_last_value_has_one(image: Image) -> None:
     assert text(image, "_") == "14"
 
 
-def test_code_may_be_indented_as_a_whole(image: Image) -> None:
+def test_code_may_be_indented_as_a_whole(image: Interpreter) -> None:
     assert text(image, "\n    x = 1\n    x + 1\n") == "2"
     assert text(image, 'x = """a\n  \nb"""\nx') == "'a\\n  \\nb'"
 
 
-def test_code_may_await(image: Image) -> None:
+def test_code_may_await(image: Interpreter) -> None:
     value(image, "import asyncio\nasync def f(): await asyncio.sleep(0); return 5")
     assert text(image, "await f()") == "5"
     assert text(image, "x = await f()\nx + 1") == "6"
 
 
-def test_classes_of_the_session_behave_as_in_a_module(image: Image) -> None:
+def test_classes_of_the_session_behave_as_in_a_module(image: Interpreter) -> None:
     code = "from dataclasses import dataclass\n@dataclass\nclass P:\n    x: 'int' = 1\nimport pickle\n"
     assert text(image, code + "pickle.loads(pickle.dumps(P(2)))") == "P(x=2)"
 
@@ -120,7 +120,9 @@ def test_classes_of_the_session_behave_as_in_a_module(image: Image) -> None:
         ),
     ],
 )
-def test_a_failure_is_told_in_the_lines_that_are_the_users(image: Image, code: str, lines: list[str] | None) -> None:
+def test_a_failure_is_told_in_the_lines_that_are_the_users(
+    image: Interpreter, code: str, lines: list[str] | None
+) -> None:
     told = refusal(image, code)
     if lines is not None:
         assert told.splitlines() == lines
@@ -128,7 +130,7 @@ def test_a_failure_is_told_in_the_lines_that_are_the_users(image: Image, code: s
     assert ".py" not in told
 
 
-def test_a_failure_in_something_from_before_says_where_that_was(image: Image) -> None:
+def test_a_failure_in_something_from_before_says_where_that_was(image: Interpreter) -> None:
     value(image, "def f():\n    return missing")
     assert refusal(image, "\nf()").splitlines() == [
         "NameError: name 'missing' is not defined",
@@ -139,31 +141,31 @@ def test_a_failure_in_something_from_before_says_where_that_was(image: Image) ->
     ]
 
 
-def test_deep_recursion_is_told_in_a_few_lines(image: Image) -> None:
+def test_deep_recursion_is_told_in_a_few_lines(image: Interpreter) -> None:
     told = refusal(image, "def f(): f()\nf()").splitlines()
     assert told[0].startswith("RecursionError")
     assert len(told) < 20
     assert any("more" in line for line in told)
 
 
-def test_an_exception_that_cannot_speak_is_named(image: Image) -> None:
+def test_an_exception_that_cannot_speak_is_named(image: Interpreter) -> None:
     code = "class E(Exception):\n  def __str__(self): raise E\nraise E"
     assert refusal(image, code).splitlines()[0] == "E"
 
 
-def test_a_value_that_cannot_be_shown_says_so(image: Image) -> None:
+def test_a_value_that_cannot_be_shown_says_so(image: Interpreter) -> None:
     code = "class A:\n  def __repr__(self): raise ValueError\nA()"
     assert text(image, code) == "<A object, and its repr failed: ValueError>"
 
 
-def test_a_long_value_is_cut_off(image: Image) -> None:
+def test_a_long_value_is_cut_off(image: Interpreter) -> None:
     shown = text(image, "'x' * 1000")
     assert shown is not None
     assert shown.endswith("\n[… 802 more characters]")
     assert value(image, "'x' * 1000") is None
 
 
-def test_half_a_character_can_be_shown(image: Image) -> None:
+def test_half_a_character_can_be_shown(image: Interpreter) -> None:
     assert text(image, "class A:\n  def __repr__(self): return '\\ud800'\nA()") == "\\ud800"
     assert value(image, "'\\ud800'") is None
 
@@ -184,7 +186,7 @@ def test_half_a_character_can_be_shown(image: Image) -> None:
         ("class D(dict): pass\nD()", None),
     ],
 )
-def test_a_value_is_json_if_it_is_json(image: Image, code: str, expected: Any) -> None:
+def test_a_value_is_json_if_it_is_json(image: Interpreter, code: str, expected: Any) -> None:
     assert value(image, code) == expected
 
 
@@ -235,7 +237,7 @@ def test_something_else_that_is_called_a_frame_is_not_a_table() -> None:
     assert table_of(type("DataFrame", (), {"__module__": "pandas", "columns": 5})()) is None
 
 
-def test_what_can_draw_itself_is_a_picture(image: Image) -> None:
+def test_what_can_draw_itself_is_a_picture(image: Interpreter) -> None:
     code = f"class A:\n  def _repr_png_(self): return {PNG + b'rest'!r}\nA()"
     [picture] = image.answer("evaluate", {"expression": code})["pictures"]
     assert picture["mimeType"] == "image/png"
@@ -243,12 +245,12 @@ def test_what_can_draw_itself_is_a_picture(image: Image) -> None:
 
 
 @pytest.mark.parametrize("body", ["return b'GIF89a'", "return None", "raise ValueError", "return 'text'"])
-def test_what_is_no_picture_is_none(image: Image, body: str) -> None:
+def test_what_is_no_picture_is_none(image: Interpreter, body: str) -> None:
     code = f"class A:\n  def _repr_png_(self): {body}\nA()"
     assert image.answer("evaluate", {"expression": code})["pictures"] == []
 
 
-def test_open_figures_are_shown_and_closed(image: Image, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_figures_are_shown_and_closed(image: Interpreter, monkeypatch: pytest.MonkeyPatch) -> None:
     closed: list[str] = []
 
     class Figure:
@@ -267,6 +269,6 @@ def test_open_figures_are_shown_and_closed(image: Image, monkeypatch: pytest.Mon
     assert image.answer("evaluate", {"expression": "1"})["pictures"] == []
 
 
-def test_an_operation_that_is_not_there_is_refused(image: Image) -> None:
-    with pytest.raises(Refusal, match="no operation"):
+def test_an_operation_that_is_not_there_is_refused(image: Interpreter) -> None:
+    with pytest.raises(InspectionError, match="no operation"):
         image.answer("format_disk", {})

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from portico.services.live.image import Image
-from portico.services.live.names import Refusal
+from portico.services.live.image import Interpreter
+from portico.services.live.names import InspectionError
 
 CODE = '''
 from dataclasses import dataclass
@@ -55,26 +55,26 @@ class Point3(Point):
 
 
 @pytest.fixture
-def image() -> Iterator[Image]:
+def image() -> Iterator[Interpreter]:
     before = sys.modules["__main__"]
-    image = Image()
+    image = Interpreter()
     image.answer("evaluate", {"expression": CODE})
     yield image
     image.close()
     sys.modules["__main__"] = before
 
 
-def ask(image: Image, op: str, **arguments: Any) -> Any:
+def ask(image: Interpreter, op: str, **arguments: Any) -> Any:
     return image.answer(op, arguments)
 
 
-def refusal(image: Image, op: str, **arguments: Any) -> str:
-    with pytest.raises(Refusal) as caught:
+def refusal(image: Interpreter, op: str, **arguments: Any) -> str:
+    with pytest.raises(InspectionError) as caught:
         image.answer(op, arguments)
     return str(caught.value)
 
 
-def test_a_class_is_told_with_what_it_has(image: Image) -> None:
+def test_a_class_is_told_with_what_it_has(image: Interpreter) -> None:
     found = ask(image, "class_details", className="Point")
     assert found["name"] == "Point"
     assert found["qualifiedName"] == "__main__.Point"
@@ -101,18 +101,18 @@ def test_a_class_is_told_with_what_it_has(image: Image) -> None:
     assert found["methodCount"] == len(found["methods"])
 
 
-def test_the_variables_of_an_instance_are_found_where_they_are_assigned(image: Image) -> None:
+def test_the_variables_of_an_instance_are_found_where_they_are_assigned(image: Interpreter) -> None:
     found = ask(image, "class_details", className="Point3")
     assert found["instanceVariables"] == ["z", "w"]
     assert found["mro"] == ["Point3", "Point", "object"]
 
 
 @pytest.mark.parametrize("name", ["int", "object", "type", "json.JSONDecoder", "json.decoder.JSONDecoder", "dict"])
-def test_classes_of_python_are_found_by_name(image: Image, name: str) -> None:
+def test_classes_of_python_are_found_by_name(image: Interpreter, name: str) -> None:
     assert ask(image, "class_details", className=name)["name"] == name.rpartition(".")[2]
 
 
-def test_a_short_name_is_enough_if_there_is_one(image: Image) -> None:
+def test_a_short_name_is_enough_if_there_is_one(image: Interpreter) -> None:
     ask(image, "evaluate", expression="import json.decoder")
     assert ask(image, "class_details", className="JSONDecodeError")["module"] == "json.decoder"
 
@@ -130,11 +130,11 @@ def test_a_short_name_is_enough_if_there_is_one(image: Image) -> None:
         ("x" * 1000, "is not the name of a class"),
     ],
 )
-def test_a_class_that_is_not_there_is_refused_in_words_that_help(image: Image, name: str, words: str) -> None:
+def test_a_class_that_is_not_there_is_refused_in_words_that_help(image: Interpreter, name: str, words: str) -> None:
     assert words in refusal(image, "class_details", className=name)
 
 
-def test_a_name_that_several_classes_have_is_asked_for_in_full(image: Image) -> None:
+def test_a_name_that_several_classes_have_is_asked_for_in_full(image: Interpreter) -> None:
     ask(
         image, "evaluate", expression="import tarfile, shutil, email.errors, http.client, socket, ssl, json, subprocess"
     )
@@ -142,7 +142,7 @@ def test_a_name_that_several_classes_have_is_asked_for_in_full(image: Image) -> 
     assert "several" in refusal(image, "class_details", className="LifoQueue")
 
 
-def test_the_source_of_a_method_is_its_source(image: Image) -> None:
+def test_the_source_of_a_method_is_its_source(image: Interpreter) -> None:
     found = ask(image, "method_source", className="Point3", selector="distance")
     assert found["definedIn"] == "Point"
     assert found["line"] == 15
@@ -154,13 +154,13 @@ def test_the_source_of_a_method_is_its_source(image: Image) -> None:
     assert "def decode" in ask(image, "method_source", className="json.JSONDecoder", selector="decode")["source"]
 
 
-def test_source_that_cannot_be_had_is_refused_with_what_there_is(image: Image) -> None:
+def test_source_that_cannot_be_had_is_refused_with_what_there_is(image: Interpreter) -> None:
     assert "written in C" in refusal(image, "method_source", className="str", selector="upper")
     assert "Did you mean distance" in refusal(image, "method_source", className="Point", selector="distanse")
     assert "not a method" in refusal(image, "method_source", className="Point", selector="unit")
 
 
-def test_methods_are_found_by_a_part_or_a_pattern(image: Image) -> None:
+def test_methods_are_found_by_a_part_or_a_pattern(image: Interpreter) -> None:
     def names(**asked: Any) -> list[str]:
         return [f"{one['className']}.{one['selector']}" for one in ask(image, "search_methods", **asked)["methods"]]
 
@@ -172,12 +172,12 @@ def test_methods_are_found_by_a_part_or_a_pattern(image: Image) -> None:
     assert names(pattern="[", className="Point") == []
 
 
-def test_there_is_a_bound_to_what_is_found(image: Image) -> None:
+def test_there_is_a_bound_to_what_is_found(image: Interpreter) -> None:
     found = ask(image, "search_methods", pattern="__init__")
     assert len(found["methods"]) <= 200 < found["total"]
 
 
-def test_the_classes_of_a_package_are_listed_without_importing_it_all(image: Image) -> None:
+def test_the_classes_of_a_package_are_listed_without_importing_it_all(image: Interpreter) -> None:
     names = {one["qualifiedName"] for one in ask(image, "list_classes", package="xml")["classes"]}
     assert {"xml.dom.minidom.Document", "xml.sax.handler.ContentHandler"} <= names
     own = [one["name"] for one in ask(image, "list_classes", package="__main__")["classes"]]
@@ -185,14 +185,14 @@ def test_the_classes_of_a_package_are_listed_without_importing_it_all(image: Ima
 
 
 @pytest.mark.parametrize("name", ["no_such_package", "json.nothing", "", "../etc", "a b"])
-def test_a_package_that_is_not_there_is_refused(image: Image, name: str) -> None:
+def test_a_package_that_is_not_there_is_refused(image: Interpreter, name: str) -> None:
     if name:
         assert name in refusal(image, "list_classes", package=name)
     else:
         assert ask(image, "list_classes", package=name)["package"] == ""
 
 
-def test_packages_are_installed_or_standard(image: Image) -> None:
+def test_packages_are_installed_or_standard(image: Interpreter) -> None:
     found = {one["name"]: one for one in ask(image, "list_packages")["packages"]}
     assert found["json"] == {"name": "json", "kind": "standard"}
     assert found["msgspec"]["kind"] == "installed"
@@ -202,7 +202,7 @@ def test_packages_are_installed_or_standard(image: Image) -> None:
     assert "json" not in some
 
 
-def test_an_object_is_told_with_what_it_holds(image: Image) -> None:
+def test_an_object_is_told_with_what_it_holds(image: Interpreter) -> None:
     found = ask(image, "inspect_object", expression="Point(3, 4)")
     assert (found["type"], found["module"], found["repr"]) == ("Point", "__main__", "Point(x=3, y=4)")
     assert found["attributes"] == [
@@ -220,19 +220,19 @@ def test_an_object_is_told_with_what_it_holds(image: Image) -> None:
     assert len(ask(image, "inspect_object", expression="list(range(1000))")["items"]) == 50
 
 
-def test_an_object_that_refuses_to_be_looked_at_is_looked_past(image: Image) -> None:
+def test_an_object_that_refuses_to_be_looked_at_is_looked_past(image: Interpreter) -> None:
     code = "class A:\n  def __init__(self): self.x = 1\n  def __getattribute__(self, n): raise ValueError\n"
     ask(image, "evaluate", expression=code + "  def __repr__(self): return 'A'")
     found = ask(image, "inspect_object", expression="A()")
     assert found["attributes"] == [{"name": "x", "type": "int", "repr": "1"}]
 
 
-def test_statements_cannot_be_inspected(image: Image) -> None:
+def test_statements_cannot_be_inspected(image: Interpreter) -> None:
     assert "no expression" in refusal(image, "inspect_object", expression="x = 1")
     assert "ZeroDivisionError" in refusal(image, "inspect_object", expression="1/0")
 
 
-def test_references_are_found_in_the_session_and_in_a_package(image: Image) -> None:
+def test_references_are_found_in_the_session_and_in_a_package(image: Interpreter) -> None:
     found = ask(image, "references_to", name="distance")["references"]
     assert [(one["owner"], one["text"]) for one in found] == [
         ("Point3.raise_it", "def raise_it(self): return self.distance(Point())")
@@ -242,7 +242,7 @@ def test_references_are_found_in_the_session_and_in_a_package(image: Image) -> N
     assert "is not a name" in refusal(image, "references_to", name="a.b")
 
 
-def test_names_are_completed_as_they_begin(image: Image) -> None:
+def test_names_are_completed_as_they_begin(image: Interpreter) -> None:
     assert ask(image, "complete", kind="class", typed="Poin")["values"][:2] == ["Point", "Point3"]
     assert "json" in ask(image, "complete", kind="package", typed="js")["values"]
     assert ask(image, "complete", kind="method", typed="dis", className="Point3")["values"] == ["distance"]

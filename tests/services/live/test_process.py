@@ -14,9 +14,9 @@ import pytest
 from prison import REVISION, jail_only, until
 
 from portico.services.live.forking import Forking
-from portico.services.live.kernel import Unavailable
+from portico.services.live.kernel import SandboxUnavailable
 from portico.services.live.limits import Limits
-from portico.services.live.pool import Pool
+from portico.services.live.pool import SessionPool
 
 pytestmark = jail_only
 
@@ -73,7 +73,7 @@ async def test_nothing_outlives_the_server_however_it_ends(spawn: Callable[..., 
 
 
 async def test_sessions_come_and_go_and_leave_no_descriptors_behind() -> None:
-    pool = Pool(Forking(sys.executable, Limits()), most=4, spare=1, idle=60)
+    pool = SessionPool(Forking(sys.executable, Limits()), most=4, spare=1, idle=60)
     await pool.open()
     try:
         counts = []
@@ -111,6 +111,6 @@ async def test_a_start_that_is_cancelled_takes_nobody_elses_worker() -> None:
 async def test_a_nursery_that_cannot_begin_says_so_and_may_be_tried_again() -> None:
     starter = Forking("/bin/false", Limits())
     for _ in range(2):
-        with pytest.raises(Unavailable, match="must be Python"):
+        with pytest.raises(SandboxUnavailable, match="must be Python"):
             await starter.open()
     await starter.close()

@@ -16,7 +16,7 @@ from portico import Client, Server, UsageError
 from portico.auth.principal import Principal
 from portico.services.live import attach, service
 from portico.services.live.forking import Forking
-from portico.services.live.kernel import Unavailable
+from portico.services.live.kernel import SandboxUnavailable
 from portico.services.live.limits import MIB, Limits
 from portico.services.live.service import Live
 from portico.wire.errors import ProtocolError
@@ -121,7 +121,7 @@ async def test_there_are_so_many_sessions_and_the_oldest_idle_one_makes_room(tal
     await live.run("x = 1", session="a")
     await live.run("1", session="b")
     assert "There are 2 sessions already" in await live.text("1", session="c")
-    live.live._images.idle = 0
+    live.live._interpreters.idle = 0
     assert await live.text("1", session="c") == "1"
     assert {one["name"] for one in (await live.call("list_sessions")).structured["result"]} == {"b", "c"}
 
@@ -159,7 +159,7 @@ async def test_a_worker_that_ended_meanwhile_is_replaced_and_the_session_says_so
     live = await talk()
     pid = (await live.run("import os; os.getpid()")).structured["value"]
     os.kill(pid, 9)
-    await until(lambda: live.live._images._sessions[None, "main"].worker.ended)
+    await until(lambda: live.live._interpreters._sessions[None, "main"].worker.ended)
     result = await live.run("3 + 4")
     note, value = (block.text for block in result.content)
     assert note.startswith("Session 'main' begins anew, without its names: the system has ended it")
@@ -172,7 +172,7 @@ async def test_the_loss_of_a_worker_is_told_with_the_next_evaluation(talk: Begin
     live = await talk()
     pid = (await live.run("import os; os.getpid()")).structured["value"]
     os.kill(pid, 9)
-    await until(lambda: live.live._images._sessions[None, "main"].worker.ended)
+    await until(lambda: live.live._interpreters._sessions[None, "main"].worker.ended)
     assert not (await live.call("list_classes", package="__main__")).is_error
     assert "begins anew" in (await live.run("1")).content[0].text
 
@@ -182,7 +182,7 @@ async def test_whoever_waits_for_a_session_that_is_reset_gets_the_next_one(talk:
     live = await talk()
     pids = []
     running = asyncio.ensure_future(live.run("x = 1\nwhile True: pass", timeout=30))
-    await until(lambda: any(one.busy for one in live.live._images.sessions(None)))
+    await until(lambda: any(one.busy for one in live.live._interpreters.sessions(None)))
     waiting = [asyncio.ensure_future(live.run("import os; os.getpid()")) for _ in range(3)]
     await live.client.ping()
     await live.call("reset_session")
@@ -197,7 +197,7 @@ async def test_a_call_that_is_cancelled_ends_what_it_began(talk: Begin) -> None:
     live = await talk()
     pid = (await live.run("x = 1; import os; os.getpid()")).structured["value"]
     calling = asyncio.ensure_future(live.run("while True: pass", timeout=60))
-    await until(lambda: any(one.busy for one in live.live._images.sessions(None)))
+    await until(lambda: any(one.busy for one in live.live._interpreters.sessions(None)))
     calling.cancel()
     await until(lambda: str(pid) not in os.listdir("/proc"))
     assert "NameError" in await live.text("x")
@@ -389,7 +389,7 @@ async def test_names_are_completed(connect: Callable[..., Any]) -> None:
         # Nobody who types waits for what is running.
         slow = {"name": "evaluate", "arguments": {"expression": "import time; time.sleep(0.3)"}}
         wire.send({"jsonrpc": "2.0", "id": "slow", "method": "tools/call", "params": slow})
-        await until(lambda: any(one.busy for one in live._images.sessions(None)))
+        await until(lambda: any(one.busy for one in live._interpreters.sessions(None)))
         assert await complete(review, "className", "Acc") == []
         assert "result" in await wire.response("slow")
 
@@ -409,7 +409,7 @@ async def test_a_resource_that_hangs_is_an_error_and_not_for_ever(talk: Begin) -
 
 
 async def test_without_a_jail_there_is_no_service_unless_somebody_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("portico.services.live.keeping.obstacle", lambda limits: "there is no Landlock here")
+    monkeypatch.setattr("portico.services.live.isolation.obstacle", lambda limits: "there is no Landlock here")
     with pytest.raises(UsageError, match=r"there is no Landlock here\. Use strict=True, or unsafe=True"):
         Live()
     assert Live(unsafe=True).mode.startswith("UNSAFE")
@@ -428,7 +428,7 @@ async def test_a_jail_that_cannot_be_built_after_all_keeps_the_server_from_start
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def refuse(self: Forking) -> None:
-        raise Unavailable("landlock_restrict_self: Operation not permitted")
+        raise SandboxUnavailable("landlock_restrict_self: Operation not permitted")
 
     monkeypatch.setattr(Forking, "start", refuse)
     server = Server("live", version="1")
@@ -482,9 +482,9 @@ async def test_a_service_that_is_added_later_begins_with_its_first_call() -> Non
         server.add(live)
         assert (await client.read_resource("python://system/version"))[0].text.startswith("Python 3.")
         assert (await client.call_tool("evaluate", {"expression": "3 + 4"})).text == "7"
-    await live._images.close()
-    with pytest.raises(Unavailable, match="has ended"):
-        await live._images.ready()
+    await live._interpreters.close()
+    with pytest.raises(SandboxUnavailable, match="has ended"):
+        await live._interpreters.ready()
 
 
 @jail_only

@@ -12,7 +12,7 @@ import pytest
 from portico.services.live import workers
 from portico.services.live.limits import LONGEST_REPLY, Limits
 from portico.services.live.protocol import pack
-from portico.services.live.workers import UNASKED, Answer, Ended, Worker
+from portico.services.live.workers import UNASKED, PythonWorker, WorkerEnded, WorkerReply
 
 PATIENCE = 10.0
 
@@ -78,15 +78,15 @@ async def puppet() -> Puppet:
 
 
 @pytest.fixture
-async def worker(puppet: Puppet) -> Worker:
-    worker = Worker(puppet, Limits(output=100, flood=1000))
+async def worker(puppet: Puppet) -> PythonWorker:
+    worker = PythonWorker(puppet, Limits(output=100, flood=1000))
     puppet.say(id=0, result={"landlock": 7})
     await worker.ready()
     puppet.orders.clear()
     return worker
 
 
-async def asked(worker: Worker, puppet: Puppet, seconds: float = PATIENCE) -> asyncio.Task[Answer]:
+async def asked(worker: PythonWorker, puppet: Puppet, seconds: float = PATIENCE) -> asyncio.Task[WorkerReply]:
     puppet.asked.clear()
     task = asyncio.ensure_future(worker.ask("evaluate", {"expression": "1"}, seconds))
     async with asyncio.timeout(PATIENCE):
@@ -94,15 +94,15 @@ async def asked(worker: Worker, puppet: Puppet, seconds: float = PATIENCE) -> as
     return task
 
 
-async def ended(task: asyncio.Task[Answer]) -> Ended:
-    with pytest.raises(Ended) as caught:
+async def ended(task: asyncio.Task[WorkerReply]) -> WorkerEnded:
+    with pytest.raises(WorkerEnded) as caught:
         async with asyncio.timeout(PATIENCE):
             await task
     return caught.value
 
 
 async def test_a_question_is_answered_and_the_worker_stands_still_before_and_after(
-    worker: Worker, puppet: Puppet
+    worker: PythonWorker, puppet: Puppet
 ) -> None:
     task = await asked(worker, puppet)
     assert puppet.sent == [{"id": 1, "op": "evaluate", "arguments": {"expression": "1"}}]
@@ -117,9 +117,9 @@ async def test_a_question_is_answered_and_the_worker_stands_still_before_and_aft
 
 async def test_what_the_jail_cannot_do_is_the_reason_it_is_not_there() -> None:
     puppet = Puppet()
-    worker = Worker(puppet, Limits())
+    worker = PythonWorker(puppet, Limits())
     puppet.say(id=0, refusal="no Landlock")
-    with pytest.raises(Ended, match="no Landlock"):
+    with pytest.raises(WorkerEnded, match="no Landlock"):
         await worker.ready()
     assert puppet.closed
 
@@ -141,7 +141,7 @@ async def test_what_the_jail_cannot_do_is_the_reason_it_is_not_there() -> None:
     ],
     ids=range(11),
 )
-async def test_whatever_was_not_asked_for_is_the_end(worker: Worker, puppet: Puppet, bytes_said: bytes) -> None:
+async def test_whatever_was_not_asked_for_is_the_end(worker: PythonWorker, puppet: Puppet, bytes_said: bytes) -> None:
     task = await asked(worker, puppet)
     puppet.hear(bytes_said)
     assert (await ended(task)).reason == UNASKED
@@ -149,35 +149,35 @@ async def test_whatever_was_not_asked_for_is_the_end(worker: Worker, puppet: Pup
     assert puppet.closed
 
 
-async def test_an_answer_and_something_more_is_an_answer_and_the_end(worker: Worker, puppet: Puppet) -> None:
+async def test_an_answer_and_something_more_is_an_answer_and_the_end(worker: PythonWorker, puppet: Puppet) -> None:
     task = await asked(worker, puppet)
     puppet.hear(pack(b'{"id":1,"result":{}}') + b"\0")
     assert bytes((await task).result) == b"{}"
     assert worker.reason == UNASKED
 
 
-async def test_two_answers_are_one_too_many(worker: Worker, puppet: Puppet) -> None:
+async def test_two_answers_are_one_too_many(worker: PythonWorker, puppet: Puppet) -> None:
     task = await asked(worker, puppet)
     puppet.hear(pack(b'{"id":1,"result":{}}') * 2)
     await task
     assert worker.reason == UNASKED
 
 
-async def test_words_between_two_questions_are_the_end(worker: Worker, puppet: Puppet) -> None:
+async def test_words_between_two_questions_are_the_end(worker: PythonWorker, puppet: Puppet) -> None:
     puppet.say(id=1, result={})
     assert worker.reason == UNASKED
-    with pytest.raises(Ended):
+    with pytest.raises(WorkerEnded):
         await worker.ask("evaluate", {}, 1)
 
 
-async def test_an_answer_in_pieces_is_an_answer(worker: Worker, puppet: Puppet) -> None:
+async def test_an_answer_in_pieces_is_an_answer(worker: PythonWorker, puppet: Puppet) -> None:
     task = await asked(worker, puppet)
     for byte in pack(b'{"id":1,"result":{}}'):
         puppet.hear(bytes([byte]))
     assert bytes((await task).result) == b"{}"
 
 
-async def test_output_is_kept_up_to_a_bound_and_counted_beyond(worker: Worker, puppet: Puppet) -> None:
+async def test_output_is_kept_up_to_a_bound_and_counted_beyond(worker: PythonWorker, puppet: Puppet) -> None:
     task = await asked(worker, puppet)
     puppet.print(b"x" * 90)
     puppet.print(b"y" * 90)
@@ -188,14 +188,16 @@ async def test_output_is_kept_up_to_a_bound_and_counted_beyond(worker: Worker, p
     assert answer.dropped == 100
 
 
-async def test_output_on_the_line_is_the_end_where_it_has_a_pipe_of_its_own(worker: Worker, puppet: Puppet) -> None:
+async def test_output_on_the_line_is_the_end_where_it_has_a_pipe_of_its_own(
+    worker: PythonWorker, puppet: Puppet
+) -> None:
     puppet.prints = False
     task = await asked(worker, puppet)
     puppet.say(id=1, output="")
     assert (await ended(task)).reason == UNASKED
 
 
-async def test_a_flood_of_output_is_the_end(worker: Worker, puppet: Puppet) -> None:
+async def test_a_flood_of_output_is_the_end(worker: PythonWorker, puppet: Puppet) -> None:
     task = await asked(worker, puppet)
     puppet.print(b"x" * 2000)
     end = await ended(task)
@@ -203,7 +205,7 @@ async def test_a_flood_of_output_is_the_end(worker: Worker, puppet: Puppet) -> N
     assert end.answer.output == "x" * 100
 
 
-async def test_output_that_is_no_text_is_text_all_the_same(worker: Worker, puppet: Puppet) -> None:
+async def test_output_that_is_no_text_is_text_all_the_same(worker: PythonWorker, puppet: Puppet) -> None:
     task = await asked(worker, puppet)
     puppet.print(b"\xff\xfea")
     puppet.say(id=1, result={})
@@ -211,7 +213,7 @@ async def test_output_that_is_no_text_is_text_all_the_same(worker: Worker, puppe
 
 
 async def test_time_that_is_up_is_said_first_and_enforced_then(
-    worker: Worker, puppet: Puppet, monkeypatch: pytest.MonkeyPatch
+    worker: PythonWorker, puppet: Puppet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(workers, "GRACE", 0.01)
     end = await ended(await asked(worker, puppet, 0.01))
@@ -219,7 +221,7 @@ async def test_time_that_is_up_is_said_first_and_enforced_then(
     assert puppet.orders == ["thaw", "interrupt", "kill"]
 
 
-async def test_code_that_stops_when_it_is_told_to_keeps_its_worker(worker: Worker, puppet: Puppet) -> None:
+async def test_code_that_stops_when_it_is_told_to_keeps_its_worker(worker: PythonWorker, puppet: Puppet) -> None:
     task = await asked(worker, puppet, 0.01)
     async with asyncio.timeout(PATIENCE):
         await puppet.got["interrupt"].wait()
@@ -228,7 +230,7 @@ async def test_code_that_stops_when_it_is_told_to_keeps_its_worker(worker: Worke
     assert not worker.ended
 
 
-async def test_whoever_is_cancelled_takes_the_worker_along(worker: Worker, puppet: Puppet) -> None:
+async def test_whoever_is_cancelled_takes_the_worker_along(worker: PythonWorker, puppet: Puppet) -> None:
     task = await asked(worker, puppet)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -250,7 +252,7 @@ async def test_whoever_is_cancelled_takes_the_worker_along(worker: Worker, puppe
         (None, "hung up"),
     ],
 )
-async def test_how_it_ended_is_told(worker: Worker, puppet: Puppet, status: int | None, reason: str) -> None:
+async def test_how_it_ended_is_told(worker: PythonWorker, puppet: Puppet, status: int | None, reason: str) -> None:
     task = await asked(worker, puppet)
     puppet.exit, puppet.unread = status, b"last words"
     puppet.end()
@@ -259,7 +261,9 @@ async def test_how_it_ended_is_told(worker: Worker, puppet: Puppet, status: int 
     assert end.answer.output == "last words"
 
 
-async def test_whoever_uses_too_much_is_ended(worker: Worker, puppet: Puppet, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_whoever_uses_too_much_is_ended(
+    worker: PythonWorker, puppet: Puppet, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(workers, "LOOK", 0)
     task = await asked(worker, puppet)
     puppet.too_much = "it wrote too much"
@@ -267,7 +271,7 @@ async def test_whoever_uses_too_much_is_ended(worker: Worker, puppet: Puppet, mo
 
 
 async def test_it_is_looked_at_once_more_after_the_answer(
-    worker: Worker, puppet: Puppet, monkeypatch: pytest.MonkeyPatch
+    worker: PythonWorker, puppet: Puppet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(workers, "LOOK", 0)
     puppet.too_much = "it wrote too much"

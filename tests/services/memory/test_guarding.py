@@ -124,7 +124,7 @@ async def test_the_loop_goes_on_while_a_long_text_is_looked_through(serving: Ser
 async def from_file(tmp_path: Path, text: str, *, read_only: bool = False) -> Any:
     path = tmp_path / "portico.toml"
     path.write_text(text)
-    place = assembly.Place(data=tmp_path, store=str(tmp_path / "kept.db"), read_only=read_only)
+    place = assembly.ServicePlace(data=tmp_path, store=str(tmp_path / "kept.db"), read_only=read_only)
     return assembly.assemble(["memory"], assembly.read_settings(None, str(path)), place)
 
 

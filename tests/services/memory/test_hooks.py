@@ -15,7 +15,7 @@ import pytest
 from remembering import KEY
 
 from portico.cli import memory_hooks
-from portico.cli.memory_forms import HOOKS
+from portico.cli.forms import HOOKS
 
 Shell = Callable[..., Any]
 PATIENCE = 60.0
@@ -147,7 +147,7 @@ def test_where_nothing_was_ever_kept_nothing_is_made(shell: Shell, tmp_path: Pat
 def test_a_storage_that_fails_does_not_stop_an_assistant(
     shell: Shell, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory_hooks, "PATIENCE", 0.05)
+    monkeypatch.setattr(memory_hooks, "LOCK_SECONDS", 0.05)
     transcript = tmp_path / "transcript.jsonl"
     transcript.write_text(json.dumps({"message": {"role": "user", "content": "We decided to use FastAPI for it."}}))
     given = json.dumps({"transcript_path": str(transcript), "prompt": "FastAPI"})
@@ -162,7 +162,7 @@ def test_a_storage_that_fails_does_not_stop_an_assistant(
 def test_a_hook_reads_while_another_process_writes(
     shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory_hooks, "PATIENCE", 0.05)
+    monkeypatch.setattr(memory_hooks, "LOCK_SECONDS", 0.05)
     shell("capture", "The deploy script needs the staging key first")
     other = sqlite3.connect(tmp_path / "data" / "portico.db", isolation_level=None)
     other.execute("begin immediate")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from remembering import KEY
 
-from portico.cli.complete import complete
+from portico.cli.completion import complete
 
 Shell = Callable[..., Any]
 

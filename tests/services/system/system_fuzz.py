@@ -15,8 +15,8 @@ from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 
-from portico.services.system.containment import Roots
-from portico.services.system.errors import Trouble
+from portico.services.system.containment import AllowedRoots
+from portico.services.system.errors import MachineError
 from portico.services.system.eventlog import evtx_reader
 from portico.services.system.eventlog.entries import Query
 from portico.services.system.eventlog.evtx import EvtxLog
@@ -63,20 +63,20 @@ def read_journal(data: bytes, folder: Path) -> None:
     for offset in islice(file.entries.backwards(len(file.entries)), MOST):
         try:
             entry_of(file, file.head(offset))
-        except Trouble:
+        except MachineError:
             continue
     for field in ("PRIORITY", "MESSAGE", "_SYSTEMD_UNIT"):
         for _, datum in islice(file.values(field), 500):
             try:
                 for _ in islice(file.having(datum), MOST):
                     pass
-            except Trouble:
+            except MachineError:
                 continue
     file.before_seqnum(1000)
     file.before_time(1_666_000_000_000_000)
     path = folder / "fuzz.journal"
     path.write_bytes(data)
-    log = JournalLog("fuzz", "", Roots([path]), [str(path)])
+    log = JournalLog("fuzz", "", AllowedRoots([path]), [str(path)])
     for _ in islice(log.newest_first(Query(min_level=3, source="systemd"), None, []), MOST):
         pass
 
@@ -93,7 +93,7 @@ def read_hive(data: bytes, folder: Path) -> None:
 def read_evtx(data: bytes, folder: Path) -> None:
     path = folder / "fuzz.evtx"
     path.write_bytes(data)
-    log = EvtxLog("fuzz", "", Roots([path]), str(path))
+    log = EvtxLog("fuzz", "", AllowedRoots([path]), str(path))
     for _ in islice(log.newest_first(Query(), None, []), MOST):
         pass
     log.entry(1000)
@@ -102,7 +102,7 @@ def read_evtx(data: bytes, folder: Path) -> None:
 def read_text(data: bytes, folder: Path) -> None:
     path = folder / "fuzz.log"
     path.write_bytes(data)
-    roots = Roots([folder])
+    roots = AllowedRoots([folder])
     log = TextLog("fuzz", "", roots, lambda: rotated(roots, str(path)))
     for _ in islice(log.newest_first(Query(), None, []), MOST):
         pass
@@ -127,7 +127,7 @@ def main() -> None:
         data = spoilt(originals[number % len(originals)], chance)
         try:
             READERS[kind](data, Path(folder))
-        except Trouble:
+        except MachineError:
             continue
         except BaseException:
             (Path(folder) / "culprit").write_bytes(data)

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from portico.services.system import beneath
-from portico.services.system.containment import Roots
+from portico.services.system.containment import AllowedRoots
 from portico.services.system.deny import Denials
-from portico.services.system.errors import Absent, Denied, Invalid, Outside, Unreadable
+from portico.services.system.errors import Absent, Denied, InvalidArgument, Outside, Unreadable
 
 FLIPS = 30_000
 
@@ -43,34 +43,34 @@ def root(tmp_path: Path) -> Path:
     return inside
 
 
-def text(roots: Roots, path: object) -> str:
+def text(roots: AllowedRoots, path: object) -> str:
     with roots.open(str(path)) as file:
         return file.read(0, 100).decode()
 
 
 def test_a_file_below_a_root_is_read(root: Path, way: str) -> None:
-    assert text(Roots([root]), root / "folder" / "file.txt") == "inside"
+    assert text(AllowedRoots([root]), root / "folder" / "file.txt") == "inside"
 
 
 def test_a_relative_path_is_below_the_only_root(root: Path, way: str) -> None:
-    assert text(Roots([root]), "folder/file.txt") == "inside"
+    assert text(AllowedRoots([root]), "folder/file.txt") == "inside"
 
 
 def test_a_relative_path_is_refused_where_there_are_two_roots(root: Path) -> None:
     with pytest.raises(Outside, match="not absolute"):
-        Roots([root, root.parent]).open("folder/file.txt")
+        AllowedRoots([root, root.parent]).open("folder/file.txt")
 
 
 @pytest.mark.parametrize("path", ["../outside.txt", "folder/../../outside.txt", "folder/..", ".."])
 def test_two_dots_are_refused(root: Path, way: str, path: str) -> None:
     with pytest.raises(Outside):
-        Roots([root]).open(f"{root}/{path}")
+        AllowedRoots([root]).open(f"{root}/{path}")
 
 
 @pytest.mark.parametrize("path", ["", "a\0b", "x" * 5000])
 def test_a_path_that_is_none_is_refused(root: Path, path: str) -> None:
-    with pytest.raises(Invalid):
-        Roots([root]).open(path)
+    with pytest.raises(InvalidArgument):
+        AllowedRoots([root]).open(path)
 
 
 def test_what_only_begins_like_a_root_is_outside(root: Path, way: str) -> None:
@@ -78,25 +78,25 @@ def test_what_only_begins_like_a_root_is_outside(root: Path, way: str) -> None:
     other.mkdir()
     (other / "file").write_text("secret")
     with pytest.raises(Outside):
-        Roots([root]).open(str(other / "file"))
+        AllowedRoots([root]).open(str(other / "file"))
 
 
 @pytest.mark.parametrize("target", ["../outside.txt", "/etc/passwd", "folder/../../outside.txt"])
 def test_a_link_that_leads_out_is_refused(root: Path, way: str, target: str) -> None:
     (root / "link").symlink_to(target)
     with pytest.raises(Outside):
-        Roots([root]).open(str(root / "link"))
+        AllowedRoots([root]).open(str(root / "link"))
 
 
 def test_a_folder_that_is_a_link_out_is_refused(root: Path, way: str) -> None:
     (root / "way").symlink_to("..")
     with pytest.raises((Outside, Absent)):
-        Roots([root]).open(str(root / "way" / "outside.txt"))
+        AllowedRoots([root]).open(str(root / "way" / "outside.txt"))
 
 
 def test_the_links_of_proc_lead_nowhere() -> None:
     with pytest.raises((Outside, Denied)):
-        Roots(["/proc"]).open("/proc/self/root/etc/passwd")
+        AllowedRoots(["/proc"]).open("/proc/self/root/etc/passwd")
 
 
 def test_pipes_sockets_and_devices_are_refused_and_not_waited_for(root: Path, way: str) -> None:
@@ -105,22 +105,22 @@ def test_pipes_sockets_and_devices_are_refused_and_not_waited_for(root: Path, wa
     listening.bind(str(root / "socket"))
     for name in ("pipe", "socket"):
         with pytest.raises(Unreadable, match=f"a {name}"):
-            Roots([root]).open(str(root / name))
+            AllowedRoots([root]).open(str(root / name))
     listening.close()
     with pytest.raises((Unreadable, Denied)):
-        Roots(["/dev"]).open("/dev/zero")
+        AllowedRoots(["/dev"]).open("/dev/zero")
 
 
 def test_a_file_that_is_gone_is_absent(root: Path, way: str) -> None:
     with pytest.raises(Absent):
-        Roots([root]).open(str(root / "nothing"))
+        AllowedRoots([root]).open(str(root / "nothing"))
     with pytest.raises(Absent):
-        Roots([root]).open(str(root / "folder" / "file.txt" / "more"))
+        AllowedRoots([root]).open(str(root / "folder" / "file.txt" / "more"))
 
 
 def test_a_root_that_is_a_file_is_only_that_file(root: Path, way: str) -> None:
     (root / "folder" / "other.txt").write_text("not named")
-    roots = Roots([root / "folder" / "file.txt"])
+    roots = AllowedRoots([root / "folder" / "file.txt"])
     assert text(roots, root / "folder" / "file.txt") == "inside"
     with pytest.raises(Outside):
         roots.open(str(root / "folder" / "other.txt"))
@@ -134,7 +134,7 @@ def test_secrets_are_denied_and_hidden(root: Path, way: str, name: str) -> None:
     path = root / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("secret")
-    roots = Roots([root])
+    roots = AllowedRoots([root])
     with pytest.raises(Denied):
         roots.open(str(path))
     with pytest.raises(Denied):
@@ -149,7 +149,7 @@ def test_a_secret_by_another_name_is_denied(root: Path) -> None:
     (root / "id_rsa").write_text("secret")
     (root / "harmless.txt").symlink_to("id_rsa")
     with pytest.raises((Denied, Outside)):
-        Roots([root]).open(str(root / "harmless.txt"))
+        AllowedRoots([root]).open(str(root / "harmless.txt"))
 
 
 @pytest.mark.parametrize("path", ["/etc/shadow", "/proc/self/environ", "/proc/1/mem", "/proc/kcore"])
@@ -157,11 +157,11 @@ def test_secrets_of_the_system_are_denied(path: str) -> None:
     if not os.path.exists(path):
         pytest.skip(f"there is no {path} here")
     with pytest.raises((Denied, Outside)):
-        Roots(["/"]).open(path)
+        AllowedRoots(["/"]).open(path)
 
 
 def test_an_operator_denies_more(root: Path, way: str) -> None:
-    roots = Roots([root], deny=["*.txt"])
+    roots = AllowedRoots([root], deny=["*.txt"])
     with pytest.raises(Denied):
         roots.open(str(root / "folder" / "file.txt"))
     with roots.folder(str(root / "folder")) as folder:
@@ -170,7 +170,7 @@ def test_an_operator_denies_more(root: Path, way: str) -> None:
 
 def test_a_folder_is_walked_by_its_descriptor(root: Path, way: str) -> None:
     (root / "link").symlink_to("/etc")
-    with Roots([root]).folder(str(root)) as folder:
+    with AllowedRoots([root]).folder(str(root)) as folder:
         with pytest.raises(OSError):
             folder.child("link")
         with folder.child("folder") as below:
@@ -182,7 +182,7 @@ def test_a_file_that_others_may_cut_short_is_copied_and_not_mapped(root: Path) -
     path = root / "folder" / "file.txt"
     for mode, kind in ((0o600, "mmap"), (0o622, "bytes")):
         path.chmod(mode)
-        with Roots([root]).open(str(path)) as file:
+        with AllowedRoots([root]).open(str(path)) as file:
             image = file.image()
             assert type(image).__name__ == kind
             assert image[:6] == b"inside"
@@ -214,7 +214,7 @@ for n in range(int(count)):
 """
 
 
-def race(roots: Roots, place: Path, path: Path, one: Path, other: Path) -> set[str]:
+def race(roots: AllowedRoots, place: Path, path: Path, one: Path, other: Path) -> set[str]:
     """What a reader sees of a path while another process changes a link on the way, many times."""
     seen: set[str] = set()
     flipping = subprocess.Popen([sys.executable, "-c", FLIP, str(place), str(FLIPS), str(one), str(other)])
@@ -230,7 +230,7 @@ def race(roots: Roots, place: Path, path: Path, one: Path, other: Path) -> set[s
 
 def test_a_link_that_is_flipped_while_it_is_read_never_leads_out(quick: Path, way: str) -> None:
     place = quick / "flipped"
-    seen = race(Roots([quick]), place, place, Path("folder/file.txt"), quick.parent / "outside.txt")
+    seen = race(AllowedRoots([quick]), place, place, Path("folder/file.txt"), quick.parent / "outside.txt")
     assert "secret" not in seen
     if way == "by the kernel":
         assert {"inside", "Outside"} <= seen, "a link that stays inside is followed"
@@ -240,7 +240,7 @@ def test_a_folder_that_is_flipped_while_it_is_passed_never_leads_out(quick: Path
     (quick.parent / "elsewhere").mkdir()
     (quick.parent / "elsewhere" / "file.txt").write_text("secret")
     place = quick / "flipped"
-    seen = race(Roots([quick]), place, place / "file.txt", Path("folder"), quick.parent / "elsewhere")
+    seen = race(AllowedRoots([quick]), place, place / "file.txt", Path("folder"), quick.parent / "elsewhere")
     assert "secret" not in seen
     if way == "by the kernel":
         assert {"inside", "Outside"} <= seen, "a link that stays inside is followed"

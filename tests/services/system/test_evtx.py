@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from portico.services.system.containment import Roots
+from portico.services.system.containment import AllowedRoots
 from portico.services.system.eventlog import evtx_reader
-from portico.services.system.eventlog.entries import ERROR, INFORMATION, Entry, Query, iso
+from portico.services.system.eventlog.entries import ERROR, INFORMATION, LogEntry, Query, iso
 from portico.services.system.eventlog.evtx import CHUNK, HEADER, EvtxLog, event_entry
 from portico.services.system.eventlog.folderlog import FolderLog
 
@@ -41,10 +41,10 @@ def theirs(path: Path) -> list[dict[str, Any]]:
 
 
 def log_of(path: Path) -> EvtxLog:
-    return EvtxLog(path.stem, "", Roots([path]), str(path))
+    return EvtxLog(path.stem, "", AllowedRoots([path]), str(path))
 
 
-def read(log: Any, problems: list[str] | None = None) -> list[Entry]:
+def read(log: Any, problems: list[str] | None = None) -> list[LogEntry]:
     return [entry for entry in log.newest_first(Query(), None, [] if problems is None else problems) if entry]
 
 
@@ -113,7 +113,7 @@ def test_ids_of_several_files_in_a_folder_are_different(evtx_files: list[Path], 
     for path in evtx_files:
         if path.stat().st_size < 100_000:
             shutil.copy(path, tmp_path / path.name)
-    log = FolderLog("test", "", Roots([tmp_path]), str(tmp_path))
+    log = FolderLog("test", "", AllowedRoots([tmp_path]), str(tmp_path))
     entries = read(log)
     assert len({entry.id for entry in entries}) == len(entries) > 10
     for entry in entries:
@@ -147,7 +147,7 @@ def test_without_the_package_it_is_said_what_to_install(
 ) -> None:
     evtx_reader.close()
     monkeypatch.setattr(evtx_reader, "find_spec", lambda name: None)
-    with pytest.raises(evtx_reader.Unavailable, match=r"pip install 'portico\[system\]'"):
+    with pytest.raises(evtx_reader.MissingDependency, match=r"pip install 'portico\[system\]'"):
         read(log_of(evtx_files[0]))
 
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from portico.services.system.containment import Roots
+from portico.services.system.containment import AllowedRoots
 from portico.services.system.cursors import Cursors
-from portico.services.system.errors import Absent, Denied, Invalid, Outside, Unavailable
+from portico.services.system.errors import Absent, Denied, InvalidArgument, MissingDependency, Outside
 from portico.services.system.files import contents, questions
 from portico.services.system.files.index import Index
 from portico.services.system.files.questions import Files
-from portico.services.system.files.walk import Wanted, walk
+from portico.services.system.files.walk import FileCriteria, walk
 
 PATIENCE = 30.0
 
@@ -42,46 +42,46 @@ def below(top: Path, paths: Any) -> list[str]:
     return sorted(str(Path(path).relative_to(top)) for path in paths)
 
 
-def walked(top: Path, wanted: Wanted) -> list[str]:
-    return below(top, [row.path for row in walk(Roots([top]).folder(str(top)), wanted, [], print) if row])
+def walked(top: Path, wanted: FileCriteria) -> list[str]:
+    return below(top, [row.path for row in walk(AllowedRoots([top]).folder(str(top)), wanted, [], print) if row])
 
 
 SEARCHES = [
     (
-        Wanted(),
+        FileCriteria(),
         ["a", "a/b", "a/b/three.pdf", "a/one.txt", "a/two.TXT", "c", "c/Report.pdf", "c/four.log", "c/link", "out",
          "reports 2026", "reports 2026/summary.txt", "z"],
     ),
-    (Wanted(text="report"), ["c/Report.pdf", "reports 2026"]),
-    (Wanted(text="o"), ["a/one.txt", "a/two.TXT", "c/Report.pdf", "c/four.log", "out", "reports 2026"]),
-    (Wanted(text="a/b"), ["a/b", "a/b/three.pdf"]),
-    (Wanted(text="2026 SUMM", mode="FREETEXT"), ["reports 2026/summary.txt"]),
-    (Wanted(text="pdf report", mode="FREETEXT"), ["c/Report.pdf"]),
-    (Wanted(names=("*.txt",)), ["a/one.txt", "a/two.TXT", "reports 2026/summary.txt"]),
-    (Wanted(names=("t*.*", "?")), ["a", "a/b", "a/b/three.pdf", "a/two.TXT", "c", "z"]),
-    (Wanted(names=("[!a-y]",)), ["z"]),
-    (Wanted(type="pdf"), ["a/b/three.pdf", "c/Report.pdf"]),
-    (Wanted(type=".PDF"), ["a/b/three.pdf", "c/Report.pdf"]),
-    (Wanted(type="directory"), ["a", "a/b", "c", "reports 2026"]),
-    (Wanted(type="link"), ["c/link", "out"]),
-    (Wanted(type="file", min_size=40), ["c/Report.pdf", "reports 2026/summary.txt", "z"]),
-    (Wanted(type="file", max_size=20), ["a/one.txt", "a/two.TXT"]),
+    (FileCriteria(text="report"), ["c/Report.pdf", "reports 2026"]),
+    (FileCriteria(text="o"), ["a/one.txt", "a/two.TXT", "c/Report.pdf", "c/four.log", "out", "reports 2026"]),
+    (FileCriteria(text="a/b"), ["a/b", "a/b/three.pdf"]),
+    (FileCriteria(text="2026 SUMM", mode="FREETEXT"), ["reports 2026/summary.txt"]),
+    (FileCriteria(text="pdf report", mode="FREETEXT"), ["c/Report.pdf"]),
+    (FileCriteria(names=("*.txt",)), ["a/one.txt", "a/two.TXT", "reports 2026/summary.txt"]),
+    (FileCriteria(names=("t*.*", "?")), ["a", "a/b", "a/b/three.pdf", "a/two.TXT", "c", "z"]),
+    (FileCriteria(names=("[!a-y]",)), ["z"]),
+    (FileCriteria(type="pdf"), ["a/b/three.pdf", "c/Report.pdf"]),
+    (FileCriteria(type=".PDF"), ["a/b/three.pdf", "c/Report.pdf"]),
+    (FileCriteria(type="directory"), ["a", "a/b", "c", "reports 2026"]),
+    (FileCriteria(type="link"), ["c/link", "out"]),
+    (FileCriteria(type="file", min_size=40), ["c/Report.pdf", "reports 2026/summary.txt", "z"]),
+    (FileCriteria(type="file", max_size=20), ["a/one.txt", "a/two.TXT"]),
     (
-        Wanted(type="file", after=1_700_000_002 * 10**6, before=1_700_000_003 * 10**6),
+        FileCriteria(type="file", after=1_700_000_002 * 10**6, before=1_700_000_003 * 10**6),
         ["a/b/three.pdf", "c/four.log"],
     ),
-    (Wanted(text="100%_'\""), []),
+    (FileCriteria(text="100%_'\""), []),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("wanted, expected", SEARCHES, ids=[repr(wanted)[:50] for wanted, _ in SEARCHES])
-def test_walking_finds_what_is_wanted(tree: Path, wanted: Wanted, expected: list[str]) -> None:
+def test_walking_finds_what_is_wanted(tree: Path, wanted: FileCriteria, expected: list[str]) -> None:
     assert walked(tree, wanted) == sorted(expected)
 
 
 @pytest.fixture
 def index(tree: Path) -> Iterator[Index]:
-    made = Index(Roots([tree]))
+    made = Index(AllowedRoots([tree]))
     made.start()
     assert made.wait(1, PATIENCE)
     yield made
@@ -89,33 +89,33 @@ def index(tree: Path) -> Iterator[Index]:
 
 
 @pytest.mark.parametrize("wanted, expected", SEARCHES, ids=[repr(wanted)[:50] for wanted, _ in SEARCHES])
-def test_the_index_finds_the_same(tree: Path, index: Index, wanted: Wanted, expected: list[str]) -> None:
+def test_the_index_finds_the_same(tree: Path, index: Index, wanted: FileCriteria, expected: list[str]) -> None:
     assert below(tree, [row.path for row in index.search(wanted, str(tree), 0, 100)]) == sorted(expected)
 
 
 def test_a_secret_is_found_by_nobody(tree: Path, index: Index) -> None:
-    assert walked(tree, Wanted(text="id_rsa")) == []
-    assert index.search(Wanted(text="id_rsa"), str(tree), 0, 100) == []
+    assert walked(tree, FileCriteria(text="id_rsa")) == []
+    assert index.search(FileCriteria(text="id_rsa"), str(tree), 0, 100) == []
 
 
 def test_a_walk_looks_no_closer_than_it_must(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[str] = []
     monkeypatch.setattr("portico.services.system.files.walk.look", lambda row, entry: looked.append(row.name))
-    walked(tree, Wanted(text="report"))
+    walked(tree, FileCriteria(text="report"))
     assert looked == []
 
 
 def test_a_walk_goes_on_where_it_was(tree: Path) -> None:
-    everything = [row for row in walk(Roots([tree]).folder(str(tree)), Wanted(), [], print) if row]
+    everything = [row for row in walk(AllowedRoots([tree]).folder(str(tree)), FileCriteria(), [], print) if row]
     for n, row in enumerate(everything):
-        rest = walk(Roots([tree]).folder(str(tree)), Wanted(), row.position, print)  # type: ignore[arg-type]
+        rest = walk(AllowedRoots([tree]).folder(str(tree)), FileCriteria(), row.position, print)  # type: ignore[arg-type]
         assert [one.path for one in rest if one] == [one.path for one in everything[n + 1 :]]
 
 
 def test_a_walk_leaves_no_folder_open(tree: Path) -> None:
     before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
     for stop in (1, 3, 100):
-        rows = walk(Roots([tree]).folder(str(tree)), Wanted(), [], print)
+        rows = walk(AllowedRoots([tree]).folder(str(tree)), FileCriteria(), [], print)
         for _ in zip(range(stop), rows, strict=False):
             pass
         rows.close()  # type: ignore[attr-defined]
@@ -139,7 +139,7 @@ def wait_until(index: Index, test: Any) -> None:
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="folders are watched on Linux")
 def test_the_index_hears_of_what_comes_changes_and_goes(tree: Path, index: Index) -> None:
     def found(text: str) -> list[str]:
-        return below(tree, [row.path for row in index.search(Wanted(text=text), str(tree), 0, 100)])
+        return below(tree, [row.path for row in index.search(FileCriteria(text=text), str(tree), 0, 100)])
 
     (tree / "a" / "fresh.txt").write_text("x")
     wait_until(index, lambda: found("fresh") == ["a/fresh.txt"])
@@ -149,30 +149,30 @@ def test_the_index_hears_of_what_comes_changes_and_goes(tree: Path, index: Index
     (tree / "new").rename(tree / "renamed")
     wait_until(index, lambda: found("hidden") == ["renamed/deep/hidden.txt"])
     (tree / "a" / "fresh.txt").write_text("x" * 1000)
-    wait_until(index, lambda: index.search(Wanted(text="fresh"), str(tree), 0, 1)[0].size == 1000)
+    wait_until(index, lambda: index.search(FileCriteria(text="fresh"), str(tree), 0, 1)[0].size == 1000)
     shutil.rmtree(tree / "renamed")
     wait_until(index, lambda: found("hidden") == [] and found("deep") == [])
 
 
 def test_an_index_that_hears_nothing_walks_again(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("portico.services.system.files.watch.Watch.add", lambda self, folder, number: None)
-    made = Index(Roots([tree]), rewalk_seconds=0.05)
+    made = Index(AllowedRoots([tree]), rewalk_seconds=0.05)
     made.start()
     assert made.wait(1, PATIENCE)
     (tree / "unheard.txt").write_text("x")
     (tree / "z").unlink()
-    wait_until(made, lambda: made.search(Wanted(text="unheard"), str(tree), 0, 10))
-    assert made.search(Wanted(names=("z",)), str(tree), 0, 10) == []
+    wait_until(made, lambda: made.search(FileCriteria(text="unheard"), str(tree), 0, 10))
+    assert made.search(FileCriteria(names=("z",)), str(tree), 0, 10) == []
     made.close()
 
 
 def test_an_index_is_kept_from_one_start_to_the_next(tree: Path, tmp_path: Path) -> None:
     file = tmp_path / "kept.sqlite"
     for _ in range(2):
-        made = Index(Roots([tree]), str(file))
+        made = Index(AllowedRoots([tree]), str(file))
         made.start()
         assert made.wait(1, PATIENCE)
-        numbers = {row.path: row.position for row in made.search(Wanted(), str(tree), 0, 100)}
+        numbers = {row.path: row.position for row in made.search(FileCriteria(), str(tree), 0, 100)}
         made.close()
         assert file.stat().st_mode & 0o077 == 0
         (tree / "z").unlink(missing_ok=True)
@@ -184,12 +184,12 @@ def test_an_index_is_kept_from_one_start_to_the_next(tree: Path, tmp_path: Path)
 def test_a_name_that_is_no_text_is_found_and_read(tree: Path, index: Index) -> None:
     name = os.fsdecode(b"caf\xe9.txt")
     (tree / "a" / name).write_text("coffee")
-    wait_until(index, lambda: index.search(Wanted(text="caf"), str(tree), 0, 1))
-    [row] = index.search(Wanted(text="caf"), str(tree), 0, 1)
+    wait_until(index, lambda: index.search(FileCriteria(text="caf"), str(tree), 0, 1))
+    [row] = index.search(FileCriteria(text="caf"), str(tree), 0, 1)
     row.path.encode()
-    asked = Files(Roots([tree]), Cursors())
+    asked = Files(AllowedRoots([tree]), Cursors())
     assert asked.read(row.path, 0, 100).data == "coffee"
-    assert asked.search(Wanted(text="caf"), None, None, 10, None).hits[0].row.path == row.path
+    assert asked.search(FileCriteria(text="caf"), None, None, 10, None).hits[0].row.path == row.path
 
 
 # Questions
@@ -197,28 +197,28 @@ def test_a_name_that_is_no_text_is_found_and_read(tree: Path, index: Index) -> N
 
 @pytest.fixture
 def files(tree: Path) -> Files:
-    return Files(Roots([tree]), Cursors())
+    return Files(AllowedRoots([tree]), Cursors())
 
 
 @pytest.mark.parametrize("indexed", [False, True])
 def test_pages_together_are_the_whole(tree: Path, index: Index, indexed: bool) -> None:
-    asked = Files(Roots([tree]), Cursors(), index if indexed else None)
+    asked = Files(AllowedRoots([tree]), Cursors(), index if indexed else None)
     found, cursor = [], None
     while True:
-        page = asked.search(Wanted(), None, None, 2, cursor)
+        page = asked.search(FileCriteria(), None, None, 2, cursor)
         assert page.used_index is indexed
         found += [hit.row.path for hit in page.hits]
         cursor = page.cursor
         if cursor is None:
             break
-    assert below(tree, found) == walked(tree, Wanted())
+    assert below(tree, found) == walked(tree, FileCriteria())
 
 
 def test_several_roots_are_searched(tree: Path) -> None:
-    asked = Files(Roots([tree / "a", tree / "c"]), Cursors())
+    asked = Files(AllowedRoots([tree / "a", tree / "c"]), Cursors())
     found, cursor = [], None
     while True:
-        page = asked.search(Wanted(type="file"), None, None, 2, cursor)
+        page = asked.search(FileCriteria(type="file"), None, None, 2, cursor)
         found += [hit.row.path for hit in page.hits]
         cursor = page.cursor
         if cursor is None:
@@ -227,49 +227,49 @@ def test_several_roots_are_searched(tree: Path) -> None:
 
 
 def test_a_search_below_a_folder(tree: Path, files: Files) -> None:
-    found = files.search(Wanted(type="file"), str(tree / "a"), None, 10, None)
+    found = files.search(FileCriteria(type="file"), str(tree / "a"), None, 10, None)
     assert below(tree, [hit.row.path for hit in found.hits]) == ["a/b/three.pdf", "a/one.txt", "a/two.TXT"]
     with pytest.raises(Outside):
-        files.search(Wanted(), "/etc", None, 10, None)
+        files.search(FileCriteria(), "/etc", None, 10, None)
 
 
 def test_without_roots_there_is_nothing_to_search() -> None:
     with pytest.raises(Outside, match="roots="):
-        Files(Roots([]), Cursors()).search(Wanted(), None, None, 10, None)
+        Files(AllowedRoots([]), Cursors()).search(FileCriteria(), None, None, 10, None)
 
 
 def test_contents_are_looked_into(tree: Path, files: Files) -> None:
-    found = files.search(Wanted(), None, "NUMBER 3", 10, None)
+    found = files.search(FileCriteria(), None, "NUMBER 3", 10, None)
     assert [(hit.row.name, [match.line for match in hit.matches]) for hit in found.hits] == [("four.log", [1, 2, 3, 4])]
 
 
 def test_contents_are_looked_into_for_a_pattern(tree: Path, files: Files) -> None:
     pytest.importorskip("re2")
-    found = files.search(Wanted(), None, "/^number [24]$/", 10, None)
+    found = files.search(FileCriteria(), None, "/^number [24]$/", 10, None)
     assert sorted(hit.row.name for hit in found.hits) == ["Report.pdf", "three.pdf"]
 
 
 def test_a_pattern_that_others_never_finish_is_answered(tree: Path, files: Files) -> None:
     pytest.importorskip("re2")
     (tree / "evil.txt").write_text("a" * 100_000)
-    assert files.search(Wanted(), None, "/(a+)+$x/", 10, None).hits == []
+    assert files.search(FileCriteria(), None, "/(a+)+$x/", 10, None).hits == []
 
 
 @pytest.mark.parametrize("pattern", ["/(/", "/(?=x)/", "/" + "(" * 400 + "/", "x" * 501, ""])
 def test_a_pattern_that_cannot_be_is_refused(files: Files, pattern: str) -> None:
     pytest.importorskip("re2")
-    with pytest.raises(Invalid):
-        files.search(Wanted(), None, pattern, 10, None)
+    with pytest.raises(InvalidArgument):
+        files.search(FileCriteria(), None, pattern, 10, None)
 
 
 def test_without_the_engine_texts_are_still_found(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str, purpose: str) -> None:
-        raise Unavailable(f"{purpose} needs {name}")
+        raise MissingDependency(f"{purpose} needs {name}")
 
     monkeypatch.setattr(contents, "package", missing)
-    assert files.search(Wanted(), None, "number 3", 10, None).hits
-    with pytest.raises(Unavailable, match="re2"):
-        files.search(Wanted(), None, "/number/", 10, None)
+    assert files.search(FileCriteria(), None, "number 3", 10, None).hits
+    with pytest.raises(MissingDependency, match="re2"):
+        files.search(FileCriteria(), None, "/number/", 10, None)
 
 
 def test_matches_across_blocks_are_found_with_the_right_lines(tree: Path) -> None:
@@ -278,7 +278,7 @@ def test_matches_across_blocks_are_found_with_the_right_lines(tree: Path) -> Non
     lines[120_000] = "needle at the edge"
     lines[150_000] = "another needle"
     path.write_text("\n".join(lines))
-    with Roots([tree]).open(str(path)) as file:
+    with AllowedRoots([tree]).open(str(path)) as file:
         found = contents.matches(file, contents.searcher("needle"), lambda: False)
     assert [(match.line, match.text) for match in found] == [
         (120_001, "needle at the edge"),
@@ -290,7 +290,7 @@ def test_matches_across_blocks_are_found_with_the_right_lines(tree: Path) -> Non
 def test_a_match_on_the_edge_of_a_block_is_found_once(tree: Path, offset: int) -> None:
     path = tree / "edge.txt"
     path.write_text("x" * (contents.BLOCK + offset - 1) + "\nneedle\n" + "y" * 5000)
-    with Roots([tree]).open(str(path)) as file:
+    with AllowedRoots([tree]).open(str(path)) as file:
         found = contents.matches(file, contents.searcher("needle"), lambda: False)
     assert [(match.line, match.text) for match in found] == [(2, "needle")]
 
@@ -299,10 +299,10 @@ def test_a_search_whose_time_is_up_gives_what_it_has_and_goes_on(tree: Path) -> 
     for n in range(500):
         (tree / "a" / f"file{n:03}").write_text("x")
     now = iter(range(10**9))
-    asked = Files(Roots([tree]), Cursors(), clock=lambda: float(next(now)))
+    asked = Files(AllowedRoots([tree]), Cursors(), clock=lambda: float(next(now)))
     found, cursor, pages = [], None, 0
     while True:
-        page = asked.search(Wanted(names=("file*5",)), None, None, 1000, cursor)
+        page = asked.search(FileCriteria(names=("file*5",)), None, None, 1000, cursor)
         found += [hit.row.name for hit in page.hits]
         cursor, pages = page.cursor, pages + 1
         if cursor is None:
@@ -318,10 +318,10 @@ def test_a_search_of_contents_stops_when_its_time_is_up(tree: Path, index: Index
     passes = index.passes
     wait_until(index, lambda: index.count() > 100 or index.passes > passes + 50)
     looked: list[str] = []
-    asked = Files(Roots([tree]), Cursors(), index, clock=lambda: float(len(looked)))
+    asked = Files(AllowedRoots([tree]), Cursors(), index, clock=lambda: float(len(looked)))
     opened = asked.roots.open
     asked.roots.open = lambda path: looked.append(path) or opened(path)  # type: ignore[method-assign,func-returns-value]
-    page = asked.search(Wanted(), None, "nowhere", 10, None)
+    page = asked.search(FileCriteria(), None, "nowhere", 10, None)
     assert page.timed_out
     assert page.cursor is not None
     assert len(looked) < 10
@@ -379,5 +379,5 @@ def test_a_checksum_is_that_of_the_whole_file(tree: Path, files: Files, algorith
 
 def test_what_is_too_large_is_not_hashed(tree: Path, files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(questions, "LARGEST_HASHED", 5)
-    with pytest.raises(Invalid, match="the most"):
+    with pytest.raises(InvalidArgument, match="the most"):
         files.checksum(str(tree / "a" / "one.txt"), "sha256")

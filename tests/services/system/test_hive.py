@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import system_forgery as forgery
 
-from portico.services.system.errors import Invalid
+from portico.services.system.errors import InvalidArgument
 from portico.services.system.registry.hive.file import Hive
 from portico.services.system.registry.hive.values import TYPES, decoded, encoded, type_name, type_number
 
@@ -107,7 +107,7 @@ def test_bytes_are_written_as_digits() -> None:
 
 @pytest.mark.parametrize("name, value", [("REG_DWORD", -1), ("REG_DWORD", 2**32), ("REG_SZ", 1), ("REG_BINARY", "xyz")])
 def test_a_value_of_another_type_is_refused(name: str, value: object) -> None:
-    with pytest.raises(Invalid, match=name):
+    with pytest.raises(InvalidArgument, match=name):
         encoded(type_number(name), value)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import system_forgery as forgery
 
-from portico.services.system.errors import Damaged
+from portico.services.system.errors import DamagedData
 from portico.services.system.eventlog.journal import file as journal_file
 from portico.services.system.eventlog.journal.file import JournalFile
 from portico.services.system.registry.hive.file import Hive
@@ -102,7 +102,7 @@ def test_an_array_is_no_longer_than_its_object(count: int) -> None:
 def test_a_size_that_cannot_be_is_damaged(size: int) -> None:
     made, data = forged()
     file = JournalFile(spoil(data, made.entries[0] + 8, size))
-    with pytest.raises(Damaged):
+    with pytest.raises(DamagedData):
         file.head(made.entries[0])
 
 
@@ -132,7 +132,7 @@ def test_an_entry_cannot_unpack_without_end(monkeypatch: pytest.MonkeyPatch) -> 
 def test_an_entry_of_too_many_fields_is_damaged() -> None:
     file = JournalFile(forgery.journal([[(f"F{n}", "x") for n in range(journal_file.MOST_FIELDS + 1)]]))
     [offset] = file.entries.backwards(1)
-    with pytest.raises(Damaged, match="claims 1,025 fields"):
+    with pytest.raises(DamagedData, match="claims 1,025 fields"):
         file.fields(file.head(offset))
 
 
@@ -140,7 +140,7 @@ def test_a_journal_of_a_later_version_is_not_guessed_at() -> None:
     _, data = forged()
     out = bytearray(data)
     struct.pack_into("<I", out, 12, 1 << 20)
-    with pytest.raises(Damaged, match="later version"):
+    with pytest.raises(DamagedData, match="later version"):
         JournalFile(bytes(out))
 
 
@@ -196,5 +196,5 @@ def test_a_value_is_no_larger_than_its_cell(size: int) -> None:
 
 @pytest.mark.parametrize("data", [b"", b"regf", b"regf" + bytes(5000), b"x" * 8192])
 def test_what_is_no_hive_is_damaged(data: bytes) -> None:
-    with pytest.raises(Damaged):
+    with pytest.raises(DamagedData):
         Hive(data)

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import system_forgery as forgery
 
-from portico.services.system.containment import Roots
-from portico.services.system.errors import Damaged
-from portico.services.system.eventlog.entries import ERROR, Entry, Query
+from portico.services.system.containment import AllowedRoots
+from portico.services.system.errors import DamagedData
+from portico.services.system.eventlog.entries import ERROR, LogEntry, Query
 from portico.services.system.eventlog.journal.compression import LZ4, XZ, ZSTD, inflate
 from portico.services.system.eventlog.journal.file import JournalFile
 from portico.services.system.eventlog.journal.journalctl import JournalctlLog
@@ -46,7 +46,7 @@ def ours(path: Path) -> tuple[JournalFile, list[tuple[int, dict[str, Any]]]]:
     for offset in reversed(list(file.entries.backwards(len(file.entries)))):
         try:
             head = file.head(offset)
-        except Damaged:
+        except DamagedData:
             continue
         fields: dict[str, Any] = {}
         for name, value in file.fields(head):
@@ -115,10 +115,10 @@ def test_the_index_of_fields_has_every_entry(journal_files: list[Path]) -> None:
 
 
 def log_of(path: Path, **options: Any) -> JournalLog:
-    return JournalLog("test", "", Roots([path]), [str(path)], **options)
+    return JournalLog("test", "", AllowedRoots([path]), [str(path)], **options)
 
 
-def read(log: Any, query: Query = Query(), after: Any = None) -> list[Entry]:
+def read(log: Any, query: Query = Query(), after: Any = None) -> list[LogEntry]:
     return [entry for entry in log.newest_first(query, after, []) if entry is not None]
 
 
@@ -270,7 +270,7 @@ def test_a_journal_that_cannot_be_read_is_a_problem_and_not_the_end(tmp_path: Pa
 def test_a_bomb_is_not_unpacked(kind: int, packer: str) -> None:
     packed = forgery._PACKERS[packer][2](b"x" * 10_000_000)
     assert len(inflate(kind, packed, 10_000_000)) == 10_000_000
-    with pytest.raises(Damaged, match="claims"):
+    with pytest.raises(DamagedData, match="claims"):
         inflate(kind, packed, 100_000)
 
 
@@ -279,7 +279,7 @@ def test_a_bomb_is_not_unpacked(kind: int, packer: str) -> None:
 def test_what_is_not_compressed_is_damaged(kind: int, data: bytes) -> None:
     try:
         inflate(kind, data, 1000)
-    except Damaged:
+    except DamagedData:
         return
     assert kind == LZ4, "an lz4 block of no bytes is a block"
 

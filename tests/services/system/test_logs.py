@@ -10,9 +10,9 @@ import pytest
 import system_forgery as forgery
 
 from portico.services.system.cursors import LONGEST_CURSOR, Cursors
-from portico.services.system.errors import Absent, Invalid
+from portico.services.system.errors import Absent, InvalidArgument
 from portico.services.system.eventlog import sources
-from portico.services.system.eventlog.entries import ERROR, Entry, Log, Query, iso, microseconds
+from portico.services.system.eventlog.entries import ERROR, Log, LogEntry, Query, iso, microseconds
 from portico.services.system.eventlog.logs import Logs
 from portico.services.system.eventlog.sources import NoLog, at_path
 
@@ -27,13 +27,13 @@ class Numbers:
         self._knows = knows
         self.asked = 0
 
-    def newest_first(self, query: Query, after: Any, problems: list[str]) -> Iterator[Entry | None]:
+    def newest_first(self, query: Query, after: Any, problems: list[str]) -> Iterator[LogEntry | None]:
         for n in range(self._count if after is None else after, 0, -1):
             self.asked += 1
             level = ERROR if n % 10 == 0 else 1
-            yield Entry(n, n * 1_000_000, level, f"s{n % 3}", f"number {n}", "", n - 1, event_id=n % 7)
+            yield LogEntry(n, n * 1_000_000, level, f"s{n % 3}", f"number {n}", "", n - 1, event_id=n % 7)
 
-    def entry(self, id: int) -> Entry | None:
+    def entry(self, id: int) -> LogEntry | None:
         return next((entry for entry in self.newest_first(Query(), None, []) if entry and entry.id == id), None)
 
     def count(self) -> int | None:
@@ -148,7 +148,7 @@ def test_a_cursor_belongs_to_its_question() -> None:
     asked = logs()
     cursor = asked.query("Numbers", Query(), limit=3).cursor
     assert cursor is not None
-    with pytest.raises(Invalid, match="not issued for this query"):
+    with pytest.raises(InvalidArgument, match="not issued for this query"):
         asked.query("Numbers", Query(min_level=ERROR), limit=3, cursor=cursor)
 
 
@@ -184,18 +184,18 @@ def test_a_cursor_cannot_be_read_or_changed() -> None:
     assert b"alice" not in urlsafe_b64decode(issued + "==")
     for at in range(0, len(issued), 7):
         changed = issued[:at] + ("A" if issued[at] != "A" else "B") + issued[at + 1 :]
-        with pytest.raises(Invalid):
+        with pytest.raises(InvalidArgument):
             cursors.redeem(changed, ["q"])
 
 
 @pytest.mark.parametrize("cursor", ["", "x", "ÄÖ", "A" * LONGEST_CURSOR, "A" * (LONGEST_CURSOR + 1), "=" * 10])
 def test_what_is_no_cursor_is_refused(cursor: str) -> None:
-    with pytest.raises(Invalid):
+    with pytest.raises(InvalidArgument):
         Cursors().redeem(cursor, ["q"])
 
 
 def test_the_key_of_another_installation_opens_nothing() -> None:
-    with pytest.raises(Invalid):
+    with pytest.raises(InvalidArgument):
         Cursors(b"a" * 32).redeem(Cursors(b"b" * 32).issue(["q"], 1), ["q"])
 
 
@@ -207,7 +207,7 @@ def test_times() -> None:
     assert microseconds("2026-01-31", "t") == microseconds("2026-01-31T00:00:00", "t")
     assert iso(microseconds("2026-01-31T12:00:00.000001Z", "t")) == "2026-01-31T12:00:00.000001Z"
     assert iso(2**64) == "9999-12-31T23:59:59.999999Z"
-    with pytest.raises(Invalid, match="startTime"):
+    with pytest.raises(InvalidArgument, match="startTime"):
         microseconds("yesterday", "startTime")
 
 

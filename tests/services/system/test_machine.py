@@ -11,7 +11,7 @@ import pytest
 
 from portico.services.system import audit, install, processes, programs
 from portico.services.system.audit import Audit, verify
-from portico.services.system.errors import Damaged, Unavailable, package
+from portico.services.system.errors import DamagedData, MissingDependency, package
 from portico.services.system.text import cut, meant_path, plain, plain_all, shown_path
 
 
@@ -56,7 +56,9 @@ def test_the_machine_is_described() -> None:
 
 
 def test_a_package_that_is_missing_is_named_with_what_to_do() -> None:
-    with pytest.raises(Unavailable, match=r"Doing this needs .*'no_such_package'.*pip install 'portico\[system\]'"):
+    with pytest.raises(
+        MissingDependency, match=r"Doing this needs .*'no_such_package'.*pip install 'portico\[system\]'"
+    ):
         package("no_such_package", "Doing this")
 
 
@@ -124,12 +126,12 @@ def test_a_program_that_hangs_is_stopped() -> None:
 
 
 def test_a_program_that_is_missing_is_named() -> None:
-    with pytest.raises(Unavailable, match="no-such-program"):
+    with pytest.raises(MissingDependency, match="no-such-program"):
         next(programs.lines(["no-such-program"]))
 
 
 def test_a_line_without_end_is_damaged() -> None:
-    with pytest.raises(Damaged):
+    with pytest.raises(DamagedData):
         list(programs.lines(["head", "-c", "5000000", "/dev/zero"]))
 
 

@@ -11,12 +11,12 @@ import msgspec
 import pytest
 
 from portico.services.system import naming
-from portico.services.system.containment import Roots
-from portico.services.system.desk import Desk
+from portico.services.system.containment import AllowedRoots
 from portico.services.system.eventlog import evtx_reader
 from portico.services.system.eventlog.entries import Query
 from portico.services.system.eventlog.evtx import EvtxLog
 from portico.services.system.levels import levels, privacy
+from portico.services.system.machine import Machine
 from portico.services.system.privacy import Anonymizer
 
 KEY = b"k" * 32
@@ -183,10 +183,10 @@ def texts_in(value: Any) -> Iterator[str]:
 def test_none_of_those_named_in_the_corpus_appears(evtx_files: list[Path], level: str, tmp_path: Path) -> None:
     pytest.importorskip("evtx")
     logs = {path.stem: path for path in evtx_files}
-    desk = Desk(logs=logs, machine_logs=False, levels=levels({}), privacy=privacy(level))
+    machine = Machine(logs=logs, machine_logs=False, levels=levels({}), privacy=privacy(level))
     checked = 0
     for path in evtx_files:
-        entries = EvtxLog(path.stem, "", Roots([path]), str(path)).newest_first(Query(), None, [])
+        entries = EvtxLog(path.stem, "", AllowedRoots([path]), str(path)).newest_first(Query(), None, [])
         names = {(kind, name) for entry in entries if entry for kind, name in named(entry.fields) if len(name) > 1}
         names = {pair for pair in names if pair[1] not in ("-", "::") and not pair[1].startswith("%%")}
         if level == "anonymize":
@@ -194,12 +194,12 @@ def test_none_of_those_named_in_the_corpus_appears(evtx_files: list[Path], level
         shown = bytearray()
         cursor = None
         while True:
-            page = desk.query(path.stem, Query(), 1000, 0, cursor)
+            page = machine.query(path.stem, Query(), 1000, 0, cursor)
             texts = [[entry.message, entry.computer] for entry in page.entries]
             shown += msgspec.json.encode(texts)
             for entry in page.entries[::200]:
                 # The names of members are those of the format: one of them is "System".
-                shown += msgspec.json.encode(list(texts_in(desk.entry(path.stem, entry.id).fields)))
+                shown += msgspec.json.encode(list(texts_in(machine.entry(path.stem, entry.id).fields)))
             cursor = page.next_cursor
             if cursor is None:
                 break
@@ -208,4 +208,4 @@ def test_none_of_those_named_in_the_corpus_appears(evtx_files: list[Path], level
             assert not re.search(rf"(?<![\w-]){re.escape(name.casefold())}(?![\w-])", said), (path.name, kind, name)
         checked += len(names)
     assert checked > 50
-    desk.close()
+    machine.close()

@@ -15,12 +15,12 @@ import pytest
 import system_forgery as forgery
 
 from portico.services.system import programs
-from portico.services.system.containment import Roots
-from portico.services.system.errors import Absent, Damaged, Denied, Invalid
+from portico.services.system.containment import AllowedRoots
+from portico.services.system.errors import Absent, DamagedData, Denied, InvalidArgument
 from portico.services.system.registry import settings
 from portico.services.system.registry.hives import HiveBranch
 from portico.services.system.registry.machine import branches
-from portico.services.system.registry.portable import Portable
+from portico.services.system.registry.portable import PortableRegistry
 from portico.services.system.registry.settings import GsettingsBranch, PlistBranch, SysctlBranch
 from portico.services.system.registry.tree import MOST_LISTED, Content, Registry, shown
 from portico.services.system.registry.windows import WindowsBranch
@@ -30,7 +30,7 @@ KEY = r"HKEY_CURRENT_USER\Software\Example"
 
 @pytest.fixture
 def registry() -> Iterator[Registry]:
-    portable = Portable()
+    portable = PortableRegistry()
     yield Registry({"HKEY_CURRENT_USER": portable.branch("HKEY_CURRENT_USER")}, writable=True)
     portable.close()
 
@@ -59,7 +59,7 @@ def test_a_dry_run_writes_nothing_and_says_what_it_would(registry: Registry) -> 
 
 
 def test_where_only_reading_is_allowed_nothing_is_written() -> None:
-    portable = Portable()
+    portable = PortableRegistry()
     registry = Registry({"HKEY_CURRENT_USER": portable.branch("HKEY_CURRENT_USER")})
     assert not registry.write(KEY, "Answer", 42, None, dry_run=True).written
     with pytest.raises(Denied, match="read-only here"):
@@ -85,7 +85,7 @@ def test_where_only_reading_is_allowed_nothing_is_written() -> None:
     ],
 )
 def test_what_cannot_be_written_is_refused(registry: Registry, path: str, name: str, value: Any, kind: Any) -> None:
-    with pytest.raises(Invalid):
+    with pytest.raises(InvalidArgument):
         registry.write(path, name, value, kind, dry_run=False)
 
 
@@ -93,7 +93,7 @@ def test_what_cannot_be_written_is_refused(registry: Registry, path: str, name: 
     "path", [r"HKLM\SAM\Domains", r"HKEY_LOCAL_MACHINE\SECURITY", r"HKU\S-1-5-21-1-2-3-1001\Software"]
 )
 def test_secrets_and_other_users_are_denied(path: str) -> None:
-    portable = Portable()
+    portable = PortableRegistry()
     registry = Registry(branches({}, portable))
     with pytest.raises(Denied):
         registry.content(path)
@@ -112,7 +112,7 @@ def test_a_branch_or_key_that_is_not_there_is_absent(registry: Registry) -> None
 
 def test_the_portable_registry_is_kept_in_its_file(tmp_path: Path) -> None:
     for value in (1, 2):
-        portable = Portable(str(tmp_path / "registry.sqlite"))
+        portable = PortableRegistry(str(tmp_path / "registry.sqlite"))
         registry = Registry({"HKEY_CURRENT_USER": portable.branch("HKEY_CURRENT_USER")}, writable=True)
         before = registry.write(KEY, "n", value, None, dry_run=False).before
         portable.close()
@@ -131,7 +131,7 @@ def test_a_key_of_very_many_is_listed_in_part(registry: Registry) -> None:
 def test_a_hive_file_is_a_branch(tmp_path: Path) -> None:
     (tmp_path / "NTUSER.DAT").write_bytes(forgery.hive())
     path = str(tmp_path / "NTUSER.DAT")
-    registry = Registry({"sample": HiveBranch(Roots([path]), path)}, writable=True)
+    registry = Registry({"sample": HiveBranch(AllowedRoots([path]), path)}, writable=True)
     content = registry.content("sample")[1]
     assert content.subkeys == ["branch"]
     assert registry.value(r"SAMPLE\Branch\LEAF2", "N")[1].value == 2
@@ -207,7 +207,7 @@ def test_property_lists_are_a_branch(tmp_path: Path) -> None:
     }
     assert registry.value(r"plists\com.example.app\inner", "deep")[1].value == "y"
     for name in ("broken", "bomb"):
-        with pytest.raises(Damaged):
+        with pytest.raises(DamagedData):
             registry.content(f"plists\\{name}")
     with pytest.raises(Absent):
         registry.content(r"plists\nothing")
@@ -216,7 +216,7 @@ def test_property_lists_are_a_branch(tmp_path: Path) -> None:
 def test_a_property_list_that_is_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings, "LARGEST_PLIST", 100)
     (tmp_path / "a.plist").write_bytes(plistlib.dumps({"x": "y" * 200}))
-    with pytest.raises(Damaged, match="more than 100 bytes"):
+    with pytest.raises(DamagedData, match="more than 100 bytes"):
         Registry({"plists": PlistBranch((str(tmp_path),))}).content(r"plists\a")
 
 

@@ -275,8 +275,8 @@ async def test_what_is_disabled_or_not_understood_is_not_there(
 def test_privacy_that_is_not_understood_is_strict(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL)
     service = system(folder, privacy="none")
-    assert service.desk.privacy.level == "strict"
-    service.desk.close()
+    assert service.machine.privacy.level == "strict"
+    service.machine.close()
 
 
 async def test_every_call_leaves_a_record(folder: Path) -> None:
@@ -385,7 +385,7 @@ async def test_who_follows_a_log_is_told_when_it_grows(
 async def test_logs_are_looked_at_by_themselves(folder: Path) -> None:
     looked = threading.Event()
     service = system(folder, follow_seconds=0.001)
-    service.desk.logs.stamps = lambda: looked.set() or {}  # type: ignore[method-assign,func-returns-value]
+    service.machine.logs.stamps = lambda: looked.set() or {}  # type: ignore[method-assign,func-returns-value]
     async with serving(service) as client:
         await ask(client, "eventlog_list_logs")
         assert await asyncio.to_thread(looked.wait, PATIENCE)
@@ -406,8 +406,8 @@ async def test_it_is_the_same_on_every_revision(folder: Path, connect: Callable[
 async def test_the_index_answers_once_it_is_there(folder: Path) -> None:
     service = system(folder, index=True, data=folder / "data")
     async with serving(service) as client:
-        assert service.desk.index is not None
-        assert await asyncio.to_thread(service.desk.index.wait, 1, PATIENCE)
+        assert service.machine.index is not None
+        assert await asyncio.to_thread(service.machine.index.wait, 1, PATIENCE)
         found = await ask(client, "fs_search", searchText="notes")
         assert found["usedIndex"]
         assert found["count"] == 1

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from portico.services.system.containment import Roots
+from portico.services.system.containment import AllowedRoots
 from portico.services.system.eventlog import textlog
-from portico.services.system.eventlog.entries import Entry, Query
+from portico.services.system.eventlog.entries import LogEntry, Query
 from portico.services.system.eventlog.folderlog import FolderLog
 from portico.services.system.eventlog.textlog import TextLog, rotated
 
@@ -28,20 +28,20 @@ def lines(first: int, last: int) -> str:
 
 
 def log_of(path: Path) -> TextLog:
-    roots = Roots([path.parent])
+    roots = AllowedRoots([path.parent])
     return TextLog("test", "", roots, partial(rotated, roots, str(path)))
 
 
-def read(log: TextLog | FolderLog, after: object = None) -> list[Entry]:
+def read(log: TextLog | FolderLog, after: object = None) -> list[LogEntry]:
     return [entry for entry in log.newest_first(Query(), after, []) if entry is not None]
 
 
-def numbers(entries: list[Entry]) -> list[int]:
+def numbers(entries: list[LogEntry]) -> list[int]:
     return [int(entry.message.split()[1]) for entry in entries]
 
 
-def page(log: TextLog | FolderLog, after: object, size: int) -> tuple[list[Entry], object]:
-    found: list[Entry] = []
+def page(log: TextLog | FolderLog, after: object, size: int) -> tuple[list[LogEntry], object]:
+    found: list[LogEntry] = []
     position = after
     for entry in log.newest_first(Query(), after, []):
         if entry is not None:
@@ -174,15 +174,15 @@ def test_what_is_no_text_is_passed_over(tmp_path: Path) -> None:
 def test_a_folder_is_one_log_by_time(tmp_path: Path) -> None:
     for part in range(3):
         (tmp_path / f"{part}.log").write_text("".join(line(n) for n in range(part, 60, 3)))
-    log = FolderLog("test", "", Roots([tmp_path]), str(tmp_path))
+    log = FolderLog("test", "", AllowedRoots([tmp_path]), str(tmp_path))
     assert numbers(read(log)) == list(range(59, -1, -1))
 
 
 def test_pages_of_a_folder_stay_right_while_its_files_grow_and_new_ones_come(tmp_path: Path) -> None:
     for part in range(3):
         (tmp_path / f"{part}.log").write_text("".join(line(n) for n in range(part, 60, 3)))
-    log = FolderLog("test", "", Roots([tmp_path]), str(tmp_path))
-    found: list[Entry] = []
+    log = FolderLog("test", "", AllowedRoots([tmp_path]), str(tmp_path))
+    found: list[LogEntry] = []
     position = None
     for n in range(100, 200):
         entries, position = page(log, position, 7)
@@ -198,7 +198,7 @@ def test_pages_of_a_folder_stay_right_while_its_files_grow_and_new_ones_come(tmp
 def test_entries_of_a_folder_are_found_again_by_their_ids(tmp_path: Path) -> None:
     for part in range(3):
         (tmp_path / f"{part}.log").write_text("".join(line(n) for n in range(part, 60, 3)))
-    log = FolderLog("test", "", Roots([tmp_path]), str(tmp_path))
+    log = FolderLog("test", "", AllowedRoots([tmp_path]), str(tmp_path))
     for entry in read(log):
         again = log.entry(entry.id)
         assert again is not None
@@ -207,7 +207,7 @@ def test_entries_of_a_folder_are_found_again_by_their_ids(tmp_path: Path) -> Non
 
 def test_a_folder_that_grows_has_another_stamp(tmp_path: Path) -> None:
     (tmp_path / "log").write_text(line(0))
-    log = FolderLog("test", "", Roots([tmp_path]), str(tmp_path))
+    log = FolderLog("test", "", AllowedRoots([tmp_path]), str(tmp_path))
     before = log.stamp()
     (tmp_path / "log").write_text(lines(0, 2))
     assert log.stamp() != before

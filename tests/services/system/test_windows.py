@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from portico.services.system.errors import Absent, Damaged, Unavailable, Unreadable
+from portico.services.system.errors import Absent, DamagedData, MissingDependency, Unreadable
 from portico.services.system.eventlog import sources
 from portico.services.system.eventlog.entries import ERROR, WARNING, Query, iso, microseconds
 from portico.services.system.eventlog.windows import WindowsLog, channels, parsed, xpath
@@ -137,7 +137,7 @@ def test_the_logs_of_a_machine_are_its_channels(api: Api) -> None:
 def test_without_pywin32_it_is_said_what_to_install() -> None:
     if "win32evtlog" in sys.modules:
         pytest.skip("it is installed here")
-    with pytest.raises(Unavailable, match="win32evtlog"):
+    with pytest.raises(MissingDependency, match="win32evtlog"):
         WindowsLog("System")
 
 
@@ -162,5 +162,5 @@ def test_a_query_is_said_in_xpath_and_nothing_is_said_unchecked(query: Query, be
 
 @pytest.mark.parametrize("text", ["<Event>", "", "<!DOCTYPE a [<!ENTITY b 'c'>]><Event>&b;</Event>"])
 def test_what_is_no_event_is_damaged(text: str) -> None:
-    with pytest.raises(Damaged):
+    with pytest.raises(DamagedData):
         parsed(text)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from portico import Client
-from portico.cli.tasks_forms import ERRANDS
+from portico.cli.forms import TASK_ACTIONS
 from portico.services.tasks import changing, circles, ids, listing, texts, waiting
 from portico.services.tasks.service import TOOLS
 from portico.services.tasks.states import LEGAL
@@ -37,11 +37,11 @@ async def test_workers_share_the_work() -> None:
         assert sorted(id for one in done for id in one) == sorted(made)
 
 
-def test_every_tool_and_errand_is_on_the_page() -> None:
+def test_every_tool_and_action_is_on_the_page() -> None:
     for tool in TOOLS:
         assert f"`{tool.name}" in PAGE, tool.name
-    for errand in ERRANDS:
-        assert re.search(rf"`(portico tasks )?{errand}\b", PAGE), errand
+    for action in TASK_ACTIONS:
+        assert re.search(rf"`(portico tasks )?{action}\b", PAGE), action
 
 
 def test_the_table_of_transitions_is_that_of_the_code() -> None:

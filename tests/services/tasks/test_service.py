@@ -130,7 +130,7 @@ async def test_a_task_that_is_not_there_is_said_in_a_sentence_and_in_a_word(serv
 
 
 async def test_the_profile_of_another_server_says_it_in_its_words(tmp_path: Path) -> None:
-    place = assembly.Place(data=tmp_path, store=str(tmp_path / "store.db"))
+    place = assembly.ServicePlace(data=tmp_path, store=str(tmp_path / "store.db"))
     server = assembly.assemble(None, assembly.read_settings("bossman", None), place)
     async with Client(server, revision="2025-03-26") as client:
         result = await client.call_tool("get_task", {"id": "task_xyz"}, raise_on_error=False)
@@ -241,7 +241,7 @@ async def test_nothing_can_be_changed_where_it_is_read_only(serving: Serving) ->
 
 
 async def test_serve_read_only_means_the_tasks_too(tmp_path: Path) -> None:
-    place = assembly.Place(data=tmp_path, store=str(tmp_path / "store.db"), read_only=True)
+    place = assembly.ServicePlace(data=tmp_path, store=str(tmp_path / "store.db"), read_only=True)
     server = Server("x", version="1")
     server.add(assembly.make("tasks", {}, place))
     async with Client(server) as client:

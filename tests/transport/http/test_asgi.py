@@ -240,7 +240,7 @@ async def test_a_call_is_answered(endpoint: At) -> None:
 
 
 async def test_the_ladder_is_the_same(endpoint: At) -> None:
-    """protocol.md 2.5: what is refused, and with which status, does not depend on the door."""
+    """What is refused, and with which status, does not depend on the door."""
     text = {"text": "x"}
     assert (await endpoint.call("echo", text, headers={"origin": "http://evil.example"})).status == 403
     assert (await endpoint.call("echo", text, headers={"host": "evil.example"})).status == 403
@@ -261,7 +261,7 @@ async def test_an_origin_that_cannot_be_read_is_403(endpoint: At, origin: str) -
 
 
 async def test_a_notification_is_202(endpoint: At) -> None:
-    """Trap 23."""
+    """202 without a body."""
     message = {"jsonrpc": "2.0", "method": "notifications/unknown"}
     response = await endpoint.site.post(message, {"mcp-protocol-version": "2026-07-28"}, path=endpoint.path)
     assert (response.status, response.body) == (202, b"")
@@ -282,7 +282,7 @@ async def test_events_arrive_as_they_are_said(endpoint: At) -> None:
 @pytest.mark.parametrize("reset", [True, False])
 @pytest.mark.parametrize("tool", ["hold", "talk"])
 async def test_a_client_that_goes_away_cancels(endpoint: At, tool: str, reset: bool) -> None:
-    """2026-07-28, basic/utilities/cancellation: a disconnect is a cancellation, whoever tells us of it."""
+    """2026-07-28, basic/patterns/cancellation: a disconnect is a cancellation, whoever tells us of it."""
     raw = await endpoint.site.connect()
     arguments = {"hold": True} if tool == "talk" else {}
     params = {"name": tool, "arguments": arguments}
@@ -296,7 +296,7 @@ async def test_a_client_that_goes_away_cancels(endpoint: At, tool: str, reset: b
 
 
 async def test_a_listen_stream_hears_of_changes(endpoint: At, served: Served) -> None:
-    """2026-07-28, basic/utilities/subscriptions."""
+    """2026-07-28, basic/patterns/subscriptions."""
     wanted = {"notifications": {"toolsListChanged": True}}
     stream = await endpoint.site.open_modern("subscriptions/listen", wanted, id=5, path=endpoint.path)
     assert (await stream.message())["method"] == "notifications/subscriptions/acknowledged"
@@ -366,7 +366,7 @@ async def test_many_calls_at_once_find_their_answers(endpoint: At) -> None:
 
 
 async def test_alone_it_has_every_path(bare: Served, at: Callable[..., Any]) -> None:
-    """design.md 6: /mcp, /, /health, /healthz, /metrics."""
+    """The paths: /mcp, /, /health, /healthz, /metrics."""
     site = at(bare.port)
     assert (await site.call("echo", {"text": "x"}, path="/")).status == 200
     for path in ("/health", "/healthz", "/metrics"):

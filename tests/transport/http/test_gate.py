@@ -93,16 +93,18 @@ NOT_OURS = [
 ]
 
 
+@pytest.mark.requirement("http.host")
 @pytest.mark.parametrize("host", OURS)
 async def test_names_of_this_machine_are_let_in(serve: Serve, server: Server, host: str) -> None:
-    """protocol.md 2.5, Origin / DNS rebinding: a localhost server accepts a localhost Host, with any port."""
+    """A localhost server accepts a localhost Host, with any port."""
     site = await serve(server)
     assert (await site.call("echo", {"text": "x"}, headers={"host": host})).status == 200
 
 
+@pytest.mark.requirement("http.host")
 @pytest.mark.parametrize("host", NOT_OURS)
 async def test_other_names_are_not_let_in(serve: Serve, server: Server, host: str) -> None:
-    """The same: a foreign Host is refused, parsed and never compared by its beginning (trap 21)."""
+    """The same: a foreign Host is refused, parsed and never compared by its beginning."""
     site = await serve(server)
     assert (await site.call("echo", {"text": "x"}, headers={"host": host})).status in (400, 403)
 
@@ -161,11 +163,12 @@ FOREIGN = [
 
 @pytest.mark.parametrize("origin", [None, *ORIGINS])
 async def test_pages_of_this_machine_are_let_in(serve: Serve, server: Server, origin: str | None) -> None:
-    """2025-11-25, basic/transports, Security Warning; no Origin is no browser, and no danger (trap 21)."""
+    """2025-11-25, basic/transports, Security Warning; no Origin is no browser, and no danger."""
     site = await serve(server)
     assert (await site.call("echo", {"text": "x"}, headers={"origin": origin})).status == 200
 
 
+@pytest.mark.requirement("http.origin")
 @pytest.mark.parametrize("origin", FOREIGN)
 async def test_other_pages_are_403(serve: Serve, server: Server, origin: str) -> None:
     """2025-11-25, basic/transports, Security Warning: present and invalid MUST be 403."""
@@ -180,6 +183,7 @@ def test_no_origin_makes_the_gate_fail(origin: str) -> None:
     assert gate.refusal(Headers([(b"host", b"localhost"), (b"origin", origin.encode())]))
 
 
+@pytest.mark.requirement("http.origin")
 @pytest.mark.parametrize(
     ("method", "path"),
     [
@@ -196,7 +200,7 @@ def test_no_origin_makes_the_gate_fail(origin: str) -> None:
     ],
 )
 async def test_every_request_is_looked_at(serve: Serve, server: Server, method: str, path: str) -> None:
-    """Trap 21: not on POST alone."""
+    """Not on POST alone."""
     site = await serve(server, sse=True)
     for fields in ({"host": "evil.example"}, {"origin": "http://evil.example"}):
         assert (await site.request(method, path, fields)).status == 403

@@ -915,7 +915,7 @@ async def test_plain_http_to_tls_is_closed(
 
 
 def test_a_certificate_that_is_none_is_a_usage_error(tmp_path: Path) -> None:
-    """style.md, Errors: misuse is told while building."""
+    """Misuse is told while building."""
     (tmp_path / "no.pem").write_text("nothing")
     with pytest.raises(UsageError):
         listening.Place(certificate=str(tmp_path / "no.pem")).tls()
@@ -937,7 +937,7 @@ async def test_several_may_share_a_port(serve: Serve, server: Server) -> None:
 
 
 async def test_a_port_that_is_taken_is_a_usage_error(serve: Serve, server: Server) -> None:
-    """style.md, Errors: in words, with the address."""
+    """In words, with the address."""
     site = await serve(server)
     with pytest.raises(UsageError, match=str(site.port)):
         await serve(server, port=site.port)

@@ -135,7 +135,7 @@ def streams(child: Child) -> Iterator[Streams]:
 
 
 async def test_thousands_of_listen_streams_are_no_trouble(child: Child, streams: Streams, files: int) -> None:
-    """design.md 8: ten thousand idle streams; a bounded price for each; calls go on; all of them are told."""
+    """Ten thousand idle streams; a bounded price for each; calls go on; all of them are told."""
     site = child.site
     wanted = {"notifications": {"resourceSubscriptions": ["note://a"]}}
     data = site.modern_bytes("subscriptions/listen", wanted)
@@ -157,7 +157,7 @@ async def test_thousands_of_listen_streams_are_no_trouble(child: Child, streams:
 
 
 async def test_thousands_of_sessions_with_streams_are_no_trouble(child: Child, streams: Streams, files: int) -> None:
-    """design.md 8: ten thousand idle sessions; a bounded price for each, streams included."""
+    """Ten thousand idle sessions; a bounded price for each, streams included."""
     number = min(files, 3000)
     site = child.site
     params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
@@ -190,7 +190,7 @@ async def test_thousands_of_sessions_with_streams_are_no_trouble(child: Child, s
 
 
 async def test_a_hundred_thousand_calls_and_more_leave_nothing_behind(child: Child) -> None:
-    """design.md 8: a week of calls, no growth. Measured against itself: the last of them against the first."""
+    """A week of calls, no growth. Measured against itself: the last of them against the first."""
     site = child.site
     plain = site.modern_bytes("tools/call", {"name": "echo", "arguments": {"text": "x" * 50}})
     talking = site.modern_bytes(

@@ -109,11 +109,12 @@ class Ladder:
         return ("PUT" if is_wrong["method"] else "POST"), fields, body
 
 
+@pytest.mark.requirement("http.ladder")
 @pytest.mark.parametrize(("step", "status", "code"), Ladder.STEPS)
 async def test_a_request_is_judged_in_the_order_of_the_ladder(
     serve: Serve, step: str, status: int, code: int | None
 ) -> None:
-    """protocol.md 2.5, Validation ladder; trap 11: the first thing that is wrong is the one that is told."""
+    """The first thing that is wrong is the one that is told."""
     server = Server("ladder", version="1")
 
     @server.tool
@@ -128,8 +129,9 @@ async def test_a_request_is_judged_in_the_order_of_the_ladder(
         assert response.json["error"]["code"] == code
 
 
+@pytest.mark.requirement("jsonrpc.unreadable-id-absent")
 async def test_the_error_carries_the_id_of_the_request_as_soon_as_it_is_known(serve: Serve, server: Server) -> None:
-    """JSON-RPC 2.0, section 5; protocol.md 2.3: an id that could not be read is left out, never null."""
+    """JSON-RPC 2.0, section 5: an id that could not be read is left out, never null."""
     site = await serve(server)
     known = await site.modern("tools/list", id="seven", meta={"clientCapabilities": None})
     assert known.json["id"] == "seven"
@@ -137,25 +139,28 @@ async def test_the_error_carries_the_id_of_the_request_as_soon_as_it_is_known(se
     assert "id" not in unknown.json
 
 
+@pytest.mark.requirement("modern.envelope-required")
 @pytest.mark.parametrize("missing", ["protocolVersion", "clientCapabilities"])
 async def test_a_missing_meta_key_is_invalid_params(serve: Serve, server: Server, missing: str) -> None:
-    """2026-07-28, basic, General fields: -32602 and 400, and it comes before the headers are compared (trap 11)."""
+    """2026-07-28, basic, General fields: -32602 and 400, and it comes before the headers are compared."""
     site = await serve(server)
     response = await site.modern("tools/list", meta={missing: None}, headers={"mcp-method": "wrong"})
     assert response.error == (400, -32602)
     assert missing in response.json["error"]["message"]
 
 
+@pytest.mark.requirement("modern.envelope-required")
 async def test_a_modern_header_without_any_meta_is_invalid_params(serve: Serve, server: Server) -> None:
-    """protocol.md 2.1: right headers with no `_meta` are -32602, not a session's problem."""
+    """Right headers with no `_meta` are -32602, not a session's problem."""
     site = await serve(server)
     message = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
     fields = {"mcp-protocol-version": MODERN, "mcp-method": "tools/list"}
     assert (await site.post(message, fields)).error == (400, -32602)
 
 
+@pytest.mark.requirement("http.version-header")
 async def test_header_and_body_of_different_versions_are_a_mismatch(serve: Serve, server: Server) -> None:
-    """protocol.md 2.5: header 2026-07-28 with body v999 is -32020, not -32022 (trap 11)."""
+    """Header 2026-07-28 with body v999 is -32020, not -32022."""
     site = await serve(server)
     for header, body in ((MODERN, "v999"), ("v999", MODERN), ("2025-11-25", MODERN), (MODERN, "2025-11-25")):
         response = await site.modern(
@@ -164,6 +169,7 @@ async def test_header_and_body_of_different_versions_are_a_mismatch(serve: Serve
         assert response.error == (400, -32020), (header, body)
 
 
+@pytest.mark.requirement("modern.unsupported-version")
 @pytest.mark.parametrize("version", ["v999", "2099-01-01", "2025-11-25", "2024-11-05"])
 async def test_an_unsupported_version_is_told_with_what_is_supported(
     serve: Serve, server: Server, version: str
@@ -178,17 +184,19 @@ async def test_an_unsupported_version_is_told_with_what_is_supported(
     assert data["supported"] == discovered["supportedVersions"]
 
 
+@pytest.mark.requirement("modern.era-before-method", "http.unknown-method-404")
 @pytest.mark.parametrize(
     "method", ["initialize", "ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe", "nonsense"]
 )
 async def test_a_method_that_this_revision_has_not_is_404(serve: Serve, server: Server, method: str) -> None:
-    """2026-07-28, basic/transports: -32601 is 404; the era is decided before the method (trap 1)."""
+    """2026-07-28, basic/transports: -32601 is 404; the era is decided before the method."""
     site = await serve(server)
     assert (await site.modern(method)).error == (404, -32601)
 
 
+@pytest.mark.requirement("modern.missing-capability")
 async def test_a_missing_capability_is_400_also_when_it_is_found_out_late(serve: Serve, server: Server) -> None:
-    """protocol.md 2.4: -32021 is 400 wherever it arises, with a ClientCapabilities object."""
+    """2026-07-28, basic, Error Codes: -32021 is 400 wherever it arises, with a ClientCapabilities object."""
     site = await serve(server)
     response = await site.call("ask")
     assert response.error == (400, -32021)
@@ -196,7 +204,7 @@ async def test_a_missing_capability_is_400_also_when_it_is_found_out_late(serve:
 
 
 async def test_what_the_handler_refuses_is_200(serve: Serve, server: Server) -> None:
-    """protocol.md 7, HTTP status of handler errors: 200, except the codes with a MUST."""
+    """200, except the codes with a MUST."""
     site = await serve(server)
     assert (await site.call("nothing")).error == (200, -32602)
     assert (await site.modern("resources/read", {"uri": "gone://x"})).error == (200, -32602)
@@ -205,6 +213,7 @@ async def test_what_the_handler_refuses_is_200(serve: Serve, server: Server) -> 
     assert wrong.json["result"]["isError"] is True
 
 
+@pytest.mark.requirement("batch.only-2025-03-26")
 async def test_arrays_and_responses_are_not_of_this_revision(serve: Serve, server: Server) -> None:
     """2026-07-28, basic: a client sends requests and notifications, one at a time."""
     site = await serve(server)
@@ -216,6 +225,7 @@ async def test_arrays_and_responses_are_not_of_this_revision(serve: Serve, serve
 # Headers that repeat the body
 
 
+@pytest.mark.requirement("http.header-case")
 async def test_the_headers_have_any_case(serve: Serve, server: Server) -> None:
     """RFC 9110 5.1: field names are case-insensitive. 2026-07-28: values are not."""
     site = await serve(server)
@@ -234,6 +244,7 @@ async def test_white_space_around_a_value_means_nothing(serve: Serve, server: Se
     assert (await site.call("echo", {"text": "x"}, headers={"mcp-protocol-version": version})).status == 200
 
 
+@pytest.mark.requirement("http.standard-headers")
 @pytest.mark.parametrize("header", ["mcp-protocol-version", "mcp-method", "mcp-name"])
 async def test_a_missing_header_is_a_mismatch(serve: Serve, server: Server, header: str) -> None:
     """2026-07-28, basic/transports, Standard headers: required on every request."""
@@ -243,12 +254,13 @@ async def test_a_missing_header_is_a_mismatch(serve: Serve, server: Server, head
     assert header in response.json["error"]["message"].lower()
 
 
+@pytest.mark.requirement("http.standard-headers")
 @pytest.mark.parametrize(
     "header", ["mcp-protocol-version", "mcp-method", "mcp-name", "mcp-param-region", "Mcp-Param-Unknown"]
 )
 @pytest.mark.parametrize("same", [True, False])
 async def test_a_header_that_stands_twice_is_a_mismatch(serve: Serve, routed: Server, header: str, same: bool) -> None:
-    """protocol.md 2.4: duplicated is -32020 too; trap 13: first and last may be read by different parties."""
+    """Duplicated is -32020 too: first and last may be read by different parties."""
     site = await serve(routed)
     value = {"mcp-protocol-version": MODERN, "mcp-method": "tools/call", "mcp-name": "text"}.get(header, "eu")
     twice = [(header, value), (header.upper(), value if same else "other")]
@@ -271,6 +283,7 @@ async def test_a_header_that_decides_who_is_let_in_stands_once(serve: Serve, ser
     assert response.status in (400, 403)
 
 
+@pytest.mark.requirement("http.header-base64")
 @pytest.mark.parametrize(
     ("uri", "header"),
     [
@@ -281,11 +294,12 @@ async def test_a_header_that_decides_who_is_let_in_stands_once(serve: Serve, ser
     ],
 )
 async def test_a_name_may_be_base64_of_its_utf_8(serve: Serve, server: Server, uri: str, header: str) -> None:
-    """2026-07-28, basic/transports, Value encoding: decoded before it is compared (trap 13)."""
+    """2026-07-28, basic/transports, Value encoding: decoded before it is compared."""
     site = await serve(server)
     assert (await site.modern("resources/read", {"uri": uri}, headers={"mcp-name": header})).status == 200
 
 
+@pytest.mark.requirement("http.header-base64")
 @pytest.mark.parametrize(
     "header",
     [
@@ -310,6 +324,7 @@ async def test_a_name_that_is_no_base64_or_another_name_is_a_mismatch(
     assert response.error == (400, -32020)
 
 
+@pytest.mark.requirement("http.header-base64")
 async def test_what_looks_like_base64_is_always_read_as_base64(serve: Serve, server: Server) -> None:
     """The same section: a value that is itself of the form must be wrapped, or a gateway would read another name."""
     server.resource("=?base64?YQ==?=")(lambda: "misleading")
@@ -320,6 +335,7 @@ async def test_what_looks_like_base64_is_always_read_as_base64(serve: Serve, ser
     assert (await site.modern("resources/read", {"uri": "=?base64?YQ==?="}, headers=wrapped)).status == 200
 
 
+@pytest.mark.requirement("http.header-base64")
 async def test_a_name_in_raw_utf_8_is_a_mismatch(serve: Serve, server: Server) -> None:
     """The same section: only visible ASCII, space and tab stand plain; anything else is malformed."""
     site = await serve(server)
@@ -330,6 +346,7 @@ async def test_a_name_in_raw_utf_8_is_a_mismatch(serve: Serve, server: Server) -
 # Parameters in headers
 
 
+@pytest.mark.requirement("http.param-headers")
 @pytest.mark.parametrize(
     ("arguments", "headers"),
     [
@@ -357,13 +374,14 @@ async def test_a_name_in_raw_utf_8_is_a_mismatch(serve: Serve, server: Server) -
 async def test_a_parameter_in_a_header_says_what_the_body_says(
     serve: Serve, routed: Server, arguments: dict[str, Any], headers: dict[str, str]
 ) -> None:
-    """2026-07-28, basic/transports, Custom headers; trap 15."""
+    """2026-07-28, basic/transports, Custom headers."""
     site = await serve(routed)
     # What the schema makes of null is not the question here: -32020 would be.
     response = await site.call("all_kinds", arguments, headers=headers)
     assert response.status == 200, response
 
 
+@pytest.mark.requirement("http.param-headers")
 @pytest.mark.parametrize(
     ("arguments", "headers"),
     [
@@ -393,13 +411,14 @@ async def test_a_parameter_in_a_header_says_what_the_body_says(
 async def test_a_parameter_in_a_header_that_disagrees_is_a_mismatch(
     serve: Serve, routed: Server, arguments: dict[str, Any], headers: dict[str, str]
 ) -> None:
-    """2026-07-28, basic/transports, Custom headers: any disagreement, and a missing header, is -32020; trap 15."""
+    """2026-07-28, basic/transports, Custom headers: any disagreement, and a missing header, is -32020."""
     site = await serve(routed)
     assert (await site.call("all_kinds", arguments, headers=headers)).error == (400, -32020)
 
 
+@pytest.mark.requirement("http.param-headers")
 async def test_the_body_is_what_is_run(serve: Serve, routed: Server) -> None:
-    """protocol.md 2.5: the body is the source of truth."""
+    """The body is the source of truth."""
     site = await serve(routed)
     said = await site.call("all_kinds", {"count": 42}, headers={"Mcp-Param-Count": "42.0"})
     assert said.json["result"]["content"][0]["text"] == '{"count": 42}'
@@ -408,12 +427,13 @@ async def test_the_body_is_what_is_run(serve: Serve, routed: Server) -> None:
 # Answers
 
 
+@pytest.mark.requirement("http.notification-202")
 @pytest.mark.parametrize("meta", [{}, {"protocolVersion": None, "clientCapabilities": None}])
 @pytest.mark.parametrize("method", ["notifications/cancelled", "notifications/initialized", "notifications/unknown"])
 async def test_a_notification_is_accepted_without_a_word(
     serve: Serve, server: Server, method: str, meta: dict[str, Any]
 ) -> None:
-    """2026-07-28, basic/transports: 202 and no body, never JSON (trap 23)."""
+    """2026-07-28, basic/transports: 202 and no body, never JSON."""
     site = await serve(server)
     message = {"jsonrpc": "2.0", "method": method, "params": {}}
     response = await site.post(message, {"mcp-protocol-version": MODERN})
@@ -423,7 +443,7 @@ async def test_a_notification_is_accepted_without_a_word(
 
 @pytest.mark.parametrize("path", ["/mcp", "/"])
 async def test_both_paths_are_the_same_endpoint(serve: Serve, server: Server, path: str) -> None:
-    """design.md 6: POST /mcp and POST / are the same endpoint."""
+    """POST /mcp and POST / are the same endpoint."""
     site = await serve(server)
     response = await site.call("echo", {"text": "hi"}, path=path)
     assert response.json["result"]["content"][0]["text"] == "hi"
@@ -436,6 +456,7 @@ async def test_the_path_can_be_chosen(serve: Serve, server: Server) -> None:
     assert (await site.call("echo", {"text": "hi"}, path="/mcp")).status == 404
 
 
+@pytest.mark.requirement("http.json-or-events")
 @pytest.mark.parametrize("tool", ["echo", "later"])
 async def test_an_answer_is_json_when_nothing_was_said_before_it(serve: Serve, server: Server, tool: str) -> None:
     """2026-07-28, basic/transports: either form is allowed; plain JSON is what can still have a status."""
@@ -446,6 +467,7 @@ async def test_an_answer_is_json_when_nothing_was_said_before_it(serve: Serve, s
     assert response.json["result"]["resultType"] == "complete"
 
 
+@pytest.mark.requirement("http.json-or-events")
 async def test_an_answer_becomes_events_when_something_was_said(serve: Serve, server: Server) -> None:
     """2026-07-28, basic/transports: notifications of this request, then its response, then the end."""
     site = await serve(server)
@@ -456,6 +478,7 @@ async def test_an_answer_becomes_events_when_something_was_said(serve: Serve, se
     assert response.messages[-1]["result"]["content"][0]["text"] == "said"
 
 
+@pytest.mark.requirement("http.no-buffering")
 async def test_events_are_not_held_back_by_proxies(serve: Serve, server: Server) -> None:
     """2026-07-28, basic/transports: `X-Accel-Buffering: no` SHOULD; and a stream is nothing to keep."""
     site = await serve(server)
@@ -464,13 +487,15 @@ async def test_events_are_not_held_back_by_proxies(serve: Serve, server: Server)
     assert "no-store" in response["cache-control"]
 
 
+@pytest.mark.requirement("http.no-resumption")
 async def test_events_have_no_ids_that_promise_resumption(serve: Serve, server: Server) -> None:
-    """protocol.md 2.5: SSE ids and Last-Event-ID are not supported on 2026-07-28."""
+    """SSE ids and Last-Event-ID are not supported on 2026-07-28."""
     site = await serve(server)
     response = await site.call("talk", {"count": 2}, meta={"progressToken": "t"})
     assert all(one.id is None and one.retry is None for one in response.events)
 
 
+@pytest.mark.requirement("progress.only-with-token", "logging.per-request")
 async def test_what_was_not_asked_for_is_not_said(serve: Serve, server: Server) -> None:
     """2026-07-28, server/utilities/logging: no log messages without a level; no progress without a token."""
     site = await serve(server)
@@ -493,7 +518,7 @@ async def test_who_names_no_events_gets_json_whatever_is_said_on_the_way(
 
 
 async def test_an_error_after_the_first_event_travels_in_the_stream(serve: Serve, server: Server) -> None:
-    """protocol.md 2.4: once the stream has begun the status is 200 already."""
+    """Once the stream has begun the status is 200 already."""
 
     @server.tool
     async def late(ctx: Context) -> str:
@@ -508,6 +533,7 @@ async def test_an_error_after_the_first_event_travels_in_the_stream(serve: Serve
     assert refused.messages[-1]["error"]["code"] == -32021
 
 
+@pytest.mark.requirement("mrtr.over-http")
 async def test_a_question_is_a_result(serve: Serve, server: Server) -> None:
     """2026-07-28, basic/patterns/mrtr: no request to the client ever; the retry has the answers."""
     site = await serve(server)
@@ -554,6 +580,7 @@ async def test_the_body_is_json_and_says_so(serve: Serve, server: Server, kind: 
     assert (await site.call("echo", {"text": "x"}, headers={"content-type": kind})).status == status
 
 
+@pytest.mark.requirement("jsonrpc.parse-error")
 @pytest.mark.parametrize("body", [b"", b"{", b"nonsense", b"\xff\xfe", b"[" * 100_000])
 async def test_what_is_no_json_is_a_parse_error(serve: Serve, server: Server, body: bytes) -> None:
     """JSON-RPC 2.0, 5.1; 400 as both SDKs have it."""
@@ -565,6 +592,7 @@ async def test_what_is_no_json_is_a_parse_error(serve: Serve, server: Server, bo
 # What older revisions have
 
 
+@pytest.mark.requirement("http.post-only")
 @pytest.mark.parametrize("method", ["GET", "DELETE"])
 async def test_get_and_delete_are_not_of_this_revision(serve: Serve, server: Server, method: str) -> None:
     """2026-07-28, basic/transports: POST alone; 405 SHOULD."""
@@ -574,6 +602,7 @@ async def test_get_and_delete_are_not_of_this_revision(serve: Serve, server: Ser
     assert "POST" in response["allow"]
 
 
+@pytest.mark.requirement("http.no-sessions")
 async def test_a_session_is_ignored_and_never_given(serve: Serve, server: Server) -> None:
     """2026-07-28, basic/transports: ignore Mcp-Session-Id and Last-Event-ID, never mint or echo one."""
     site = await serve(server)
@@ -587,8 +616,9 @@ async def test_a_session_is_ignored_and_never_given(serve: Serve, server: Server
     assert len(site.exchange.sessions) == 0
 
 
+@pytest.mark.requirement("modern.no-memory")
 async def test_nothing_is_remembered_from_one_request_to_the_next(serve: Serve, server: Server) -> None:
-    """Trap 7: capabilities of one request do not count for the next on the same connection."""
+    """Capabilities of one request do not count for the next on the same connection."""
     site = await serve(server)
     raw = await site.connect()
     call = {"name": "ask", "arguments": {}}
@@ -601,10 +631,11 @@ async def test_nothing_is_remembered_from_one_request_to_the_next(serve: Serve, 
 # Going away
 
 
+@pytest.mark.requirement("cancellation.http-disconnect")
 async def test_a_reset_connection_cancels_the_body(
     serve: Serve, server: Server, held: Any, wait_until: Callable[..., Any]
 ) -> None:
-    """2026-07-28, basic/utilities/cancellation: a disconnect is a cancellation (trap 16)."""
+    """2026-07-28, basic/patterns/cancellation: a disconnect is a cancellation."""
     site = await serve(server)
     raw = await site.connect()
     raw.send(site.modern_bytes("tools/call", {"name": "hold", "arguments": {}}))
@@ -614,6 +645,7 @@ async def test_a_reset_connection_cancels_the_body(
     await wait_until(lambda: site.exchange.metrics.in_flight == 0)
 
 
+@pytest.mark.requirement("cancellation.http-disconnect")
 async def test_a_closed_connection_cancels_the_body(serve: Serve, server: Server, held: Any) -> None:
     """The same for a client that closes its socket as programs do: the first sign of it is an end of input."""
     site = await serve(server)
@@ -624,6 +656,7 @@ async def test_a_closed_connection_cancels_the_body(serve: Serve, server: Server
     await held.was_cancelled(within=4)
 
 
+@pytest.mark.requirement("cancellation.http-disconnect")
 async def test_a_closed_stream_cancels_the_body(serve: Serve, server: Server, held: Any) -> None:
     """The same for a stream that has begun. Nothing more is said, so nothing tells us by failing to be written."""
     site = await serve(server)
@@ -634,10 +667,11 @@ async def test_a_closed_stream_cancels_the_body(serve: Serve, server: Server, he
     await held.was_cancelled(within=4)
 
 
+@pytest.mark.requirement("cancellation.http-disconnect")
 async def test_one_call_that_is_gone_leaves_the_others_alone(
     serve: Serve, server: Server, held: Any, wait_until: Callable[..., Any]
 ) -> None:
-    """2026-07-28, basic/utilities/cancellation: it cancels that request."""
+    """2026-07-28, basic/patterns/cancellation: it cancels that request."""
     site = await serve(server)
     one, other = await site.connect(), await site.connect()
     for raw in (one, other):
@@ -653,8 +687,9 @@ async def test_one_call_that_is_gone_leaves_the_others_alone(
 # Listening
 
 
+@pytest.mark.requirement("subscriptions.acknowledged-first")
 async def test_a_listen_stream_begins_with_what_is_honoured(serve: Serve, server: Server) -> None:
-    """2026-07-28, basic/utilities/subscriptions: acknowledged first, with the id in its own JSON type (trap 30)."""
+    """2026-07-28, basic/patterns/subscriptions: acknowledged first, with the id in its own JSON type."""
     site = await serve(server)
     for id in (20, "twenty"):
         raw = await site.listen(id, toolsListChanged=True, resourceSubscriptions=["note://a"], taskIds=["t"])
@@ -668,15 +703,17 @@ async def test_a_listen_stream_begins_with_what_is_honoured(serve: Serve, server
         assert acknowledged["params"]["_meta"] == {PREFIX + "subscriptionId": id}
 
 
+@pytest.mark.requirement("subscriptions.acknowledged-subset")
 async def test_a_listen_without_the_capability_is_acknowledged_without_it(serve: Serve) -> None:
-    """The same section: unsupported kinds are left out of the acknowledgement (trap 30)."""
+    """The same section: unsupported kinds are left out of the acknowledgement."""
     site = await serve(Server("still", version="1", capabilities={"tools": {}}))
     raw = await site.listen(1, toolsListChanged=True, promptsListChanged=True)
     assert (await raw.message())["params"]["notifications"] == {}
 
 
+@pytest.mark.requirement("subscriptions.filter")
 async def test_changes_reach_those_who_asked_and_nobody_else(serve: Serve, server: Server) -> None:
-    """The same section: nothing that was not asked for, each event tagged with its subscription (trap 30)."""
+    """The same section: nothing that was not asked for, each event tagged with its subscription."""
     site = await serve(server)
     tools = await site.listen(1, toolsListChanged=True)
     notes = await site.listen("n", resourceSubscriptions=["note://a"])
@@ -696,8 +733,9 @@ async def test_changes_reach_those_who_asked_and_nobody_else(serve: Serve, serve
     assert told[1]["params"]["uri"] == "note://a"
 
 
+@pytest.mark.requirement("progress.own-stream")
 async def test_progress_never_travels_on_a_listen_stream(serve: Serve, server: Server) -> None:
-    """protocol.md 2.9: progress and log messages belong to the request they are about."""
+    """Progress and log messages belong to the request they are about."""
     site = await serve(server)
     raw = await site.listen(1, toolsListChanged=True)
     await raw.message()
@@ -718,7 +756,7 @@ async def test_an_idle_stream_is_kept_alive_by_comments(
 
 
 async def test_a_call_that_has_said_nothing_is_not_begun_by_a_comment(serve: Serve, server: Server, held: Any) -> None:
-    """Trap 12: a stream must not be committed to before the answer's status is known."""
+    """A stream must not be committed to before the answer's status is known."""
     site = await serve(server)
     raw = await site.connect()
     raw.send(site.modern_bytes("tools/call", {"name": "hold", "arguments": {}}))
@@ -728,8 +766,9 @@ async def test_a_call_that_has_said_nothing_is_not_begun_by_a_comment(serve: Ser
     assert (await raw.response())["content-type"] == "application/json"
 
 
+@pytest.mark.requirement("subscriptions.graceful-end")
 async def test_draining_ends_a_listen_stream_with_its_result(serve: Serve, server: Server) -> None:
-    """2026-07-28, basic/utilities/subscriptions: a graceful end is a result with its id, then the end."""
+    """2026-07-28, basic/patterns/subscriptions: a graceful end is a result with its id, then the end."""
     site = await serve(server)
     one, other = await site.listen(1, toolsListChanged=True), await site.listen("two", promptsListChanged=True)
     for raw in (one, other):
@@ -744,8 +783,9 @@ async def test_draining_ends_a_listen_stream_with_its_result(serve: Serve, serve
         assert await raw.is_over()
 
 
+@pytest.mark.requirement("subscriptions.client-end")
 async def test_a_listener_that_leaves_is_forgotten(serve: Serve, server: Server, wait_until: Any) -> None:
-    """protocol.md 2.9: the client ends it by closing the stream."""
+    """The client ends it by closing the stream."""
     site = await serve(server)
     raw = await site.listen(1, toolsListChanged=True)
     await raw.message()
@@ -790,6 +830,7 @@ async def test_one_client_cannot_have_all_calls(serve: Serve, server: Server, he
 # Tokens
 
 
+@pytest.mark.requirement("auth.challenge")
 @pytest.mark.parametrize(
     "header", [None, "Bearer", "Bearer ", "Bearer wrong", "Basic right", "right", "Bearer rightx", "Bearer righ"]
 )
@@ -808,6 +849,7 @@ async def test_the_right_token_is_let_in(serve: Serve, server: Server, scheme: s
     assert (await site.call("echo", {"text": "x"}, headers={"authorization": f"{scheme} right"})).status == 200
 
 
+@pytest.mark.requirement("auth.header-only")
 async def test_a_token_in_the_query_is_no_token(serve: Serve, server: Server) -> None:
     """2026-07-28, basic/authorization: access tokens MUST NOT be in the query."""
     site = await serve(server, token="right")

@@ -65,6 +65,7 @@ async def test_it_is_off_unless_asked_for(serve: Serve, server: Server, method: 
     assert response.status == 404
 
 
+@pytest.mark.requirement("old-sse.endpoint")
 async def test_the_first_event_says_where_to_post(serve: Serve, server: Server) -> None:
     """2024-11-05, basic/transports, HTTP with SSE: MUST send an `endpoint` event with a URI when a client connects."""
     site = await serve(server, sse=True)
@@ -77,6 +78,7 @@ async def test_the_first_event_says_where_to_post(serve: Serve, server: Server) 
     assert first.data.startswith("/messages?")
 
 
+@pytest.mark.requirement("old-sse.messages")
 async def test_answers_come_on_the_stream(serve: Serve, server: Server) -> None:
     """The same section: server messages are SSE `message` events; the POST itself is only accepted."""
     site = await serve(server, sse=True)
@@ -119,6 +121,7 @@ async def test_changes_are_told(serve: Serve, server: Server) -> None:
     assert "notifications/tools/list_changed" in [one.get("method") for one in said]
 
 
+@pytest.mark.requirement("jsonrpc.parse-error")
 async def test_what_is_no_message_is_told_on_the_stream(serve: Serve, server: Server) -> None:
     """JSON-RPC 2.0, 5.1: a parse error has a response; it must not end the session."""
     site = await serve(server, sse=True)
@@ -131,6 +134,7 @@ async def test_what_is_no_message_is_told_on_the_stream(serve: Serve, server: Se
     assert (await old.ask("ping"))["result"] == {}
 
 
+@pytest.mark.requirement("old-sse.messages")
 async def test_a_session_ends_with_its_stream(serve: Serve, server: Server, held: Any, wait_until: Any) -> None:
     """The same section: the connection is the session. What it was doing is stopped, and its address is gone."""
     site = await serve(server, sse=True)
@@ -185,8 +189,9 @@ async def test_session_ids_cannot_be_guessed(serve: Serve, server: Server) -> No
     assert min(map(len, ids)) >= 22
 
 
+@pytest.mark.requirement("http.origin")
 async def test_both_addresses_are_behind_the_gate_and_the_token(serve: Serve, server: Server) -> None:
-    """2024-11-05, basic/transports, Security Warning: Origin MUST be validated; trap 21."""
+    """2024-11-05, basic/transports, Security Warning: Origin MUST be validated."""
     site = await serve(server, sse=True, token="right")
     old = await opened(site)
     foreign = {"origin": "http://evil.example"}

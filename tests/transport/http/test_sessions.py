@@ -49,6 +49,7 @@ def text_of(message: Any) -> str:
 # Lifecycle
 
 
+@pytest.mark.requirement("lifecycle.version-echo")
 @every
 async def test_a_revision_that_is_known_is_answered_with_itself(serve: Serve, server: Server, revision: str) -> None:
     """basic/lifecycle, Version Negotiation: MUST respond with the same version if it is supported."""
@@ -59,11 +60,12 @@ async def test_a_revision_that_is_known_is_answered_with_itself(serve: Serve, se
     assert "tools" in session.result["capabilities"]
 
 
+@pytest.mark.requirement("lifecycle.version-counter")
 @pytest.mark.parametrize("asked", ["2026-07-28", "1999-01-01", "2099-12-31", "nonsense", ""])
 async def test_a_revision_that_is_not_known_is_answered_with_one_that_is(
     serve: Serve, server: Server, asked: str
 ) -> None:
-    """basic/lifecycle, Version Negotiation: MUST respond with another version it supports; trap 2."""
+    """basic/lifecycle, Version Negotiation: MUST respond with another version it supports."""
     site = await serve(server)
     assert (await site.initialize(asked)).result["protocolVersion"] == R4
 
@@ -82,6 +84,7 @@ async def test_initialize_is_answered_in_a_form_that_the_client_accepts(
     assert events["mcp-session-id"]
 
 
+@pytest.mark.requirement("lifecycle.order")
 async def test_the_first_request_is_initialize(serve: Serve, server: Server) -> None:
     """basic/lifecycle: initialization MUST be the first interaction."""
     site = await serve(server)
@@ -89,6 +92,7 @@ async def test_the_first_request_is_initialize(serve: Serve, server: Server) -> 
     assert response.status == 400
 
 
+@pytest.mark.requirement("batch.no-initialize")
 async def test_initialize_stands_alone(serve: Serve, server: Server) -> None:
     """2025-03-26, basic/lifecycle: the initialize request MUST NOT be part of a JSON-RPC batch."""
     site = await serve(server)
@@ -102,6 +106,7 @@ async def test_initialize_stands_alone(serve: Serve, server: Server) -> None:
     assert answers[9]["result"] == {}
 
 
+@pytest.mark.requirement("ping.empty")
 @every
 async def test_ping_is_answered_before_the_handshake_is_complete(serve: Serve, server: Server, revision: str) -> None:
     """basic/lifecycle, basic/utilities/ping: pings may come before initialized; MUST be answered promptly, empty."""
@@ -110,6 +115,7 @@ async def test_ping_is_answered_before_the_handshake_is_complete(serve: Serve, s
     assert (await session.post(PING)).json == {"jsonrpc": "2.0", "id": 9, "result": {}}
 
 
+@pytest.mark.requirement("lifecycle.server-silent")
 @every
 async def test_the_server_says_nothing_uninvited_before_initialized(
     serve: Serve, server: Server, revision: str
@@ -126,6 +132,7 @@ async def test_the_server_says_nothing_uninvited_before_initialized(
     assert (await stream.message())["method"] == "notifications/tools/list_changed"
 
 
+@pytest.mark.requirement("lifecycle.negotiated-version")
 @every
 async def test_methods_of_later_revisions_are_not_found(serve: Serve, server: Server, revision: str) -> None:
     """basic/lifecycle, Operation: respect the negotiated protocol version."""
@@ -136,6 +143,7 @@ async def test_methods_of_later_revisions_are_not_found(serve: Serve, server: Se
         assert response.json["error"]["code"] in (-32601, -32602)
 
 
+@pytest.mark.requirement("sessions.id")
 async def test_an_initialize_that_fails_begins_no_session(serve: Serve, server: Server) -> None:
     """basic/transports, Session Management: the id comes with the response that has the InitializeResult."""
     site = await serve(server)
@@ -148,6 +156,7 @@ async def test_an_initialize_that_fails_begins_no_session(serve: Serve, server: 
 # Sessions
 
 
+@pytest.mark.requirement("sessions.id")
 @every
 async def test_a_session_id_is_visible_ascii_and_cannot_be_guessed(serve: Serve, server: Server, revision: str) -> None:
     """basic/transports, Session Management: MUST only contain 0x21 to 0x7E; SHOULD be cryptographically secure."""
@@ -161,6 +170,7 @@ async def test_a_session_id_is_visible_ascii_and_cannot_be_guessed(serve: Serve,
     assert shared < len(ids[0]) // 2
 
 
+@pytest.mark.requirement("sessions.missing-400")
 @every
 async def test_a_missing_session_id_is_400(serve: Serve, server: Server, revision: str) -> None:
     """basic/transports, Session Management: SHOULD respond to requests without it with 400."""
@@ -171,10 +181,11 @@ async def test_a_missing_session_id_is_400(serve: Serve, server: Server, revisio
     assert (await site.request("DELETE", "/mcp")).status == 400
 
 
+@pytest.mark.requirement("sessions.gone-404")
 @every
 @pytest.mark.parametrize("dead", ["gone", "0" * 48, "../../etc/passwd", "\xe9\xe8", "x" * 5000])
 async def test_a_session_that_is_not_there_is_404(serve: Serve, server: Server, revision: str, dead: str) -> None:
-    """basic/transports, Session Management: MUST respond with 404 after it was terminated (trap 19)."""
+    """basic/transports, Session Management: MUST respond with 404 after it was terminated."""
     site = await serve(server)
     session = await site.initialize(revision)
     assert (await session.post(LIST, {"mcp-session-id": dead})).status == 404
@@ -183,6 +194,7 @@ async def test_a_session_that_is_not_there_is_404(serve: Serve, server: Server, 
     assert stream.head.status == 404
 
 
+@pytest.mark.requirement("sessions.delete")
 async def test_a_deleted_session_is_gone(serve: Serve, server: Server, held: Any) -> None:
     """basic/transports, Session Management: DELETE terminates it, what it was doing is stopped, then 404."""
     site = await serve(server)
@@ -202,6 +214,7 @@ async def test_a_deleted_session_is_gone(serve: Serve, server: Server, held: Any
     assert len(site.exchange.sessions) == 0
 
 
+@pytest.mark.requirement("sessions.delete")
 async def test_a_deleted_session_leaves_nobody_waiting(serve: Serve, server: Server, held: Any) -> None:
     """The same for a POST whose response had not begun: HTTP owes it an end, or its client waits for ever."""
     site = await serve(server)
@@ -215,10 +228,11 @@ async def test_a_deleted_session_leaves_nobody_waiting(serve: Serve, server: Ser
             assert (await running.response()).status in (200, 202, 404)
 
 
+@pytest.mark.requirement("sessions.other-principal")
 async def test_a_session_of_another_principal_is_not_there(
     serve: Serve, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Trap 20: somebody else's session must look like none; security best practices, Session Hijacking."""
+    """Somebody else's session must look like none; security best practices, Session Hijacking."""
 
     class Two:
         def verify(self, authorization: bytes | None) -> Principal | None:
@@ -237,6 +251,7 @@ async def test_a_session_of_another_principal_is_not_there(
     assert (await session.post(LIST)).status == 200
 
 
+@pytest.mark.requirement("sessions.other-principal")
 async def test_two_sessions_know_nothing_of_each_other(serve: Serve, server: Server) -> None:
     """basic/transports: a session is one client's; ids of requests are only unique inside one."""
     site = await serve(server)
@@ -271,6 +286,7 @@ async def test_sessions_have_a_cap(serve: Serve, server: Server) -> None:
     assert (await site.post(initialize(R4))).status == 200
 
 
+@pytest.mark.requirement("sessions.gone-404")
 async def test_idle_sessions_expire(serve: Serve, server: Server, wait_until: Any) -> None:
     """basic/transports, Session Management: the server MAY terminate a session at any time, then 404."""
     site = await serve(server, idle_session=0.2)
@@ -294,6 +310,7 @@ async def test_a_session_with_a_stream_or_a_call_is_not_idle(serve: Serve, serve
     assert text_of((await running.response()).json) == "released"
 
 
+@pytest.mark.requirement("modern.both-eras")
 async def test_both_eras_are_served_at_once(serve: Serve, server: Server) -> None:
     """2026-07-28, basic/versioning: both eras MAY run concurrently on one endpoint."""
     site = await serve(server)
@@ -316,6 +333,7 @@ async def test_both_eras_are_served_at_once(serve: Serve, server: Server) -> Non
 # The protocol version header
 
 
+@pytest.mark.requirement("sessions.version-header")
 @with_version_header
 async def test_every_handshake_revision_is_a_supported_header(serve: Serve, server: Server, revision: str) -> None:
     """2025-06-18, basic/transports, Protocol Version Header: what was negotiated is what is sent."""
@@ -324,6 +342,7 @@ async def test_every_handshake_revision_is_a_supported_header(serve: Serve, serv
     assert (await session.post(LIST)).status == 200
 
 
+@pytest.mark.requirement("sessions.version-header")
 @every
 @pytest.mark.parametrize("version", ["1999-01-01", "nonsense", "", "2025-06-18x", "2099-01-01"])
 async def test_an_unsupported_version_header_is_400(serve: Serve, server: Server, revision: str, version: str) -> None:
@@ -338,9 +357,10 @@ async def test_an_unsupported_version_header_is_400(serve: Serve, server: Server
     assert (await session.post(LIST)).status == 200
 
 
+@pytest.mark.requirement("sessions.version-header")
 @every
 async def test_without_a_version_header_the_session_knows(serve: Serve, server: Server, revision: str) -> None:
-    """The same section: absent, and with no other way to tell, 2025-03-26 is assumed; a session can tell (trap 24)."""
+    """The same section: absent, and with no other way to tell, 2025-03-26 is assumed; a session can tell."""
     site = await serve(server)
     session = await site.initialize(revision)
     absent = {"mcp-protocol-version": None}
@@ -352,9 +372,10 @@ async def test_without_a_version_header_the_session_knows(serve: Serve, server: 
 # Posting
 
 
+@pytest.mark.requirement("http.notification-202")
 @every
 async def test_a_notification_is_202_without_a_body(serve: Serve, server: Server, revision: str) -> None:
-    """basic/transports, Sending Messages: MUST return 202 with no body (trap 23)."""
+    """basic/transports, Sending Messages: MUST return 202 with no body."""
     site = await serve(server)
     session = await site.initialize(revision)
     for response in (
@@ -380,6 +401,7 @@ async def test_what_cannot_be_accepted_is_an_http_error(
     assert response.json.get("id") is None
 
 
+@pytest.mark.requirement("http.json-or-events")
 @every
 async def test_a_request_is_answered_with_json_or_events(serve: Serve, server: Server, revision: str) -> None:
     """The same section: MUST be one of the two, and the stream SHOULD be closed after the response."""
@@ -411,6 +433,7 @@ async def test_a_handlers_error_is_a_response(serve: Serve, server: Server, revi
     assert unknown.json["id"] == 1
 
 
+@pytest.mark.requirement("jsonrpc.id-not-reused")
 @every
 async def test_an_id_that_is_in_flight_is_not_used_again(
     serve: Serve, server: Server, revision: str, held: Any
@@ -428,6 +451,7 @@ async def test_an_id_that_is_in_flight_is_not_used_again(
 # Batches
 
 
+@pytest.mark.requirement("batch.received")
 async def test_a_batch_is_answered_with_json(serve: Serve, server: Server) -> None:
     """2025-03-26, basic: MUST support receiving batches. basic/transports: requests in it are answered."""
     site = await serve(server)
@@ -451,6 +475,7 @@ async def test_a_batch_is_answered_with_events(serve: Serve, server: Server) -> 
     assert [one["method"] for one in flat if "method" in one] == ["notifications/progress"] * 2
 
 
+@pytest.mark.requirement("batch.notifications-only")
 async def test_a_batch_without_requests_is_202(serve: Serve, server: Server) -> None:
     """2025-03-26, basic/transports: solely responses or notifications MUST be 202 with no body."""
     site = await serve(server)
@@ -463,6 +488,7 @@ async def test_a_batch_without_requests_is_202(serve: Serve, server: Server) -> 
         assert (response.status, response.body) == (202, b"")
 
 
+@pytest.mark.requirement("batch.responses")
 async def test_answers_may_come_in_a_batch(serve: Serve, server: Server) -> None:
     """2025-03-26, basic/transports: an array batching one or more responses."""
     site = await serve(server)
@@ -475,6 +501,7 @@ async def test_answers_may_come_in_a_batch(serve: Serve, server: Server) -> None
     assert [text_of(await one.message()) for one in streams] == ["sampled", "sampled"]
 
 
+@pytest.mark.requirement("batch.members")
 async def test_one_bad_member_does_not_spoil_a_batch(serve: Serve, server: Server) -> None:
     """JSON-RPC 2.0, section 6: each invalid member gets its own error."""
     site = await serve(server)
@@ -484,6 +511,7 @@ async def test_one_bad_member_does_not_spoil_a_batch(serve: Serve, server: Serve
     assert [one["error"]["code"] for one in response.json if "error" in one] == [-32600, -32600]
 
 
+@pytest.mark.requirement("batch.members")
 async def test_an_empty_batch_is_refused(serve: Serve, server: Server) -> None:
     """JSON-RPC 2.0, section 6: an empty array is an invalid request. What cannot be accepted is an HTTP error."""
     site = await serve(server)
@@ -493,9 +521,10 @@ async def test_an_empty_batch_is_refused(serve: Serve, server: Server) -> None:
     assert response.status == 400
 
 
+@pytest.mark.requirement("batch.only-2025-03-26")
 @without_batches
 async def test_other_revisions_have_no_batches(serve: Serve, server: Server, revision: str) -> None:
-    """2025-06-18, basic/transports: the body MUST be a single message; protocol.md 2.3: -32600 and 400."""
+    """2025-06-18, basic/transports: the body MUST be a single message: -32600 and 400."""
     site = await serve(server)
     session = await site.initialize(revision)
     for batch in ([PING], [{"jsonrpc": "2.0", "method": "notifications/unknown"}], []):
@@ -504,6 +533,7 @@ async def test_other_revisions_have_no_batches(serve: Serve, server: Server, rev
         assert response.status == 400
 
 
+@pytest.mark.requirement("cancellation.batch")
 async def test_a_cancelled_member_is_left_out_of_a_batch(serve: Serve, server: Server, held: Any) -> None:
     """basic/utilities/cancellation: no response for a cancelled request; the rest of the batch is answered."""
     site = await serve(server)
@@ -518,6 +548,7 @@ async def test_a_cancelled_member_is_left_out_of_a_batch(serve: Serve, server: S
 # Questions
 
 
+@pytest.mark.requirement("questions.on-the-stream")
 @pytest.mark.parametrize("revision", [R3, R4])
 async def test_a_question_travels_on_the_stream_of_its_call(serve: Serve, server: Server, revision: str) -> None:
     """basic/transports: requests on a POST stream SHOULD relate to it; the answer is a POST of its own, 202."""
@@ -541,6 +572,7 @@ async def test_a_question_travels_on_the_stream_of_its_call(serve: Serve, server
     assert (await aside.message())["method"] == "notifications/tools/list_changed"
 
 
+@pytest.mark.requirement("questions.refused")
 async def test_a_refused_question_is_the_tools_failure(serve: Serve, server: Server) -> None:
     """2025-11-25, client/elicitation: a client may answer with an error."""
     site = await serve(server)
@@ -551,6 +583,7 @@ async def test_a_refused_question_is_the_tools_failure(serve: Serve, server: Ser
     assert (await asked.message())["result"]["isError"] is True
 
 
+@pytest.mark.requirement("lifecycle.negotiated-capabilities")
 async def test_a_question_nobody_can_answer_is_not_asked(serve: Serve, server: Server) -> None:
     """basic/lifecycle, Operation: MUST only use capabilities that were negotiated."""
     site = await serve(server)
@@ -580,6 +613,7 @@ async def test_a_cancelled_call_takes_its_question_back(serve: Serve, server: Se
 # The GET stream
 
 
+@pytest.mark.requirement("sessions.get-stream")
 @every
 async def test_get_is_a_stream_of_events(serve: Serve, server: Server, revision: str) -> None:
     """basic/transports, Listening: MUST return text/event-stream or 405."""
@@ -593,6 +627,7 @@ async def test_get_is_a_stream_of_events(serve: Serve, server: Server, revision:
     assert refused.head.status == 406
 
 
+@pytest.mark.requirement("sessions.get-stream")
 @every
 async def test_changes_come_on_the_get_stream(serve: Serve, server: Server, revision: str) -> None:
     """basic/transports, Listening: messages unrelated to a running request."""
@@ -603,6 +638,7 @@ async def test_changes_come_on_the_get_stream(serve: Serve, server: Server, revi
     assert (await stream.message())["method"] == "notifications/tools/list_changed"
 
 
+@pytest.mark.requirement("resources.subscribe")
 @every
 async def test_a_subscription_is_told_on_the_get_stream(serve: Serve, server: Server, revision: str) -> None:
     """server/resources, Subscriptions."""
@@ -619,9 +655,10 @@ async def test_a_subscription_is_told_on_the_get_stream(serve: Serve, server: Se
     assert (await stream.message())["method"] == "notifications/tools/list_changed"
 
 
+@pytest.mark.requirement("sessions.get-stream")
 @every
 async def test_no_response_ever_comes_on_the_get_stream(serve: Serve, server: Server, revision: str) -> None:
-    """basic/transports, Listening: MUST NOT send a response there, unless a stream is resumed (trap 18)."""
+    """basic/transports, Listening: MUST NOT send a response there, unless a stream is resumed."""
     site = await serve(server)
     session = await site.initialize(revision)
     stream = await session.get()
@@ -632,9 +669,10 @@ async def test_no_response_ever_comes_on_the_get_stream(serve: Serve, server: Se
     assert "id" not in await stream.message()
 
 
+@pytest.mark.requirement("sessions.one-stream")
 @every
 async def test_a_message_is_sent_on_one_stream_only(serve: Serve, server: Server, revision: str) -> None:
-    """basic/transports, Multiple Connections: MUST NOT broadcast the same message (trap 18)."""
+    """basic/transports, Multiple Connections: MUST NOT broadcast the same message."""
     site = await serve(server)
     session = await site.initialize(revision)
     streams = [await session.get() for _ in range(3)]
@@ -650,6 +688,7 @@ async def test_a_message_is_sent_on_one_stream_only(serve: Serve, server: Server
     assert sum(one.get("method") == "notifications/tools/list_changed" for one in seen) == 1
 
 
+@pytest.mark.requirement("progress.own-stream")
 async def test_a_call_says_what_it_has_to_say_on_its_own_stream(serve: Serve, server: Server) -> None:
     """basic/transports: progress SHOULD relate to the request whose stream it is on."""
     site = await serve(server)
@@ -684,6 +723,7 @@ async def test_the_get_stream_is_kept_alive(serve: Serve, server: Server) -> Non
 # Priming
 
 
+@pytest.mark.requirement("sessions.primed")
 async def test_a_stream_begins_with_an_id_to_come_back_with(serve: Serve, server: Server) -> None:
     """2025-11-25, basic/transports: an event with an id and empty data SHOULD open a stream, `retry` before it ends."""
     site = await serve(server)
@@ -696,9 +736,10 @@ async def test_a_stream_begins_with_an_id_to_come_back_with(serve: Serve, server
         assert first.retry > 0
 
 
+@pytest.mark.requirement("sessions.primed")
 @pytest.mark.parametrize("revision", [R2, R3])
 async def test_older_clients_are_not_primed(serve: Serve, server: Server, revision: str) -> None:
-    """protocol.md 2.5: clients before 2025-11-25 choke on an event without data (trap 17)."""
+    """Clients before 2025-11-25 choke on an event without data."""
     site = await serve(server)
     session = await site.initialize(revision)
     said = await session.call("talk", {"count": 2}, meta={"progressToken": 1})
@@ -712,6 +753,7 @@ async def test_older_clients_are_not_primed(serve: Serve, server: Server, revisi
 # Coming back
 
 
+@pytest.mark.requirement("sessions.event-ids")
 @every
 async def test_event_ids_are_unique_in_a_session(serve: Serve, server: Server, revision: str) -> None:
     """basic/transports, Resumability: ids MUST be unique across all streams of that session."""
@@ -730,9 +772,10 @@ async def test_event_ids_are_unique_in_a_session(serve: Serve, server: Server, r
     assert len(set(ids)) == len(ids)
 
 
+@pytest.mark.requirement("cancellation.session-client")
 @every
 async def test_a_dropped_connection_is_no_cancellation(serve: Serve, server: Server, revision: str, held: Any) -> None:
-    """basic/transports: disconnection SHOULD NOT be taken for a cancellation (trap 16)."""
+    """basic/transports: disconnection SHOULD NOT be taken for a cancellation."""
     site = await serve(server)
     session = await site.initialize(revision)
     stream = await session.open_call("talk", {"count": 2, "hold": True}, meta={"progressToken": 1})
@@ -748,6 +791,7 @@ async def test_a_dropped_connection_is_no_cancellation(serve: Serve, server: Ser
     assert not held.cancelled.is_set()
 
 
+@pytest.mark.requirement("sessions.resumed")
 @every
 async def test_a_lost_stream_is_resumed_where_it_was(serve: Serve, server: Server, revision: str) -> None:
     """basic/transports, Resumability: Last-Event-ID on a GET replays what came after it, on that stream alone."""
@@ -766,6 +810,7 @@ async def test_a_lost_stream_is_resumed_where_it_was(serve: Serve, server: Serve
         assert [one.id for one in replayed if one.data] == [one.id for one in events[place + 1 :]]
 
 
+@pytest.mark.requirement("sessions.resumed")
 @every
 async def test_a_lost_get_stream_is_resumed_where_it_was(serve: Serve, server: Server, revision: str) -> None:
     """The same for the GET stream; what other streams said MUST NOT be replayed on it."""
@@ -791,6 +836,7 @@ async def test_a_lost_get_stream_is_resumed_where_it_was(serve: Serve, server: S
     assert (await again.message())["method"] == "notifications/tools/list_changed"
 
 
+@pytest.mark.requirement("sessions.resumed")
 async def test_coming_back_twice_brings_nothing_twice(serve: Serve, server: Server, held: Any) -> None:
     """2025-11-25, basic/transports, Resumability: after the last event it has seen, whatever that event was.
 
@@ -841,6 +887,7 @@ async def test_a_get_stream_that_is_opened_anew_brings_nothing_twice(serve: Serv
     assert len([one for one in events if one.data]) == 1
 
 
+@pytest.mark.requirement("sessions.let-go")
 async def test_the_server_may_let_a_client_go_and_it_comes_back(serve: Serve, server: Server, held: Any) -> None:
     """2025-11-25, basic/transports: the server MAY close after an event with an id; the client polls (SEP-1699)."""
     site = await serve(server)
@@ -856,6 +903,7 @@ async def test_the_server_may_let_a_client_go_and_it_comes_back(serve: Serve, se
     assert await again.event() is None
 
 
+@pytest.mark.requirement("sessions.let-go")
 @pytest.mark.parametrize("revision", [R2, R3])
 async def test_older_clients_are_not_let_go(serve: Serve, server: Server, revision: str, held: Any) -> None:
     """2025-06-18, basic/transports: SHOULD NOT close the stream before the response."""
@@ -918,6 +966,7 @@ async def test_an_event_id_of_another_session_gives_nothing(serve: Serve, server
 # Cancelling
 
 
+@pytest.mark.requirement("cancellation.no-response")
 @every
 async def test_a_cancelled_call_is_stopped_and_not_answered(
     serve: Serve, server: Server, revision: str, held: Any
@@ -950,6 +999,7 @@ async def test_a_cancelled_call_that_had_said_nothing_ends_too(
     assert response.status < 500
 
 
+@pytest.mark.requirement("cancellation.unknown")
 @pytest.mark.parametrize("params", [{"requestId": 404}, {"requestId": None}, {}, None, {"requestId": {}}])
 async def test_a_cancellation_of_nothing_is_ignored(serve: Serve, server: Server, held: Any, params: Any) -> None:
     """basic/utilities/cancellation: unknown or malformed ones are ignored."""
@@ -962,6 +1012,7 @@ async def test_a_cancellation_of_nothing_is_ignored(serve: Serve, server: Server
     assert text_of((await running.response()).json) == "released"
 
 
+@pytest.mark.requirement("cancellation.own-session")
 async def test_nobody_can_cancel_the_call_of_another_session(serve: Serve, server: Server, held: Any) -> None:
     """basic/utilities/cancellation: requests of the same direction, in the same session."""
     site = await serve(server)
@@ -976,6 +1027,7 @@ async def test_nobody_can_cancel_the_call_of_another_session(serve: Serve, serve
 # Logging
 
 
+@pytest.mark.requirement("logging.level")
 async def test_the_log_level_belongs_to_the_session(serve: Serve, server: Server) -> None:
     """server/utilities/logging: logging/setLevel sets the least level of this session."""
     site = await serve(server)

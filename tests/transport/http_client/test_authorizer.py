@@ -154,6 +154,7 @@ async def test_a_client_may_be_opened_again_with_what_it_has(serve: Serve, issue
     assert issuer.tokens == ["token-1"]
 
 
+@pytest.mark.requirement("caching.private")
 async def test_what_was_kept_for_one_login_is_not_for_the_next(serve: Serve, issuer: Issuer) -> None:
     """2026-07-28, server/utilities/caching: private answers belong to who asked."""
     there = await serve(Guarded(issuer))
@@ -241,6 +242,7 @@ async def test_an_issuer_that_misbehaves_is_an_error_and_no_harm(
     assert all("authorization" not in one.headers for one in there.seen)
 
 
+@pytest.mark.requirement("auth.no-private-networks")
 async def test_metadata_on_a_network_that_only_we_can_reach_is_not_fetched(
     serve: Serve, issuer: Issuer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

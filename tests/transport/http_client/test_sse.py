@@ -112,6 +112,7 @@ class Old(Endpoint):
         self.stream.event(message, name="message")
 
 
+@pytest.mark.requirement("old-sse.fallback")
 async def test_the_way_back_to_2024_11_05(serve: Serve) -> None:
     there = await serve(Old())
     async with asyncio.timeout(PATIENCE), Client(there.url, headers={"X-Own": "1"}) as client:
@@ -128,6 +129,7 @@ async def test_the_way_back_to_2024_11_05(serve: Serve) -> None:
     assert len(there.site.peers) <= 4
 
 
+@pytest.mark.requirement("old-sse.endpoint")
 @pytest.mark.parametrize("where", ["http://127.0.0.1:1/x", "//evil.test/x", "https://127.0.0.1/x", "file:///x"])
 async def test_an_endpoint_on_another_origin_is_refused(serve: Serve, where: str) -> None:
     there = await serve(Old(where))
@@ -138,6 +140,7 @@ async def test_an_endpoint_on_another_origin_is_refused(serve: Serve, where: str
     await until(lambda: there.site.open == 0)
 
 
+@pytest.mark.requirement("old-sse.fallback")
 async def test_where_there_is_neither_the_first_refusal_is_told(serve: Serve) -> None:
     there = await serve(Endpoint(modern=False))
     there.rules |= {

@@ -48,6 +48,7 @@ def saying(said: str) -> Callable[[Peer, Request], None]:
 # What is said: 2026-07-28
 
 
+@pytest.mark.requirement("http.standard-headers")
 async def test_a_modern_request_repeats_itself_in_its_headers(serve: Serve) -> None:
     there = await serve()
     there.rules |= {"tools/list": with_tools(ZONED), "tools/call": saying("moved")}
@@ -71,6 +72,7 @@ async def test_a_modern_request_repeats_itself_in_its_headers(serve: Serve) -> N
     assert [name for name, _ in call.fields if name == "mcp-name"] == ["mcp-name"]
 
 
+@pytest.mark.requirement("http.param-headers-client")
 @pytest.mark.parametrize(
     "value, header",
     [
@@ -98,6 +100,7 @@ async def test_a_mirrored_parameter_is_spelled_so_that_a_header_can_carry_it(
     assert "evil" not in call.headers
 
 
+@pytest.mark.requirement("http.standard-headers")
 @pytest.mark.parametrize(
     "ask, says, name",
     [
@@ -116,6 +119,7 @@ async def test_what_a_request_is_about_stands_in_a_header(serve: Serve, ask: Any
     assert asked.headers.get("mcp-name") == name
 
 
+@pytest.mark.requirement("http.param-headers-client")
 async def test_a_tool_with_a_bad_annotation_is_hidden_and_no_other(
     serve: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -132,6 +136,7 @@ async def test_a_tool_with_a_bad_annotation_is_hidden_and_no_other(
     assert "'bad'" in warning.message
 
 
+@pytest.mark.requirement("http.param-headers-stale")
 async def test_headers_that_do_not_fit_any_more_are_made_anew(serve: Serve) -> None:
     """2026-07-28, basic/transports: on -32020, list the tools again and retry."""
     there = await serve()
@@ -155,6 +160,7 @@ async def test_headers_that_do_not_fit_any_more_are_made_anew(serve: Serve) -> N
     assert asked == 2
 
 
+@pytest.mark.requirement("http.param-headers-stale")
 async def test_headers_that_never_fit_are_not_tried_without_end(serve: Serve) -> None:
     there = await serve()
     there.rules["tools/call"] = lambda peer, request: peer.error(request, -32020, "no", 400)
@@ -174,6 +180,7 @@ async def test_a_modern_notification_names_its_method(serve: Serve) -> None:
     assert said.headers["mcp-protocol-version"] == MODERN
 
 
+@pytest.mark.requirement("http.no-sessions")
 async def test_a_session_that_a_modern_server_gives_is_not_taken(serve: Serve) -> None:
     there = await serve()
     there.rules["server/discover"] = lambda peer, request: peer.result(request, there.discovery(), Mcp_Session_Id="abc")
@@ -186,6 +193,7 @@ async def test_a_session_that_a_modern_server_gives_is_not_taken(serve: Serve) -
 # What is said: the handshake
 
 
+@pytest.mark.requirement("sessions.id-sent")
 @pytest.mark.parametrize("revision", HANDSHAKE)
 async def test_a_session_is_named_in_everything_that_follows(serve: Serve, revision: str) -> None:
     there = await serve(Endpoint(modern=False, revision=revision))
@@ -207,6 +215,7 @@ async def test_a_session_is_named_in_everything_that_follows(serve: Serve, revis
     assert there.seen[-1].says == "DELETE"
 
 
+@pytest.mark.requirement("sessions.id-sent")
 async def test_a_server_without_sessions_is_not_told_of_one(serve: Serve) -> None:
     there = await serve(Endpoint(modern=False, session=None))
     async with Client(there.url, revision="2025-11-25") as client:
@@ -215,6 +224,7 @@ async def test_a_server_without_sessions_is_not_told_of_one(serve: Serve) -> Non
     assert there.asked("DELETE") == []
 
 
+@pytest.mark.requirement("sessions.version-header")
 async def test_the_next_version_header_is_the_one_that_was_agreed_on(serve: Serve) -> None:
     there = await serve(Endpoint(modern=False, revision="2025-06-18"))
     async with Client(there.url, revision="2025-11-25") as client:
@@ -234,6 +244,7 @@ async def test_a_session_id_that_no_header_can_carry_is_refused(serve: Serve, id
 # What comes back
 
 
+@pytest.mark.requirement("http.json-or-events")
 @pytest.mark.parametrize("modern", [True, False])
 @pytest.mark.parametrize("form", ["json", "events", "events in pieces", "primed events", "named events"])
 async def test_an_answer_may_be_json_or_a_stream(serve: Serve, modern: bool, form: str) -> None:
@@ -440,6 +451,7 @@ async def test_bytes_that_are_no_message_are_an_error_that_names_both(
         assert await client.list_tools() == []
 
 
+@pytest.mark.requirement("modern.result-type-missing")
 async def test_a_missing_result_type_counts_as_complete(serve: Serve) -> None:
     there = await serve()
     there.rules["tools/call"] = lambda peer, request: peer.result(request, text("fine"))
@@ -487,6 +499,7 @@ async def test_a_batch_is_understood_where_there_are_batches(serve: Serve) -> No
 # Questions of the server
 
 
+@pytest.mark.requirement("modern.no-server-requests")
 async def test_a_question_on_2026_07_28_is_not_answered(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
     there = await serve()
     asked: list[Any] = []
@@ -524,6 +537,7 @@ QUESTIONS: dict[str, Any] = {
 }
 
 
+@pytest.mark.requirement("questions.on-the-stream")
 @pytest.mark.parametrize("question", QUESTIONS)
 @pytest.mark.parametrize("where", ["on the call's stream", "on the other stream"])
 async def test_a_question_of_a_session_is_answered_by_a_post(serve: Serve, question: str, where: str) -> None:
@@ -621,6 +635,7 @@ def result_event(peer: Peer, request: Request, said: str, id: str | None = None)
     peer.event({"jsonrpc": "2.0", "id": request.json["id"], "result": text(said)}, id=id)
 
 
+@pytest.mark.requirement("sessions.resumed")
 @pytest.mark.parametrize("ends", ["properly", "abruptly"])
 async def test_a_stream_is_taken_up_where_it_broke_off(
     serve: Serve, ends: str, monkeypatch: pytest.MonkeyPatch
@@ -708,6 +723,7 @@ async def test_a_stream_that_cannot_be_resumed_is_not_asked_for_without_end(serv
     assert len(there.asked("GET")) < 10
 
 
+@pytest.mark.requirement("http.no-resumption")
 @pytest.mark.parametrize("modern", [True, False])
 async def test_a_stream_without_ids_is_lost(serve: Serve, modern: bool) -> None:
     """2026-07-28 has nothing to resume; before, it takes an id."""
@@ -769,10 +785,11 @@ async def test_an_answer_to_nobody_on_the_other_stream_is_ignored(serve: Serve, 
 # Giving up
 
 
+@pytest.mark.requirement("cancellation.http-client")
 @pytest.mark.parametrize("how", ["cancel", "timeout"])
 @pytest.mark.parametrize("moment", ["before the head", "on the stream"])
 async def test_leaving_a_modern_call_closes_its_stream(serve: Serve, how: str, moment: str) -> None:
-    """2026-07-28, basic/utilities/cancellation: over HTTP that says it all."""
+    """2026-07-28, basic/patterns/cancellation: over HTTP that says it all."""
     there = await serve()
     left, begun = asyncio.Event(), asyncio.Event()
 
@@ -801,6 +818,7 @@ async def test_leaving_a_modern_call_closes_its_stream(serve: Serve, how: str, m
     assert there.asked("notifications/cancelled") == []
 
 
+@pytest.mark.requirement("cancellation.session-client")
 @pytest.mark.parametrize("how", ["cancel", "timeout"])
 async def test_leaving_a_call_of_a_session_is_said(serve: Serve, how: str) -> None:
     """2025-11-25, basic/utilities/cancellation: a closed stream says nothing."""
@@ -827,6 +845,7 @@ async def test_leaving_a_call_of_a_session_is_said(serve: Serve, how: str) -> No
     assert said.headers["mcp-session-id"] == "s-1"
 
 
+@pytest.mark.requirement("lifecycle.initialize-not-cancelled")
 async def test_the_handshake_cannot_be_cancelled(serve: Serve) -> None:
     there = await serve(Endpoint(modern=False))
     there.rules["initialize"] = lambda peer, request: peer.gone()
@@ -947,6 +966,7 @@ async def test_a_redirect_that_would_lose_the_question_is_not_followed(serve: Se
 # Leaving
 
 
+@pytest.mark.requirement("sessions.delete")
 @pytest.mark.parametrize("habit", ["405", "200", "hangs", "slams the door"])
 async def test_a_session_is_ended_whatever_the_server_thinks_of_it(
     serve: Serve, habit: str, monkeypatch: pytest.MonkeyPatch

@@ -1,125 +1,162 @@
-"""A call by contract, as a conversation without I/O: a generator that asks for the tools or for a call, and is given
-what came of it. Below it, how a Handler in this process is asked."""
+"""A call by contract: find the tool, check the arguments against its schema, call it, and say how it ended."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator, Mapping
-from typing import Any
+from collections.abc import Mapping
+from contextlib import nullcontext
+from typing import Any, Protocol
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Raw
 
 from portico.auth.errors import AuthorizationFailed
 from portico.rpc.answer import respond
 from portico.rpc.call import Call, Handler
 from portico.schema import SchemaError
-from portico.schema import check as schemas
+from portico.schema.check import Complaint, complaints
 from portico.services.contracts import outcomes
 from portico.services.contracts.definitions import Contract, Definition, contract_of
 from portico.services.contracts.outcomes import Outcome
 from portico.wire import jsonrpc
-from portico.wire.errors import BadStatus, Error, HeaderMismatch, ProtocolError, TimedOut, Unknown
+from portico.wire.errors import (
+    BadStatus,
+    Error,
+    HeaderMismatch,
+    InvalidParams,
+    ProtocolError,
+    ResourceNotFound,
+    TimedOut,
+    Unknown,
+    from_wire,
+)
 from portico.wire.revisions import MODERN
 
-# A list of a Handler's that has no end is not followed further.
+# An endless list is not followed further.
 MOST_PAGES = 1000
 
-
-class Asked(Struct, frozen=True):
-    """What the conversation wants to know: the tools, or what a call with these params comes to."""
-
-    params: dict[str, Any] | None = None
-
-
-class Answered(Struct, frozen=True):
-    """What came of it: a Contract, or a result as JSON, or why there is none."""
-
-    result: Any = None
-    refused: Outcome | None = None
-    # The name may be one that the server no longer knows, or the schema one that it has changed.
-    may_be_stale: bool = False
-
-
-Conversation = Generator[Asked, Answered, Outcome]
-
-
-def conversation(
-    name: str, arguments: dict[str, Any], *, meta: Mapping[str, Any], known: Contract | None, revision: str
-) -> Conversation:
-    """Find the tool, hold the arguments against its schema, call it, and say what came of it."""
-    contract, fresh = known, False
-    while True:
-        if contract is None:
-            contract, fresh = (yield Asked()).result, True
-        tool = contract.find(name) if contract is not None else None
-        problems = _problems(tool, arguments)
-        if (tool is not None and not problems) or fresh:
-            break
-        # What is known may be out of date.
-        contract = None
-    if problems:
-        return outcomes.invalid(problems)
-    # A name that nobody lists may still be one that the server knows the tool by.
-    params: dict[str, Any] = {"name": tool.name if tool is not None else name, "arguments": arguments}
-    said = yield Asked({**params, "_meta": dict(meta)} if meta else params)
-    if said.may_be_stale and not fresh:
-        return (yield from conversation(name, arguments, meta=meta, known=None, revision=revision))
-    if said.refused is not None:
-        return (
-            said.refused if tool is not None or contract is None else outcomes.suggesting(said.refused, name, contract)
-        )
-    return outcomes.outcome(said.result, tool, revision)
+# HTTP's own refusals, where a server refuses in them.
+_STATUSES = {
+    401: "AuthenticationError",
+    403: "PermissionError",
+    404: "ResourceNotFound",
+    408: "TimeoutError",
+    429: "ApiLimitExceeded",
+    504: "TimeoutError",
+}
+# The first class that fits decides.
+_KINDS: tuple[tuple[type[Error], str], ...] = (
+    (ResourceNotFound, "ResourceNotFound"),
+    (InvalidParams, "ValidationError"),
+    (HeaderMismatch, "ValidationError"),
+    (TimedOut, "TimeoutError"),
+    (AuthorizationFailed, "AuthenticationError"),
+)
 
 
-def _problems(tool: Definition | None, arguments: dict[str, Any]) -> list[schemas.Complaint]:
-    if tool is None:
-        return []
-    try:
-        return schemas.complaints(tool.input_schema, arguments)
-    except SchemaError:
-        # The server has the last word about its own schema, and about everything where nothing can be checked here.
-        return []
+class Target(Protocol):
+    """Where tools can be listed and called."""
 
+    @property
+    def revision(self) -> str: ...
 
-def refused(failure: Error) -> Answered:
-    """What a client raised instead of an answer."""
-    if isinstance(failure, ProtocolError):
-        stale = isinstance(failure, Unknown | HeaderMismatch)
-        said = outcomes.refusal(failure.code, failure.message, failure.data, failure.status)
-        return Answered(refused=said, may_be_stale=stale)
-    if isinstance(failure, BadStatus):
-        return Answered(refused=outcomes.unanswered(failure.status, str(failure)))
-    kind = "TimeoutError" if isinstance(failure, TimedOut) else "ToolExecutionError"
-    kind = "AuthenticationError" if isinstance(failure, AuthorizationFailed) else kind
-    return Answered(refused=outcomes.unanswered(kind, str(failure)))
+    async def contract(self) -> Contract:
+        """What the tools promise now. Raises Error."""
+        ...
 
-
-# A Handler in this process
+    async def call(self, params: dict[str, Any]) -> dict[str, Any]:
+        """The result of `tools/call`, as JSON. Raises Error."""
+        ...
 
 
 async def ask(
-    handler: Handler,
+    target: Target,
     name: str,
     arguments: dict[str, Any],
     *,
     meta: Mapping[str, Any] | None = None,
     known: Contract | None = None,
-    **about: Any,
 ) -> Outcome:
-    """What a call comes to. `about`: who calls, and who hears of progress; the members of a Call."""
-    talk = conversation(name, arguments, meta=meta or {}, known=known, revision=MODERN)
-    answer: Answered | None = None
-    while True:
+    """The outcome of one call. Whatever does not fit a `known` contract is tried again with the current one."""
+    contract = known if known is not None else await _current(target)
+    tool = contract.find(name)
+    problems = _problems(tool, arguments)
+    if known is not None and (tool is None or problems):
+        return await ask(target, name, arguments, meta=meta)
+    if problems:
+        return outcomes.invalid(problems)
+    # A name that is not listed may be an alias that the server knows.
+    params: dict[str, Any] = {"name": tool.name if tool is not None else name, "arguments": arguments}
+    try:
+        result = await target.call({**params, "_meta": dict(meta)} if meta else params)
+    except Error as failure:
+        if known is not None and isinstance(failure, Unknown | HeaderMismatch):
+            return await ask(target, name, arguments, meta=meta)
+        refused = refusal(failure)
+        return refused if tool is not None else outcomes.suggesting(refused, name, contract)
+    return outcomes.outcome(result, tool, target.revision)
+
+
+async def _current(target: Target) -> Contract:
+    try:
+        return await target.contract()
+    except Error:
+        # A server that cannot list its tools may still be able to run one.
+        return Contract()
+
+
+def _problems(tool: Definition | None, arguments: dict[str, Any]) -> list[Complaint]:
+    if tool is None:
+        return []
+    try:
+        return complaints(tool.input_schema, arguments)
+    except SchemaError:
+        # The server has the last word about its own schema, and about everything where nothing can be checked here.
+        return []
+
+
+def refusal(failure: Error) -> Outcome:
+    """The outcome of a call that has no result."""
+    if not isinstance(failure, ProtocolError):
+        status = failure.status if isinstance(failure, BadStatus) else 0
+        return outcomes.failure(_kind(failure, status), str(failure))
+    data = failure.data
+    if isinstance(failure, Unknown):
+        known = data if isinstance(data, dict) else {}
+        return outcomes.failure("ResourceNotFound", failure.message, {"code": outcomes.NOT_FOUND, **known})
+    problems = outcomes.problems(data)
+    if problems is not None:
+        return outcomes.failure("ValidationError", failure.message, problems)
+    details = data if isinstance(data, dict | str) else None
+    return outcomes.failure(_kind(failure, failure.status), failure.message, details)
+
+
+def _kind(failure: Error, status: int) -> str:
+    kind = next((kind for tp, kind in _KINDS if isinstance(failure, tp)), "ToolExecutionError")
+    return kind if isinstance(failure, ResourceNotFound) else _STATUSES.get(status, kind)
+
+
+class HandlerTarget:
+    """A Handler in this process. `about`: who calls, and who hears of progress; the members of a Call."""
+
+    revision = MODERN
+
+    def __init__(self, handler: Handler, *, timeout: float | None = None, **about: Any) -> None:
+        self._handler, self._timeout, self._about = handler, timeout, about
+
+    async def contract(self) -> Contract:
+        return await contract_from(self._handler, **self._about)
+
+    async def call(self, params: dict[str, Any]) -> dict[str, Any]:
         try:
-            asked = next(talk) if answer is None else talk.send(answer)
-        except StopIteration as end:
-            found: Outcome = end.value
-            return found
-        if asked.params is None:
-            answer = Answered(await contract_from(handler, **about))
-        else:
-            answer = await _invoked(handler, asked.params, **about)
+            async with asyncio.timeout(self._timeout):
+                return await _request(self._handler, "tools/call", params, **self._about)
+        except TimeoutError:
+            raise TimedOut(f"{params['name']} did not answer within {self._timeout:g} s.") from None
+
+    def running(self) -> Any:
+        """Its lifespan. A server that runs already is not started again by this."""
+        return getattr(self._handler, "lifespan", nullcontext)()
 
 
 async def contract_from(handler: Handler, **about: Any) -> Contract:
@@ -127,8 +164,7 @@ async def contract_from(handler: Handler, **about: Any) -> Contract:
     listed: list[Any] = []
     cursor: str | None = None
     for _ in range(MOST_PAGES):
-        said = await _responded(handler, "tools/list", {} if cursor is None else {"cursor": cursor}, **about)
-        page = said.get("result") or {}
+        page = await _request(handler, "tools/list", {} if cursor is None else {"cursor": cursor}, **about)
         listed += page.get("tools") or ()
         cursor = page.get("nextCursor")
         if cursor is None:
@@ -138,24 +174,17 @@ async def contract_from(handler: Handler, **about: Any) -> Contract:
     return contract_of(listed, server=module, version=version, revision=MODERN)
 
 
-async def _invoked(handler: Handler, params: Mapping[str, Any], **about: Any) -> Answered:
-    said = await _responded(handler, "tools/call", params, **about)
-    if "error" not in said:
-        return Answered(said["result"])
-    error = said["error"]
-    return Answered(
-        refused=outcomes.refusal(error["code"], error["message"], error.get("data")),
-        may_be_stale=error["message"].startswith("Unknown tool"),
-    )
-
-
-async def _responded(handler: Handler, method: str, params: Mapping[str, Any], **about: Any) -> dict[str, Any]:
-    """Through the one door, so that whatever happens is an answer."""
+async def _request(handler: Handler, method: str, params: Mapping[str, Any], **about: Any) -> dict[str, Any]:
+    """The result of a request. It goes through the one door, which makes an answer of everything that happens."""
     request = Call(method=method, params=Raw(jsonrpc.encode(params)), id="contract", revision=MODERN, **about)
     try:
-        said: dict[str, Any] = msgspec.json.decode(await respond(request, handler))
+        answer = msgspec.json.decode(await respond(request, handler))
     except asyncio.CancelledError:
         # A body in a thread cannot be stopped, but it can look.
         request.cancelled = True
         raise
-    return said
+    if "error" in answer:
+        error = answer["error"]
+        raise from_wire(error["code"], error["message"], error.get("data"))
+    result: dict[str, Any] = answer["result"]
+    return result

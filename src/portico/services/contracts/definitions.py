@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
-from portico.schema.check import UNREADABLE
+from portico.schema.compare import UNREADABLE
 from portico.services.contracts import names, versions
 
 Schema = dict[str, Any]
@@ -42,7 +42,7 @@ class Example(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     explanation: str | None = None
 
 
-class Notes(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SpecNotes(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the author of a tool adds to its specification, in `_meta` under `portico/spec`."""
 
     use_cases: list[str] = field(default_factory=list)
@@ -67,7 +67,7 @@ class Definition(Struct, frozen=True, kw_only=True):
     annotations: dict[str, Any] = field(default_factory=dict)
     # Whether it may be called as a task: "forbidden" or nothing, "optional", "required".
     task: str = ""
-    notes: Notes = Notes()
+    notes: SpecNotes = SpecNotes()
     # Why the author's notes could not be read.
     trouble: str = ""
 
@@ -164,13 +164,13 @@ def _is_shallow(schema: Any) -> bool:
     return False
 
 
-def _notes(said: Any) -> tuple[Notes, str]:
+def _notes(said: Any) -> tuple[SpecNotes, str]:
     if said is None:
-        return Notes(), ""
+        return SpecNotes(), ""
     try:
-        return msgspec.convert(said, Notes), ""
+        return msgspec.convert(said, SpecNotes), ""
     except msgspec.ValidationError as failure:
-        return Notes(), f"its notes (_meta, {NOTES}) cannot be read: {str(failure).replace('`', chr(39))}"
+        return SpecNotes(), f"its notes (_meta, {NOTES}) cannot be read: {str(failure).replace('`', chr(39))}"
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

@@ -51,7 +51,7 @@ _CARE = {
 }
 
 
-class Change(Struct, frozen=True):
+class ContractChange(Struct, frozen=True):
     """One change: how bad it is, why, and what callers have to do about it, if anything."""
 
     tool: str
@@ -75,20 +75,20 @@ class Verdict(Struct, frozen=True):
 
 class Difference(Struct, frozen=True):
     level: Level
-    changes: list[Change]
+    changes: list[ContractChange]
     verdicts: list[Verdict]
 
     @property
     def undeclared(self) -> list[Verdict]:
         return [one for one in self.verdicts if not one.is_declared]
 
-    def at_least(self, level: Level) -> list[Change]:
+    def at_least(self, level: Level) -> list[ContractChange]:
         return [one for one in self.changes if LEVELS.index(one.level) >= LEVELS.index(level)]
 
 
 def diff(old: Contract, new: Contract) -> Difference:
     """From what was promised to what is."""
-    changes: list[Change] = []
+    changes: list[ContractChange] = []
     verdicts: list[Verdict] = []
     pairs = _pairs(old, new)
     for before, after in pairs:
@@ -98,7 +98,7 @@ def diff(old: Contract, new: Contract) -> Difference:
             verdicts.append(_verdict(before, after, old, new, versions.worst([one.level for one in found])))
     if old.instructions != new.instructions and old.in_full and new.in_full:
         said = "the instructions, which models read before they use any tool, are others"
-        changes.append(Change("", "patch", "server", "instructions", said))
+        changes.append(ContractChange("", "patch", "server", "instructions", said))
     return Difference(versions.worst([one.level for one in changes]), changes, verdicts)
 
 
@@ -145,10 +145,10 @@ def _name(tool: Definition | None) -> str:
 
 def _changes(
     before: Definition | None, after: Definition | None, old: Contract, new: Contract, pairs: list[Pair]
-) -> Iterator[Change]:
+) -> Iterator[ContractChange]:
     if before is None:
         assert after is not None
-        yield Change(after.name, "minor", "tool", "", "the tool is new")
+        yield ContractChange(after.name, "minor", "tool", "", "the tool is new")
     elif after is None:
         yield _removed(before, pairs)
     else:
@@ -160,61 +160,63 @@ def _changes(
         yield from _outputs(before, after, words=old.in_full and new.in_full)
 
 
-def _removed(tool: Definition, pairs: list[Pair]) -> Change:
+def _removed(tool: Definition, pairs: list[Pair]) -> ContractChange:
     heirs = [one for was, one in pairs if was is None and one is not None and _promises(one) == _promises(tool)]
     todo = f"Call `{heirs[0].name}`, which takes and gives the same." if heirs else "Do without it."
-    return Change(tool.name, "breaking", "tool", "", "the tool was removed", todo)
+    return ContractChange(tool.name, "breaking", "tool", "", "the tool was removed", todo)
 
 
 def _promises(tool: Definition) -> tuple[Any, Any]:
     return tool.input_schema, tool.output_schema
 
 
-def _texts(before: Definition, after: Definition) -> Iterator[Change]:
+def _texts(before: Definition, after: Definition) -> Iterator[ContractChange]:
     for word in ("title", "description"):
         if getattr(before, word) != getattr(after, word):
-            yield Change(after.name, "patch", "tool", word, f"the {word} is another")
+            yield ContractChange(after.name, "patch", "tool", word, f"the {word} is another")
 
 
-def _hints(before: Definition, after: Definition) -> Iterator[Change]:
+def _hints(before: Definition, after: Definition) -> Iterator[ContractChange]:
     for hint in HINTS:
         was, now = before.hint(hint), after.hint(hint)
         careful, worse, better = _CARE[hint]
         if was == now:
             if before.annotations.get(hint) != after.annotations.get(hint):
                 said = f"{hint} is {'said' if hint in after.annotations else 'left unsaid'}, and means the same"
-                yield Change(after.name, "patch", "tool", hint, said)
+                yield ContractChange(after.name, "patch", "tool", hint, said)
         elif now is careful:
             todo = f"Decide anew whether it may be called without asking: {hint} is {_json(now)}."
-            yield Change(after.name, "breaking", "tool", hint, f"it {worse}", todo)
+            yield ContractChange(after.name, "breaking", "tool", hint, f"it {worse}", todo)
         else:
-            yield Change(after.name, "minor", "tool", hint, f"it {better}")
+            yield ContractChange(after.name, "minor", "tool", hint, f"it {better}")
     others = {**before.annotations, **after.annotations}.keys() - ASSUMED.keys()
     for name in sorted(others):
         if before.annotations.get(name) != after.annotations.get(name):
-            yield Change(after.name, "patch", "tool", name, f"the annotation {name} is another")
+            yield ContractChange(after.name, "patch", "tool", name, f"the annotation {name} is another")
 
 
 def _json(value: bool) -> str:
     return "true" if value else "false"
 
 
-def _tasks(before: Definition, after: Definition) -> Iterator[Change]:
+def _tasks(before: Definition, after: Definition) -> Iterator[ContractChange]:
     was, now = (one.task or "forbidden" for one in (before, after))
     if was == now:
         return
     level: Level = "minor" if now == "optional" else "breaking"
     todo = {"required": "Call it as a task.", "forbidden": "Call it as an ordinary call."}.get(now, "")
-    yield Change(after.name, level, "tool", "taskSupport", f"running as a task is {now} now, and was {was}", todo)
+    yield ContractChange(
+        after.name, level, "tool", "taskSupport", f"running as a task is {now} now, and was {was}", todo
+    )
 
 
-def _inputs(before: Definition, after: Definition, *, words: bool) -> Iterator[Change]:
+def _inputs(before: Definition, after: Definition, *, words: bool) -> Iterator[ContractChange]:
     for shift in shifts(before.input_schema, after.input_schema):
         if words or shift.effect not in ("words", "default"):
             what = f"the parameter `{shift.path}`" if shift.path else "the object of arguments"
             level = _INPUT[shift.effect]
             todo = _input_todo(shift) if level == "breaking" else ""
-            yield Change(after.name, level, "input", shift.path, f"{what} {shift.said}", todo)
+            yield ContractChange(after.name, level, "input", shift.path, f"{what} {shift.said}", todo)
 
 
 def _input_todo(shift: Shift) -> str:
@@ -227,21 +229,23 @@ def _input_todo(shift: Shift) -> str:
     return f"Look at what you give as `{shift.path}`: it {shift.said}." if shift.path else "Look at what you give."
 
 
-def _outputs(before: Definition, after: Definition, *, words: bool) -> Iterator[Change]:
+def _outputs(before: Definition, after: Definition, *, words: bool) -> Iterator[ContractChange]:
     was, now = before.output_schema, after.output_schema
     if was is None and now is None:
         return
     if now is None:
-        yield Change(after.name, "breaking", "output", "", "nothing is promised about what it gives any more", _LOOK)
+        yield ContractChange(
+            after.name, "breaking", "output", "", "nothing is promised about what it gives any more", _LOOK
+        )
     elif was is None:
-        yield Change(after.name, "minor", "output", "", "what it gives has a schema now")
+        yield ContractChange(after.name, "minor", "output", "", "what it gives has a schema now")
     else:
         for shift in shifts(data_schema(was), data_schema(now)):
             if words or shift.effect not in ("words", "default"):
                 what = f"the field `{shift.path}`" if shift.path else "what it gives"
                 level = _OUTPUT[shift.effect]
                 todo = _output_todo(shift) if level == "breaking" else ""
-                yield Change(after.name, level, "output", shift.path, f"{what} {shift.said}", todo)
+                yield ContractChange(after.name, level, "output", shift.path, f"{what} {shift.said}", todo)
 
 
 _LOOK = "Look at what it gives before you use it."

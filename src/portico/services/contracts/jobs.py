@@ -25,14 +25,14 @@ LONGEST_LINE = 2000
 LARGEST = 4 * 1024 * 1024
 
 Status = Literal["working", "completed", "failed", "cancelled"]
-Work = Callable[["Job"], Awaitable[Outcome]]
+Work = Callable[["BackgroundCall"], Awaitable[Outcome]]
 
 
 class Full(Exception):
     """There are too many of them."""
 
 
-class Line(Struct, frozen=True):
+class CallLogLine(Struct, frozen=True):
     """Something that was said on the way."""
 
     number: int
@@ -40,7 +40,7 @@ class Line(Struct, frozen=True):
     text: str
 
 
-class Job(Struct, eq=False):
+class BackgroundCall(Struct, eq=False):
     id: str
     tool: str
     owner: str
@@ -50,7 +50,7 @@ class Job(Struct, eq=False):
     progress: float | None = None
     total: float | None = None
     message: str = ""
-    lines: list[Line] = field(default_factory=list)
+    lines: list[CallLogLine] = field(default_factory=list)
     said: int = 0
     outcome: Outcome | None = None
     task: asyncio.Task[None] | None = None
@@ -63,29 +63,29 @@ class Job(Struct, eq=False):
         elif method == notices.MESSAGE:
             text = params.data if isinstance(params.data, str) else msgspec.json.encode(params.data).decode()
             self.said += 1
-            self.lines.append(Line(self.said, params.level, text[:LONGEST_LINE]))
+            self.lines.append(CallLogLine(self.said, params.level, text[:LONGEST_LINE]))
             del self.lines[:-MOST_LINES]
 
 
-class Jobs:
+class BackgroundCalls:
     def __init__(
         self, *, longest: float = 3600.0, kept_for: float = 3600.0, clock: Callable[[], float] = time.time
     ) -> None:
         self._longest, self._kept_for, self._clock = longest, kept_for, clock
-        self._jobs: dict[str, Job] = {}
+        self._jobs: dict[str, BackgroundCall] = {}
 
-    def start(self, tool: str, owner: str, work: Work) -> Job:
+    def start(self, tool: str, owner: str, work: Work) -> BackgroundCall:
         """Raises Full."""
         self._forget()
         running = sum(job.status == "working" for job in self._jobs.values())
         if running >= MOST_RUNNING:
             raise Full(f"{running} calls are running already, which is the most.")
-        job = Job(f"job_{secrets.token_urlsafe(18)}", tool, owner, self._clock())
+        job = BackgroundCall(f"job_{secrets.token_urlsafe(18)}", tool, owner, self._clock())
         self._jobs[job.id] = job
         job.task = asyncio.get_running_loop().create_task(self._run(job, work))
         return job
 
-    async def _run(self, job: Job, work: Work) -> None:
+    async def _run(self, job: BackgroundCall, work: Work) -> None:
         status: Status = "completed"
         try:
             async with asyncio.timeout(self._longest):
@@ -101,18 +101,18 @@ class Jobs:
         finally:
             job.status, job.ended = status, self._clock()
 
-    def find(self, id: str, owner: str) -> Job | None:
+    def find(self, id: str, owner: str) -> BackgroundCall | None:
         """Only whoever started it finds it."""
         self._forget()
         job = self._jobs.get(id)
         return job if job is not None and job.owner == owner else None
 
-    async def wait(self, job: Job, seconds: float) -> None:
+    async def wait(self, job: BackgroundCall, seconds: float) -> None:
         """Until it has ended, or for so long."""
         if job.task is not None and seconds > 0:
             await asyncio.wait([job.task], timeout=seconds)
 
-    async def cancel(self, job: Job) -> None:
+    async def cancel(self, job: BackgroundCall) -> None:
         if job.task is not None:
             job.task.cancel()
             await asyncio.wait([job.task], timeout=1.0)

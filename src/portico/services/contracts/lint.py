@@ -9,12 +9,13 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from portico.schema import Schema
-from portico.schema import check as schemas
-from portico.schema.check import properties_of, required_of
+from portico.schema.check import Unfit, complaints, require
+from portico.schema.explain import type_words
+from portico.schema.reader import fields, properties_of, required_of
 from portico.services.contracts import names, published, versions
 from portico.services.contracts.markdown import Fence, Table, visible
 from portico.services.contracts.outputs import require_validator
-from portico.services.contracts.specification import CHAPTERS, ORDER, NotJson, Section, Written, decoded, read
+from portico.services.contracts.specification import CHAPTERS, ORDER, NotJsonExample, Section, Written, decoded, read
 
 MOST_FINDINGS = 1000
 
@@ -24,7 +25,7 @@ _STATED = re.compile(r"\bidempoten", re.IGNORECASE)
 _TYPE = re.compile(r"\b[A-Z][A-Za-z]*(?:Error|NotFound|Exceeded)\b")
 
 
-class Finding(Struct, frozen=True):
+class LintFinding(Struct, frozen=True):
     """One thing that is wrong: an error, or something that could be better."""
 
     line: int
@@ -34,10 +35,10 @@ class Finding(Struct, frozen=True):
     tool: str = ""
 
 
-def lint(text: str) -> list[Finding]:
+def lint(text: str) -> list[LintFinding]:
     """Everything that is wrong with a file of specifications, from the top."""
     require_validator()
-    found: list[Finding] = []
+    found: list[LintFinding] = []
     seen: set[str] = set()
     for written in read(text):
         for finding in _Linter(written, seen).findings():
@@ -53,7 +54,7 @@ class _Linter:
         self._seen = seen
         self._name = written.invocation[0] or written.name
 
-    def findings(self) -> Iterator[Finding]:
+    def findings(self) -> Iterator[LintFinding]:
         yield from self._head()
         yield from self._sections()
         yield from self._invocation()
@@ -65,11 +66,11 @@ class _Linter:
         yield from self._examples(arguments, data)
         yield from self._security()
 
-    def _error(self, line: int, rule: str, message: str) -> Finding:
-        return Finding(line, "error", rule, message, self._name)
+    def _error(self, line: int, rule: str, message: str) -> LintFinding:
+        return LintFinding(line, "error", rule, message, self._name)
 
-    def _warning(self, line: int, rule: str, message: str) -> Finding:
-        return Finding(line, "warning", rule, message, self._name)
+    def _warning(self, line: int, rule: str, message: str) -> LintFinding:
+        return LintFinding(line, "warning", rule, message, self._name)
 
     def _filled(self, key: str) -> Section | None:
         section = self._written.section(key)
@@ -77,7 +78,7 @@ class _Linter:
 
     # What has to be there
 
-    def _head(self) -> Iterator[Finding]:
+    def _head(self) -> Iterator[LintFinding]:
         tool = self._written
         if not tool.name:
             yield self._error(tool.line, "tool", "there is no heading `## Tool: `module_name.tool_name``")
@@ -86,7 +87,7 @@ class _Linter:
         elif versions.parse(tool.version) is None:
             yield self._error(tool.version_line, "version", f"{tool.version!r} is no semantic version X.Y.Z")
 
-    def _sections(self) -> Iterator[Finding]:
+    def _sections(self) -> Iterator[LintFinding]:
         found = [section.key for section in self._written.sections]
         for number, key in enumerate(ORDER, 1):
             section = self._written.section(key)
@@ -105,7 +106,7 @@ class _Linter:
             line = section.line if section is not None else self._written.line
             yield self._error(line, "order", f"{_TITLES[wrong]} does not stand in its place: the order is fixed")
 
-    def _invocation(self) -> Iterator[Finding]:
+    def _invocation(self) -> Iterator[LintFinding]:
         if self._filled("invocation") is None:
             return
         name, line = self._written.invocation
@@ -119,7 +120,7 @@ class _Linter:
 
     # Schemas and their tables
 
-    def _schema(self, key: str, subject: str) -> Generator[Finding, None, Schema | None]:
+    def _schema(self, key: str, subject: str) -> Generator[LintFinding, None, Schema | None]:
         section = self._filled(key)
         if section is None:
             return None
@@ -133,7 +134,7 @@ class _Linter:
             return None
         try:
             schema: Schema = decoded(blocks[0])
-        except NotJson as failure:
+        except NotJsonExample as failure:
             yield self._error(failure.line, "schema", str(failure))
             return None
         wrong = _unfit(schema)
@@ -145,14 +146,14 @@ class _Linter:
             yield from self._table(section.tables[0], schema, subject)
         return schema
 
-    def _vocabulary(self, schema: Schema, line: int) -> Iterator[Finding]:
-        for one in schemas.fields(schema):
+    def _vocabulary(self, schema: Schema, line: int) -> Iterator[LintFinding]:
+        for one in fields(schema):
             if not one.schema.get("description"):
                 yield self._warning(line, "vocabulary", f"{one.name!r} has no description in the schema")
-            if schemas.words(one.schema, schema) == "any" and len(one.schema) < 2:
+            if type_words(one.schema, schema) == "any" and len(one.schema) < 2:
                 yield self._warning(line, "vocabulary", f"{one.name!r} has no type in the schema")
 
-    def _table(self, table: Table, schema: Schema, subject: str) -> Iterator[Finding]:
+    def _table(self, table: Table, schema: Schema, subject: str) -> Iterator[LintFinding]:
         known = properties_of(schema)
         named = {_bare(row[0]): (line, row) for line, row in table.rows if row}
         required = {_bare(name) for name in required_of(schema)}
@@ -178,7 +179,7 @@ class _Linter:
 
     # Examples
 
-    def _outputs(self, data: Schema | None) -> Iterator[Finding]:
+    def _outputs(self, data: Schema | None) -> Iterator[LintFinding]:
         section = self._filled("output")
         if section is None or data is None:
             return
@@ -188,25 +189,25 @@ class _Linter:
         for fence in examples:
             yield from self._fits(fence, data, "it")
 
-    def _fits(self, fence: Fence, schema: Schema, what: str) -> Iterator[Finding]:
+    def _fits(self, fence: Fence, schema: Schema, what: str) -> Iterator[LintFinding]:
         try:
             value = decoded(fence)
-        except NotJson as failure:
+        except NotJsonExample as failure:
             yield self._error(failure.line, "example", str(failure))
             return
         yield from self._valid(value, schema, fence.line, what)
 
-    def _valid(self, value: Any, schema: Schema, line: int, what: str) -> Iterator[Finding]:
+    def _valid(self, value: Any, schema: Schema, line: int, what: str) -> Iterator[LintFinding]:
         try:
-            wrong = schemas.complaints(schema, value)
-        except schemas.Unfit as failure:
+            wrong = complaints(schema, value)
+        except Unfit as failure:
             yield self._error(line, "example", f"{what} cannot be checked: {failure}")
             return
         for one in wrong[:3]:
             where = f" at {one.path}" if one.path else ""
             yield self._error(line, "example", f"{what} does not fit{where}: {one.message}")
 
-    def _examples(self, arguments: Schema | None, data: Schema | None) -> Iterator[Finding]:
+    def _examples(self, arguments: Schema | None, data: Schema | None) -> Iterator[LintFinding]:
         section = self._filled("examples")
         if section is None:
             return
@@ -214,7 +215,7 @@ class _Linter:
         for fence in _json_blocks(section):
             try:
                 value = decoded(fence)
-            except NotJson as failure:
+            except NotJsonExample as failure:
                 yield self._error(failure.line, "example", str(failure))
                 continue
             kinds.add(_kind(value))
@@ -230,7 +231,9 @@ class _Linter:
         if all(fence.language in ("json", "") for fence in section.fences):
             yield self._warning(section.line, "integration", "there is no example of how it is called from a program")
 
-    def _example(self, value: Any, fence: Fence, arguments: Schema | None, data: Schema | None) -> Iterator[Finding]:
+    def _example(
+        self, value: Any, fence: Fence, arguments: Schema | None, data: Schema | None
+    ) -> Iterator[LintFinding]:
         kind = _kind(value)
         if kind == "call":
             yield from self._valid(value, published.TOOL_CALL, fence.line, "the call")
@@ -250,7 +253,7 @@ class _Linter:
 
     # Words
 
-    def _errors(self) -> Iterator[Finding]:
+    def _errors(self) -> Iterator[LintFinding]:
         section = self._filled("errors")
         if section is None:
             return
@@ -262,12 +265,12 @@ class _Linter:
             if kind not in published.ERROR_TYPES:
                 yield self._warning(section.line, "errors", f"{kind} is none of the types that tools share")
 
-    def _idempotency(self) -> Iterator[Finding]:
+    def _idempotency(self) -> Iterator[LintFinding]:
         section = self._filled("idempotency")
         if section is not None and not _STATED.search(section.text):
             yield self._error(section.line, "idempotency", "it does not say whether the tool is idempotent")
 
-    def _security(self) -> Iterator[Finding]:
+    def _security(self) -> Iterator[LintFinding]:
         section = self._filled("security")
         if section is None:
             return
@@ -291,8 +294,8 @@ def _unfit(schema: Any) -> str:
     if schema.get("type") != "object":
         return 'the schema does not say "type": "object"'
     try:
-        schemas.check(schema)
-    except schemas.Unfit as failure:
+        require(schema)
+    except Unfit as failure:
         return f"this is no JSON Schema that can be used: {failure}"
     return ""
 

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct, field
 
 from portico.services.contracts.definitions import Contract, Definition, definition_of, digest, plain
-from portico.services.contracts.diff import Change, Difference, diff
+from portico.services.contracts.diff import ContractChange, Difference, diff
 from portico.services.contracts.markdown import pretty
 from portico.services.contracts.versions import CONTRACT_VERSION
 
@@ -52,7 +52,7 @@ class Drift(Struct, frozen=True):
     new: Contract
 
     @property
-    def changes(self) -> list[Change]:
+    def changes(self) -> list[ContractChange]:
         return self.difference.changes
 
 
@@ -103,7 +103,7 @@ def check(pinned: Contract, found: Contract) -> Drift:
     difference = diff(pinned, found)
     explained = {one.tool for one in difference.changes}
     silent = [
-        Change(tool.name, "patch", "tool", "", "its definition is written otherwise")
+        ContractChange(tool.name, "patch", "tool", "", "its definition is written otherwise")
         for tool in found.tools
         if tool.name not in explained and _is_other(pinned.find(tool.name), tool)
     ]

@@ -111,7 +111,7 @@ class Table(Struct, frozen=True):
     rows: list[tuple[int, list[str]]]
 
 
-class Part(Struct):
+class Subsection(Struct):
     """A heading, and what stands below it up to the next."""
 
     heading: Heading
@@ -160,15 +160,15 @@ def _is_delimiter(line: str) -> bool:
     return "|" in line and all(cell.strip(":") and not cell.strip(":").strip("-") for cell in cells)
 
 
-def parts(text: str) -> list[Part]:
+def parts(text: str) -> list[Subsection]:
     """The parts of a document in order; the first is what stands above all headings."""
-    found = [Part(Heading(0, "", 1))]
+    found = [Subsection(Heading(0, "", 1))]
     lines = text.splitlines()
     at = 0
     while at < len(lines):
         heading, opening = _heading(lines[at]), _fence(lines[at])
         if heading is not None:
-            found.append(Part(Heading(*heading, at + 1)))
+            found.append(Subsection(Heading(*heading, at + 1)))
         elif opening is not None:
             end = _closing(lines, at + 1, opening[0])
             found[-1].fences.append(Fence(opening[1], "\n".join(lines[at + 1 : end]), at + 2))

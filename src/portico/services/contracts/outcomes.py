@@ -5,47 +5,26 @@ Plain JSON in, plain JSON out. Whatever went wrong ends as a failure with one of
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from portico.schema import Schema
-from portico.schema import check as schemas
-from portico.schema.check import Complaint
+from portico.schema.check import Complaint, Unfit, complaints
 from portico.schema.problems import nearest
 from portico.services.contracts.definitions import Contract, Definition
 from portico.services.contracts.outputs import is_object, require_validator
 from portico.services.contracts.published import STATUSES
 from portico.wire.revisions import V2025_06_18
+from portico.wire.tools import ERROR
 
 Outcome = dict[str, Any]
 
-# The member of a result's `_meta` in which a tool says what kind of error it was.
-ERROR_KEY = "portico/error"
 LONGEST_MESSAGE = 4000
 NOT_FOUND = "MCP-ToolNotFound"
 
 _MEMBERS = frozenset({"status", "data", "error", "explanation"})
-# The words in which our own servers refuse arguments, and say that time is up or a scope missing.
-_ARGUMENT = re.compile(r"^(?:Invalid|Missing|Unknown) argument '([^']*)'.*", re.MULTILINE)
-_WORDS = (
-    (re.compile(r"^(?:Invalid|Missing|Unknown) argument"), "ValidationError"),
-    (re.compile(r"did not finish within [\d.]+ s\.$"), "TimeoutError"),
-    (re.compile(r"needs the scope "), "PermissionError"),
-)
-# JSON-RPC's own, and those of the protocol.
-_CODES = {-32602: "ValidationError", -32002: "ResourceNotFound", -32020: "ValidationError"}
-# HTTP's, where that is how a server refuses.
-_HTTP = {
-    401: "AuthenticationError",
-    403: "PermissionError",
-    404: "ResourceNotFound",
-    408: "TimeoutError",
-    429: "ApiLimitExceeded",
-    504: "TimeoutError",
-}
 
 
 def success(data: dict[str, Any] | None, explanation: str | None = None, status: str = "success") -> Outcome:
@@ -101,10 +80,10 @@ def _adopted(said: dict[str, Any], text: str) -> Outcome:
 
 
 def _typed(said: Any, text: str) -> Outcome:
-    """An error that says its type; where it does not, the words have to do."""
+    """An error as it describes itself; a text alone says that the tool failed, and no more."""
     if not isinstance(said, Mapping) or not isinstance(said.get("error_type"), str) or not said["error_type"]:
-        return in_words(text or "The tool failed and did not say why.")
-    details = said.get("error_details")
+        return failure("ToolExecutionError", text or "The tool failed and did not say why.")
+    details = said.get("error_details", problems(said))
     details = dict(details) if isinstance(details, Mapping) else details if isinstance(details, str) else None
     return failure(said["error_type"][:100], str(said.get("error_message") or text), details)
 
@@ -116,8 +95,8 @@ def _broken(schema: Schema, structured: Any, given: bool) -> Outcome | None:
         return failure("ToolExecutionError", said, {"constraint": "outputSchema"})
     try:
         require_validator()
-        wrong = schemas.complaints(schema, structured)
-    except schemas.Unfit:
+        wrong = complaints(schema, structured)
+    except Unfit:
         return None
     if not wrong:
         return None
@@ -161,31 +140,10 @@ def _json(text: str) -> Any:
 
 def _failed(result: Mapping[str, Any], text: str) -> Outcome:
     meta, structured = result.get("_meta"), result.get("structuredContent")
-    said = meta.get(ERROR_KEY) if isinstance(meta, Mapping) else None
+    said = meta.get(ERROR) if isinstance(meta, Mapping) else None
     if said is None and isinstance(structured, dict) and _is_outcome(structured):
         said = structured.get("error")
     return _typed(said, text)
-
-
-def in_words(text: str) -> Outcome:
-    """A refusal of which there are only words."""
-    kind = next((kind for pattern, kind in _WORDS if pattern.search(text)), "ToolExecutionError")
-    problems = [{"parameter": found[1], "constraint": found[0]} for found in _ARGUMENT.finditer(text)]
-    details = _problems(problems) if kind == "ValidationError" and problems else None
-    return failure(kind, text, details)
-
-
-def refusal(code: int, message: str, data: Any = None, status: int = 0) -> Outcome:
-    """An error of the protocol: the tool was never run."""
-    details = data if isinstance(data, dict | str) else None
-    if message.startswith("Unknown tool"):
-        known = data if isinstance(data, dict) else {}
-        return failure("ResourceNotFound", message, {"code": NOT_FOUND, **known})
-    if isinstance(data, dict) and isinstance(data.get("problems"), list):
-        problems = [_problem(one) for one in data["problems"] if isinstance(one, Mapping)]
-        return failure("ValidationError", message, _problems(problems) if problems else details)
-    kind = _HTTP.get(status) or _CODES.get(code, "ToolExecutionError")
-    return failure("ResourceNotFound" if message.startswith("Resource not found") else kind, message, details)
 
 
 def suggesting(found: Outcome, name: str, contract: Contract) -> Outcome:
@@ -197,26 +155,26 @@ def suggesting(found: Outcome, name: str, contract: Contract) -> Outcome:
     return failure("ResourceNotFound", found["error"]["error_message"], {**details, "suggestions": near})
 
 
-def unanswered(error_type: str | int, message: str) -> Outcome:
-    """No answer, or not one of the protocol: by type, or by HTTP status."""
-    kind = error_type if isinstance(error_type, str) else _HTTP.get(error_type, "ToolExecutionError")
-    return failure(kind, message)
-
-
-def invalid(problems: list[Complaint]) -> Outcome:
+def invalid(complaints: list[Complaint]) -> Outcome:
     """Arguments that do not fit the tool's schema: found before anything was sent."""
     found = [
         {"parameter": one.path, "constraint": one.message, "provided_value": one.received}
         if one.keyword != "required"
         else {"parameter": one.path, "constraint": one.message}
-        for one in problems
+        for one in complaints
     ]
-    message = "; ".join(f"{one.path or 'arguments'}: {one.message}" for one in problems)
-    return failure("ValidationError", f"Invalid arguments: {message}", _problems(found))
+    message = "; ".join(f"{one.path or 'arguments'}: {one.message}" for one in complaints)
+    return failure("ValidationError", f"Invalid arguments: {message}", _first_of(found))
+
+
+def problems(data: Any) -> dict[str, Any] | None:
+    """The details of wrong arguments, from the `problems` that our own servers list; None if there are none."""
+    listed = data.get("problems") if isinstance(data, Mapping) else None
+    found = [_problem(one) for one in listed if isinstance(one, Mapping)] if isinstance(listed, list) else []
+    return _first_of(found) if found else None
 
 
 def _problem(said: Mapping[str, Any]) -> dict[str, Any]:
-    """As our own servers write them."""
     path = str(said.get("path", "")).removeprefix("arguments").removeprefix(".")
     return {
         "parameter": path,
@@ -225,6 +183,6 @@ def _problem(said: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _problems(problems: list[dict[str, Any]]) -> dict[str, Any]:
-    """The first where everybody looks, and all where there are more."""
-    return problems[0] if len(problems) == 1 else {**problems[0], "problems": problems}
+def _first_of(found: list[dict[str, Any]]) -> dict[str, Any]:
+    """The details of the first problem, with the list of all where there are more."""
+    return found[0] if len(found) == 1 else {**found[0], "problems": found}

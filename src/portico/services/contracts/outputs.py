@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from portico.schema import Schema, SchemaError
-from portico.schema.check import check, definitions_of, properties_of, resolved, types_of
+from portico.schema.check import require
+from portico.schema.reader import definitions_of, properties_of, resolved, types_of
 from portico.wire.errors import UsageError
 from portico.wire.tools import WRAPPED
 
@@ -74,6 +75,6 @@ def _moved(schema: Schema) -> Schema:
 def require_validator() -> None:
     """Raises UsageError where the package that checks values is not installed."""
     try:
-        check({})
+        require({})
     except SchemaError as error:
         raise UsageError(str(error)) from None

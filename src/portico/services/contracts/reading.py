@@ -12,7 +12,7 @@ from portico.services.contracts import lock, specification
 from portico.services.contracts.definitions import Contract, Definition, contract_of
 
 
-class Unreadable(ValueError):
+class UnreadableContract(ValueError):
     """It holds no contract; the text says why."""
 
 
@@ -22,10 +22,10 @@ def from_text(text: str) -> Contract:
         try:
             return from_value(msgspec.json.decode(text))
         except (msgspec.DecodeError, RecursionError) as failure:
-            raise Unreadable(f"this is no JSON: {failure}") from None
+            raise UnreadableContract(f"this is no JSON: {failure}") from None
     found = specification.contract(text)
     if not found.tools:
-        raise Unreadable("this is neither JSON nor a specification: no tool is named in it")
+        raise UnreadableContract("this is neither JSON nor a specification: no tool is named in it")
     return found
 
 
@@ -34,12 +34,12 @@ def from_value(value: Any) -> Contract:
     if isinstance(value, list):
         return _listed(value)
     if not isinstance(value, Mapping):
-        raise Unreadable("a definition, a list of them, a lock or a specification is expected")
+        raise UnreadableContract("a definition, a list of them, a lock or a specification is expected")
     if "lock" in value:
         try:
             return lock.read(msgspec.json.encode(value))
         except lock.BadLock as failure:
-            raise Unreadable(str(failure)) from None
+            raise UnreadableContract(str(failure)) from None
     result = value.get("result", value)
     if isinstance(result, Mapping) and isinstance(result.get("tools"), list):
         info = value.get("serverInfo")
@@ -47,13 +47,13 @@ def from_value(value: Any) -> Contract:
         return _listed(result["tools"], str(info.get("name", "")), str(info.get("version", "")))
     if "inputSchema" in value and isinstance(value.get("name"), str):
         return _listed([value])
-    raise Unreadable("this has no `tools`, and is no definition of one: `name` and `inputSchema` are missing")
+    raise UnreadableContract("this has no `tools`, and is no definition of one: `name` and `inputSchema` are missing")
 
 
 def _listed(entries: list[Any], server: str = "", version: str = "") -> Contract:
     found = contract_of(entries, server=server, version=version)
     if not found.tools and entries:
-        raise Unreadable("none of these is the definition of a tool: each has a `name`, and an `inputSchema`")
+        raise UnreadableContract("none of these is the definition of a tool: each has a `name`, and an `inputSchema`")
     return found
 
 

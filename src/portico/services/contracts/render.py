@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from portico.schema import Schema, samples
-from portico.schema import check as schemas
-from portico.schema.check import fields, properties_of, required_of, words
+from portico.schema.check import Complaint
+from portico.schema.explain import type_words
+from portico.schema.reader import TableField, fields, properties_of, required_of
 from portico.services.contracts import outcomes
 from portico.services.contracts.codegen.literals import literal, text
 from portico.services.contracts.definitions import Contract, Definition, Example
@@ -100,7 +101,12 @@ def _invocation(tool: Definition) -> str:
 
 def _input(tool: Definition) -> str:
     rows = [
-        (_code_cell(one.name), cell(words(one.schema, tool.input_schema)), *_required(one), cell(_meaning(one.schema)))
+        (
+            _code_cell(one.name),
+            cell(type_words(one.schema, tool.input_schema)),
+            *_required(one),
+            cell(_meaning(one.schema)),
+        )
         for one in fields(tool.input_schema)
     ]
     rows = rows or [("(none)", "", "", "", "It takes no parameters.")]
@@ -113,7 +119,7 @@ def _code_cell(text: str) -> str:
     return code(text).replace("|", "\\|")
 
 
-def _required(one: schemas.Field) -> tuple[str, str]:
+def _required(one: TableField) -> tuple[str, str]:
     default = _code_cell(pretty(one.schema["default"])) if "default" in one.schema else ""
     return ("yes" if one.required else "no"), default if len(default) <= LONGEST_CELL else "(see the schema)"
 
@@ -128,7 +134,7 @@ def _output(tool: Definition) -> str:
     rows = [
         (
             _code_cell(one.name),
-            cell(words(one.schema, schema)),
+            cell(type_words(one.schema, schema)),
             "yes" if one.required else "no",
             cell(_meaning(one.schema)),
         )
@@ -234,9 +240,9 @@ def _failure_of(tool: Definition) -> dict[str, Any]:
     """What is said when something that is required is missing, or something is there that should not be."""
     required = [name for name in required_of(tool.input_schema) if name in properties_of(tool.input_schema)]
     if required:
-        return outcomes.invalid([schemas.Complaint(required[0], "required", "it is required")])
+        return outcomes.invalid([Complaint(required[0], "required", "it is required")])
     if tool.input_schema.get("additionalProperties") is False:
-        said = schemas.Complaint("surprise", "additionalProperties", "there is no such member", 1)
+        said = Complaint("surprise", "additionalProperties", "there is no such member", 1)
         return outcomes.invalid([said])
     return outcomes.failure("ToolExecutionError", "The tool could not do it.")
 

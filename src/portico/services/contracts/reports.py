@@ -11,8 +11,8 @@ from portico.schema.dialects import draft07
 from portico.services.contracts import definitions
 from portico.services.contracts.definitions import Contract, Definition
 from portico.services.contracts.diff import Difference, migration
-from portico.services.contracts.jobs import Job
-from portico.services.contracts.lint import Finding
+from portico.services.contracts.jobs import BackgroundCall
+from portico.services.contracts.lint import LintFinding
 from portico.services.contracts.outcomes import Outcome
 from portico.services.contracts.outputs import data_schema
 from portico.services.contracts.versions import Level
@@ -22,7 +22,7 @@ Invocation = Annotated[str, "Its name in calls by contract: module_name.tool_nam
 Words = Annotated[str, "The first paragraph of its description"]
 
 
-class Entry(Struct):
+class ToolEntry(Struct):
     """One tool."""
 
     name: Name
@@ -33,13 +33,13 @@ class Entry(Struct):
     read_only: Annotated[bool, "Whether it says that it changes nothing"]
 
 
-class Listing(Struct):
+class ToolListing(Struct):
     """The tools of a server that have a specification, which is all of them."""
 
     server: Annotated[str, "The server's name"]
     version: Annotated[str, "The server's version"]
     contract_version: Annotated[str, "The version of the contract"]
-    tools: Annotated[list[Entry], "One page of them"]
+    tools: Annotated[list[ToolEntry], "One page of them"]
     total: Annotated[int, "How many there are in all"]
     next_offset: Annotated[int | None, "Where the next page begins; null on the last"]
 
@@ -120,7 +120,7 @@ class Generated(Struct):
     code: Annotated[str, "The text of the module"]
 
 
-class Match(Struct):
+class ToolMatch(Struct):
     """A tool that a search has found."""
 
     name: Name
@@ -132,7 +132,7 @@ class Match(Struct):
 class Searched(Struct):
     """What a search has found, best first."""
 
-    tools: Annotated[list[Match], "The tools"]
+    tools: Annotated[list[ToolMatch], "The tools"]
 
 
 class ErrorDetail(Struct):
@@ -195,8 +195,8 @@ def summary(text: str) -> str:
     return " ".join(text.strip().partition("\n\n")[0].split())[:500]
 
 
-def entry(contract: Contract, tool: Definition) -> Entry:
-    return Entry(
+def entry(contract: Contract, tool: Definition) -> ToolEntry:
+    return ToolEntry(
         tool.name,
         tool.invocation,
         str(contract.version_of(tool)),
@@ -215,7 +215,7 @@ def definition(tool: Definition, *, is_old: bool) -> dict[str, Any]:
     return said
 
 
-def linted(findings: list[Finding]) -> Linted:
+def linted(findings: list[LintFinding]) -> Linted:
     errors = sum(one.severity == "error" for one in findings)
     lines = [FoundLine(one.line, one.severity, one.rule, one.message, one.tool) for one in findings]
     return Linted(not errors, errors, len(findings) - errors, lines)
@@ -236,7 +236,7 @@ def envelope(outcome: Outcome) -> Envelope:
     return Envelope(outcome["status"], outcome["data"], detail, outcome["explanation"])
 
 
-def running(job: Job, since: int = 0) -> Running:
+def running(job: BackgroundCall, since: int = 0) -> Running:
     return Running(
         job.id,
         job.tool,

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from portico.schema.check import fields
 from portico.schema.problems import nearest
+from portico.schema.reader import fields
 from portico.services.contracts.definitions import Definition
 
 MOST_WORDS = 32
@@ -22,18 +22,18 @@ _WORD = re.compile(r"[^\W_]+")
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
-class Found(Struct, frozen=True):
+class SearchMatch(Struct, frozen=True):
     tool: Definition
     score: float
 
 
-def search(tools: Iterable[Definition], query: str, most: int = 10) -> list[Found]:
+def search(tools: Iterable[Definition], query: str, most: int = 10) -> list[SearchMatch]:
     """The tools that the words of a query speak of, best first."""
     wanted = list(dict.fromkeys(_words(query)))[:MOST_WORDS]
     known = [(tool, _weights(tool)) for tool in tools]
     vocabulary = Counter(word for _, weights in known for word in weights)
     found = [
-        Found(tool, round(sum(_score(word, weights, vocabulary, len(known)) for word in wanted), 4))
+        SearchMatch(tool, round(sum(_score(word, weights, vocabulary, len(known)) for word in wanted), 4))
         for tool, weights in known
     ]
     ranked = sorted((one for one in found if one.score > 0), key=lambda one: (-one.score, one.tool.name))
@@ -76,10 +76,10 @@ def _score(word: str, weights: dict[str, float], vocabulary: Counter[str], total
     return score
 
 
-def _misspelt(wanted: list[str], known: list[tuple[Definition, dict[str, float]]], most: int) -> list[Found]:
+def _misspelt(wanted: list[str], known: list[tuple[Definition, dict[str, float]]], most: int) -> list[SearchMatch]:
     found = {}
     for tool, weights in known:
         close = [word for word in wanted if nearest(word, weights)]
         if close:
-            found[tool.name] = Found(tool, round(len(close) / (10 * len(wanted)), 4))
+            found[tool.name] = SearchMatch(tool, round(len(close) / (10 * len(wanted)), 4))
     return sorted(found.values(), key=lambda one: (-one.score, one.tool.name))[:most]

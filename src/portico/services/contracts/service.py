@@ -36,7 +36,7 @@ from portico.services.contracts.codegen.shapes import surface
 from portico.services.contracts.codegen.typescript import typescript
 from portico.services.contracts.definitions import Contract, Definition
 from portico.services.contracts.diff import diff
-from portico.services.contracts.jobs import Full, Job, Jobs
+from portico.services.contracts.jobs import BackgroundCall, BackgroundCalls, Full
 from portico.services.contracts.limits import Limiter
 from portico.services.contracts.lint import lint
 from portico.services.contracts.markdown import pretty
@@ -89,7 +89,7 @@ def failed(error_type: str, message: str, details: dict[str, Any] | str | None =
     It is a ToolResult, whatever else the tool returns.
     """
     error = outcomes.failure(error_type, message, details)["error"]
-    return ToolResult(content=message, is_error=True, meta={outcomes.ERROR_KEY: error})
+    return ToolResult(content=message, is_error=True, meta={outcomes.ERROR: error})
 
 
 def _offer(name: str, annotations: dict[str, bool]) -> Callable[[F], F]:
@@ -125,7 +125,7 @@ class Contracts(Service):
         # Nothing here can be said about a schema without what reads it, so that is missed now and not in the middle.
         require_validator()
         self._limiter = None if rate is None else Limiter(rate, burst, time.monotonic)
-        self._jobs = Jobs(longest=job_seconds, kept_for=keep_seconds)
+        self._jobs = BackgroundCalls(longest=job_seconds, kept_for=keep_seconds)
         for name, schema in published.MESSAGES.items():
             said = f"The JSON Schema (draft-07) of the contract's {name.replace('_', ' ')}."
             offer = self.resource(
@@ -163,13 +163,13 @@ class Contracts(Service):
         ctx: Context,
         limit: Annotated[int, Meta(ge=1, le=1000, description="At most so many")] = 100,
         offset: Annotated[int, Meta(ge=0, description="How many to skip")] = 0,
-    ) -> reports.Listing:
+    ) -> reports.ToolListing:
         """The tools of this server, with their versions and invocation names."""
         contract = await self._contract(ctx)
         page = [reports.entry(contract, one) for one in contract.tools[offset : offset + limit]]
         total = len(contract.tools)
         after = offset + limit if offset + limit < total else None
-        return reports.Listing(contract.server, contract.version, CONTRACT_VERSION, page, total, after)
+        return reports.ToolListing(contract.server, contract.version, CONTRACT_VERSION, page, total, after)
 
     @_offer("spec_get", READ)
     async def spec_get(
@@ -216,7 +216,7 @@ class Contracts(Service):
         now = await self._contract(ctx)
         try:
             before, after = reading.pair(old, new, now)
-        except reading.Unreadable as failure:
+        except reading.UnreadableContract as failure:
             raise ToolError(f"This cannot be compared: {failure}.") from None
         return reports.compared(await _aside(ctx, diff, before, after))
 
@@ -250,7 +250,7 @@ class Contracts(Service):
         """Find tools of this server by what they are for."""
         found = await _aside(ctx, search, (await self._contract(ctx)).tools, query, limit)
         matches = [
-            reports.Match(one.tool.name, one.tool.invocation, reports.summary(one.tool.description), one.score)
+            reports.ToolMatch(one.tool.name, one.tool.invocation, reports.summary(one.tool.description), one.score)
             for one in found
         ]
         return reports.Searched(matches)
@@ -306,17 +306,10 @@ class Contracts(Service):
         if wait:
             said = f"{name} was called too often. Wait {wait:.1f} s."
             return outcomes.failure("ApiLimitExceeded", said, {"retry_after": round(wait, 3)})
-        outcome = await asking.ask(
-            server,
-            name,
-            arguments,
-            known=contract,
-            principal=principal,
-            client=client,
-            emit=emit,
-            progress_token="contract",
-            log_level="info",
+        target = asking.HandlerTarget(
+            server, principal=principal, client=client, emit=emit, progress_token="contract", log_level="info"
         )
+        outcome = await asking.ask(target, name, arguments, known=contract)
         log.info("%r: %s", name[:300], outcome["status"])
         return outcome
 
@@ -339,7 +332,7 @@ class Contracts(Service):
         contract, found = await self._tool(ctx, tool_name)
         server, principal, client = ctx.server, ctx.principal, ctx.client
 
-        async def work(job: Job) -> Outcome:
+        async def work(job: BackgroundCall) -> Outcome:
             return await self._made(server, contract, found.name, arguments or {}, principal, client, job.hear)
 
         try:
@@ -380,7 +373,7 @@ class Contracts(Service):
         await self._jobs.cancel(job)
         return reports.running(job)
 
-    def _job(self, ctx: Context, id: str) -> Job:
+    def _job(self, ctx: Context, id: str) -> BackgroundCall:
         job = self._jobs.find(id, _owner(ctx))
         if job is None:
             raise ToolError(f"There is no job {id!r}: it was never started here, or ended too long ago.")
@@ -403,7 +396,7 @@ class Contracts(Service):
         """All tools of this server, with their versions and invocation names."""
         contract = await self._contract(ctx)
         entries = [reports.entry(contract, one) for one in contract.tools]
-        listing = reports.Listing(contract.server, contract.version, CONTRACT_VERSION, entries, len(entries), None)
+        listing = reports.ToolListing(contract.server, contract.version, CONTRACT_VERSION, entries, len(entries), None)
         return pretty(listing)
 
     @resource("spec://tools/{name}", mime_type="text/markdown")

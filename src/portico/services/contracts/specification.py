@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from msgspec import Struct, field
 
 from portico.services.contracts.definitions import Contract, Definition
-from portico.services.contracts.markdown import Fence, Heading, Part, Table, parts
+from portico.services.contracts.markdown import Fence, Heading, Subsection, Table, parts
 from portico.services.contracts.outputs import UNDECLARED
 
 FILE = "MCP_TOOL_SPECIFICATION.md"
@@ -55,7 +55,7 @@ class Section(Struct):
 
     key: str
     heading: Heading
-    parts: list[Part]
+    parts: list[Subsection]
 
     @property
     def line(self) -> int:
@@ -127,7 +127,7 @@ def read(text: str) -> list[Written]:
     return found or [Written("", 1)]
 
 
-def _add(tool: Written, part: Part) -> None:
+def _add(tool: Written, part: Subsection) -> None:
     key = key_of(part.heading.title)
     if key is not None:
         tool.sections.append(Section(key, part.heading, [part]))
@@ -146,12 +146,12 @@ def decoded(fence: Fence) -> Any:
     try:
         return json.loads(fence.body, parse_constant=_refuse)
     except json.JSONDecodeError as failure:
-        raise NotJson(f"this is no JSON: {failure.msg}", fence.line + failure.lineno - 1) from None
+        raise NotJsonExample(f"this is no JSON: {failure.msg}", fence.line + failure.lineno - 1) from None
     except (ValueError, RecursionError) as failure:
-        raise NotJson(f"this is no JSON: {failure}", fence.line) from None
+        raise NotJsonExample(f"this is no JSON: {failure}", fence.line) from None
 
 
-class NotJson(ValueError):
+class NotJsonExample(ValueError):
     def __init__(self, message: str, line: int) -> None:
         super().__init__(message)
         self.line = line
@@ -167,7 +167,7 @@ def schema_of(section: Section | None) -> dict[str, Any] | None:
         if fence.language in ("json", "jsonc", ""):
             try:
                 found = decoded(fence)
-            except NotJson:
+            except NotJsonExample:
                 return None
             return found if isinstance(found, dict) else None
     return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from portico.services.contracts.lint import Finding
+from portico.services.contracts.lint import LintFinding
 
 
 def writing(invocation: str, rules: str, draft: str) -> str:
@@ -16,7 +16,7 @@ def writing(invocation: str, rules: str, draft: str) -> str:
     )
 
 
-def reviewing(invocation: str, findings: list[Finding], text: str) -> str:
+def reviewing(invocation: str, findings: list[LintFinding], text: str) -> str:
     found = "\n".join(f"- line {one.line}, {one.severity}: {one.message}" for one in findings) or "- nothing"
     return (
         f"Review what the tool `{invocation}` promises, as somebody who has to call it without seeing its code. Is it"

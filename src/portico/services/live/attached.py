@@ -18,12 +18,12 @@ from portico.server.endpoint import exchange
 from portico.server.server import Server
 from portico.server.service import Offered
 from portico.server.tools import Tool
-from portico.services.live.image import Image
-from portico.services.live.names import Refusal
-from portico.services.live.pool import MAIN, About, Key
+from portico.services.live.image import Interpreter
+from portico.services.live.names import InspectionError
+from portico.services.live.pool import MAIN, Key, SessionInfo
 from portico.services.live.protocol import encode
 from portico.services.live.service import Live
-from portico.services.live.workers import Answer
+from portico.services.live.workers import WorkerReply
 from portico.transport.http.exchange import Settings
 from portico.transport.http.listener import Place, is_loopback, serve
 from portico.wire.errors import UsageError
@@ -31,11 +31,11 @@ from portico.wire.errors import UsageError
 PATIENCE = 10.0
 
 
-class Application:
+class AttachedApplication:
     """The one image of a process that serves itself. It has no jail and cannot be stopped: it is the application."""
 
     def __init__(self, namespace: dict[str, Any], *, evaluate: bool) -> None:
-        self._image = Image(namespace, runs=evaluate, alone=False)
+        self._image = Interpreter(namespace, runs=evaluate, alone=False)
         self._lock = asyncio.Lock()
         self._used = time.monotonic()
         # Also when nobody waits any more for what is running.
@@ -52,36 +52,36 @@ class Application:
         if not self._busy:
             await asyncio.to_thread(self._image.close)
 
-    async def ask(self, key: Key, op: str, arguments: Mapping[str, Any], seconds: float) -> Answer:
+    async def ask(self, key: Key, op: str, arguments: Mapping[str, Any], seconds: float) -> WorkerReply:
         if key[1] != MAIN:
-            raise Refusal(f"There is one session here, {MAIN!r}: the application itself.")
+            raise InspectionError(f"There is one session here, {MAIN!r}: the application itself.")
         if op == "evaluate" and not self._image.runs:
-            raise Refusal("Evaluating is switched off in this application.")
+            raise InspectionError("Evaluating is switched off in this application.")
         async with self._lock:
             if self._busy:
-                raise Refusal("The application is still busy with what it was asked before.")
+                raise InspectionError("The application is still busy with what it was asked before.")
             self._busy = True
             try:
                 async with asyncio.timeout(seconds):
                     return await asyncio.to_thread(self._answer, op, arguments)
             except TimeoutError:
-                raise Refusal(
+                raise InspectionError(
                     f"It did not finish within {seconds:g} s. It runs on: an application cannot be stopped from inside."
                 ) from None
             finally:
                 self._used = time.monotonic()
 
-    def _answer(self, op: str, arguments: Mapping[str, Any]) -> Answer:
+    def _answer(self, op: str, arguments: Mapping[str, Any]) -> WorkerReply:
         try:
-            return Answer(Raw(encode(self._image.answer(op, arguments))))
-        except Refusal as refusal:
-            return Answer(refusal=str(refusal))
+            return WorkerReply(Raw(encode(self._image.answer(op, arguments))))
+        except InspectionError as refusal:
+            return WorkerReply(refusal=str(refusal))
         finally:
             self._busy = False
 
-    def sessions(self, owner: str | None) -> list[About]:
+    def sessions(self, owner: str | None) -> list[SessionInfo]:
         idle = round(time.monotonic() - self._used, 1)
-        return [About(MAIN, self._image.evaluations, self._busy, idle)]
+        return [SessionInfo(MAIN, self._image.evaluations, self._busy, idle)]
 
     def reset(self, key: Key) -> bool:
         return False
@@ -106,7 +106,7 @@ class Attached(Live):
         longest_timeout: float = 60.0,
     ) -> None:
         names = vars(namespace) if isinstance(namespace, ModuleType) else namespace
-        self._start("the application itself", Application(names, evaluate=evaluate), timeout, longest_timeout)
+        self._start("the application itself", AttachedApplication(names, evaluate=evaluate), timeout, longest_timeout)
         self._evaluates = evaluate
 
     def offers(self) -> Iterator[Offered]:

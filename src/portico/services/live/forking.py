@@ -15,9 +15,9 @@ from typing import Any
 
 import portico
 from portico.services.live import scratch
-from portico.services.live.kernel import Unavailable
+from portico.services.live.kernel import SandboxUnavailable
 from portico.services.live.limits import Limits
-from portico.services.live.workers import PATIENCE, Ended, Worker
+from portico.services.live.workers import PATIENCE, PythonWorker, WorkerEnded
 
 CHUNK = 1 << 16
 # How long we wait to hear what became of a worker.
@@ -26,8 +26,8 @@ FAREWELL = 0.5
 _SOURCE = str(Path(portico.__file__).parent.parent)
 # Our code, then nothing of where it came from: the path is for the modules of that Python alone.
 _BEGIN = (
-    "import sys; sys.path.insert(0, sys.argv[1]); from portico.services.live import nursery; "
-    "sys.path.pop(0); nursery.main(int(sys.argv[2]))"
+    "import sys; sys.path.insert(0, sys.argv[1]); from portico.services.live import fork_server; "
+    "sys.path.pop(0); fork_server.main(int(sys.argv[2]))"
 )
 
 # All that code can see of an environment. Libraries of numbers start threads by the number of processors if not told.
@@ -176,7 +176,7 @@ def _close(descriptors: Iterable[int]) -> None:
 
 
 class Forking:
-    """Starts workers. `open` starts the nursery; it is started again if it has ended."""
+    """Starts workers. `open` starts the fork server; it is started again if it has ended."""
 
     def __init__(
         self,
@@ -200,7 +200,7 @@ class Forking:
         self._control: socket.socket | None = None
         self._directory: str | None = None
         self._lock = asyncio.Lock()
-        # Who waits for the nursery's word about a worker, by its number. Nobody may wait any more when it comes.
+        # Who waits for the fork server's word about a worker, by its number. Nobody may wait any more when it comes.
         self._waiting: dict[int, asyncio.Future[tuple[dict[str, Any], list[int]]]] = {}
         self._alive: dict[int, Forked] = {}
         self._last = 0
@@ -217,7 +217,7 @@ class Forking:
         ours, theirs = socket.socketpair()
         with theirs:
             try:
-                # It takes a millisecond, and then the nursery is on its own.
+                # It takes a millisecond, and then the fork server is on its own.
                 self._process = subprocess.Popen(  # noqa: ASYNC220
                     [self._python, "-I", "-c", _BEGIN, _SOURCE, str(theirs.fileno())],
                     pass_fds=[theirs.fileno()],
@@ -229,7 +229,7 @@ class Forking:
                 )
             except OSError as failure:
                 ours.close()
-                raise Unavailable(f"cannot start {self._python}: {failure.strerror}") from None
+                raise SandboxUnavailable(f"cannot start {self._python}: {failure.strerror}") from None
         ours.setblocking(False)
         self._control, self._heard = ours, b""
         asyncio.get_running_loop().add_reader(ours.fileno(), self._hear)
@@ -243,7 +243,7 @@ class Forking:
     async def _order(
         self, message: Mapping[str, Any], descriptors: Sequence[int] = ()
     ) -> tuple[dict[str, Any], list[int]]:
-        """Say something to the nursery, and wait for what it says to that."""
+        """Say something to the fork server, and wait for what it says to that."""
         assert self._control is not None
         number = message.get("worker", 0)
         said: asyncio.Future[tuple[dict[str, Any], list[int]]] = asyncio.get_running_loop().create_future()
@@ -254,7 +254,9 @@ class Forking:
                 return await said
         except (OSError, TimeoutError):
             self._lost()
-            raise Unavailable(f"{self._python} does not start workers: it must be Python 3.11 or newer") from None
+            raise SandboxUnavailable(
+                f"{self._python} does not start workers: it must be Python 3.11 or newer"
+            ) from None
         except asyncio.CancelledError:
             if said.done() and not said.cancelled():
                 # The word came, and nobody will hear it.
@@ -289,7 +291,7 @@ class Forking:
         _close(descriptors)
 
     def _lost(self) -> None:
-        """The nursery has ended. Its workers end with it, and we are told of each by its channel."""
+        """The fork server has ended. Its workers end with it, and we are told of each by its channel."""
         if self._control is None or self._process is None:
             return
         asyncio.get_running_loop().remove_reader(self._control.fileno())
@@ -306,7 +308,7 @@ class Forking:
         if self._directory is not None:
             scratch.remove(self._directory)
 
-    async def start(self) -> Worker:
+    async def start(self) -> PythonWorker:
         """A worker that is locked up. Raises Unavailable with the reason if that could not be done."""
         async with self._lock:
             await self._open()
@@ -317,7 +319,7 @@ class Forking:
             assert self._directory is not None
             ends = Forked(ours, read, os.path.join(self._directory, str(number)))
             self._alive[number] = ends
-            worker = Worker(ends, self.limits)
+            worker = PythonWorker(ends, self.limits)
             try:
                 said, descriptors = await self._order({"worker": number}, [theirs.fileno(), write])
             except BaseException:
@@ -329,12 +331,12 @@ class Forking:
             ends.begun(said["pid"], descriptors[0])
         try:
             await worker.ready()
-        except Ended as refused:
-            raise Unavailable(refused.reason) from None
+        except WorkerEnded as refused:
+            raise SandboxUnavailable(refused.reason) from None
         return worker
 
     async def close(self) -> None:
-        """Hang up, and wait until the nursery and all workers have gone."""
+        """Hang up, and wait until the fork server and all workers have gone."""
         async with self._lock:
             if self._control is None or self._process is None:
                 return

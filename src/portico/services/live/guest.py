@@ -7,17 +7,17 @@ import platform
 import sys
 import types
 
-from portico.services.live.image import LONGEST_INTEGER, Image
+from portico.services.live.image import LONGEST_INTEGER, Interpreter
 from portico.services.live.limits import Limits
-from portico.services.live.names import Refusal
+from portico.services.live.names import InspectionError
 
-_images: list[Image] = []
+_images: list[Interpreter] = []
 
 
 def begin(limits: str) -> None:
     sys.set_int_max_str_digits(LONGEST_INTEGER)
     namespace = vars(types.ModuleType("__main__"))
-    _images.append(Image(namespace, limits=Limits(**json.loads(limits))))
+    _images.append(Interpreter(namespace, limits=Limits(**json.loads(limits))))
 
 
 def answer(request: str) -> str:
@@ -26,5 +26,5 @@ def answer(request: str) -> str:
         return json.dumps(("result", {"version": platform.python_version()}))
     try:
         return json.dumps(("result", _images[0].answer(asked["op"], asked["arguments"])))
-    except Refusal as refusal:
+    except InspectionError as refusal:
         return json.dumps(("refusal", str(refusal)))

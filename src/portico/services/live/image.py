@@ -18,7 +18,7 @@ from typing import Any
 from portico.services.live import inspect as questions
 from portico.services.live.display import clean, json_of, pictures_of, table_of, text_of
 from portico.services.live.limits import Limits
-from portico.services.live.names import Names, Refusal
+from portico.services.live.names import InspectionError, Names
 from portico.services.live.references import references_to
 from portico.services.live.traces import OWN, told
 
@@ -26,7 +26,7 @@ from portico.services.live.traces import OWN, told
 LONGEST_INTEGER = 70_000
 
 
-class Image:
+class Interpreter:
     """`answer` takes the name of an operation and its arguments, and gives what JSON can say."""
 
     def __init__(
@@ -70,16 +70,16 @@ class Image:
         """Raises Refusal with a reason for whoever asked."""
         operation = self._operations.get(op)
         if operation is None:
-            raise Refusal(f"There is no operation {op!r}.")
+            raise InspectionError(f"There is no operation {op!r}.")
         self.busy = True
         try:
             result: dict[str, Any] = operation(**arguments)
             return result
-        except Refusal:
+        except InspectionError:
             raise
         # Code that is run, and code that is only asked what it is, can raise anything: also SystemExit.
         except BaseException as failure:
-            raise Refusal(told(failure)) from None
+            raise InspectionError(told(failure)) from None
         finally:
             self.busy = False
 
@@ -134,7 +134,7 @@ class Image:
         import asyncio  # as much as everything else together, and most code does not await
 
         if asyncio._get_running_loop() is not None:
-            raise Refusal("`await` outside of a function cannot be had here: an event loop is running already.")
+            raise InspectionError("`await` outside of a function cannot be had here: an event loop is running already.")
         if self._runner is None:
             self._runner = asyncio.Runner()
         return self._runner.run(eval(code, self.namespace))
@@ -152,7 +152,7 @@ class Image:
         if self.runs:
             value, has_value = self._run(expression)
             if not has_value:
-                raise Refusal(f"{expression!r} is no expression, so it has no value to look at.")
+                raise InspectionError(f"{expression!r} is no expression, so it has no value to look at.")
         else:
             value = self.names.follow(expression)
         return questions.inspected(value, expression)

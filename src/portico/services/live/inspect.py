@@ -14,7 +14,7 @@ from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 from portico.services.live.display import clean, one_line, repr_of, shortened
-from portico.services.live.names import Names, Refusal, static
+from portico.services.live.names import InspectionError, Names, static
 
 MOST_PACKAGES = 1000
 MOST_CLASSES = 1000
@@ -231,16 +231,20 @@ def method_source(names: Names, className: str, selector: str) -> Json:
             break
     else:
         known = [name for base in cls.__mro__ for name in vars(base)]
-        raise Refusal(f"{className} has no {selector!r}.{names._meant(selector, known)}")
+        raise InspectionError(f"{className} has no {selector!r}.{names._meant(selector, known)}")
     function = _function(vars(owner)[selector])
     if function is None:
-        raise Refusal(f"{className}.{selector} is not a method, it is a {type(vars(owner)[selector]).__name__}.")
+        raise InspectionError(
+            f"{className}.{selector} is not a method, it is a {type(vars(owner)[selector]).__name__}."
+        )
     function = inspect.unwrap(function)
     try:
         lines, line = inspect.getsourcelines(function)
     except (OSError, TypeError):
         why = "is written in C" if not isinstance(function, FunctionType) else "has no source here"
-        raise Refusal(f"{className}.{selector} {why}. {_signature(function)} {_summary(function)}".rstrip()) from None
+        raise InspectionError(
+            f"{className}.{selector} {why}. {_signature(function)} {_summary(function)}".rstrip()
+        ) from None
     return {
         "className": cls.__qualname__,
         "selector": selector,
@@ -311,7 +315,7 @@ def _attributes(value: Any) -> list[Json]:
         for name in [slots] if isinstance(slots, str) else slots:
             try:
                 parts.append((name, static(value, name)))
-            except Refusal:
+            except InspectionError:
                 continue  # it was never given a value
     return [_part(name, one) for name, one in parts[:MOST_MEMBERS]]
 

@@ -17,7 +17,7 @@ from portico.services.live import landlock, seccomp
 from portico.services.live.kernel import (
     PR_SET_NO_NEW_PRIVS,
     PR_SET_PDEATHSIG,
-    Unavailable,
+    SandboxUnavailable,
     drop_capabilities,
     prctl,
 )
@@ -39,7 +39,7 @@ def obstacle(limits: Limits) -> str | None:
     try:
         landlock.version()
         seccomp.check()
-    except Unavailable as reason:
+    except SandboxUnavailable as reason:
         return str(reason)
     if limits.threads and os.getuid() == 0:
         return "threads can only be counted for an ordinary user, and this is root: use threads=0, or another user"
@@ -51,7 +51,7 @@ def settle(scratch: str, limits: Limits, parent: int) -> None:
     os.setsid()
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
-        raise Unavailable("the process that workers come from has ended")
+        raise SandboxUnavailable("the process that workers come from has ended")
     os.chdir(scratch)
     os.umask(0o077)
     os.nice(NICENESS)

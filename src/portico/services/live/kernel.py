@@ -16,7 +16,7 @@ SECCOMP_MODE_FILTER = 2
 _CAPABILITY_VERSION_3 = 0x20080522
 
 
-class Unavailable(Exception):
+class SandboxUnavailable(Exception):
     """Why the jail cannot be built here, in words for whoever runs the server."""
 
 
@@ -26,7 +26,9 @@ def architecture() -> Architecture:
     try:
         return ARCHITECTURES[machine]
     except KeyError:
-        raise Unavailable(f"the jail is written for {' and '.join(ARCHITECTURES)}, and this is {machine}") from None
+        raise SandboxUnavailable(
+            f"the jail is written for {' and '.join(ARCHITECTURES)}, and this is {machine}"
+        ) from None
 
 
 def _libc() -> ctypes.CDLL:

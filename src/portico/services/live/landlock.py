@@ -11,7 +11,7 @@ import stat
 import struct
 from collections.abc import Iterable
 
-from portico.services.live.kernel import Unavailable, buffer, syscall
+from portico.services.live.kernel import SandboxUnavailable, buffer, syscall
 
 VERSION_FLAG = 1
 PATH_BENEATH = 1
@@ -38,7 +38,7 @@ def version() -> int:
     try:
         return syscall("landlock_create_ruleset", None, 0, VERSION_FLAG)
     except OSError as refusal:
-        raise Unavailable(
+        raise SandboxUnavailable(
             f"Landlock cannot be used here ({refusal.strerror}): it needs Linux 5.13 or newer, with 'landlock' in the "
             "list of security modules (the boot parameter lsm=), in a container that lets its system calls through"
         ) from None

@@ -23,7 +23,7 @@ _OURS = "portico.services.live"
 _MISSING = object()
 
 
-class Refusal(Exception):
+class InspectionError(Exception):
     """Why something was not answered, in words for whoever asked."""
 
 
@@ -44,15 +44,15 @@ class Names:
 
     def module(self, name: str) -> ModuleType:
         if not name or len(name) > LONGEST_NAME or not all(part.isidentifier() for part in name.split(".")):
-            raise Refusal(f"{one_line(name, 60)!r} is not the name of a package.")
+            raise InspectionError(f"{one_line(name, 60)!r} is not the name of a package.")
         try:
             found = importlib.import_module(name) if self.imports else sys.modules[name]
         except KeyError:
-            raise Refusal(f"The package {name!r} is not loaded in this application.") from None
+            raise InspectionError(f"The package {name!r} is not loaded in this application.") from None
         except ModuleNotFoundError as missing:
             if missing.name is not None and not f"{name}.".startswith(f"{missing.name}."):
-                raise Refusal(f"The package {name!r} needs {missing.name!r}, which is not installed.") from None
-            raise Refusal(f"There is no package {name!r}.{self._meant(name, self._tops())}") from None
+                raise InspectionError(f"The package {name!r} needs {missing.name!r}, which is not installed.") from None
+            raise InspectionError(f"There is no package {name!r}.{self._meant(name, self._tops())}") from None
         return found
 
     @staticmethod
@@ -88,20 +88,20 @@ class Names:
         if isinstance(found, type):
             return found
         if found is not _MISSING:
-            raise Refusal(f"{name!r} is not a class, it is a {type(found).__name__}.")
+            raise InspectionError(f"{name!r} is not a class, it is a {type(found).__name__}.")
         same = {full: cls for full, cls in self.classes() if full.rpartition(".")[2] == name}
         if len({id(cls) for cls in same.values()}) == 1:
             return next(iter(same.values()))
         if same:
-            raise Refusal(f"There are several classes {name!r}: {', '.join(sorted(same)[:10])}.")
-        raise Refusal(
+            raise InspectionError(f"There are several classes {name!r}: {', '.join(sorted(same)[:10])}.")
+        raise InspectionError(
             f"There is no class {one_line(name, 60)!r}.{self._meant(name, (full for full, _ in self.classes()))}"
         )
 
     def _find(self, name: str) -> Any:
         parts = name.split(".")
         if not name or len(name) > LONGEST_NAME or not all(part.isidentifier() for part in parts):
-            raise Refusal(f"{one_line(name, 60)!r} is not the name of a class.")
+            raise InspectionError(f"{one_line(name, 60)!r} is not the name of a class.")
         for start in (self.namespace, vars(builtins)):
             if parts[0] in start:
                 found = self._member(start[parts[0]], parts[1:])
@@ -110,7 +110,7 @@ class Names:
         for end in range(len(parts) - 1, 0, -1):
             try:
                 module = self.module(".".join(parts[:end]))
-            except Refusal:
+            except InspectionError:
                 continue
             return self._member(module, parts[end:])
         return _MISSING
@@ -135,7 +135,7 @@ class Names:
         try:
             tree = ast.parse(expression.strip(), mode="eval").body
         except SyntaxError:
-            raise Refusal(f"{one_line(expression, 60)!r} is no expression.") from None
+            raise InspectionError(f"{one_line(expression, 60)!r} is no expression.") from None
         return self._follow(tree)
 
     def _follow(self, node: ast.expr) -> Any:
@@ -143,38 +143,40 @@ class Names:
             for start in (self.namespace, vars(builtins)):
                 if node.id in start:
                     return start[node.id]
-            raise Refusal(f"There is no name {node.id!r}.{self._meant(node.id, self.namespace)}")
+            raise InspectionError(f"There is no name {node.id!r}.{self._meant(node.id, self.namespace)}")
         if isinstance(node, ast.Attribute):
             return static(self._follow(node.value), node.attr)
         if isinstance(node, ast.Subscript):
             return self._item(self._follow(node.value), node.slice)
-        raise Refusal("Only names are followed here, with .attributes and [constants]: evaluating is switched off.")
+        raise InspectionError(
+            "Only names are followed here, with .attributes and [constants]: evaluating is switched off."
+        )
 
     @staticmethod
     def _item(value: Any, key: ast.expr) -> Any:
         try:
             constant = ast.literal_eval(key)
         except ValueError:
-            raise Refusal("Only constants may stand in brackets here: evaluating is switched off.") from None
+            raise InspectionError("Only constants may stand in brackets here: evaluating is switched off.") from None
         # The subscript of a subclass could be anybody's code.
         if type(value) not in (dict, list, tuple, str, bytes):
-            raise Refusal(f"A {type(value).__name__} is not looked into here: evaluating is switched off.")
+            raise InspectionError(f"A {type(value).__name__} is not looked into here: evaluating is switched off.")
         try:
             return value[constant]
         except (LookupError, TypeError) as failure:
-            raise Refusal(f"{type(failure).__name__}: {failure}") from None
+            raise InspectionError(f"{type(failure).__name__}: {failure}") from None
 
 
 def static(value: Any, name: str) -> Any:
     """An attribute as it is stored. What would have to be computed is refused."""
     found = inspect.getattr_static(value, name, _MISSING)
     if found is _MISSING:
-        raise Refusal(f"{type(value).__name__!r} object has no attribute {name!r}.")
+        raise InspectionError(f"{type(value).__name__!r} object has no attribute {name!r}.")
     if isinstance(found, MemberDescriptorType | GetSetDescriptorType):
         try:
             return found.__get__(value)
         except AttributeError:
-            raise Refusal(f"{name!r} has no value.") from None
+            raise InspectionError(f"{name!r} has no value.") from None
     if isinstance(found, property):
-        raise Refusal(f"{name!r} is a property: looking at it would run code, and evaluating is switched off.")
+        raise InspectionError(f"{name!r} is a property: looking at it would run code, and evaluating is switched off.")
     return found.__func__ if isinstance(found, staticmethod | classmethod) else found

@@ -12,10 +12,10 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from portico.services.live.kernel import Unavailable
+from portico.services.live.kernel import SandboxUnavailable
 from portico.services.live.limits import Limits
-from portico.services.live.names import Refusal
-from portico.services.live.workers import UNASKED, Answer, Ended, Worker
+from portico.services.live.names import InspectionError
+from portico.services.live.workers import UNASKED, PythonWorker, WorkerEnded, WorkerReply
 
 log = logging.getLogger("portico")
 
@@ -34,17 +34,17 @@ class Starter(Protocol):
 
     async def open(self) -> None: ...
 
-    async def start(self) -> Worker: ...
+    async def start(self) -> PythonWorker: ...
 
     async def close(self) -> None: ...
 
 
-class Session:
+class LiveSession:
     """Names that last from call to call, as long as the worker does that has them."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.worker: Worker | None = None
+        self.worker: PythonWorker | None = None
         self.lock = asyncio.Lock()
         self.evaluations = 0
         self.used = self.begun = time.monotonic()
@@ -52,7 +52,7 @@ class Session:
         self.loss: str | None = None
 
 
-class About(Struct, rename="camel"):
+class SessionInfo(Struct, rename="camel"):
     """What a list of sessions says of one."""
 
     name: str
@@ -61,7 +61,7 @@ class About(Struct, rename="camel"):
     seconds_idle: float
 
 
-class Pool:
+class SessionPool:
     """Asks on behalf of sessions. A worker that has ended is replaced, and the session says so."""
 
     def __init__(self, starter: Starter, *, most: int, spare: int, idle: float) -> None:
@@ -69,8 +69,8 @@ class Pool:
         self.most = most
         self.spare = spare
         self.idle = idle
-        self._sessions: dict[Key, Session] = {}
-        self._spares: deque[Worker] = deque()
+        self._sessions: dict[Key, LiveSession] = {}
+        self._spares: deque[PythonWorker] = deque()
         self._filling: asyncio.Task[None] | None = None
         self._opening = asyncio.Lock()
         self._open = self._closed = False
@@ -86,7 +86,7 @@ class Pool:
             return
         async with self._opening:
             if self._closed:
-                raise Unavailable("live Python has ended")
+                raise SandboxUnavailable("live Python has ended")
             if not self._open:
                 await self.starter.open()
                 if self.spare:
@@ -106,7 +106,7 @@ class Pool:
 
     # Asking
 
-    async def ask(self, key: Key, op: str, arguments: Mapping[str, Any], seconds: float) -> Answer:
+    async def ask(self, key: Key, op: str, arguments: Mapping[str, Any], seconds: float) -> WorkerReply:
         """Raises Ended if the session's worker ended over this, Refusal if there can be no such session."""
         await self.ready()
         while True:
@@ -116,11 +116,11 @@ class Pool:
                 if self._sessions.get(key) is session:
                     return await self._asked(session, op, arguments, seconds)
 
-    async def _asked(self, session: Session, op: str, arguments: Mapping[str, Any], seconds: float) -> Answer:
+    async def _asked(self, session: LiveSession, op: str, arguments: Mapping[str, Any], seconds: float) -> WorkerReply:
         session.evaluations += op == "evaluate"
         try:
             answer = await self._insist(session, op, arguments, seconds)
-        except Ended as end:
+        except WorkerEnded as end:
             # Whoever asked is told, so the next one need not be.
             session.worker = None
             end.answer.note, session.loss = session.loss, None
@@ -131,17 +131,17 @@ class Pool:
             answer.note, session.loss = session.loss, None
         return answer
 
-    async def _insist(self, session: Session, op: str, arguments: Mapping[str, Any], seconds: float) -> Answer:
+    async def _insist(self, session: LiveSession, op: str, arguments: Mapping[str, Any], seconds: float) -> WorkerReply:
         try:
             return await self._ask(session, op, arguments, seconds)
-        except Ended as end:
+        except WorkerEnded as end:
             if end.reason != UNASKED:
                 raise
         # It may have answered what was asked before, and that was answered already: somebody had lied. Nothing is left
         # of what it did, so it can be asked again, once.
         return await self._ask(session, op, arguments, seconds)
 
-    async def _ask(self, session: Session, op: str, arguments: Mapping[str, Any], seconds: float) -> Answer:
+    async def _ask(self, session: LiveSession, op: str, arguments: Mapping[str, Any], seconds: float) -> WorkerReply:
         if session.worker is not None and session.worker.ended:
             session.loss = f"Session {session.name!r} begins anew, without its names: {session.worker.reason}."
             session.worker = None
@@ -149,7 +149,7 @@ class Pool:
             session.worker = await self._take()
         return await session.worker.ask(op, arguments, seconds)
 
-    async def _take(self) -> Worker:
+    async def _take(self) -> PythonWorker:
         worker = None
         while self._spares and (worker is None or worker.ended):
             worker = self._spares.popleft()
@@ -166,22 +166,22 @@ class Pool:
         while len(self._spares) < self.spare:
             try:
                 self._spares.append(await self.starter.start())
-            except Unavailable as reason:
+            except SandboxUnavailable as reason:
                 # The next session that needs one will be told.
                 log.warning("no worker for live Python: %s", reason)
                 return
 
     # Sessions
 
-    def _session(self, key: Key) -> Session:
+    def _session(self, key: Key) -> LiveSession:
         session = self._sessions.get(key)
         if session is None:
             _, name = key
             if not _NAME.fullmatch(name):
-                raise Refusal("A session's name is 1 to 64 letters, digits, dots, dashes and underscores.")
+                raise InspectionError("A session's name is 1 to 64 letters, digits, dots, dashes and underscores.")
             if len(self._sessions) >= self.most:
                 self._evict()
-            session = self._sessions[key] = Session(name)
+            session = self._sessions[key] = LiveSession(name)
         return session
 
     def _evict(self) -> None:
@@ -189,7 +189,7 @@ class Pool:
         idle = [key for key, one in self._sessions.items() if not one.lock.locked()]
         oldest = min(idle, key=lambda key: self._sessions[key].used, default=None)
         if oldest is None or time.monotonic() - self._sessions[oldest].used < self.idle:
-            raise Refusal(f"There are {self.most} sessions already: reset one that is not needed any more.")
+            raise InspectionError(f"There are {self.most} sessions already: reset one that is not needed any more.")
         self._drop(oldest)
 
     def _drop(self, key: Key) -> None:
@@ -197,10 +197,10 @@ class Pool:
         if session.worker is not None:
             session.worker.kill("the session was reset")
 
-    def sessions(self, owner: str | None) -> list[About]:
+    def sessions(self, owner: str | None) -> list[SessionInfo]:
         now = time.monotonic()
         return [
-            About(one.name, one.evaluations, one.lock.locked(), round(now - one.used, 1))
+            SessionInfo(one.name, one.evaluations, one.lock.locked(), round(now - one.used, 1))
             for (whose, _), one in self._sessions.items()
             if whose == owner
         ]

@@ -11,14 +11,14 @@ from typing import Any
 
 from portico.services.live.display import one_line
 from portico.services.live.inspect import LONGEST_FILE, MOST_FILES, MOST_FOUND, Json, sources
-from portico.services.live.names import Names, Refusal
+from portico.services.live.names import InspectionError, Names
 from portico.services.live.traces import OWN
 
 
 def references_to(names: Names, name: str, package: str | None = None) -> Json:
     """Where a name is used: in what this session was given, and in a package, if one is named."""
     if not name.isidentifier():
-        raise Refusal(f"{one_line(name, 60)!r} is not a name.")
+        raise InspectionError(f"{one_line(name, 60)!r} is not a name.")
     texts = [(key.strip("<>"), "".join(entry[2])) for key, entry in _evaluations()]
     found = [use for where, text in texts for use in _uses(where, _parsed(text), text.splitlines(), name)]
     if package:

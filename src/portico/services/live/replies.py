@@ -18,18 +18,18 @@ LONGEST_TEXT = Limits.text + 100
 T = TypeVar("T")
 
 
-class Nonsense(ValueError):
+class InvalidReply(ValueError):
     """An answer that no image of ours gives."""
 
 
 def read(result: Raw, kind: type[T], longest: int = LONGEST_RESULT) -> T:
     """Raises Nonsense."""
     if len(bytes(result)) > longest:
-        raise Nonsense
+        raise InvalidReply
     try:
         return msgspec.json.decode(result, type=kind)
     except (msgspec.DecodeError, RecursionError):
-        raise Nonsense from None
+        raise InvalidReply from None
 
 
 class Picture(Struct, rename="camel"):
@@ -53,7 +53,7 @@ class Evaluated(Struct, rename="camel"):
     def drawn(self) -> list[Picture]:
         """The pictures. There is no brace in the data of one, so many braces are something else."""
         if bytes(self.pictures).count(b"{") > MOST_PICTURES:
-            raise Nonsense
+            raise InvalidReply
         return read(self.pictures, list[Picture], LONGEST_REPLY)
 
     def decoded(self) -> Any:
@@ -94,7 +94,7 @@ class Classes(Struct, rename="camel"):
     total: int
 
 
-class Field(Struct, rename="camel", omit_defaults=True):
+class ClassField(Struct, rename="camel", omit_defaults=True):
     """A member of a class that is no method."""
 
     name: str
@@ -102,7 +102,7 @@ class Field(Struct, rename="camel", omit_defaults=True):
     value: str | None = None
 
 
-class Method(Struct, rename="camel"):
+class MethodInfo(Struct, rename="camel"):
     name: str
     kind: str
     signature: str
@@ -117,9 +117,9 @@ class ClassDetails(Struct, rename="camel"):
     bases: list[str]
     mro: list[str]
     doc: str
-    fields: list[Field]
+    fields: list[ClassField]
     instance_variables: list[str]
-    methods: list[Method]
+    methods: list[MethodInfo]
     method_count: int
     subclasses: list[str]
 
@@ -170,7 +170,7 @@ class Inspected(Struct, rename="camel", omit_defaults=True):
     signature: str | None = None
 
 
-class Reference(Struct, rename="camel"):
+class NameReference(Struct, rename="camel"):
     """A place where a name is used."""
 
     module: str
@@ -181,7 +181,7 @@ class Reference(Struct, rename="camel"):
 
 class References(Struct, rename="camel"):
     name: str
-    references: list[Reference]
+    references: list[NameReference]
     total: int
 
 

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from portico.services.live.kernel import (
     PR_SET_SECCOMP,
     SECCOMP_MODE_FILTER,
-    Unavailable,
+    SandboxUnavailable,
     architecture,
     buffer,
     prctl,
@@ -187,7 +187,7 @@ def check() -> None:
     try:
         syscall("seccomp", _GET_ACTION_AVAILABLE, 0, buffer(struct.pack("=I", REFUSE & 0x7FFF0000)))
     except OSError as refusal:
-        raise Unavailable(f"seccomp filters cannot be used here ({refusal.strerror})") from None
+        raise SandboxUnavailable(f"seccomp filters cannot be used here ({refusal.strerror})") from None
 
 
 def install(pid: int, *, threads: bool) -> None:

@@ -14,21 +14,21 @@ from portico.server.context import Context
 from portico.server.results import Image, ToolResult
 from portico.server.service import Service, completion, prompt, resource, tool
 from portico.services.live import replies, wording
-from portico.services.live.keeping import Images, Kept
-from portico.services.live.kernel import Unavailable
+from portico.services.live.isolation import Interpreters, Isolation
+from portico.services.live.kernel import SandboxUnavailable
 from portico.services.live.limits import LONGEST_REPLY, Limits
-from portico.services.live.names import Refusal
-from portico.services.live.pool import MAIN, About
-from portico.services.live.replies import Nonsense
-from portico.services.live.workers import Answer, Ended
+from portico.services.live.names import InspectionError
+from portico.services.live.pool import MAIN, SessionInfo
+from portico.services.live.replies import InvalidReply
+from portico.services.live.workers import WorkerEnded, WorkerReply
 from portico.wire.content import TextContent
 from portico.wire.errors import InternalError, ToolError, UsageError
 from portico.wire.prompts import GetPromptResult, PromptMessage
 
 T = TypeVar("T")
 
-# Completion is for somebody who is typing.
-TYPING = 2.0
+# Completion is for a person who is typing.
+TYPING_SECONDS = 2.0
 LONGEST_EXPRESSION = 256 * 1024
 
 SessionName = Annotated[str, "Whose names to use: each session has its own"]
@@ -37,6 +37,20 @@ Expression = Annotated[str, Meta(max_length=LONGEST_EXPRESSION)]
 
 READ = {"readOnlyHint": True, "openWorldHint": False}
 CHANGE = {"readOnlyHint": False, "destructiveHint": False, "openWorldHint": False}
+
+
+class LiveError(ToolError):
+    """A call that live Python did not answer: it was refused, took too long, or lost its session."""
+
+    kind = "ToolExecutionError"
+
+    def __init__(self, reason: str, *, kind: str | None = None) -> None:
+        super().__init__(f"Error: {reason}", kind=kind)
+        self.reason = reason
+
+
+class Rejected(LiveError):
+    """The session is well, and its code said no: there is no such class, or an expression raised an exception."""
 
 
 class Live(Service):
@@ -71,74 +85,73 @@ class Live(Service):
         remote: bool = False,
     ) -> None:
         limits = Limits(memory=memory, cpu=cpu, threads=threads, scratch=scratch, output=output)
-        kept = Kept(python or sys.executable, limits, strict=strict, unsafe=unsafe, readable=readable, preload=preload)
+        isolation = Isolation(
+            python or sys.executable, limits, strict=strict, unsafe=unsafe, readable=readable, preload=preload
+        )
         try:
-            images = kept.images(sessions, spare=spare, idle=idle)
-        except Unavailable as reason:
+            interpreters = isolation.interpreters(sessions, spare=spare, idle=idle)
+        except SandboxUnavailable as reason:
             raise UsageError(str(reason)) from None
-        self._start(kept.mode, images, timeout, longest_timeout, remote=remote)
+        self._start(isolation.mode, interpreters, timeout, longest_timeout, remote=remote)
 
-    def _start(self, mode: str, images: Images, timeout: float, longest: float, *, remote: bool = False) -> None:
+    def _start(
+        self, mode: str, interpreters: Interpreters, timeout: float, longest: float, *, remote: bool = False
+    ) -> None:
         super().__init__()
         self.mode = mode
-        self._images = images
+        self._interpreters = interpreters
         self.timeout, self.longest_timeout = timeout, longest
-        # Only clients on this machine, unless somebody says that others are meant: whoever binds an address looks here.
+        # Only clients on this machine, unless others are meant: the listener checks this before it binds an address.
         self.local_only = not remote
 
     @asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:
         try:
-            await self._images.open()
-        except Unavailable as reason:
-            await self._images.close()
+            await self._interpreters.open()
+        except SandboxUnavailable as reason:
+            await self._interpreters.close()
             raise UsageError(f"live Python cannot start: {reason}") from None
         try:
             yield
         finally:
-            await self._images.close()
+            await self._interpreters.close()
 
     # Asking
 
-    async def _ask(self, ctx: Context, op: str, session: str = MAIN, **asked: Any) -> Answer:
-        """Raises ToolError, whatever went wrong."""
+    async def _ask(self, ctx: Context, op: str, session: str = MAIN, **asked: Any) -> WorkerReply:
+        """The worker's reply. Raises LiveError, whatever went wrong."""
         try:
-            answer = await self._images.ask((_owner(ctx), session), op, asked, self.timeout)
-        except (Refusal, Unavailable) as refusal:
-            raise ToolError(f"Error: {refusal}") from None
-        except Ended as end:
-            raise ToolError(f"Error: {wording.lost(session, end.reason)}") from None
+            answer = await self._interpreters.ask((_owner(ctx), session), op, asked, self.timeout)
+        except (InspectionError, SandboxUnavailable) as refusal:
+            raise LiveError(str(refusal)) from None
+        except WorkerEnded as end:
+            raise LiveError(wording.lost(session, end.reason)) from None
         if answer.interrupted:
-            raise ToolError(f"Error: {wording.kept(session, self.timeout)}")
+            raise LiveError(wording.kept(session, self.timeout), kind="TimeoutError")
         if answer.refusal is not None:
-            raise ToolError(f"Error: {answer.refusal}")
+            raise Rejected(answer.refusal)
         return answer
 
     async def _read(self, ctx: Context, kind: type[T], op: str, session: str = MAIN, **asked: Any) -> T:
         answer = await self._ask(ctx, op, session, **asked)
         try:
             return replies.read(answer.result, kind)
-        except Nonsense:
-            raise self._nonsense(ctx, session) from None
+        except InvalidReply:
+            raise self._end_session(ctx, session) from None
 
-    def _nonsense(self, ctx: Context, session: str) -> ToolError:
-        """Code can speak in its worker's name. It gains nothing by it, and loses its session."""
-        self._images.reset((_owner(ctx), session))
-        return ToolError(f"Error: {wording.lost(session, 'it answered with nonsense')}")
+    def _end_session(self, ctx: Context, session: str) -> LiveError:
+        """Code can write in its worker's name. It gains nothing by it, and loses its session."""
+        self._interpreters.reset((_owner(ctx), session))
+        return LiveError(wording.lost(session, "it answered with nonsense"))
 
     async def _resource(self, ctx: Context, kind: type[T], op: str, **asked: Any) -> T | None:
-        """For resources: what is not there is None, and not an error of ours."""
+        """The contents of a resource; None if there is no such object."""
         try:
-            answer = await self._images.ask((_owner(ctx), MAIN), op, asked, self.timeout)
-            if answer.interrupted:
-                raise InternalError(wording.kept(MAIN, self.timeout))
-            return None if answer.refusal is not None else replies.read(answer.result, kind)
-        except (Refusal, Unavailable) as refusal:
-            raise InternalError(str(refusal)) from None
-        except Ended as end:
-            raise InternalError(wording.lost(MAIN, end.reason)) from None
-        except Nonsense:
-            raise InternalError(str(self._nonsense(ctx, MAIN))) from None
+            return await self._read(ctx, kind, op, **asked)
+        except Rejected:
+            return None
+        except LiveError as failure:
+            raise InternalError(failure.reason) from None
 
     # Tools
 
@@ -157,13 +170,13 @@ class Live(Service):
         """
         seconds = timeout or self.timeout
         if seconds > self.longest_timeout:
-            raise ToolError(f"Error: a timeout is at most {self.longest_timeout:g} s here.")
+            raise LiveError(f"a timeout is at most {self.longest_timeout:g} s here.", kind="ValidationError")
         key = (_owner(ctx), session)
         try:
-            answer = await self._images.ask(key, "evaluate", {"expression": expression}, seconds)
-        except (Refusal, Unavailable) as refusal:
-            raise ToolError(f"Error: {refusal}") from None
-        except Ended as end:
+            answer = await self._interpreters.ask(key, "evaluate", {"expression": expression}, seconds)
+        except (InspectionError, SandboxUnavailable) as refusal:
+            raise LiveError(str(refusal)) from None
+        except WorkerEnded as end:
             return _failed(end.answer, wording.lost(session, end.reason))
         if answer.interrupted:
             where = "".join(f"\n{line}" for line in (answer.refusal or "").splitlines()[1:])
@@ -172,8 +185,8 @@ class Live(Service):
             return _failed(answer, answer.refusal)
         try:
             return _shown(answer, replies.read(answer.result, replies.Evaluated, LONGEST_REPLY), session)
-        except Nonsense:
-            raise self._nonsense(ctx, session) from None
+        except InvalidReply:
+            raise self._end_session(ctx, session) from None
 
     @tool(annotations=READ)
     async def system_info(self, ctx: Context) -> dict[str, Any]:
@@ -182,12 +195,12 @@ class Live(Service):
 
     async def _info(self, ctx: Context | None = None) -> dict[str, Any]:
         try:
-            await self._images.ready()
-        except Unavailable as refusal:
+            await self._interpreters.ready()
+        except SandboxUnavailable as refusal:
             raise InternalError(str(refusal)) from None
         return {"mode": self.mode, "timeout": self.timeout, "longestTimeout": self.longest_timeout} | {
-            **self._images.info(),
-            "sessions": len(self._images.sessions(_owner(ctx) if ctx is not None else None)),
+            **self._interpreters.info(),
+            "sessions": len(self._interpreters.sessions(_owner(ctx) if ctx is not None else None)),
         }
 
     @tool(annotations=READ)
@@ -263,14 +276,14 @@ class Live(Service):
         return await self._read(ctx, replies.References, "references_to", session, name=name, package=package)
 
     @tool(annotations=READ)
-    async def list_sessions(self, ctx: Context) -> list[About]:
+    async def list_sessions(self, ctx: Context) -> list[SessionInfo]:
         """The sessions that are alive."""
-        return self._images.sessions(_owner(ctx))
+        return self._interpreters.sessions(_owner(ctx))
 
     @tool(annotations={**CHANGE, "destructiveHint": True, "idempotentHint": True})
     async def reset_session(self, ctx: Context, session: SessionName = MAIN) -> str:
         """End a session and whatever it is doing. Its names and files are gone; the next call begins anew."""
-        if self._images.reset((_owner(ctx), session)):
+        if self._interpreters.reset((_owner(ctx), session)):
             return f"The session {session!r} was reset."
         return f"There was no session {session!r}; the next call begins one."
 
@@ -374,14 +387,16 @@ class Live(Service):
 
     async def _complete(self, kind: str, typed: str, **more: str) -> list[str]:
         """Nothing rather than an error, and nothing rather than waiting for what is running."""
-        if any(one.busy for one in self._images.sessions(None) if one.name == MAIN):
+        if any(one.busy for one in self._interpreters.sessions(None) if one.name == MAIN):
             return []
         try:
-            answer = await self._images.ask((None, MAIN), "complete", {"kind": kind, "typed": typed, **more}, TYPING)
+            answer = await self._interpreters.ask(
+                (None, MAIN), "complete", {"kind": kind, "typed": typed, **more}, TYPING_SECONDS
+            )
             if answer.refusal is not None:
                 return []
             return replies.read(answer.result, replies.Completions).values
-        except (Refusal, Unavailable, Ended, Nonsense):
+        except (InspectionError, SandboxUnavailable, WorkerEnded, InvalidReply):
             return []
 
 
@@ -396,7 +411,7 @@ def _said(description: str, *turns: str | tuple[str, str]) -> GetPromptResult:
     return GetPromptResult(description=description, messages=messages)
 
 
-def _printed(answer: Answer) -> list[str]:
+def _printed(answer: WorkerReply) -> list[str]:
     """What comes before the value: a word about the session, and what was printed."""
     note = [] if answer.note is None else [answer.note]
     if answer.dropped:
@@ -404,11 +419,11 @@ def _printed(answer: Answer) -> list[str]:
     return [*note, answer.output] if answer.output else note
 
 
-def _failed(answer: Answer, why: str) -> ToolResult:
+def _failed(answer: WorkerReply, why: str) -> ToolResult:
     return ToolResult(content=[*_printed(answer), f"Error: {why}"], is_error=True)
 
 
-def _shown(answer: Answer, found: replies.Evaluated, session: str) -> ToolResult:
+def _shown(answer: WorkerReply, found: replies.Evaluated, session: str) -> ToolResult:
     blocks: list[Any] = list(_printed(answer))
     pictures = [picture for picture in map(_picture, found.drawn()) if picture is not None]
     # As at a prompt: nothing is not worth a word, unless there is no other.

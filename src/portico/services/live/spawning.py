@@ -13,10 +13,10 @@ import msgspec
 
 import portico
 from portico.services.live.forking import ENVIRONMENT, FAREWELL
-from portico.services.live.kernel import Unavailable
+from portico.services.live.kernel import SandboxUnavailable
 from portico.services.live.limits import Limits
 from portico.services.live.protocol import pack
-from portico.services.live.workers import Ended, Worker
+from portico.services.live.workers import PythonWorker, WorkerEnded
 
 _SOURCE = str(Path(portico.__file__).parent.parent)
 _BEGIN = (
@@ -113,7 +113,7 @@ class Spawning:
     async def open(self) -> None:
         """Nothing to prepare: each worker is on its own."""
 
-    async def start(self) -> Worker:
+    async def start(self) -> PythonWorker:
         """Raises Unavailable with the reason, for instance that there is no pyeryx."""
         loop = asyncio.get_running_loop()
         # Windows cannot load its own libraries without knowing where it is.
@@ -133,17 +133,17 @@ class Spawning:
                 start_new_session=True,
             )
         except OSError as failure:
-            raise Unavailable(f"cannot start {self._python}: {failure.strerror}") from None
+            raise SandboxUnavailable(f"cannot start {self._python}: {failure.strerror}") from None
         self._started = {one for one in self._started if not one.exited.is_set()} | {ends}
-        worker = Worker(ends, self.limits)
+        worker = PythonWorker(ends, self.limits)
         ends.send(pack(msgspec.json.encode(asdict(self.limits))))
         try:
             await worker.ready()
             if not self.version:
                 answer = await worker.ask("version", {}, FAREWELL)
                 self.version = msgspec.json.decode(answer.result)["version"]
-        except Ended as refused:
-            raise Unavailable(refused.reason) from None
+        except WorkerEnded as refused:
+            raise SandboxUnavailable(refused.reason) from None
         return worker
 
     async def close(self) -> None:

@@ -12,9 +12,9 @@ from types import FrameType
 from typing import Any
 
 from portico.services.live import protocol
-from portico.services.live.image import LONGEST_INTEGER, Image
+from portico.services.live.image import LONGEST_INTEGER, Interpreter
 from portico.services.live.limits import Limits
-from portico.services.live.names import Refusal
+from portico.services.live.names import InspectionError
 
 # Where things are in a worker: standard input is empty, the two outputs are one pipe, and this is the server.
 CHANNEL = 3
@@ -49,7 +49,7 @@ def settle(environment: Mapping[str, str], readable: list[str]) -> None:
     sys.set_int_max_str_digits(LONGEST_INTEGER)
 
 
-def serve(image: Image, greeting: Mapping[str, Any]) -> None:
+def serve(image: Interpreter, greeting: Mapping[str, Any]) -> None:
     """Say that all is ready, then answer until the server hangs up."""
 
     def interrupted(number: int, frame: FrameType | None) -> None:
@@ -68,7 +68,7 @@ def serve(image: Image, greeting: Mapping[str, Any]) -> None:
         request = loads(asked)
         try:
             outcome: tuple[str, Any] = ("result", image.answer(request["op"], request["arguments"]))
-        except Refusal as refusal:
+        except InspectionError as refusal:
             outcome = ("refusal", str(refusal))
         except KeyboardInterrupt:
             # Time was up while it was being told what had gone wrong.
@@ -91,4 +91,4 @@ def flush() -> None:
 
 
 def main(limits: Limits, greeting: Mapping[str, Any]) -> None:
-    serve(Image(limits=limits), greeting)
+    serve(Interpreter(limits=limits), greeting)

@@ -68,7 +68,7 @@ class Ends(Protocol):
     def close(self) -> None: ...
 
 
-class Answer(Struct):
+class WorkerReply(Struct):
     """What a worker said, and what it printed meanwhile."""
 
     result: Raw = NOTHING
@@ -85,10 +85,10 @@ class Answer(Struct):
 UNASKED = "it said what nobody had asked for"
 
 
-class Ended(Exception):
+class WorkerEnded(Exception):
     """The worker is no more, and the names of its session with it."""
 
-    def __init__(self, reason: str, answer: Answer) -> None:
+    def __init__(self, reason: str, answer: WorkerReply) -> None:
         super().__init__(reason)
         self.reason = reason
         self.answer = answer
@@ -105,7 +105,7 @@ _decode = msgspec.json.Decoder(_Reply).decode
 _encode = msgspec.json.Encoder().encode
 
 
-class Worker:
+class PythonWorker:
     """One process that runs code for us.
 
     Between two questions it is stopped, so that nothing the code has left behind runs on: no thread, no timer, no
@@ -122,7 +122,7 @@ class Worker:
         self._frames = Frames(LONGEST_REPLY)
         self._asked = READY
         # Its first words come by themselves, so somebody waits for them from the beginning.
-        self._waiting: asyncio.Future[Answer] | None = self._loop.create_future()
+        self._waiting: asyncio.Future[WorkerReply] | None = self._loop.create_future()
         self._printed = bytearray()
         self._dropped = 0
         self._late = False
@@ -139,13 +139,13 @@ class Worker:
         answer = await self._wait(PATIENCE, "it did not start in time")
         if answer.refusal is not None:
             self.kill(answer.refusal)
-            raise Ended(answer.refusal, answer)
+            raise WorkerEnded(answer.refusal, answer)
         self.greeting = msgspec.json.decode(answer.result)
 
-    async def ask(self, op: str, arguments: Mapping[str, Any], seconds: float) -> Answer:
+    async def ask(self, op: str, arguments: Mapping[str, Any], seconds: float) -> WorkerReply:
         """Raises Ended if that was its end, or if it has ended before. One at a time: the caller holds a lock."""
         if self.reason is not None:
-            raise Ended(self.reason, Answer())
+            raise WorkerEnded(self.reason, WorkerReply())
         self._asked += 1
         request = _encode({"id": self._asked, "op": op, "arguments": arguments})
         self._waiting = self._loop.create_future()
@@ -155,7 +155,7 @@ class Worker:
         self._look_later()
         return await self._wait(seconds, f"it did not stop within {seconds:g} s")
 
-    async def _wait(self, seconds: float, reason: str) -> Answer:
+    async def _wait(self, seconds: float, reason: str) -> WorkerReply:
         assert self._waiting is not None
         clock = self._loop.call_later(seconds, self._interrupt)
         deadline = self._loop.call_later(seconds + GRACE, self.kill, reason)
@@ -207,9 +207,9 @@ class Worker:
         if self._dropped > self.limits.flood:
             self.kill(f"it printed more than {self.limits.flood // 2**20} MiB")
 
-    def _answer(self, result: Raw = NOTHING, refusal: str | None = None) -> Answer:
+    def _answer(self, result: Raw = NOTHING, refusal: str | None = None) -> WorkerReply:
         output = self._printed.decode("utf-8", "replace")
-        return Answer(result, refusal, output, self._dropped, interrupted=self._late)
+        return WorkerReply(result, refusal, output, self._dropped, interrupted=self._late)
 
     # Its end
 
@@ -222,7 +222,7 @@ class Worker:
         if isinstance(self._looking, asyncio.TimerHandle):
             self._looking.cancel()
         if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_exception(Ended(reason, self._answer()))
+            self._waiting.set_exception(WorkerEnded(reason, self._answer()))
         self.ends.close()
 
     def _end(self) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from portico.services.system.eventlog.entries import iso
-from portico.services.system.results import Record
+from portico.services.system.results import AuditRecord
 
 LARGEST_FILE = 10 * 2**20
 MOST_REMEMBERED = 1000
@@ -31,20 +31,20 @@ class Audit:
     def __init__(self, file: Path | None = None) -> None:
         self._file = file
         self._lock = threading.Lock()
-        self.recent: deque[Record] = deque(maxlen=MOST_REMEMBERED)
+        self.recent: deque[AuditRecord] = deque(maxlen=MOST_REMEMBERED)
         self._last = self._resumed()
 
     def add(self, tool: str, arguments: dict[str, Any], outcome: str) -> None:
         with self._lock:
             number, previous = self._last
-            record = Record(number + 1, iso(time.time_ns() // 1000), tool, outcome, _short(arguments), previous)
+            record = AuditRecord(number + 1, iso(time.time_ns() // 1000), tool, outcome, _short(arguments), previous)
             record.hash = _hash(record)
             self._last = record.number, record.hash
             self.recent.append(record)
             if self._file is not None:
                 self._write(self._file, record)
 
-    def _write(self, file: Path, record: Record) -> None:
+    def _write(self, file: Path, record: AuditRecord) -> None:
         if file.exists() and file.stat().st_size > LARGEST_FILE:
             file.replace(file.with_name(f"{file.name}.1"))
         fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0), 0o600)
@@ -59,7 +59,7 @@ class Audit:
             opened.seek(max(0, self._file.stat().st_size - 65536))
             lines = opened.read().splitlines()
         try:
-            last = msgspec.json.decode(lines[-1], type=Record)
+            last = msgspec.json.decode(lines[-1], type=AuditRecord)
         except (IndexError, msgspec.DecodeError):
             return 0, _START
         return last.number, last.hash
@@ -71,7 +71,7 @@ def verify(file: Path) -> int | None:
     with file.open("rb") as opened:
         for number, line in enumerate(opened, 1):
             try:
-                record = msgspec.json.decode(line, type=Record)
+                record = msgspec.json.decode(line, type=AuditRecord)
             except msgspec.DecodeError:
                 return number
             if record.hash != _hash(record) or (previous is not None and record.previous != previous):
@@ -80,7 +80,7 @@ def verify(file: Path) -> int | None:
     return None
 
 
-def _hash(record: Record) -> str:
+def _hash(record: AuditRecord) -> str:
     bare = msgspec.structs.replace(record, hash="")
     return hashlib.sha256(msgspec.json.encode(bare)).hexdigest()
 

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from portico.services.system import beneath
 from portico.services.system.deny import Denials
-from portico.services.system.errors import Absent, Denied, Invalid, Outside, Trouble, Unreadable
+from portico.services.system.errors import Absent, Denied, InvalidArgument, MachineError, Outside, Unreadable
 
 LARGEST_COPY = 256 * 2**20
 LONGEST_PATH = 4096
@@ -23,7 +23,7 @@ Image = bytes | mmap.mmap
 """The bytes of a file, all of them there without being read."""
 
 
-class Root(Struct, frozen=True):
+class AllowedRoot(Struct, frozen=True):
     """A folder that may be looked into; or with `only`, one file of it."""
 
     given: str
@@ -31,15 +31,15 @@ class Root(Struct, frozen=True):
     only: str = ""
 
 
-class Place(Struct, frozen=True):
+class RequestedPath(Struct, frozen=True):
     """A path that somebody asked for, taken apart."""
 
-    root: Root
+    root: AllowedRoot
     relative: str
     asked: str
 
 
-class File:
+class OpenFile:
     """A regular file, open for reading. What happens to its name no longer matters."""
 
     def __init__(self, fd: int, path: str) -> None:
@@ -47,7 +47,7 @@ class File:
         self.path = path
         self.info = os.fstat(fd)
 
-    def __enter__(self) -> File:
+    def __enter__(self) -> OpenFile:
         return self
 
     def __exit__(self, *raised: object) -> None:
@@ -100,7 +100,7 @@ class File:
         return mine and not self.info.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
-class Folder:
+class OpenFolder:
     """A folder, open. Its entries, and the folders in it, are reached through its descriptor and not by its name."""
 
     def __init__(self, fd: int | None, path: str, denials: Denials) -> None:
@@ -110,7 +110,7 @@ class Folder:
         self._name = os.path.basename(path)
         self._by_place = denials.by_place(path)
 
-    def __enter__(self) -> Folder:
+    def __enter__(self) -> OpenFolder:
         return self
 
     def __exit__(self, *raised: object) -> None:
@@ -132,17 +132,17 @@ class Folder:
             return True
         return self._by_place and self._denials.place(os.path.join(self.path, name))
 
-    def child(self, name: str) -> Folder:
+    def child(self, name: str) -> OpenFolder:
         """A folder in this one, unless it is a link. Raises OSError."""
         path = os.path.join(self.path, name)
         if self.fd is not None:
-            return Folder(beneath.child(self.fd, name), path, self._denials)
+            return OpenFolder(beneath.child(self.fd, name), path, self._denials)
         if os.path.realpath(path) != path:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-        return Folder(None, path, self._denials)
+        return OpenFolder(None, path, self._denials)
 
 
-class Roots:
+class AllowedRoots:
     """The folders (and files) that may be looked into. Everything else is outside."""
 
     def __init__(
@@ -156,14 +156,14 @@ class Roots:
     def __bool__(self) -> bool:
         return bool(self.all)
 
-    def open(self, path: str) -> File:
+    def open(self, path: str) -> OpenFile:
         """A regular file, and nothing else."""
         fd, real = self._open(path, stat.S_ISREG, "a file")
-        return File(fd, real)
+        return OpenFile(fd, real)
 
-    def folder(self, path: str) -> Folder:
+    def folder(self, path: str) -> OpenFolder:
         fd, real = self._open(path, stat.S_ISDIR, "a folder", by_path=os.name == "nt")
-        return Folder(fd if fd >= 0 else None, real, self.denials)
+        return OpenFolder(fd if fd >= 0 else None, real, self.denials)
 
     def stat(self, path: str) -> tuple[os.stat_result, str]:
         """What it is, of whatever kind, and where it really is."""
@@ -171,15 +171,15 @@ class Roots:
         try:
             pinned = beneath.pin(place.root.path, place.relative)
         except OSError as error:
-            raise _trouble(error, self._called(path)) from None
+            raise _refusal(error, self._called(path)) from None
         pinned.close()
         self._permit(pinned.path, place)
         return pinned.info, pinned.path
 
-    def locate(self, path: str) -> Place:
+    def locate(self, path: str) -> RequestedPath:
         """Which root a path is below, if any. It decides nothing yet: names are only names."""
         if not path or len(path) > LONGEST_PATH or "\0" in path:
-            raise Invalid(f"A path has 1 to {LONGEST_PATH} characters, and no NUL among them.")
+            raise InvalidArgument(f"A path has 1 to {LONGEST_PATH} characters, and no NUL among them.")
         slashed = path.replace("\\", "/") if os.name == "nt" else path
         if ".." in slashed.split("/") or (os.name == "nt" and slashed.startswith("//")):
             raise Outside(f"{path!r} is refused: a path must not contain '..' or name another machine.")
@@ -188,7 +188,7 @@ class Roots:
             for top in (root.given, root.path):
                 relative = _below(whole, top)
                 if relative is not None and relative in ((root.only,) if root.only else (relative,)):
-                    return Place(root, relative, path)
+                    return RequestedPath(root, relative, path)
         raise Outside(f"{path!r} is outside the folders that may be read here{self._which()}")
 
     def _below_the_only_root(self, path: str) -> str:
@@ -206,18 +206,18 @@ class Roots:
         try:
             pinned = beneath.pin(place.root.path, place.relative)
         except OSError as error:
-            raise _trouble(error, self._called(path)) from None
+            raise _refusal(error, self._called(path)) from None
         try:
             self._permit(pinned.path, place)
             if not kind(pinned.info.st_mode):
                 raise Unreadable(f"{self._called(path)} is {_kind(pinned.info.st_mode)}, not {noun}.")
             return (-1 if by_path else pinned.open()), pinned.path
         except OSError as error:
-            raise _trouble(error, self._called(path)) from None
+            raise _refusal(error, self._called(path)) from None
         finally:
             pinned.close()
 
-    def _permit(self, real: str, place: Place) -> None:
+    def _permit(self, real: str, place: RequestedPath) -> None:
         """A file that the operator has named by itself is meant, whatever it is called."""
         if place.root.only != place.relative or not place.root.only:
             top = place.root.path.rstrip("/")
@@ -240,11 +240,11 @@ def _name(entry: os.DirEntry[str]) -> str:
     return entry.name
 
 
-def _root(given: str) -> Root:
+def _root(given: str) -> AllowedRoot:
     real = os.path.realpath(given)
     if os.path.isfile(real):
-        return Root(os.path.dirname(given), os.path.dirname(real), os.path.basename(real))
-    return Root(given, real)
+        return AllowedRoot(os.path.dirname(given), os.path.dirname(real), os.path.basename(real))
+    return AllowedRoot(given, real)
 
 
 def _below(path: str, top: str) -> str | None:
@@ -274,7 +274,7 @@ _KINDS = (
 )
 
 
-def _trouble(error: OSError, called: str) -> Trouble:
+def _refusal(error: OSError, called: str) -> MachineError:
     if error.errno in (errno.EXDEV, errno.ELOOP, errno.EAGAIN):
         return Outside(f"{called} leads outside the folders that may be read here.")
     if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG):

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from portico.services.system.errors import Invalid
+from portico.services.system.errors import InvalidArgument
 
 LONGEST_CURSOR = 16 * 1024
 _NONCE, _MAC, _BLOCK = 12, 16, 32
@@ -43,7 +43,7 @@ class Cursors:
                 return msgspec.json.decode(self._stream(sealed[:_NONCE], sealed[_NONCE:]))
         except ValueError:
             pass
-        raise Invalid(
+        raise InvalidArgument(
             "The cursor was not issued for this query. Repeat the query with the same arguments and the nextCursor of "
             "its last page, or begin without a cursor."
         )

@@ -1,65 +1,75 @@
-"""What can go wrong here, drawn before it is written.
+"""The errors of this service.
 
 ```
-Trouble                everything this service says no with; its text is written for whoever asked
+MachineError           every refusal of this service; its text is written for the model that called
 ├── Outside            a path that is under no allowed root, or leads out of one
-├── Denied             inside, but kept from everybody; or writing where only reading is allowed
+├── Denied             inside, but never shown; or writing where only reading is allowed
 ├── Absent             no such file, folder, log, entry or key
-├── Unreadable         there, but not to be read: a device, a pipe, another user's
-├── Damaged            bytes that are not what they claim to be
-├── Invalid            an argument that cannot be meant
-└── Unavailable        a package or a program that this machine does not have
+├── Unreadable         it exists and cannot be read: a device, a pipe, another user's file
+├── DamagedData        bytes that are not what they claim to be
+├── InvalidArgument    an argument that makes no sense
+└── MissingDependency  a package or a program that this machine does not have
 ```
 
-No text names a path that the asker did not name.
+No text names a path that the caller did not name.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-
-class Trouble(Exception):
-    """Everything this service says no with."""
-
-    # For programs, in the words that are usual for it.
-    kind = "ToolExecutionError"
+from portico.wire.errors import ToolError
 
 
-class Outside(Trouble):
+class MachineError(ToolError):
+    kind: str = "ToolExecutionError"
+    # The word for it in the audit trail.
+    outcome = "failed"
+
+    def redact(self, hide: Callable[[str], str]) -> None:
+        """Replace the names of people and machines in the text: it may quote a path or an entry of a log."""
+        self.args = (hide(str(self)),)
+
+
+class Outside(MachineError):
     kind = "PermissionError"
+    outcome = "outside"
 
 
-class Denied(Trouble):
+class Denied(MachineError):
     kind = "PermissionError"
+    outcome = "denied"
 
 
-class Absent(Trouble):
+class Absent(MachineError):
     kind = "ResourceNotFound"
+    outcome = "absent"
 
 
-class Unreadable(Trouble):
-    pass
+class Unreadable(MachineError):
+    outcome = "unreadable"
 
 
-class Damaged(Trouble):
-    pass
+class DamagedData(MachineError):
+    outcome = "damaged"
 
 
-class Invalid(Trouble):
+class InvalidArgument(MachineError):
     kind = "ValidationError"
+    outcome = "invalid"
 
 
-class Unavailable(Trouble):
-    pass
+class MissingDependency(MachineError):
+    outcome = "unavailable"
 
 
 def package(name: str, purpose: str) -> Any:
-    """An optional package, or words that say what to install."""
+    """An optional package. Raises MissingDependency with what to install."""
     try:
         return import_module(name)
     except ImportError:
-        raise Unavailable(
+        raise MissingDependency(
             f"{purpose} needs the Python package {name!r}, which is not installed here: pip install 'portico[system]'"
         ) from None

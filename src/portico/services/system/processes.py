@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from portico.services.system.errors import package
-from portico.services.system.results import Machine, Order, Process
+from portico.services.system.results import MachineInfo, Order, ProcessInfo
 
 # What is passed on a command line for everybody to see, and should not be.
 _SECRETS = re.compile(
@@ -24,7 +24,7 @@ _LETTERS = {
 }  # fmt: skip
 
 
-def processes(name: str | None, order: Order, limit: int) -> tuple[list[Process], int]:
+def processes(name: str | None, order: Order, limit: int) -> tuple[list[ProcessInfo], int]:
     """The processes whose name or command has a text in it, and how many there are of them."""
     psutil = package("psutil", "Listing processes")
     wanted = (name or "").casefold()
@@ -34,19 +34,19 @@ def processes(name: str | None, order: Order, limit: int) -> tuple[list[Process]
     return found[:limit], len(found)
 
 
-_ORDERS: dict[Order, Callable[[Process], Any]] = {
+_ORDERS: dict[Order, Callable[[ProcessInfo], Any]] = {
     "pid": lambda one: one.pid,
     "cpu": lambda one: -((one.user_time or 0) + (one.system_time or 0)),
     "memory": lambda one: -(one.resident_size or 0),
 }
 
 
-def _of(process: Any) -> Process | None:
+def _of(process: Any) -> ProcessInfo | None:
     psutil = package("psutil", "Listing processes")
     failures = (psutil.Error, OSError, AttributeError, NotImplementedError)
     try:
         with process.oneshot():
-            found = Process(process.pid, process.name())
+            found = ProcessInfo(process.pid, process.name())
             for fill in (_fill_command, _fill_ids, _fill_usage, _fill_rest):
                 try:
                     fill(process, found)
@@ -57,25 +57,25 @@ def _of(process: Any) -> Process | None:
         return None  # it has ended
 
 
-def _fill_command(process: Any, found: Process) -> None:
+def _fill_command(process: Any, found: ProcessInfo) -> None:
     found.path = process.exe() or None
     found.on_disk = int(os.path.exists(found.path)) if found.path else -1
     found.cmdline = without_secrets(" ".join(process.cmdline()))
 
 
-def _fill_ids(process: Any, found: Process) -> None:
+def _fill_ids(process: Any, found: ProcessInfo) -> None:
     found.username = process.username()
     found.uid, found.euid, found.suid = process.uids()
     found.gid, found.egid, found.sgid = process.gids()
 
 
-def _fill_usage(process: Any, found: Process) -> None:
+def _fill_usage(process: Any, found: ProcessInfo) -> None:
     memory, times = process.memory_info(), process.cpu_times()
     found.resident_size, found.total_size = memory.rss, memory.vms
     found.user_time, found.system_time = int(times.user * 1000), int(times.system * 1000)
 
 
-def _fill_rest(process: Any, found: Process) -> None:
+def _fill_rest(process: Any, found: ProcessInfo) -> None:
     found.state = _LETTERS.get(process.status(), "?")
     found.start_time = int(process.create_time())
     found.parent = process.ppid()
@@ -90,12 +90,12 @@ def without_secrets(command: str) -> str:
     return _SECRETS.sub(r"\1***", command)
 
 
-def machine() -> Machine:
+def machine() -> MachineInfo:
     psutil = package("psutil", "Looking at the machine")
     memory = psutil.virtual_memory()
     disk = psutil.disk_usage(os.path.abspath(os.sep))
     system = _os()
-    return Machine(
+    return MachineInfo(
         hostname=socket.gethostname(),
         computer_name=platform.node(),
         cpu_type=platform.machine(),

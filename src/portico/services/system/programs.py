@@ -7,7 +7,7 @@ import subprocess
 import threading
 from collections.abc import Generator
 
-from portico.services.system.errors import Damaged, Unavailable
+from portico.services.system.errors import DamagedData, MissingDependency
 
 # Not the PATH of whoever started us: these are programs of the system.
 _FOLDERS = "/usr/bin:/bin:/usr/sbin:/sbin"
@@ -27,7 +27,7 @@ def lines(
     """What a program writes, line by line, as long as anybody wants to read it. It is stopped when its time is up."""
     program = find(argv[0])
     if program is None:
-        raise Unavailable(f"This needs the program {argv[0]!r}, which this machine does not have.")
+        raise MissingDependency(f"This needs the program {argv[0]!r}, which this machine does not have.")
     running = subprocess.Popen(
         [program, *argv[1:]],
         stdin=subprocess.DEVNULL,
@@ -43,7 +43,7 @@ def lines(
     try:
         while line := running.stdout.readline(LONGEST_LINE):
             if len(line) == LONGEST_LINE:
-                raise Damaged(f"{argv[0]} wrote a line of more than {LONGEST_LINE:,} bytes")
+                raise DamagedData(f"{argv[0]} wrote a line of more than {LONGEST_LINE:,} bytes")
             yield line
     finally:
         watch.cancel()

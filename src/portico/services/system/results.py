@@ -76,7 +76,7 @@ class FullEntry(Struct, rename="camel"):
     fields: dict[str, Any]
 
 
-class Match(Struct):
+class TextMatch(Struct):
     """A line of a file with what was looked for."""
 
     line: int
@@ -89,7 +89,7 @@ class FileRow(Struct, rename="camel"):
     type: str
     size: int | None = None
     modified: str | None = None
-    matches: list[Match] = []
+    matches: list[TextMatch] = []
 
 
 class FilePage(Struct, rename="camel"):
@@ -178,7 +178,7 @@ class RegistryChange(Struct, rename="camel"):
     written: bool
 
 
-class Process(Struct):
+class ProcessInfo(Struct):
     """A process. What this user may not know is None. Times are milliseconds of CPU; it began `start_time` seconds
     after 1970."""
 
@@ -207,7 +207,7 @@ class Process(Struct):
     nice: int | None = None
 
 
-class Machine(Struct):
+class MachineInfo(Struct):
     """What is known of this machine."""
 
     hostname: str
@@ -234,7 +234,7 @@ class Machine(Struct):
 class ProcessPage(Struct, rename="camel"):
     """Processes, in the columns of osquery."""
 
-    processes: list[Process]
+    processes: list[ProcessInfo]
     count: int
     total_count: int
 
@@ -250,7 +250,7 @@ class Health(Struct, rename="camel"):
     timestamp: str
 
 
-class Record(Struct, rename="camel"):
+class AuditRecord(Struct, rename="camel"):
     number: int
     time: str
     tool: str
@@ -261,4 +261,4 @@ class Record(Struct, rename="camel"):
 
 
 class AuditTrail(Struct, rename="camel"):
-    records: list[Record]
+    records: list[AuditRecord]

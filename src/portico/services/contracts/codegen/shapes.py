@@ -8,8 +8,17 @@ from typing import Any
 from msgspec import Struct, field
 
 from portico.schema import Schema
-from portico.schema import check as schemas
-from portico.schema.check import options_of, properties_of, required_of, resolved, types_of
+from portico.schema.explain import as_json
+from portico.schema.reader import (
+    merged,
+    options_of,
+    properties_of,
+    required_of,
+    resolved,
+    types_of,
+    with_all_of,
+    without,
+)
 from portico.services.contracts.codegen.naming import pascal, unique
 from portico.services.contracts.definitions import Contract, Definition
 from portico.services.contracts.outputs import unwrapped
@@ -157,7 +166,7 @@ class _Writer:
         values = _values(schema)
         if values is not None:
             return Values(values)
-        whole = self._merged(schema)
+        whole = with_all_of(schema, self._root)
         options = [one for one in options_of(whole) if isinstance(one, dict)]
         if options and not all(_only_requires(one) for one in options):
             return self._union(whole, options, name, depth)
@@ -199,9 +208,9 @@ class _Writer:
         return model
 
     def _union(self, schema: Schema, options: list[Schema], name: str, depth: int) -> Type:
-        beside = {key: value for key, value in schema.items() if key not in ("anyOf", "oneOf")}
+        beside = without(schema, "anyOf", "oneOf")
         if properties_of(beside):
-            options = [_joined(beside, resolved(one, self._root)) for one in options]
+            options = [merged(beside, resolved(one, self._root)) for one in options]
         several = sum(bool(properties_of(resolved(one, self._root))) for one in options) > 1
         found: list[Type] = []
         for at, one in enumerate(options):
@@ -212,18 +221,10 @@ class _Writer:
             return ANY
         return distinct[0] if len(distinct) == 1 else Union(distinct)
 
-    def _merged(self, schema: Schema) -> Schema:
-        """With what `allOf` adds, as far as these are objects."""
-        parts = schema.get("allOf")
-        whole = {key: value for key, value in schema.items() if key != "allOf"}
-        for part in parts[: schemas.MOST_PARTS] if isinstance(parts, list) else ():
-            whole = _joined(whole, resolved(part, self._root))
-        return whole
-
     def _flat(self, schema: Schema) -> Schema:
         """The arguments as one object: what only some alternatives have is optional."""
-        whole = self._merged(schema)
-        options = [self._merged(resolved(one, self._root)) for one in options_of(whole)]
+        whole = with_all_of(schema, self._root)
+        options = [with_all_of(resolved(one, self._root), self._root) for one in options_of(whole)]
         known = dict(properties_of(whole))
         for one in options:
             known |= {name: value for name, value in properties_of(one).items() if name not in known}
@@ -231,12 +232,6 @@ class _Writer:
         if options:
             required += [name for name in required_of(options[0]) if all(name in required_of(one) for one in options)]
         return {**whole, "properties": known, "required": required}
-
-
-def _joined(one: Schema, other: Schema) -> Schema:
-    known = {**properties_of(one), **properties_of(other)}
-    needed = list(dict.fromkeys([*required_of(one), *required_of(other)]))
-    return {**one, **other, **({"properties": known, "required": needed} if known else {})}
 
 
 def _only_requires(option: Schema) -> bool:
@@ -254,5 +249,5 @@ def _values(schema: Schema) -> tuple[Any, ...] | None:
 
 def _notes(schema: Schema) -> tuple[str, ...]:
     """What the type does not say: bounds, formats, the default."""
-    said = [f"{key} {schemas.quoted(schema[key])}" for key in _NOTED if key in schema]
+    said = [f"{key} {as_json(schema[key])}" for key in _NOTED if key in schema]
     return (*said, "deprecated") if schema.get("deprecated") is True else tuple(said)

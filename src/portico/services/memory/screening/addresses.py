@@ -1,4 +1,4 @@
-"""Addresses of people's mail and of their machines."""
+"""E-mail addresses, and public IP addresses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from portico.services.memory.screening.patterns import pattern
 
 _LOCAL = pattern(r"[\w.%+\-]{1,64}+")
 _DOMAIN = pattern(r"(?P<labels>(?:[^\W_][\w\-]{0,62}+\.){1,8})(?P<last>[^\W\d_]{2,24}+|xn--[0-9a-z\-]{2,20}+)(?!@)")
-# Reserved by RFC 2606 and 6762, units of systemd, pictures at twice the size: nobody gets mail there.
+# No mail goes there: reserved by RFC 2606 and 6762, units of systemd, pictures at twice the size (`x@2x.png`).
 _NO_MAIL = """
     example test invalid localhost local internal lan corp home service socket timer target mount slice scope path
     journal png jpg jpeg gif svg webp js css ts tsx jsx json yaml yml html
@@ -24,10 +24,10 @@ _NO_HOST = pattern(
     r"\.(?:com|org|net|edu|io)"
 )
 _ROLES = "git hg svn noreply no-reply donotreply do-not-reply user username email your.email you name"
-_NOBODY = frozenset(_ROLES.split())
+_ROLE_NAMES = frozenset(_ROLES.split())
 
 
-def mails(text: str) -> Iterator[Finding]:
+def mail_addresses(text: str) -> Iterator[Finding]:
     at = -1
     while (at := text.find("@", at + 1)) >= 0:
         domain = _DOMAIN.match(text, at + 1)
@@ -38,23 +38,23 @@ def mails(text: str) -> Iterator[Finding]:
         if text[max(0, at - len(name) - 1)] == "\\" and name[:1] in "nrt":
             name = name[1:]  # after a written newline
         start = at - len(name)
-        if name and _is_somebody(name.lower(), domain) and not _in_url(text, start):
+        if name and _is_personal(name.lower(), domain) and not _in_url(text, start):
             yield Finding("personal", "email", start, domain.end(), 0.95)
 
 
-def _is_somebody(name: str, domain: re.Match[str]) -> bool:
-    if name in _NOBODY or domain["last"].lower() in _NO_DOMAINS:
+def _is_personal(name: str, domain: re.Match[str]) -> bool:
+    if name in _ROLE_NAMES or domain["last"].lower() in _NO_DOMAINS:
         return False
     return _NO_HOST.fullmatch(domain[0].lower()) is None
 
 
 def _in_url(text: str, start: int) -> bool:
-    """`//user@host` and `//user:password@host` are no mail."""
+    """Whether it is the user of a URL: `//user@host`, `//user:password@host`."""
     before = text[max(0, start - 80) : start]
     return before.endswith("//") or (before.endswith(":") and "//" in before)
 
 
-# Internet addresses. Only public ones: a private one leads to nobody.
+# IP addresses. Only public ones: a private one identifies no one.
 
 _IPV4 = pattern(
     r"[1-9](?<![0-9A-Za-z_.].)[0-9]{0,2}\.[0-9]{1,3}\.[0-9]{1,3}\.[0-9]{1,3}(?![0-9A-Za-z_/]|\.[0-9A-Za-z])"
@@ -66,11 +66,11 @@ _VERSION = pattern(
     re.IGNORECASE,
 )
 _ADDRESS_OF = pattern(r"\b(?:ip|addr(?:ess)?|host|from|client|server|peer|remote)\W{0,4}$", re.IGNORECASE)
-_OF_NOBODY = "1.1.1.1 1.0.0.1 8.8.8.8 8.8.4.4 9.9.9.9 208.67.222.222 208.67.220.220 1.2.3.4 123.45.67.89"
-_SERVICES = frozenset(_OF_NOBODY.split())
+_PUBLIC_SERVICES = "1.1.1.1 1.0.0.1 8.8.8.8 8.8.4.4 9.9.9.9 208.67.222.222 208.67.220.220 1.2.3.4 123.45.67.89"
+_SERVICES = frozenset(_PUBLIC_SERVICES.split())
 
 
-def machines(text: str) -> Iterator[Finding]:
+def ip_addresses(text: str) -> Iterator[Finding]:
     if text.count(".") >= 3:
         for found in _IPV4.finditer(text):
             if _is_public(found[0]) and not _is_version(text, found):
@@ -106,7 +106,7 @@ def _is_public_6(address: str) -> bool:
 
 
 def _is_version(text: str, found: re.Match[str]) -> bool:
-    """Versions, sections of a text and object identifiers have four numbers too: small ones, or said to be one."""
+    """Whether it is a version, a section or an object identifier: small numbers, or a word before it that says so."""
     before = text[max(0, found.start() - 24) : found.start()]
     if _VERSION.search(before) or found[0].startswith(("1.2.", "1.3.", "2.5.", "2.16.")):
         return True

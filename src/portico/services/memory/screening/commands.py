@@ -1,4 +1,4 @@
-"""Secrets given to programs: on their command lines, in their cookies, in the files where they keep logins."""
+"""Secrets given to programs: on command lines, in cookies, in files of logins."""
 
 from __future__ import annotations
 
@@ -14,38 +14,40 @@ from portico.services.memory.screening.randomness import is_random, is_uuid
 _VALUE = r"(?:(?P<quote>[\"'])(?P<quoted>[^\"'\r\n]{3,256}+)(?P=quote)|(?P<bare>[^\s\"'<>|;&]{3,256}+))"
 
 
-class Way(NamedTuple):
-    """A way to hand a password over: what must be in the text, in small letters, and where the value stands."""
+class PasswordSyntax(NamedTuple):
+    """How a program is given a password. `sign` must be in the lowered text; `line` matches the value."""
 
     sign: str
     line: re.Pattern[str]
 
 
-def _way(sign: str, line: str, flags: int = 0) -> Way:
-    return Way(sign, pattern(line.replace("VALUE", _VALUE), flags))
+def _syntax(sign: str, line: str, flags: int = 0) -> PasswordSyntax:
+    return PasswordSyntax(sign, pattern(line.replace("VALUE", _VALUE), flags))
 
 
-_WAYS = (
-    _way("curl", r"curl\b[^\r\n]{0,200}?\s(?:-u|--user)[ =]{0,2}[\"']?[\w.@\-]{1,80}+:(?P<bare>[^\s\"']{3,256}+)"),
-    _way("sshpass", r"sshpass\s{1,3}-p\s{0,3}VALUE"),
-    _way("mysql", r"mysql(?:dump|admin|import)?\b[^\r\n]{0,120}?\s-p(?=\S)VALUE"),
-    _way("redis-cli", r"redis-cli\b[^\r\n]{0,120}?\s-a\s{1,3}VALUE"),
-    _way("requirepass", r"requirepass\s{1,3}VALUE"),
-    _way("docker login", r"docker login\b[^\r\n]{0,160}?\s-p\s{1,3}VALUE"),
-    _way("podman login", r"podman login\b[^\r\n]{0,160}?\s-p\s{1,3}VALUE"),
-    _way("machine ", r"machine\s{1,4}+\S{1,120}+\s{1,8}+login\s{1,4}+\S{1,120}+\s{1,8}+password\s{1,4}+VALUE"),
-    _way("identified", r"identified\s{1,4}+(?:with\s{1,4}+\w{1,40}+\s{1,4}+)?by\s{1,4}+(?=[\"'])VALUE", re.IGNORECASE),
-    _way("securestring", r"ConvertTo-SecureString\s{1,3}(?:-String\s{1,3})?VALUE", re.IGNORECASE),
-    _way(" -u", r"\s-u[ =]?[\w.@\-]{1,60}+\s{1,3}-p[ =]?VALUE", re.IGNORECASE),
-    _way("--auth", r"--auth[ =][\"']?[\w.@\-]{1,80}+:(?P<bare>[^\s\"']{3,256}+)"),
-    _way(
+_SYNTAXES = (
+    _syntax("curl", r"curl\b[^\r\n]{0,200}?\s(?:-u|--user)[ =]{0,2}[\"']?[\w.@\-]{1,80}+:(?P<bare>[^\s\"']{3,256}+)"),
+    _syntax("sshpass", r"sshpass\s{1,3}-p\s{0,3}VALUE"),
+    _syntax("mysql", r"mysql(?:dump|admin|import)?\b[^\r\n]{0,120}?\s-p(?=\S)VALUE"),
+    _syntax("redis-cli", r"redis-cli\b[^\r\n]{0,120}?\s-a\s{1,3}VALUE"),
+    _syntax("requirepass", r"requirepass\s{1,3}VALUE"),
+    _syntax("docker login", r"docker login\b[^\r\n]{0,160}?\s-p\s{1,3}VALUE"),
+    _syntax("podman login", r"podman login\b[^\r\n]{0,160}?\s-p\s{1,3}VALUE"),
+    _syntax("machine ", r"machine\s{1,4}+\S{1,120}+\s{1,8}+login\s{1,4}+\S{1,120}+\s{1,8}+password\s{1,4}+VALUE"),
+    _syntax(
+        "identified", r"identified\s{1,4}+(?:with\s{1,4}+\w{1,40}+\s{1,4}+)?by\s{1,4}+(?=[\"'])VALUE", re.IGNORECASE
+    ),
+    _syntax("securestring", r"ConvertTo-SecureString\s{1,3}(?:-String\s{1,3})?VALUE", re.IGNORECASE),
+    _syntax(" -u", r"\s-u[ =]?[\w.@\-]{1,60}+\s{1,3}-p[ =]?VALUE", re.IGNORECASE),
+    _syntax("--auth", r"--auth[ =][\"']?[\w.@\-]{1,80}+:(?P<bare>[^\s\"']{3,256}+)"),
+    _syntax(
         "echo ",
         r"echo\s{1,3}+[\"']?(?:[\w.\-]{1,40}+:)?(?P<bare>[^\s\"'|:]{4,200}+)[\"']?"
         r"\s{0,3}+\|\s{0,3}+(?:sudo -S|passwd|chpasswd|\w{1,12} login)",
     ),
-    _way("net user", r"net user\s{1,3}[\w.\-]{1,40}+\s{1,3}(?P<bare>[^\s/]{4,128}+)\s{1,3}/add", re.IGNORECASE),
+    _syntax("net user", r"net user\s{1,3}[\w.\-]{1,40}+\s{1,3}(?P<bare>[^\s/]{4,128}+)\s{1,3}/add", re.IGNORECASE),
     # ~/.pgpass
-    _way(":5432:", r"^[\w.\-]{1,120}+:5432:[\w*\-]{1,60}+:[\w\-]{1,60}+:(?P<bare>[^\s:]{4,200}+)$", re.MULTILINE),
+    _syntax(":5432:", r"^[\w.\-]{1,120}+:5432:[\w*\-]{1,60}+:[\w\-]{1,60}+:(?P<bare>[^\s:]{4,200}+)$", re.MULTILINE),
 )
 _FLAG = pattern(
     r"-(?<![\w\-]-)-?(?:[A-Za-z][\w\-]{0,30}?)?"
@@ -64,9 +66,9 @@ _PAIR = pattern(
 
 
 def command_secrets(text: str, lower: str) -> Iterator[Finding]:
-    for way in _WAYS:
-        if way.sign in lower:
-            for found in way.line.finditer(text):
+    for syntax in _SYNTAXES:
+        if syntax.sign in lower:
+            for found in syntax.line.finditer(text):
                 yield from _password(found)
     if " -" in text or "--" in text:
         for found in _FLAG.finditer(text):
@@ -85,7 +87,7 @@ def _password(found: re.Match[str], bare: Writing = "line") -> Iterator[Finding]
 
 
 def _logins(text: str, lower: str) -> Iterator[Finding]:
-    """`login: name / password`, as people write it to each other."""
+    """The passwords in `login: name / password`, as people write it to each other."""
     for word in _LOGIN.finditer(lower):
         found = _PAIRED.match(text, word.end())
         if found is not None and is_password(found["bare"].rstrip(".,;)"), "prose"):

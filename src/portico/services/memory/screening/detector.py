@@ -1,7 +1,7 @@
-"""One look over a text for everything that should not be kept.
+"""The detector: finds the secrets and the personal data in a text.
 
-Cheap questions come first: does the text hold this word at all, this sign, a stretch of sixteen characters without a
-space, seven digits close together? Only where the answer is yes is a pattern tried, and only in that place.
+Cheap tests come first: does the text contain this word at all, this sign, a stretch of sixteen characters without a
+space, seven digits close together? Only where one succeeds is a pattern tried, and only in that place.
 """
 
 from __future__ import annotations
@@ -10,16 +10,14 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterator, Sequence
 from itertools import chain
 
-from portico.services.memory.screening.accounts import ibans, vat_numbers
-from portico.services.memory.screening.addresses import machines, mails
+from portico.services.memory.screening.addresses import ip_addresses, mail_addresses
 from portico.services.memory.screening.assignments import named_secrets
 from portico.services.memory.screening.commands import command_secrets
 from portico.services.memory.screening.documents import documents
-from portico.services.memory.screening.findings import KINDS, Finding, Kind, settled
-from portico.services.memory.screening.identities import in_letters
+from portico.services.memory.screening.findings import KINDS, Finding, Kind, without_overlaps
 from portico.services.memory.screening.mentions import beside, commented, in_queries, named_after, nearby
-from portico.services.memory.screening.names import GATE
-from portico.services.memory.screening.numbers import numbers
+from portico.services.memory.screening.names import SECRET_SIGNS
+from portico.services.memory.screening.numbers import ibans, identities_with_letters, numbers, vat_numbers
 from portico.services.memory.screening.patterns import pattern
 from portico.services.memory.screening.providers import provider_keys, shaped_keys
 from portico.services.memory.screening.randomness import is_random
@@ -31,19 +29,19 @@ from portico.services.memory.screening.structures import (
     wrapped_keys,
 )
 
-# A long text is looked at in pieces, so that what is held besides it stays small. Each piece is seen with what stands
-# before it, where a telling word may be, and after it, where a key may go on.
+# A long text is scanned in pieces, so that the lowered copy and the findings stay small. Each piece is seen with some
+# text before it, where the word may be that announces a value, and after it, where a key may go on.
 PIECE = 256 * 1024
 BEFORE = 512
 AFTER = 24 * 1024
 
-# Shorter than this no key of any provider is, and most words are.
+# No provider has shorter keys, and most words are shorter.
 _LONG = pattern(r"\S{16,}+")
 _ASCII_LOW = {code: code + 32 for code in range(65, 91)}
 
 
 def find(text: str, kinds: Collection[Kind] = KINDS, least: float = 0.5) -> list[Finding]:
-    """The secrets and the personal data in a text, in its order, none over another.
+    """The secrets and the personal data in a text, in its order, without overlaps.
 
     `least` is the confidence below which nothing is reported. The time is proportional to the length of the text.
     """
@@ -51,42 +49,42 @@ def find(text: str, kinds: Collection[Kind] = KINDS, least: float = 0.5) -> list
 
 
 def scan(text: str, kinds: Collection[Kind] = KINDS, least: float = 0.5) -> Iterator[Finding]:
-    """As `find`, one after the other: for texts so long that the list itself would be a burden."""
+    """Like `find`, one finding at a time, for texts that are too long for a list of all of them."""
     reached = 0
     for at in range(0, len(text), PIECE):
         low = max(0, at - BEFORE)
         whole = len(text) <= PIECE
         piece = text if whole else text[low : at + PIECE + AFTER]
-        for one in settled(f for f in _look(piece, kinds) if f.confidence >= least):
+        for one in without_overlaps(f for f in _findings_in(piece, kinds) if f.confidence >= least):
             start, end = one.start + low, one.end + low
-            # What starts in this piece is reported here, and nowhere else.
+            # What starts in this piece is reported here and with no other piece.
             if at <= start < at + PIECE and end > reached:
                 yield one if whole else one._replace(start=max(start, reached), end=end)
                 reached = end
 
 
-def _look(text: str, kinds: Collection[Kind]) -> Iterator[Finding]:
+def _findings_in(text: str, kinds: Collection[Kind]) -> Iterator[Finding]:
     lower = _lowered(text)
     secrets = _secrets(text, lower) if "secret" in kinds else ()
     personal = _personal(text, lower) if "personal" in kinds else ()
     marks = [found.span() for found in _MARK.finditer(text)] if "[REDACTED:" in text else ()
     for one in chain(secrets, personal):
-        if not marks or _is_besides(one, marks):
+        if not marks or _is_outside(one, marks):
             yield one
 
 
 _MARK = pattern(r"\[REDACTED:\w{1,40}+\]")
 
 
-def _is_besides(finding: Finding, marks: Sequence[tuple[int, int]]) -> bool:
-    """More than what stands in the place of something that was found before."""
+def _is_outside(finding: Finding, marks: Sequence[tuple[int, int]]) -> bool:
+    """Whether a finding is more than the mark of an earlier redaction: at least four characters outside of marks."""
     near = marks[max(0, bisect_left(marks, (finding.start, 0)) - 1) : bisect_left(marks, (finding.end, 0))]
     inside = sum(max(0, min(end, finding.end) - max(start, finding.start)) for start, end in near)
     return finding.end - finding.start - inside >= 4
 
 
 def _lowered(text: str) -> str:
-    """In small letters, each in the place of its capital: a few capitals become two letters, and places would shift."""
+    """The text in lower case, of the same length: a few capitals become two letters, which would shift all places."""
     lower = text.lower()
     return lower if len(lower) == len(text) else text.translate(_ASCII_LOW)
 
@@ -96,7 +94,7 @@ def _secrets(text: str, lower: str) -> Iterator[Finding]:
         for one in provider_keys(text, *stretch.span()):
             yield one
             if one.name == "aws_access_key":
-                yield from _other_half(text, one.end)
+                yield from _aws_secret_keys(text, one.end)
         yield from nearby(text, lower, *stretch.span())
     yield from shaped_keys(text)
     if "-----BEGIN " in text or "Private-Lines: " in text:
@@ -109,7 +107,7 @@ def _secrets(text: str, lower: str) -> Iterator[Finding]:
         yield from url_passwords(text)
         if "?" in text:
             yield from in_queries(text)
-    if any(word in lower for word in GATE):
+    if any(word in lower for word in SECRET_SIGNS):
         yield from named_secrets(text, lower)
         yield from named_after(text, lower)
         yield from beside(text, lower)
@@ -121,8 +119,8 @@ def _secrets(text: str, lower: str) -> Iterator[Finding]:
 _FORTY = pattern(r"(?<![0-9A-Za-z/+])[0-9A-Za-z/+]{40}(?![0-9A-Za-z/+=])")
 
 
-def _other_half(text: str, at: int) -> Iterator[Finding]:
-    """The secret half of an AWS key, which has no mark of its own, in the lines after the other half."""
+def _aws_secret_keys(text: str, at: int) -> Iterator[Finding]:
+    """The secret half of an AWS key, which has no prefix of its own, within 200 characters after the access key."""
     for found in _FORTY.finditer(text, at, at + 200):
         if is_random(found[0]):
             yield Finding("secret", "aws_secret_key", found.start(), found.end(), 0.9)
@@ -130,10 +128,10 @@ def _other_half(text: str, at: int) -> Iterator[Finding]:
 
 def _personal(text: str, lower: str) -> Iterator[Finding]:
     if "@" in text:
-        yield from mails(text)
-    yield from machines(text)
+        yield from mail_addresses(text)
+    yield from ip_addresses(text)
     yield from numbers(text, lower)
     yield from ibans(text)
     yield from vat_numbers(text, lower)
-    yield from in_letters(text, lower)
+    yield from identities_with_letters(text, lower)
     yield from documents(text, lower)

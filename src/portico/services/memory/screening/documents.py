@@ -1,6 +1,6 @@
-"""What only a word makes personal: birthdays, passports, licences, postal codes.
+"""Personal data that only a word before it gives away: birthdays, passports, licences, postal codes.
 
-The words are looked for in small letters, the values as they are written.
+The words are matched in lower case, the values as they are written.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _BETWEEN = (
 _NUMBER = r"(?:[ _\-]?(?:no|number|num|nr|nummer|id|#)(?![a-z])\.?)?"
 
 
-class Told(NamedTuple):
-    """A kind of datum, the words that tell it, one of which any text must hold, and how it is written."""
+class AnnouncedDatum(NamedTuple):
+    """A kind of datum. `signs` are strings of which one must be in the text; `words` announce the value."""
 
     name: str
     signs: tuple[str, ...]
@@ -40,13 +40,13 @@ class Told(NamedTuple):
     confidence: float
 
 
-def _told(name: str, signs: str, words: str, value: str, confidence: float) -> Told:
+def _announced(name: str, signs: str, words: str, value: str, confidence: float) -> AnnouncedDatum:
     written = pattern(f"{_BETWEEN}(?P<value>{value})")
-    return Told(name, tuple(signs.split("|")), pattern(words), written, confidence)
+    return AnnouncedDatum(name, tuple(signs.split("|")), pattern(words), written, confidence)
 
 
-_TOLD = (
-    _told(
+_ANNOUNCED = (
+    _announced(
         "date_of_birth",
         "birth|dob|d.o.b|born|gebor|geburt|naissance|nacimiento",
         r"d(?<![a-z]d)\.?o\.?b(?![a-z])\.?|date[ _]?of[ _]?birth|birth[ _\-]?da(?:y|te)|born(?![a-z])|geboren"
@@ -54,14 +54,14 @@ _TOLD = (
         _DATE,
         0.9,
     ),
-    _told(
+    _announced(
         "passport",
         "passport|reisepass|passeport|pasaporte",
         rf"(?:passport|reisepass|passeport|pasaporte){_NUMBER}",
         _CODE,
         0.85,
     ),
-    _told(
+    _announced(
         "driving_licence",
         "licen|dl no|dl #|dl number|führerschein|permis de",
         r"(?:driv(?:er['’]?s?|ing)[ _\-]?licen[cs]e|dl(?<![a-z]dl)(?= no| #| num)|führerschein|permis de conduire)"
@@ -69,7 +69,7 @@ _TOLD = (
         _CODE,
         0.85,
     ),
-    _told(
+    _announced(
         "postal_code",
         "zip|postal|postcode|post code|plz|pin code|pincode|postleitzahl",
         r"zip(?<![a-z]zip)(?:[ _\-]?code)?(?![a-z])|zipcode|(?:postal|post)[ _\-]?code|plz(?<![a-z]plz)(?![a-z])"
@@ -92,7 +92,7 @@ _ZONE = pattern(
 
 
 def documents(text: str, lower: str) -> Iterator[Finding]:
-    for kind in _TOLD:
+    for kind in _ANNOUNCED:
         if any(sign in lower for sign in kind.signs):
             for word in kind.words.finditer(lower):
                 found = kind.value.match(text, word.end())

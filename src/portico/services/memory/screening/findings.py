@@ -1,4 +1,4 @@
-"""What was found where, and a text without it."""
+"""Findings: where a secret or a personal datum is, and the text with it replaced."""
 
 from __future__ import annotations
 
@@ -20,41 +20,37 @@ class Finding(NamedTuple):
     confidence: float
 
 
-def settled(findings: Iterable[Finding]) -> list[Finding]:
-    """In the order of the text, none over another. Where two overlap, the surer names what both cover: a secret is
-    never left half visible because something else was seen in the middle of it."""
-    kept: list[Finding] = []
-    for one in sorted(findings, key=_place):
-        if not kept or one.start >= kept[-1].end:
-            kept.append(one)
+def without_overlaps(findings: Iterable[Finding]) -> list[Finding]:
+    """The findings in the order of the text, with overlapping ones merged. The more certain one gives its name to the
+    whole, so that a secret is never left half visible because of another finding in the middle of it."""
+    merged: list[Finding] = []
+    for finding in sorted(findings, key=lambda one: (one.start, -one.end)):
+        if not merged or finding.start >= merged[-1].end:
+            merged.append(finding)
             continue
-        last = kept[-1]
-        named = one if _rank(one) > _rank(last) else last
-        kept[-1] = named._replace(start=last.start, end=max(last.end, one.end))
-    return kept
+        last = merged[-1]
+        stronger = finding if _rank(finding) > _rank(last) else last
+        merged[-1] = stronger._replace(start=last.start, end=max(last.end, finding.end))
+    return merged
 
 
 @cache
 def mark(name: str) -> str:
-    """What stands in the place of a finding of that name."""
+    """The text that replaces a finding of this name."""
     return f"[REDACTED:{name}]"
 
 
 def redact(text: str, findings: Iterable[Finding]) -> str:
-    """The text with `[REDACTED:name]` in the place of each finding. The mark itself is nothing that is ever found, so
-    doing it twice changes nothing."""
+    """The text with `[REDACTED:name]` in place of each finding. Such a mark is never a finding itself, so redacting
+    twice changes nothing."""
     pieces: list[str] = []
     at = 0
-    for one in settled(findings):
+    for one in without_overlaps(findings):
         pieces.append(text[at : one.start])
         pieces.append(mark(one.name))
         at = one.end
     pieces.append(text[at:])
     return "".join(pieces)
-
-
-def _place(finding: Finding) -> tuple[int, int]:
-    return finding.start, -finding.end
 
 
 def _rank(finding: Finding) -> tuple[bool, float]:

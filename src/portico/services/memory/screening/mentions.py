@@ -1,4 +1,4 @@
-"""Secrets that are mentioned, not assigned: beside a telling word, before it, in front of a comment, in a URL."""
+"""Secrets that are mentioned, not assigned: beside a word for one, before it, in front of a comment, in a URL."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from portico.services.memory.screening.findings import Finding
-from portico.services.memory.screening.names import held_by
+from portico.services.memory.screening.names import kind_named_by
 from portico.services.memory.screening.passwords import is_name, is_password
 from portico.services.memory.screening.patterns import pattern
 from portico.services.memory.screening.randomness import is_hex, is_random, is_uuid
@@ -81,19 +81,19 @@ def commented(text: str, lower: str) -> Iterator[Finding]:
             yield Finding("secret", "password" if password else "token", end - len(value), end, 0.65)
 
 
-# Somewhere after a telling word, in the same sentence: the value must then look drawn beyond doubt.
+# Somewhere after a word for a secret, in the same sentence: the value must then look random beyond doubt.
 _NEAR = pattern(r"(?:passwor[dt]|secret|token|api[ _\-]?key|access[ _\-]?key|credential|bearer|creds)[\w.\-]{0,24}+")
 _ELSE = pattern(
     r"sha[0-9-]{0,4}\b|hash|digest|commit|checksum|integrity|etag|uuid|nonce|public|fingerprint|base64|data:|revision"
     r"|build|image|version|cache|request.?id|trace|span|file|path|https?:|module|import|class|function|return|\n\s{0,9}\n"
 )
 _DIGIT = pattern("[0-9]")
-_DRAWN = pattern(r"[0-9A-Za-z_\-+/=.~]{20,512}+")
+_GENERATED = pattern(r"[0-9A-Za-z_\-+/=.~]{20,512}+")
 
 
 def nearby(text: str, lower: str, start: int, end: int) -> Iterator[Finding]:
-    """In one stretch without white space, by what is said in the 60 characters before it."""
-    for found in _DRAWN.finditer(text, start, end):
+    """The secrets in a stretch without white space, by the words in the 60 characters before it."""
+    for found in _GENERATED.finditer(text, start, end):
         if not _DIGIT.search(text, *found.span()):
             continue
         words = list(_NEAR.finditer(lower, max(0, found.start() - 60), found.start()))
@@ -103,5 +103,5 @@ def nearby(text: str, lower: str, start: int, end: int) -> Iterator[Finding]:
         between = lower[words[-1].end() : found.start()].strip(" \t\"'`")
         if value.count("/") > 3 or (between and (is_hex(value) or is_uuid(value))):
             continue
-        if held_by(whole_name(lower, *words[-1].span())) is not None and is_random(value, 20):
+        if kind_named_by(whole_name(lower, *words[-1].span())) is not None and is_random(value, 20):
             yield Finding("secret", "token", found.start(), found.start() + len(value), 0.7)

@@ -1,4 +1,4 @@
-"""What the name of a value says about it: `DB_PASSWORD` holds a password, `max_tokens` holds no token."""
+"""The kind of secret that a name announces: a password in `DB_PASSWORD`, none in `max_tokens`."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from typing import Literal
 
 from portico.services.memory.screening.patterns import pattern
 
-Held = Literal["password", "secret", "token", "key", "credential"]
+SecretKind = Literal["password", "secret", "token", "key", "credential"]
 
 PASSWORD_WORDS = (
     r"pass(?:word|wort|wd|phrase|code)?|p(?:wd|sk|w)(?<![a-z]p[ws])(?<![a-z]p[ws][dk])(?![a-z])|kennwort|contrase[ñn]a"
     r"|mot de passe|senha|wachtwoord|hasło|пароль|密码|パスワード"
 )
-TELLING_WORDS = rf"{PASSWORD_WORDS}|secret|token|key|auth|cred"
-# One of these must be in a text, in small letters, for any telling word to be.
+SECRET_WORDS = rf"{PASSWORD_WORDS}|secret|token|key|auth|cred"
+# A lowered text that has none of these has none of the words.
 _SIGNS = "pass|pwd|secret|token|key|auth|cred|pw|psk|kennwort|contrase|senha|wachtwoord|hasło|пароль|密码|パスワード"
-GATE = tuple(_SIGNS.split("|"))
+SECRET_SIGNS = tuple(_SIGNS.split("|"))
 
-# Whatever else it says, this is nothing to hide.
+# A name with one of these is no secret, whatever else it says.
 _OPEN = pattern(r"public|pub_?key|webtoken|[cx]srf|nonce|fingerprint|checksum|digest|\bsha[0-9]|etag|integrity|hash")
-# Names that hold a telling word and no secret: what stands before the word, and what after.
+# Names with a word for a secret and no secret: what stands before the word, and what after.
 _HARMLESS = pattern(
     r"""(?x)
       (?: next|page|prev|previous|continuation|sync|cursor|delta|resume|change|pagination|stop|eos|bos|pad|mask|sep|unk
@@ -43,15 +43,15 @@ _HARMLESS = pattern(
     | cred [_.\- ]? (?: it|o\b|ib|ul ) | credentials? [_.\- ]? (?: ids?\b|type|file|path|source|provider|helper|store )
     """
 )
-_TELLING = pattern(TELLING_WORDS)
-_HOLDS: tuple[tuple[Held, re.Pattern[str]], ...] = (
+_SECRET_WORD = pattern(SECRET_WORDS)
+_KINDS: tuple[tuple[SecretKind, re.Pattern[str]], ...] = (
     # The key of a wireless network is chosen by people.
     ("password", pattern(rf"{PASSWORD_WORDS}|(?:wi-?fi|wpa2?|wlan|network|hotspot)[_.\- ]?key")),
     ("secret", pattern("secret")),
     ("token", pattern("token|bearer")),
     ("key", pattern(r"key(?:s|str|string|material|base|hex|b64|base64|data)?(?![a-z])")),
 )
-_NAMED_FOR_NOTHING = pattern(
+_KEY_ALONE = pattern(
     r"\W{0,9}+(?:(?:the|a|my|your|this|that|new|old|same|each|every|any|and|or|of)\W{1,9}+)?key\W{0,9}+"
 )
 # Keys that may be digests by their looks; before `key` alone anything may stand.
@@ -63,19 +63,19 @@ _KEY_OF = pattern(
 )
 
 
-def held_by(name: str) -> Held | None:
-    """What a value of this name is; None if it is nothing to hide."""
+def kind_named_by(name: str) -> SecretKind | None:
+    """The kind of secret in a value of this name; None if it is no secret."""
     if _OPEN.search(name):
         return None
     # In `keystore.password` it is the last word that says what it is.
-    words = [found.end() for found in _TELLING.finditer(name)]
+    words = [found.end() for found in _SECRET_WORD.finditer(name)]
     if _HARMLESS.search(name, words[-2] if len(words) > 1 else 0):
         return None
-    held = next((held for held, words in _HOLDS if words.search(name)), None)
-    if held is None:
+    kind = next((kind for kind, words in _KINDS if words.search(name)), None)
+    if kind is None:
         return "credential" if "auth" in name or "cred" in name else None
-    return None if held == "key" and _NAMED_FOR_NOTHING.fullmatch(name) else held
+    return None if kind == "key" and _KEY_ALONE.fullmatch(name) else kind
 
 
-def is_key_of_something(name: str) -> bool:
+def is_specific_key(name: str) -> bool:
     return _KEY_OF.search(name) is not None

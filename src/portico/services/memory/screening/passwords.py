@@ -55,7 +55,7 @@ _STRONG = frozenset("!@#$%^&*+=~|?")
 def is_password(value: str, writing: Writing) -> bool:
     if not 4 <= len(value) <= 256 or not _is_like_one(value, writing):
         return False
-    return not _is_said_of_passwords(value) and not is_placeholder(value)
+    return not _is_word_about_passwords(value) and not is_placeholder(value)
 
 
 def _is_like_one(value: str, writing: Writing) -> bool:
@@ -70,7 +70,7 @@ def _is_like_one(value: str, writing: Writing) -> bool:
     return (digit and letter and not is_number(value)) or (letter and strong) or is_random(value, 12)
 
 
-def _is_said_of_passwords(value: str) -> bool:
+def _is_word_about_passwords(value: str) -> bool:
     low = value.lower()
     if low in _NO_PASSWORD or "://" in low or low.startswith(("http", "$home", "arn:", "vault:", "sha256:")):
         return True
@@ -85,7 +85,7 @@ def _is_quoted_password(value: str, mixed: bool, letter: bool) -> bool:
         return False
     if mixed or not letter:
         return not (_PATH.fullmatch(value) and _OWNERS.match(value))
-    # Only letters: a word that somebody chose. In code a label or a name in capitals is likelier.
+    # Only letters: a chosen word. In code a label or a name in capitals is likelier.
     return (len(value) >= 8 and value.islower() and value.isalpha()) or is_random(value, 12)
 
 

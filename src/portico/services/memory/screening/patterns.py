@@ -13,7 +13,7 @@ _METHODS = ("finditer", "fullmatch", "match", "search", "split")
 
 
 class _Uncompiled:
-    """Becomes the pattern at the first question: its methods are put in the place of this one's."""
+    """Compiles at the first use; from then on its attributes are the methods of the compiled pattern."""
 
     def __init__(self, source: str, flags: int) -> None:
         self.source = source
@@ -28,10 +28,10 @@ class _Uncompiled:
 
 
 ALL: list[_Uncompiled] = []
-"""Every pattern there is, so that a test can prove of each that it is bounded."""
+"""Every pattern, so that a test can prove that each is bounded."""
 
 
 def pattern(source: str, flags: int = 0) -> re.Pattern[str]:
-    made = _Uncompiled(source, flags)
-    ALL.append(made)
-    return cast("re.Pattern[str]", made)
+    uncompiled = _Uncompiled(source, flags)
+    ALL.append(uncompiled)
+    return cast("re.Pattern[str]", uncompiled)

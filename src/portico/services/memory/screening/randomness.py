@@ -1,4 +1,4 @@
-"""Whether a string was drawn by a machine, made up by a person to stand for one, or is a word.
+"""Whether a string is random, a placeholder, or made of words.
 
 Entropy alone does not tell a key from an identifier: `getUserAccountFromRequestToken` has more of it than most
 passwords. What tells them apart is which letters follow each other. Nine in ten pairs of neighbouring letters in
@@ -14,36 +14,15 @@ from math import log2
 
 from portico.services.memory.screening.patterns import pattern
 
-_PAIRS = {
-    "a": "bcdgiklmnprstuvwxy",
-    "b": "aeilorsu",
-    "c": "aehiklorstu",
-    "d": "adeilosu",
-    "e": "acdefgilmnpqrstvwx",
-    "f": "aefiloru",
-    "g": "aehinrs",
-    "h": "aeiot",
-    "i": "abcdefglmnoprstvxz",
-    "k": "ei",
-    "l": "adeilostuy",
-    "m": "abeimopsu",
-    "n": "acdefgiknostuv",
-    "o": "abcdfgiklmnoprstuvw",
-    "p": "aehiloprstu",
-    "q": "u",
-    "r": "acdegilmnoprstuvy",
-    "s": "acehilopstuy",
-    "t": "acehilorstuy",
-    "u": "abceilmnprst",
-    "v": "aei",
-    "w": "aehio",
-    "x": "ept",
-    "y": "ps",
-    "z": "e",
-}
-_COMMON = frozenset(first + second for first, seconds in _PAIRS.items() for second in seconds)
+# A letter, and those that often follow it.
+_PAIRS = """
+    a:bcdgiklmnprstuvwxy b:aeilorsu c:aehiklorstu d:adeilosu e:acdefgilmnpqrstvwx f:aefiloru g:aehinrs h:aeiot
+    i:abcdefglmnoprstvxz k:ei l:adeilostuy m:abeimopsu n:acdefgiknostuv o:abcdfgiklmnoprstuvw p:aehiloprstu q:u
+    r:acdegilmnoprstuvy s:acehilopstuy t:acehilorstuy u:abceilmnprst v:aei w:aehio x:ept y:ps z:e
+"""
+_COMMON = frozenset(group[0] + second for group in _PAIRS.split() for second in group[2:])
 
-# Longest look at a value: what comes after says nothing new.
+# So much of a value is examined: the rest says nothing new.
 _ENOUGH = 128
 
 # In words, looked for in small letters.
@@ -73,7 +52,7 @@ def entropy(value: str) -> float:
 
 
 def is_placeholder(value: str) -> bool:
-    """Whether this says in words, or in the syntax of templates, that something else goes here."""
+    """Whether it says in words, or in the syntax of templates, that a value is to be put here."""
     return _VARIABLE.fullmatch(value) is not None or _PLACEHOLDER.search(value[:_ENOUGH].lower()) is not None
 
 
@@ -88,7 +67,7 @@ def stands_for(value: str) -> bool:
 
 
 def wordiness(value: str) -> float:
-    """The share of neighbouring letters that words have side by side; 1 if there are hardly any letters to judge by."""
+    """The share of neighbouring letters that words have side by side; 0 if there are none."""
     value = value[:_ENOUGH]
     low = value.lower()
     # From a small letter to a capital one begins a word, and such a pair says nothing.
@@ -100,8 +79,8 @@ def wordiness(value: str) -> float:
     return sum(pair in _COMMON for pair in pairs) / len(pairs) if pairs else 0.0
 
 
-def _is_restless(value: str) -> bool:
-    """Between small letters and capitals every other time, as chance has it; names do so once a word."""
+def _alternates(value: str) -> bool:
+    """Whether small letters and capitals alternate as often as by chance; in names they do so once a word."""
     pairs = [(one, two) for one, two in pairwise(value) if one.isalpha() and two.isalpha()]
     return len(pairs) > 7 and sum(one.islower() != two.islower() for one, two in pairs) > 0.45 * len(pairs)
 
@@ -125,8 +104,8 @@ def is_number(value: str) -> bool:
 
 
 def is_random(value: str, least: int = 16, *, named: bool = False) -> bool:
-    """Whether a string of at least `least` characters looks drawn rather than written. Where a name already says that
-    it is, `named`, chance may give it the looks of a word."""
+    """Whether a string of at least `least` characters looks generated rather than written. With `named`, where its name
+    says that it is a secret, it may look a little more like words."""
     if len(value) < least or is_number(value):
         return False
     looked = value[:_ENOUGH]
@@ -139,4 +118,4 @@ def is_random(value: str, least: int = 16, *, named: bool = False) -> bool:
     words = wordiness(looked)
     # Without a digit it must look very little like words; with several it may by chance.
     allowed = 0.45 if not digits else 0.62 if digits < len(looked) / 8 else 0.72
-    return words < allowed + 0.12 * named + 0.2 * _is_restless(looked) and not stands_for(value)
+    return words < allowed + 0.12 * named + 0.2 * _alternates(looked) and not stands_for(value)

@@ -1,4 +1,4 @@
-"""What becomes of what is found: blocked, redacted or let through, by kind and by name."""
+"""Rules: whether a finding blocks a text, is redacted or is allowed, by its kind and by its name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 
 from portico.services.memory.screening.detector import scan
 from portico.services.memory.screening.findings import KINDS, Finding, Kind, mark
-from portico.services.memory.screening.identities import IDENTITY_NAMES
+from portico.services.memory.screening.numbers import IDENTITY_NAMES
 from portico.services.memory.screening.providers import PROVIDER_NAMES
 from portico.wire.errors import UsageError
 
@@ -29,7 +29,8 @@ NAMES: Mapping[str, Kind] = {
 
 
 class Rules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`names` is for what a kind is too coarse for: `{"ip_address": "allow"}`."""
+    """The action for each kind of finding. `names` overrides it for single names: `{"ip_address": "allow"}`; `least` is
+    the lowest confidence that counts."""
 
     secrets: Action = "block"
     personal: Action = "allow"
@@ -54,7 +55,7 @@ class Rules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
-        """The kinds that need looking for."""
+        """The kinds that have to be searched for: those that are not allowed anyway."""
         wanted = {kind for kind, action in (("secret", self.secrets), ("personal", self.personal)) if action != "allow"}
         wanted |= {NAMES[name] for name, action in self.names.items() if action != "allow"}
         return tuple(kind for kind in ("secret", "personal") if kind in wanted)
@@ -66,27 +67,28 @@ def _check(action: str) -> None:
 
 
 class Screened(NamedTuple):
-    """A text as it may be kept, None if it may not; and how often what was found. What it was is never repeated."""
+    """The text as it may be stored, None if it is blocked, and the number of findings by name. The values themselves
+    are never repeated."""
 
     text: str | None
     redacted: dict[str, int]
     blocked: dict[str, int]
-    # What was let through, as far as it was looked for.
+    # As far as they were searched for.
     allowed: dict[str, int] = {}
 
 
 def screen(text: str, rules: Rules = Rules(), *, tell: bool = False) -> Screened:
-    """What the rules let through is not looked for, unless it is to be told."""
+    """Apply the rules to a text. Kinds that are allowed anyway are searched for only with `tell`, to count them."""
     counts: dict[Action, Counter[str]] = {action: Counter() for action in ACTIONS}
     pieces: list[str] = []
     at = 0
     kinds = KINDS if tell else rules.kinds
-    for one in scan(text, kinds, rules.least) if kinds else ():
-        action = rules.action(one)
-        counts[action][one.name] += 1
+    for finding in scan(text, kinds, rules.least) if kinds else ():
+        action = rules.action(finding)
+        counts[action][finding.name] += 1
         if action == "redact":
-            pieces += text[at : one.start], mark(one.name)
-            at = one.end
+            pieces += text[at : finding.start], mark(finding.name)
+            at = finding.end
     redacted, blocked, allowed = (dict(counts[action]) for action in ("redact", "block", "allow"))
     if blocked:
         return Screened(None, redacted, blocked, allowed)

@@ -1,7 +1,7 @@
-"""A telling word, the sign after it, and the value that is written there.
+"""A word for a secret, the sign after it, and the value that is written there.
 
 `DB_PASSWORD=…`, `"apiKey": "…"`, `the token for staging is …`, `setSecret("…")`, a type or a field in between: there
-are many ways to give a value a name. Here they are only read; whether the value is a secret is decided elsewhere.
+are many ways to give a value a name. Here they are only parsed; `assignments.py` decides whether the value is a secret.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from portico.services.memory.screening.names import PASSWORD_WORDS, TELLING_WORDS
+from portico.services.memory.screening.names import PASSWORD_WORDS, SECRET_WORDS
 from portico.services.memory.screening.passwords import Writing, is_name
 from portico.services.memory.screening.patterns import pattern
 
@@ -24,19 +24,19 @@ _BLOCK = r":[ \t]{0,3}+[|>][+\-]?+[ \t]{0,3}+(?=\r?\n)"
 _MARK = r"=>|->|→|[:?+.|]{0,3}={1,3}|:{1,2}|[>(,]|\|\||\||\?\?|[\-–—](?=[ \t])|(?=[\"'`])"
 _SIGN = rf"{_TYPED}|{_FIELD}|{_WORDED}|{_BLOCK}|{_MARK}"
 _NAMED = pattern(
-    rf"(?P<word>{TELLING_WORDS})(?P<rest>[\w.\-]{{0,24}}+)"
+    rf"(?P<word>{SECRET_WORDS})(?P<rest>[\w.\-]{{0,24}}+)"
     r"(?P<said>(?:[ \t]{1,3}+[a-z0-9_’\-]{1,20}+){0,6}?)"
     r"(?P<closed>[\"'`\]\)\\*]{0,4}+)(?:[ \t]{0,2}+\([^()\r\n]{1,40}+\)(?=[ \t]?[:=]))?[ \t]{0,12}+"
     rf"(?P<sign>{_SIGN})"
 )
-_WORD = pattern(rf"(?:{TELLING_WORDS})[\w.\-]{{0,24}}+")
+_WORD = pattern(rf"(?:{SECRET_WORDS})[\w.\-]{{0,24}}+")
 _IN_WORDS = pattern(r"(?:, (?:it|which|that) )?['’]?[a-zé]")
 _ENDS = pattern(rf"(?:{PASSWORD_WORDS}|secret|token|key|auth|authorization|credentials?)s?$")
 _BEFORE = pattern(r"([\w.\-]{0,40}+)(?:[ \t]([\w\-]{1,20}+))?")
 
 
-class Named(NamedTuple):
-    """A name in a text in small letters: where its telling word starts, and all that follows up to the value."""
+class NameAndSign(NamedTuple):
+    """A name in the lowered text: where its word for a secret starts, and what follows up to the value."""
 
     start: int
     rest: int  # where the name ends
@@ -46,24 +46,24 @@ class Named(NamedTuple):
     end: int
 
 
-def names(lower: str) -> Iterator[Named]:
+def names(lower: str) -> Iterator[NameAndSign]:
     for found in _NAMED.finditer(lower):
         start, rest, said = found.start(), found.end("rest"), found["said"]
-        # `secrets set SIGNING_SECRET=`: of several telling words the last one is the name.
+        # `secrets set SIGNING_SECRET=`: of several words for secrets the last one is the name.
         for again in _WORD.finditer(lower, *found.span("said")):
             start, rest = again.span()
             said = lower[rest : found.end("said")]
-        yield Named(start, rest, said, found["closed"], found["sign"], found.end())
+        yield NameAndSign(start, rest, said, found["closed"], found["sign"], found.end())
 
 
 def whole_name(lower: str, start: int, end: int) -> str:
-    """The name that a telling word is part of, and the word before it: `x-api-key`, `access key`."""
+    """The name that a word for a secret is part of, and the word before it: `x-api-key`, `access key`."""
     before = _BEFORE.match(lower[max(0, start - 64) : start][::-1])
     left, previous = (before[1][::-1], (before[2] or "")[::-1]) if before is not None else ("", "")
     return f"{previous} {left}{lower[start:end]}"
 
 
-class Value(NamedTuple):
+class NamedValue(NamedTuple):
     text: str
     start: int
     writing: Writing
@@ -77,15 +77,15 @@ _OPEN = pattern(
 BARE = pattern(r"[^\s\"'`<>,;\\]{1,200}+")
 _WHOLE = pattern(r"(?:[^\s\"'`\\]|\\(?![nrt])){1,200}+")
 _LONGEST_QUOTED = 4096
-_NAME_AND_SIGN = pattern(rf"(?:{TELLING_WORDS})[\w.\-]{{0,24}}+[:=]")
+_NAME_AND_SIGN = pattern(rf"(?:{SECRET_WORDS})[\w.\-]{{0,24}}+[:=]")
 _NEXT_FIELD = pattern(r"&(?=[\w.\-]{1,40}=)")
 # Read backwards: DB_PASSWORD, spring.datasource.password.
 _SETTING = pattern(r"(?:[A-Z0-9_]{1,60}+|[a-z0-9\-]{1,40}+(?:\.[a-z0-9\-]{1,40}+){1,5})(?:[\s:;]|$)")
 
 
-def value_of(text: str, lower: str, named: Named) -> Value | None:
-    """What a name is given; None if this is no way to give anything."""
-    if not _is_way(text, lower, named):
+def value_of(text: str, lower: str, named: NameAndSign) -> NamedValue | None:
+    """The value that is assigned to a name; None if nothing is assigned here."""
+    if not _assigns(text, lower, named):
         return None
     opened = _OPEN.match(text, named.end)
     if opened is None:
@@ -97,11 +97,11 @@ def value_of(text: str, lower: str, named: Named) -> Value | None:
         quoted = text[start:end] if end > start else ""
         if not quoted or "\n" in quoted or (sign == "," and is_name(quoted)):
             return None
-        return Value(quoted.rstrip("\\"), start, "quoted", below)
+        return NamedValue(quoted.rstrip("\\"), start, "quoted", below)
     return None if sign in (",", "(") else _bare(text, named, start, below)
 
 
-def _bare(text: str, named: Named, start: int, below: bool) -> Value | None:
+def _bare(text: str, named: NameAndSign, start: int, below: bool) -> NamedValue | None:
     setting = not below and _is_setting(text, named)
     found = (_WHOLE if setting else BARE).match(text, start)
     value = found[0].partition("[REDACTED:")[0] if found is not None else ""
@@ -109,15 +109,15 @@ def _bare(text: str, named: Named, start: int, below: bool) -> Value | None:
     if not value or _NAME_AND_SIGN.match(value):
         return None
     if setting:
-        return Value(value, start, "line", below)
+        return NamedValue(value, start, "line", below)
     if named.sign == "=":
         value = _NEXT_FIELD.split(value, 1)[0]
     value = value.rstrip(".:)]}|*")
     in_words = named.said or _IN_WORDS.match(named.sign)
-    return Value(value, start, "prose" if in_words else "bare", below) if value else None
+    return NamedValue(value, start, "prose" if in_words else "bare", below) if value else None
 
 
-def _is_way(text: str, lower: str, named: Named) -> bool:
+def _assigns(text: str, lower: str, named: NameAndSign) -> bool:
     sign = named.sign
     if sign not in (",", "(", ">", "|"):
         return True
@@ -129,7 +129,7 @@ def _is_way(text: str, lower: str, named: Named) -> bool:
     return sign != "|" or _in_table(text, named.start)
 
 
-def _is_argument(text: str, named: Named) -> bool:
+def _is_argument(text: str, named: NameAndSign) -> bool:
     """The name is a string of its own: `("db_password", …`."""
     left = _BEFORE.match(text[max(0, named.start - 64) : named.start][::-1])
     before = named.start - (left.end(1) if left is not None else 0)
@@ -140,7 +140,7 @@ def _in_table(text: str, start: int) -> bool:
     return text[text.rfind("\n", max(0, start - 200), start) + 1 : start].lstrip().startswith("|")
 
 
-def _is_setting(text: str, named: Named) -> bool:
+def _is_setting(text: str, named: NameAndSign) -> bool:
     """`NAME=value` as shells, containers and properties files have it: no space at the sign, and a name as they are."""
     if named.sign != "=" or named.said or text[named.end : named.end + 1].isspace():
         return False

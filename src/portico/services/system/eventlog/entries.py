@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
-from portico.services.system.errors import Invalid
+from portico.services.system.errors import InvalidArgument
 
 Level = Literal["DEBUG", "INFORMATION", "WARNING", "ERROR", "CRITICAL"]
 LEVELS: tuple[Level, ...] = ("DEBUG", "INFORMATION", "WARNING", "ERROR", "CRITICAL")
@@ -22,7 +22,7 @@ Position = Any
 """Where an entry is in its log: something that JSON can hold, and only that log can read."""
 
 
-class Entry(Struct):
+class LogEntry(Struct):
     """One entry. `time` is in microseconds; `fields` is all that its log has to say about it."""
 
     id: int
@@ -48,7 +48,7 @@ class Query(Struct, frozen=True):
     end: int | None = None
     contains: str | None = None
 
-    def matches(self, entry: Entry) -> bool:
+    def matches(self, entry: LogEntry) -> bool:
         return (
             entry.level >= self.min_level
             and (self.start is None or entry.time >= self.start)
@@ -75,14 +75,14 @@ class Log(Protocol):
     name: str
     description: str
 
-    def newest_first(self, query: Query, after: Position, problems: list[str]) -> Iterator[Entry | None]:
+    def newest_first(self, query: Query, after: Position, problems: list[str]) -> Iterator[LogEntry | None]:
         """Entries that may match, from the newest on or from behind a position; None is a step without one.
 
         What was found damaged is added to `problems`.
         """
         ...
 
-    def entry(self, id: int) -> Entry | None:
+    def entry(self, id: int) -> LogEntry | None:
         """One entry by its id."""
         ...
 
@@ -111,7 +111,7 @@ def microseconds(text: str, name: str) -> int:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise Invalid(f"{name} is not a date and time such as 2026-01-31T12:00:00Z: {text[:80]!r}.") from None
+        raise InvalidArgument(f"{name} is not a date and time such as 2026-01-31T12:00:00Z: {text[:80]!r}.") from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return int(moment.timestamp()) * 1_000_000 + moment.microsecond

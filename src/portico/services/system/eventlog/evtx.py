@@ -15,8 +15,8 @@ from typing import Any
 
 import msgspec
 
-from portico.services.system.containment import File, Roots
-from portico.services.system.errors import Damaged
+from portico.services.system.containment import AllowedRoots, OpenFile
+from portico.services.system.errors import DamagedData
 from portico.services.system.eventlog import evtx_reader
 from portico.services.system.eventlog.entries import (
     CRITICAL,
@@ -24,7 +24,7 @@ from portico.services.system.eventlog.entries import (
     ERROR,
     INFORMATION,
     WARNING,
-    Entry,
+    LogEntry,
     Position,
     Query,
 )
@@ -50,14 +50,14 @@ _HEADER = _header()
 class EvtxLog:
     """One file. `tag` keeps the ids of several files of one log apart."""
 
-    def __init__(self, name: str, description: str, roots: Roots, path: str, tag: int = 0) -> None:
+    def __init__(self, name: str, description: str, roots: AllowedRoots, path: str, tag: int = 0) -> None:
         self.name = name
         self.description = description
         self._roots = roots
         self._path = path
         self._tag = tag << 32
 
-    def newest_first(self, query: Query, after: Position, problems: list[str]) -> Iterator[Entry | None]:
+    def newest_first(self, query: Query, after: Position, problems: list[str]) -> Iterator[LogEntry | None]:
         with self._roots.open(self._path) as file:
             for first, _, slot in reversed(chunks(file)):
                 if after is not None and first > after[0]:
@@ -72,7 +72,7 @@ class EvtxLog:
                 if not records:
                     yield None
 
-    def entry(self, id: int) -> Entry | None:
+    def entry(self, id: int) -> LogEntry | None:
         number = id - self._tag
         with self._roots.open(self._path) as file:
             for first, last, slot in chunks(file):
@@ -94,7 +94,7 @@ class EvtxLog:
         return info.st_size, info.st_mtime_ns
 
 
-def chunks(file: File) -> list[tuple[int, int, int]]:
+def chunks(file: OpenFile) -> list[tuple[int, int, int]]:
     """The first and last record number of each chunk, and where it is, oldest first. A full log begins again at its
     start, so their places say nothing about their ages."""
     found = []
@@ -110,16 +110,16 @@ def chunks(file: File) -> list[tuple[int, int, int]]:
     return sorted(found)
 
 
-def records_of(file: File, slot: int) -> tuple[list[dict[str, Any]], list[str]]:
+def records_of(file: OpenFile, slot: int) -> tuple[list[dict[str, Any]], list[str]]:
     """The records of a chunk in their order, and what is wrong with those that are missing."""
     chunk = file.read(HEADER + slot * CHUNK, CHUNK).ljust(CHUNK, b"\0")
     try:
         return evtx_reader.records(_HEADER + chunk)
-    except Damaged as trouble:
-        return [], [str(trouble)]
+    except DamagedData as failure:
+        return [], [str(failure)]
 
 
-def entry_of(record: dict[str, Any], slot: int = 0, tag: int = 0) -> Entry:
+def entry_of(record: dict[str, Any], slot: int = 0, tag: int = 0) -> LogEntry:
     """An entry of what the package gives for a record."""
     try:
         event = msgspec.json.decode(record["data"], type=dict[str, Any]).get("Event") or {}
@@ -129,7 +129,9 @@ def entry_of(record: dict[str, Any], slot: int = 0, tag: int = 0) -> Entry:
     return event_entry(event, id=tag + number, position=[number, slot], written=record["timestamp"])
 
 
-def event_entry(event: dict[str, Any], *, id: int, position: Position, written: str = "", message: str = "") -> Entry:
+def event_entry(
+    event: dict[str, Any], *, id: int, position: Position, written: str = "", message: str = ""
+) -> LogEntry:
     """An entry of an event as Windows has it: `System`, and then `EventData` or `UserData`."""
     system = _object(event.get("System"))
     provider = _attributes(system.get("Provider"))
@@ -138,7 +140,7 @@ def event_entry(event: dict[str, Any], *, id: int, position: Position, written: 
         level = ERROR
     data = event.get("EventData") or event.get("UserData")
     created = _attributes(system.get("TimeCreated")).get("SystemTime") or written
-    return Entry(
+    return LogEntry(
         id=id,
         time=_time(str(created)),
         level=level,

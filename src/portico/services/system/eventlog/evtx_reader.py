@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from portico.services.system.errors import Damaged, Unavailable
+from portico.services.system.errors import DamagedData, MissingDependency
 
 SECONDS = 3.0
 LARGEST_ANSWER = 256 * 2**20
@@ -27,12 +27,12 @@ _CHILD = str(Path(__file__).with_name("evtx_child.py"))
 Records = tuple[list[dict[str, Any]], list[str]]
 
 
-class Reader:
+class EvtxReader:
     """A child, and the one way to talk to it."""
 
     def __init__(self) -> None:
         if find_spec("evtx") is None:
-            raise Unavailable(
+            raise MissingDependency(
                 "Reading a Windows event log file needs the Python package 'evtx', which is not installed here: "
                 "pip install 'portico[system]'"
             )
@@ -56,7 +56,7 @@ class Reader:
             found: Records = msgspec.json.decode(answer, type=Records)
             return found
         except (OSError, msgspec.DecodeError):
-            raise Damaged("it cannot be read, or not in any reasonable time") from None
+            raise DamagedData("it cannot be read, or not in any reasonable time") from None
         finally:
             watch.cancel()
 
@@ -65,7 +65,7 @@ class Reader:
         self._child.communicate()
 
 
-_idle: list[Reader] = []
+_idle: list[EvtxReader] = []
 _lock = threading.Lock()
 
 
@@ -73,7 +73,7 @@ def records(file: bytes) -> Records:
     """The records of a file of one chunk, read by a child that has nothing else to do."""
     with _lock:
         reader = _idle.pop() if _idle else None
-    reader = reader or Reader()
+    reader = reader or EvtxReader()
     try:
         found = reader.records(file)
     except BaseException:

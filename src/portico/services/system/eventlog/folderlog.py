@@ -6,9 +6,9 @@ import zlib
 from collections.abc import Iterator
 from functools import partial
 
-from portico.services.system.containment import Roots
-from portico.services.system.errors import Trouble
-from portico.services.system.eventlog.entries import Entry, Log, Position, Query
+from portico.services.system.containment import AllowedRoots
+from portico.services.system.errors import MachineError
+from portico.services.system.eventlog.entries import Log, LogEntry, Position, Query
 from portico.services.system.eventlog.evtx import EvtxLog
 from portico.services.system.eventlog.journal.log import JournalLog, files
 from portico.services.system.eventlog.merge import newest_first
@@ -20,13 +20,13 @@ _NOW = 2**63
 
 
 class FolderLog:
-    def __init__(self, name: str, description: str, roots: Roots, path: str) -> None:
+    def __init__(self, name: str, description: str, roots: AllowedRoots, path: str) -> None:
         self.name = name
         self.description = description
         self._roots = roots
         self._path = path
 
-    def newest_first(self, query: Query, after: Position, problems: list[str]) -> Iterator[Entry | None]:
+    def newest_first(self, query: Query, after: Position, problems: list[str]) -> Iterator[LogEntry | None]:
         latest, places = (None, {}) if after is None else (after[0], dict(after[1]))
         streams = [
             (_NOW, partial(self._part, part, mark, places.get(mark), latest, query, problems))
@@ -41,7 +41,7 @@ class FolderLog:
 
     def _part(
         self, part: Log, mark: str, place: Position, latest: int | None, query: Query, problems: list[str]
-    ) -> Iterator[tuple[int, tuple[str, Position, Entry | None]]]:
+    ) -> Iterator[tuple[int, tuple[str, Position, LogEntry | None]]]:
         """The entries of one part, each with its time and with where it is."""
         # Of a part that is begun only now, what was written since the first page is passed over.
         since = latest if place is None else None
@@ -54,10 +54,10 @@ class FolderLog:
                     if since is not None and entry.time > since:
                         entry = None
                 yield time, (mark, place, entry)
-        except Trouble as trouble:
-            problems.append(str(trouble))
+        except MachineError as failure:
+            problems.append(str(failure))
 
-    def entry(self, id: int) -> Entry | None:
+    def entry(self, id: int) -> LogEntry | None:
         found = (part.entry(id) for part in self._parts([]).values())
         return next((entry for entry in found if entry is not None), None)
 
@@ -85,8 +85,8 @@ class FolderLog:
             for chain in chains(self._roots, self._path):
                 mark = zlib.crc32(chain.stem.encode("utf-8", "surrogateescape"))
                 found[f"{mark:x}"] = TextLog(self.name, "", self._roots, partial(_same, chain))
-        except Trouble as trouble:
-            problems.append(str(trouble))
+        except MachineError as failure:
+            problems.append(str(failure))
         if len(found) > MOST_PARTS:
             problems.append(f"The folder has {len(found):,} logs; {MOST_PARTS} of them were read.")
         return dict(list(found.items())[:MOST_PARTS])

@@ -12,8 +12,8 @@ from typing import Any
 from msgspec import Struct
 
 from portico.services.system.cursors import Cursors
-from portico.services.system.errors import Absent, Trouble
-from portico.services.system.eventlog.entries import LEVELS, Entry, Log, Query
+from portico.services.system.errors import Absent, MachineError
+from portico.services.system.eventlog.entries import LEVELS, Log, LogEntry, Query
 from portico.services.system.text import LONGEST_MESSAGE
 
 SECONDS = 2.0
@@ -24,10 +24,10 @@ MOST_SOURCES = 20
 _STEPS = 64
 
 
-class Found(Struct):
+class LogPage(Struct):
     """One page of what was asked for. `total` is what was counted, and exact only if `counted`."""
 
-    entries: list[Entry]
+    entries: list[LogEntry]
     offset: int
     total: int
     counted: bool
@@ -85,18 +85,18 @@ class Logs:
         offset: int = 0,
         cursor: str | None = None,
         seconds: float = SECONDS,
-    ) -> Found:
+    ) -> LogPage:
         log = self.named(name)
         question = ["log", log.name, query]
         position = None
         if cursor is not None:
             # The offset in it is only for show; the position is where it goes on.
             position, offset = self._cursors.redeem(cursor, question)
-        asked = _Asking(log, query, position, self._clock, seconds)
+        asked = _RunningQuery(log, query, position, self._clock, seconds)
         with closing(asked):
             if cursor is None:
                 asked.skip(offset)
-            entries: list[Entry] = []
+            entries: list[LogEntry] = []
             room = LARGEST_PAGE
             while len(entries) < limit and room > 0 and (entry := asked.next()) is not None:
                 entries.append(entry)
@@ -107,7 +107,7 @@ class Logs:
             timed_out = asked.timed_out
             rest = self._rest(asked, log, query, seen)
         has_more = rest > 0 or timed_out
-        return Found(
+        return LogPage(
             entries=entries,
             offset=offset,
             total=seen + rest,
@@ -118,7 +118,7 @@ class Logs:
             timed_out=timed_out,
         )
 
-    def _rest(self, asked: _Asking, log: Log, query: Query, seen: int) -> int:
+    def _rest(self, asked: _RunningQuery, log: Log, query: Query, seen: int) -> int:
         """How many more there are. Where nobody knows it they are counted, but not for long."""
         asked.allow(COUNTING_SECONDS)
         if asked.next() is None:
@@ -127,7 +127,7 @@ class Logs:
             return max(1, known - seen)
         return 1 + asked.skip(2**63)
 
-    def entry(self, name: str, id: int) -> Entry:
+    def entry(self, name: str, id: int) -> LogEntry:
         entry = self.named(name).entry(id)
         if entry is None:
             raise Absent(f"The log {name!r} has no entry {id}. It may have been vacuumed away.")
@@ -135,7 +135,7 @@ class Logs:
 
     def stats(self, name: str, query: Query, *, seconds: float = SECONDS) -> Stats:
         """What a log consists of. Where there is more of it than there is time, the newest part."""
-        asked = _Asking(self.named(name), query, None, self._clock, seconds)
+        asked = _RunningQuery(self.named(name), query, None, self._clock, seconds)
         levels: Counter[int] = Counter()
         sources: Counter[str] = Counter()
         oldest = newest = None
@@ -161,12 +161,12 @@ class Logs:
         for name, log in self.all.items():
             try:
                 found[name] = log.stamp()
-            except Trouble:
+            except MachineError:
                 found[name] = None
         return found
 
 
-class _Asking:
+class _RunningQuery:
     """A question that is being answered: the next entry that matches, as long as there is time."""
 
     def __init__(self, log: Log, query: Query, position: Any, clock: Callable[[], float], seconds: float) -> None:
@@ -177,9 +177,9 @@ class _Asking:
         self._deadline = clock() + seconds
         self._query = query
         self._steps = 0
-        self._entries: Iterator[Entry | None] = log.newest_first(query, position, self.problems)
+        self._entries: Iterator[LogEntry | None] = log.newest_first(query, position, self.problems)
 
-    def next(self) -> Entry | None:
+    def next(self) -> LogEntry | None:
         """The next one, or None at the end, or when time is up: then `timed_out`."""
         if self.timed_out:
             return None

@@ -16,14 +16,14 @@ from typing import Any
 import msgspec
 
 from portico.services.system import programs
-from portico.services.system.errors import Trouble
+from portico.services.system.errors import MachineError
 from portico.services.system.eventlog.entries import (
     CRITICAL,
     DEBUG,
     ERROR,
     INFORMATION,
     WARNING,
-    Entry,
+    LogEntry,
     Position,
     Query,
 )
@@ -47,7 +47,7 @@ class MacLog:
         self._predicate = predicate
         self._clock = clock
 
-    def newest_first(self, query: Query, after: Position, problems: list[str]) -> Iterator[Entry | None]:
+    def newest_first(self, query: Query, after: Position, problems: list[str]) -> Iterator[LogEntry | None]:
         end = min(int(self._clock() * 1_000_000), query.end or 2**63, after[0] if after is not None else 2**63)
         begin = max(query.start or 0, end - FURTHEST)
         window = FIRST_WINDOW
@@ -60,17 +60,17 @@ class MacLog:
             end, window = start - 1, 2 * window
             yield None
 
-    def _between(self, start: int, end: int, query: Query, problems: list[str]) -> Iterator[Entry]:
+    def _between(self, start: int, end: int, query: Query, problems: list[str]) -> Iterator[LogEntry]:
         argv = ["log", "show", "--style", "ndjson", "--info", "--debug"]
         argv += ["--start", _clock_time(start), "--end", _clock_time(end + 1_000_000)]
         if predicate := self._narrowed(query):
             argv += ["--predicate", predicate]
-        found: deque[Entry] = deque(maxlen=MOST_IN_WINDOW)
+        found: deque[LogEntry] = deque(maxlen=MOST_IN_WINDOW)
         with closing(programs.lines(argv)) as lines:
             try:
                 found.extend(entry for line in lines if (entry := parsed(line)) is not None)
-            except Trouble as trouble:
-                problems.append(str(trouble))
+            except MachineError as failure:
+                problems.append(str(failure))
         if len(found) == MOST_IN_WINDOW:
             problems.append(f"More than {MOST_IN_WINDOW:,} entries in a window: the older ones of it were left out.")
         return reversed(found)
@@ -81,7 +81,7 @@ class MacLog:
             parts.append("(messageType == error OR messageType == fault)")
         return " AND ".join(parts)
 
-    def entry(self, id: int) -> Entry | None:
+    def entry(self, id: int) -> LogEntry | None:
         """An id begins with its time, in milliseconds, so there is one second to look at."""
         moment = (id >> 10) * 1000
         found = self._between(moment - 1_000_000, moment + 1_000_000, Query(), [])
@@ -102,7 +102,7 @@ def _clock_time(time: int) -> str:
     return datetime.fromtimestamp(time // 1_000_000, UTC).strftime("%Y-%m-%d %H:%M:%S+0000")
 
 
-def parsed(line: bytes) -> Entry | None:
+def parsed(line: bytes) -> LogEntry | None:
     """One line. The last one is a count, and some lines are not JSON at all."""
     try:
         said = msgspec.json.decode(line, type=dict[str, Any])
@@ -113,7 +113,7 @@ def parsed(line: bytes) -> Entry | None:
     when = int(moment.timestamp()) * 1_000_000 + moment.microsecond
     process = str(said.get("processImagePath") or "").rpartition("/")[2]
     names = [name for name in (process, said.get("subsystem"), said.get("category")) if name]
-    return Entry(
+    return LogEntry(
         id=(when // 1000) << 10 | zlib.crc32(b"%d %s" % (ticks, str(said.get("threadID")).encode())) & 0x3FF,
         time=when,
         level=OF_TYPE.get(str(said.get("messageType")), INFORMATION),

@@ -10,9 +10,9 @@ from functools import partial
 from itertools import islice
 
 from portico.services.system import programs
-from portico.services.system.containment import Roots
-from portico.services.system.errors import Trouble
-from portico.services.system.eventlog.entries import Entry, Log, Position, Query
+from portico.services.system.containment import AllowedRoots
+from portico.services.system.errors import MachineError
+from portico.services.system.eventlog.entries import Log, LogEntry, Position, Query
 from portico.services.system.eventlog.evtx import EvtxLog
 from portico.services.system.eventlog.folderlog import FolderLog
 from portico.services.system.eventlog.journal.journalctl import JournalctlLog
@@ -58,11 +58,11 @@ class NoLog:
         self.name = name
         self.description = f"{_WORDS.get(name, name)}: this machine keeps no such log, or not where it can be read"
 
-    def newest_first(self, query: Query, after: Position, problems: list[str]) -> Iterator[Entry | None]:
+    def newest_first(self, query: Query, after: Position, problems: list[str]) -> Iterator[LogEntry | None]:
         problems.append(f"{self.description}.")
         return iter(())
 
-    def entry(self, id: int) -> Entry | None:
+    def entry(self, id: int) -> LogEntry | None:
         return None
 
     def count(self) -> int | None:
@@ -90,13 +90,13 @@ def logs(
 def at_path(name: str, path: str, deny: Iterable[str] = ()) -> Log:
     """A log that an operator has named: a file with its rotated forms, or a folder of files of any kind."""
     if os.path.isdir(path):
-        return FolderLog(name, "A folder of log files", Roots([path], deny, tells_paths=False), path)
+        return FolderLog(name, "A folder of log files", AllowedRoots([path], deny, tells_paths=False), path)
     if path.lower().endswith(".evtx"):
-        return EvtxLog(name, "A Windows event log in a file", Roots([path], deny, tells_paths=False), path)
+        return EvtxLog(name, "A Windows event log in a file", AllowedRoots([path], deny, tells_paths=False), path)
     if path.endswith((".journal", ".journal~")):
-        return JournalLog(name, "A journal file", Roots([path], deny, tells_paths=False), [path])
+        return JournalLog(name, "A journal file", AllowedRoots([path], deny, tells_paths=False), [path])
     # The folder is allowed for the sake of the rotated forms; nothing else in it is asked for.
-    roots = Roots([os.path.dirname(path)], deny, tells_paths=False)
+    roots = AllowedRoots([os.path.dirname(path)], deny, tells_paths=False)
     return TextLog(name, "A log file", roots, partial(rotated, roots, path))
 
 
@@ -106,7 +106,7 @@ def _windows() -> Iterator[tuple[str, Log]]:
             yield name, WindowsLog(name, _WORDS[name])
         for name in islice(channels(), MOST_CHANNELS):
             yield name, WindowsLog(name)
-    except Trouble:
+    except MachineError:
         yield from ((name, NoLog(name)) for name in _WORDS)
 
 
@@ -117,7 +117,7 @@ def _macos() -> Iterator[tuple[str, Log]]:
 
 def _unix(deny: Iterable[str]) -> Iterator[tuple[str, Log]]:
     folders = [path for path in JOURNALS if os.path.isdir(path)]
-    roots = Roots(folders, deny, tells_paths=False)
+    roots = AllowedRoots(folders, deny, tells_paths=False)
     problems: list[str] = []
     paths = files(roots, folders, problems)
     if any(_is_readable(roots, path) for path in paths):
@@ -129,22 +129,22 @@ def _unix(deny: Iterable[str]) -> Iterator[tuple[str, Log]]:
             yield name, JournalctlLog(name, _WORDS[name], where=where)
         yield "Application", JournalctlLog("Application", _WORDS["Application"], ("--user",))
     else:
-        yield from _texts(Roots([TEXTS], deny, tells_paths=False))
+        yield from _texts(AllowedRoots([TEXTS], deny, tells_paths=False))
 
 
 def _is_users(name: str) -> bool:
     return name.startswith("user-")
 
 
-def _is_readable(roots: Roots, path: str) -> bool:
+def _is_readable(roots: AllowedRoots, path: str) -> bool:
     try:
         with roots.open(path):
             return True
-    except Trouble:
+    except MachineError:
         return False
 
 
-def _texts(roots: Roots) -> Iterator[tuple[str, Log]]:
+def _texts(roots: AllowedRoots) -> Iterator[tuple[str, Log]]:
     for name, candidates in _OF_TEXT.items():
         paths = [path for candidate in candidates if _is_file(roots, path := f"{TEXTS}/{candidate}")]
         if paths:
@@ -155,8 +155,8 @@ def _texts(roots: Roots) -> Iterator[tuple[str, Log]]:
             yield name, NoLog(name)
 
 
-def _is_file(roots: Roots, path: str) -> bool:
+def _is_file(roots: AllowedRoots, path: str) -> bool:
     try:
         return stat.S_ISREG(roots.stat(path)[0].st_mode)
-    except Trouble:
+    except MachineError:
         return False

@@ -60,7 +60,7 @@ _SOURCE_KEYS = ("source", "logger", "service", "app", "program", "name", "module
 _HOST_KEYS = ("host", "hostname", "computer", "host.name")
 
 
-class Line(Struct):
+class SyslogLine(Struct):
     """What a line says. `time` is None where it has none, and `grammar` says how it was read."""
 
     grammar: str
@@ -73,7 +73,7 @@ class Line(Struct):
     fields: dict[str, Any] = {}
 
 
-def parse(text: str, newest: int) -> Line:
+def parse(text: str, newest: int) -> SyslogLine:
     """One line. `newest` is a time, in microseconds, that it is not newer than: it tells the year."""
     if text.startswith("{") and (line := _json(text)):
         return line
@@ -86,7 +86,7 @@ def parse(text: str, newest: int) -> Line:
         return _tagged(grammar, _iso(found[2]), found[1], found[3])
     if found := _PRIORITY_ONLY.match(text):
         return _tagged("rfc3164", None, found[1], f"- {found[2]}")
-    return Line("text", None, guessed(text), "", text)
+    return SyslogLine("text", None, guessed(text), "", text)
 
 
 def guessed(message: str) -> int:
@@ -96,10 +96,10 @@ def guessed(message: str) -> int:
     return next((level for level, words in _WORDS if words.search(message)), INFORMATION)
 
 
-def _rfc5424(found: re.Match[str]) -> Line:
+def _rfc5424(found: re.Match[str]) -> SyslogLine:
     priority, time, host, app, process, kind, structured, message = found.groups()
     fields = {"facility": int(priority) >> 3, "pid": process, "messageId": kind, "structuredData": structured}
-    return Line(
+    return SyslogLine(
         "rfc5424",
         _iso(time) if time else None,
         OF_SEVERITY[int(priority) & 7],
@@ -110,7 +110,7 @@ def _rfc5424(found: re.Match[str]) -> Line:
     )
 
 
-def _bsd(found: re.Match[str], newest: int) -> Line:
+def _bsd(found: re.Match[str], newest: int) -> SyslogLine:
     priority, month, day, year, hour, minute, second, fraction, rest = found.groups()
     try:
         number = _MONTHS.index(month)
@@ -118,11 +118,11 @@ def _bsd(found: re.Match[str], newest: int) -> Line:
         time = _local(int(year), number, *clock) if year else _dated(number, *clock, newest=newest)
         time += int(second) * 1_000_000 + int((fraction or "0").ljust(6, "0"))
     except ValueError:
-        return Line("text", None, guessed(found[0]), "", found[0])
+        return SyslogLine("text", None, guessed(found[0]), "", found[0])
     return _tagged("rfc3164" if priority else "bsd", time, priority, rest)
 
 
-def _tagged(grammar: str, time: int | None, priority: str | None, rest: str) -> Line:
+def _tagged(grammar: str, time: int | None, priority: str | None, rest: str) -> SyslogLine:
     """The part that all but RFC 5424 have in common: a host, a tag with perhaps a number, and the message."""
     found = _HOST.match(rest)
     host, named, said = found.groups() if found is not None else ("", None, rest)
@@ -137,7 +137,7 @@ def _tagged(grammar: str, time: int | None, priority: str | None, rest: str) -> 
         level, fields["facility"] = OF_SEVERITY[int(priority) & 7], int(priority) >> 3
     elif named is not None:
         level = _NAMES.get(named, level)
-    return Line(grammar, time, level, source, message, _said(host), fields=fields)
+    return SyslogLine(grammar, time, level, source, message, _said(host), fields=fields)
 
 
 def _said(value: str) -> str:
@@ -177,14 +177,14 @@ def _local(year: int, month: int, day: int, hour: int, minute: int) -> int:
 # JSON
 
 
-def _json(text: str) -> Line | None:
+def _json(text: str) -> SyslogLine | None:
     try:
         said: dict[str, Any] = msgspec.json.decode(text, type=dict[str, Any])
     except (msgspec.DecodeError, RecursionError):
         return None
     message = _first(said, _MESSAGE_KEYS)
     number = said.get("eventId")
-    return Line(
+    return SyslogLine(
         "json",
         _moment(_first(said, _TIME_KEYS)),
         _level(_first(said, _LEVEL_KEYS), str(message or "")),

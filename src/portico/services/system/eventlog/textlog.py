@@ -18,9 +18,9 @@ from typing import IO, Any, cast
 
 from msgspec import Struct
 
-from portico.services.system.containment import File, Roots
-from portico.services.system.errors import Absent, Damaged, Trouble, package
-from portico.services.system.eventlog.entries import Entry, Position, Query
+from portico.services.system.containment import AllowedRoots, OpenFile
+from portico.services.system.errors import Absent, DamagedData, MachineError, package
+from portico.services.system.eventlog.entries import LogEntry, Position, Query
 from portico.services.system.eventlog.syslog import DAY, parse
 from portico.services.system.text import decoded
 
@@ -42,14 +42,14 @@ class Chain(Struct):
     paths: list[str]
 
 
-class Part:
+class LogFile:
     """One file of a chain, unpacked if it was packed."""
 
-    def __init__(self, file: File) -> None:
+    def __init__(self, file: OpenFile) -> None:
         self.modified = file.info.st_mtime_ns // 1000
         # What its entries are from, where they do not say so themselves.
         self.name = os.path.basename(file.path).partition(".")[0]
-        self._file: File | None = file
+        self._file: OpenFile | None = file
         self._bytes = _unpacked(file)
         self.size = file.size if self._bytes is None else len(self._bytes)
         start = self.read(0, _START)
@@ -95,13 +95,13 @@ def _mark(data: bytes) -> int:
 class TextLog:
     """One chain of files."""
 
-    def __init__(self, name: str, description: str, roots: Roots, chain: Callable[[], Chain]) -> None:
+    def __init__(self, name: str, description: str, roots: AllowedRoots, chain: Callable[[], Chain]) -> None:
         self.name = name
         self.description = description
         self._roots = roots
         self._chain = chain
 
-    def newest_first(self, query: Query, after: Position, problems: list[str]) -> Iterator[Entry | None]:
+    def newest_first(self, query: Query, after: Position, problems: list[str]) -> Iterator[LogEntry | None]:
         newest = None if after is None else after[2]
         for part in self._parts(problems):
             if not part.is_text or not part.has(after):
@@ -114,7 +114,7 @@ class TextLog:
                     return
                 yield entry
 
-    def entry(self, id: int) -> Entry | None:
+    def entry(self, id: int) -> LogEntry | None:
         mark, offset = id >> _OFFSET_BITS, id & (2**_OFFSET_BITS - 1)
         for part in self._parts([]):
             if part.is_text and part.mark == mark and offset < part.size:
@@ -130,35 +130,35 @@ class TextLog:
     def stamp(self) -> object:
         return [(info.st_ino, info.st_size, info.st_mtime_ns) for info in self._stats(self._chain().paths[:1])]
 
-    def _parts(self, problems: list[str]) -> Iterator[Part]:
+    def _parts(self, problems: list[str]) -> Iterator[LogFile]:
         """The files of the chain as they are now, each open until the next is asked for."""
         for path in self._chain().paths:
             try:
                 with self._roots.open(path) as file:
-                    yield Part(file)
+                    yield LogFile(file)
             except Absent:
                 continue
-            except Trouble as trouble:
-                problems.append(f"{os.path.basename(path)}: {trouble}")
+            except MachineError as failure:
+                problems.append(f"{os.path.basename(path)}: {failure}")
 
     def _stats(self, paths: list[str]) -> Iterator[os.stat_result]:
         for path in paths:
             try:
                 yield self._roots.stat(path)[0]
-            except Trouble:
+            except MachineError:
                 continue
 
 
-def rotated(roots: Roots, path: str) -> Chain:
+def rotated(roots: AllowedRoots, path: str) -> Chain:
     """A file and its rotated forms. Where only the file itself may be read, it stands alone."""
     try:
         found = [chain for chain in chains(roots, os.path.dirname(path)) if chain.stem == path]
-    except Trouble:
+    except MachineError:
         found = []
     return found[0] if found else Chain(path, [path])
 
 
-def chains(roots: Roots, path: str) -> list[Chain]:
+def chains(roots: AllowedRoots, path: str) -> list[Chain]:
     """The files of a folder, those together that one has rotated to."""
     with roots.folder(path) as folder:
         names = [entry.name for entry in folder.scan() if entry.is_file(follow_symlinks=False)]
@@ -177,7 +177,7 @@ def _age(number: str | None) -> tuple[int, int]:
     return (1, int(number)) if len(number) < 8 else (1, -int(number))
 
 
-def entries(part: Part, end: int, newest: int) -> Iterator[Entry]:
+def entries(part: LogFile, end: int, newest: int) -> Iterator[LogEntry]:
     """The entries of a file before `end`, last one first. Lines that are indented belong to the one before them."""
     continued: list[bytes] = []
     for offset, raw in part.lines(end):
@@ -190,11 +190,11 @@ def entries(part: Part, end: int, newest: int) -> Iterator[Entry]:
         yield entry
 
 
-def _made(part: Part, offset: int, lines: list[bytes], newest: int) -> Entry:
+def _made(part: LogFile, offset: int, lines: list[bytes], newest: int) -> LogEntry:
     first, *more = [decoded(line.rstrip(b"\r")) for line in lines]
     line = parse(first, newest)
     time = newest if line.time is None else line.time
-    return Entry(
+    return LogEntry(
         id=part.mark << _OFFSET_BITS | offset,
         time=time,
         level=line.level,
@@ -207,7 +207,7 @@ def _made(part: Part, offset: int, lines: list[bytes], newest: int) -> Entry:
     )
 
 
-def _one(part: Part, offset: int) -> Entry | None:
+def _one(part: LogFile, offset: int) -> LogEntry | None:
     """The entry that begins at an offset."""
     if offset and part.read(offset - 1, 1) != b"\n":
         return None
@@ -223,7 +223,7 @@ def _one(part: Part, offset: int) -> Entry | None:
 # Packed files
 
 
-def _unpacked(file: File) -> bytes | None:
+def _unpacked(file: OpenFile) -> bytes | None:
     """The bytes of a packed file, or None for one that is not. Not more than is good for us."""
     suffix = os.path.splitext(file.path)[1]
     if suffix not in (".gz", ".xz", ".bz2", ".zst"):
@@ -232,9 +232,9 @@ def _unpacked(file: File) -> bytes | None:
     try:
         found = _opened(suffix, packed).read(LARGEST_UNPACKED + 1)
     except (OSError, EOFError, lzma.LZMAError, zlib.error):
-        raise Damaged("it cannot be unpacked") from None
+        raise DamagedData("it cannot be unpacked") from None
     if len(found) > LARGEST_UNPACKED:
-        raise Damaged(f"it has more than {LARGEST_UNPACKED:,} bytes when it is unpacked")
+        raise DamagedData(f"it has more than {LARGEST_UNPACKED:,} bytes when it is unpacked")
     return found
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 from xml.etree import ElementTree
 
-from portico.services.system.errors import Absent, Damaged, Unreadable, package
-from portico.services.system.eventlog.entries import WARNING, Entry, Position, Query, iso
+from portico.services.system.errors import Absent, DamagedData, Unreadable, package
+from portico.services.system.eventlog.entries import WARNING, LogEntry, Position, Query, iso
 from portico.services.system.eventlog.evtx import OF_LEVEL, event_entry
 
 BATCH = 64
@@ -35,7 +35,7 @@ class WindowsLog:
         self._error: type[Exception] = package("pywintypes", _PURPOSE).error
         self._publishers: dict[str, Any] = {}
 
-    def newest_first(self, query: Query, after: Position, problems: list[str]) -> Iterator[Entry | None]:
+    def newest_first(self, query: Query, after: Position, problems: list[str]) -> Iterator[LogEntry | None]:
         flags = self._api.EvtQueryChannelPath | self._api.EvtQueryReverseDirection
         try:
             found = self._api.EvtQuery(self.name, flags, xpath(query, before=after))
@@ -43,18 +43,18 @@ class WindowsLog:
                 for event in batch:
                     try:
                         yield self._entry(event)
-                    except Damaged as damage:
+                    except DamagedData as damage:
                         problems.append(str(damage))
                         yield None
         except self._error as error:
-            raise self._trouble(error) from None
+            raise self._refusal(error) from None
 
-    def entry(self, id: int) -> Entry | None:
+    def entry(self, id: int) -> LogEntry | None:
         try:
             found = self._api.EvtQuery(self.name, self._api.EvtQueryChannelPath, f"*[System[EventRecordID={int(id)}]]")
             batch = self._api.EvtNext(found, 1)
         except self._error as error:
-            raise self._trouble(error) from None
+            raise self._refusal(error) from None
         return self._entry(batch[0]) if batch else None
 
     def count(self) -> int | None:
@@ -73,7 +73,7 @@ class WindowsLog:
         except (self._error, TypeError, ValueError):
             return None
 
-    def _entry(self, event: Any) -> Entry:
+    def _entry(self, event: Any) -> LogEntry:
         written = parsed(self._api.EvtRender(event, self._api.EvtRenderEventXml))
         number = int(written.get("System", {}).get("EventRecordID") or 0)
         entry = event_entry(written, id=number, position=number)
@@ -90,7 +90,7 @@ class WindowsLog:
         except self._error:
             return ""
 
-    def _trouble(self, error: Exception) -> Exception:
+    def _refusal(self, error: Exception) -> Exception:
         code = getattr(error, "winerror", 0)
         if code == _NOT_FOUND:
             return Absent(f"There is no log {self.name!r}.")
@@ -121,11 +121,11 @@ def xpath(query: Query, before: int | None = None) -> str:
 def parsed(text: str) -> dict[str, Any]:
     """An event's XML in the shape that the package `evtx` gives, so that both are read the same way."""
     if "<!" in text:
-        raise Damaged("an event declares entities, as no event does")
+        raise DamagedData("an event declares entities, as no event does")
     try:
         return _members(ElementTree.fromstring(text))
     except ElementTree.ParseError:
-        raise Damaged("an event is no whole XML") from None
+        raise DamagedData("an event is no whole XML") from None
 
 
 def _members(element: ElementTree.Element) -> dict[str, Any]:

@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from portico.services.system.containment import BLOCK, File
-from portico.services.system.errors import Invalid, package
-from portico.services.system.results import Match
+from portico.services.system.containment import BLOCK, OpenFile
+from portico.services.system.errors import InvalidArgument, package
+from portico.services.system.results import TextMatch
 from portico.services.system.text import decoded
 
 LARGEST_FILE = 64 * 2**20
@@ -31,7 +31,7 @@ Search = Callable[[bytes, int], _Found | None]
 def searcher(what: str) -> Search:
     """For a text, in whatever case; or between slashes for a pattern in the syntax of RE2: `/fail(ed|ure)/`."""
     if not 0 < len(what) <= LONGEST_PATTERN:
-        raise Invalid(f"What to look for has 1 to {LONGEST_PATTERN} characters.")
+        raise InvalidArgument(f"What to look for has 1 to {LONGEST_PATTERN} characters.")
     if len(what) > 2 and what.startswith("/") and what.endswith("/"):
         return _by_pattern(what[1:-1])
     # A literal text: there is nothing in it for `re` to go back for.
@@ -49,13 +49,13 @@ def _by_pattern(pattern: str) -> Search:
     try:
         compiled = re2.compile(f"(?m:{pattern})".encode(), options)
     except re2.error as error:
-        raise Invalid(f"The pattern cannot be used: {str(error)[:200]}.") from None
+        raise InvalidArgument(f"The pattern cannot be used: {str(error)[:200]}.") from None
     return lambda data, at: compiled.search(data, at)
 
 
-def matches(file: File, search: Search, time_is_up: Callable[[], bool]) -> list[Match]:
+def matches(file: OpenFile, search: Search, time_is_up: Callable[[], bool]) -> list[TextMatch]:
     """The first lines that match. A file with zero bytes in its beginning is no text and has none."""
-    found: list[Match] = []
+    found: list[TextMatch] = []
     lines = 1
     rest = b""
     for number, block in enumerate(file.blocks()):
@@ -72,7 +72,7 @@ def matches(file: File, search: Search, time_is_up: Callable[[], bool]) -> list[
     return found[:MOST_MATCHES]
 
 
-def _collect(data: bytes, until: int, search: Search, line: int, found: list[Match]) -> int:
+def _collect(data: bytes, until: int, search: Search, line: int, found: list[TextMatch]) -> int:
     """Matches that begin before `until`, one for each line. Gives the number of the line that `until` is in."""
     at = 0
     while at < until and len(found) < MOST_MATCHES and (hit := search(data, at)) is not None and hit.start() < until:
@@ -82,7 +82,7 @@ def _collect(data: bytes, until: int, search: Search, line: int, found: list[Mat
         end = data.find(b"\n", max(start, hit.end() - 1))
         end = len(data) if end < 0 else end
         if not found or found[-1].line != line:
-            found.append(Match(line, _excerpt(data[begin:end], start - begin)))
+            found.append(TextMatch(line, _excerpt(data[begin:end], start - begin)))
         line += data.count(b"\n", start, min(end + 1, until))
         at = end + 1
     return line + (data.count(b"\n", at, until) if at < until else 0)

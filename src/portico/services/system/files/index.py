@@ -15,9 +15,9 @@ import threading
 import time
 from typing import Any
 
-from portico.services.system.containment import Roots
-from portico.services.system.files.keeper import Keeper, connect
-from portico.services.system.files.walk import Row, Wanted
+from portico.services.system.containment import AllowedRoots
+from portico.services.system.files.keeper import IndexUpdater, connect
+from portico.services.system.files.walk import FileCriteria, FileEntry
 from portico.services.system.files.watch import Watch
 from portico.services.system.text import shown_path
 
@@ -31,7 +31,7 @@ _SETTLING_SECONDS = 0.05
 class Index:
     """`start` begins to fill it; until it `is_ready`, one has to walk. A `file` is kept from one start to the next."""
 
-    def __init__(self, roots: Roots, file: str | None = None, *, rewalk_seconds: float = REWALK_SECONDS) -> None:
+    def __init__(self, roots: AllowedRoots, file: str | None = None, *, rewalk_seconds: float = REWALK_SECONDS) -> None:
         self._roots = roots
         self._file = file
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
@@ -79,11 +79,11 @@ class Index:
 
     # Asking
 
-    def search(self, wanted: Wanted, below: str, after: int, limit: int) -> list[Row]:
+    def search(self, wanted: FileCriteria, below: str, after: int, limit: int) -> list[FileEntry]:
         """What is wanted below a folder, in the order it was first seen, from behind a position."""
         rows = self._ask(*question(wanted, shown_path(below), after, limit))
         return [
-            Row(os.path.join(folder, name), name, kind, size, modified, number)
+            FileEntry(os.path.join(folder, name), name, kind, size, modified, number)
             for number, folder, name, kind, size, modified in rows
         ]
 
@@ -108,14 +108,14 @@ class Index:
             log.warning("no index of files: this SQLite has no FTS5 with trigrams; searching walks instead")
             return
         try:
-            self._keep(Keeper(database, self._roots, self._watch), self._watch)
+            self._keep(IndexUpdater(database, self._roots, self._watch), self._watch)
         except sqlite3.Error:
             log.exception("the index of files has stopped; searching walks instead")
         finally:
             self.is_ready = False
             database.close()
 
-    def _keep(self, keeper: Keeper, watch: Watch) -> None:
+    def _keep(self, keeper: IndexUpdater, watch: Watch) -> None:
         due = 0.0
         while not self._stopping:
             left = due - time.monotonic()
@@ -140,7 +140,7 @@ class Index:
         return self._stopping
 
 
-def question(wanted: Wanted, below: str, after: int, limit: int) -> tuple[str, list[Any]]:
+def question(wanted: FileCriteria, below: str, after: int, limit: int) -> tuple[str, list[Any]]:
     """A search in SQL. Everything that came from outside is a value, never a part of the text."""
     tables, tests = "files", ["files.id > ?"]
     values: list[Any] = [after]
@@ -163,7 +163,7 @@ def question(wanted: Wanted, below: str, after: int, limit: int) -> tuple[str, l
     ), [*values, limit]
 
 
-def _literals(wanted: Wanted) -> list[str]:
+def _literals(wanted: FileCriteria) -> list[str]:
     """Texts of three characters and more that a name must contain: what the trigrams can be asked for."""
     found: list[str] = []
     if wanted.mode == "CONTAINS" and wanted.text is not None and "/" not in wanted.text:
@@ -173,7 +173,7 @@ def _literals(wanted: Wanted) -> list[str]:
     return [text.replace('"', '""') for text in found if len(text) >= 3]
 
 
-def _by_text(wanted: Wanted, below: str) -> list[tuple[str, list[Any]]]:
+def _by_text(wanted: FileCriteria, below: str) -> list[tuple[str, list[Any]]]:
     if wanted.text is None:
         return []
     if wanted.mode == "CONTAINS" and "/" not in wanted.text:
@@ -186,7 +186,7 @@ def _by_text(wanted: Wanted, below: str) -> list[tuple[str, list[Any]]]:
     ]
 
 
-def _by_name(wanted: Wanted) -> list[tuple[str, list[Any]]]:
+def _by_name(wanted: FileCriteria) -> list[tuple[str, list[Any]]]:
     found: list[tuple[str, list[Any]]] = []
     if wanted.names:
         any_of = " or ".join("lower(files.name) glob ?" for _ in wanted.names)
@@ -199,7 +199,7 @@ def _by_name(wanted: Wanted) -> list[tuple[str, list[Any]]]:
     return found
 
 
-def _by_stat(wanted: Wanted) -> list[tuple[str, list[Any]]]:
+def _by_stat(wanted: FileCriteria) -> list[tuple[str, list[Any]]]:
     limits = (
         ("files.size >= ?", wanted.min_size),
         ("files.size <= ?", wanted.max_size),

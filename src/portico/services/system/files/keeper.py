@@ -6,8 +6,8 @@ import os
 import sqlite3
 from collections.abc import Callable
 
-from portico.services.system.containment import Folder, Roots
-from portico.services.system.errors import Trouble
+from portico.services.system.containment import AllowedRoots, OpenFolder
+from portico.services.system.errors import MachineError
 from portico.services.system.files.walk import MOST_DEPTH, PSEUDO, kind_of
 from portico.services.system.files.watch import Watch
 from portico.services.system.text import meant_path, shown_path
@@ -54,8 +54,8 @@ def connect(file: str) -> sqlite3.Connection:
     return database
 
 
-class Keeper:
-    def __init__(self, database: sqlite3.Connection, roots: Roots, watch: Watch) -> None:
+class IndexUpdater:
+    def __init__(self, database: sqlite3.Connection, roots: AllowedRoots, watch: Watch) -> None:
         self._db = database
         self._roots = roots
         self._watch = watch
@@ -82,7 +82,7 @@ class Keeper:
             try:
                 with self._roots.folder(path) as folder:
                     below = self._take_in(folder)
-            except (Trouble, OSError):
+            except (MachineError, OSError):
                 self._forget(row[0])
                 below = []
             for one in below:
@@ -100,7 +100,7 @@ class Keeper:
             try:
                 with self._roots.folder(here) as folder:
                     waiting += self._take_in(folder)
-            except (Trouble, OSError):
+            except (MachineError, OSError):
                 continue  # gone, or not ours to read
             if self._count > MOST_FILES:
                 return False
@@ -108,7 +108,7 @@ class Keeper:
                 self._commit()
         return True
 
-    def _take_in(self, folder: Folder) -> list[str]:
+    def _take_in(self, folder: OpenFolder) -> list[str]:
         """What a folder has now. Gives the folders in it."""
         number = self._number(folder.path)
         self._watch.add(folder.fd, number)
@@ -154,7 +154,7 @@ class Keeper:
         self._uncommitted = 0
 
 
-def _there(folder: Folder) -> dict[str, Found]:
+def _there(folder: OpenFolder) -> dict[str, Found]:
     found: dict[str, Found] = {}
     for entry in folder.scan():
         try:

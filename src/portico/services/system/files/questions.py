@@ -13,14 +13,14 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from portico.services.system.containment import File, Roots
+from portico.services.system.containment import AllowedRoots, OpenFile
 from portico.services.system.cursors import Cursors
-from portico.services.system.errors import Invalid, Outside, Trouble
+from portico.services.system.errors import InvalidArgument, MachineError, Outside
 from portico.services.system.files import contents
 from portico.services.system.files.contents import Search
 from portico.services.system.files.index import Index
-from portico.services.system.files.walk import Row, Wanted, kind_of, kind_of_mode, look, walk
-from portico.services.system.results import LARGEST_READ, Algorithm, Match
+from portico.services.system.files.walk import FileCriteria, FileEntry, kind_of, kind_of_mode, look, walk
+from portico.services.system.results import LARGEST_READ, Algorithm, TextMatch
 from portico.services.system.text import meant_path, shown_path
 
 SECONDS = 5.0
@@ -31,15 +31,15 @@ _STEPS = 64
 _PAGE = 256
 
 
-class Hit(Struct):
+class FileHit(Struct):
     """A file that was looked for, with the lines that match if its contents were looked into."""
 
-    row: Row
-    matches: list[Match]
+    row: FileEntry
+    matches: list[TextMatch]
 
 
 class Hits(Struct):
-    hits: list[Hit]
+    hits: list[FileHit]
     cursor: str | None
     has_more: bool
     timed_out: bool
@@ -47,7 +47,7 @@ class Hits(Struct):
     problems: list[str]
 
 
-class About(Struct):
+class FileFacts(Struct):
     """What is known of one file: the columns of osquery's `file`. Times are in microseconds."""
 
     path: str
@@ -66,7 +66,7 @@ class About(Struct):
     created: int | None
 
 
-class Part(Struct):
+class FileBytes(Struct):
     """Some bytes of a file: as text where they are text, otherwise in base64."""
 
     path: str
@@ -79,7 +79,12 @@ class Part(Struct):
 
 class Files:
     def __init__(
-        self, roots: Roots, cursors: Cursors, index: Index | None = None, *, clock: Callable[[], float] = time.monotonic
+        self,
+        roots: AllowedRoots,
+        cursors: Cursors,
+        index: Index | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.roots = roots
         self.index = index
@@ -90,7 +95,7 @@ class Files:
 
     def search(
         self,
-        wanted: Wanted,
+        wanted: FileCriteria,
         path: str | None,
         within: str | None,
         limit: int,
@@ -106,10 +111,10 @@ class Files:
         deadline = self._clock() + seconds
         search = contents.searcher(within) if within is not None else None
         looking = _Looking(self, wanted, tops, start, deadline, self._clock)
-        hits: list[Hit] = []
+        hits: list[FileHit] = []
         with closing(looking):
             while len(hits) < limit and (row := looking.next()) is not None:
-                hit = self._looked_into(row, search, looking) if search is not None else Hit(row, [])
+                hit = self._looked_into(row, search, looking) if search is not None else FileHit(row, [])
                 if hit is not None:
                     hits.append(hit)
             position = looking.position
@@ -135,22 +140,22 @@ class Files:
         with self.roots.folder(meant_path(path)) as folder:
             return folder.path
 
-    def _looked_into(self, row: Row, search: Search, looking: _Looking) -> Hit | None:
+    def _looked_into(self, row: FileEntry, search: Search, looking: _Looking) -> FileHit | None:
         if row.type != "file":
             return None
         try:
             with self.roots.open(meant_path(row.path)) as file:
                 found = contents.matches(file, search, looking.time_is_up)
-        except (Trouble, OSError):
+        except (MachineError, OSError):
             return None
-        return Hit(row, found) if found else None
+        return FileHit(row, found) if found else None
 
     # Looking
 
-    def about(self, path: str) -> About:
+    def about(self, path: str) -> FileFacts:
         info, real = self.roots.stat(meant_path(path))
         created = getattr(info, "st_birthtime_ns", None)
-        return About(
+        return FileFacts(
             path=shown_path(real),
             name=shown_path(os.path.basename(real)),
             type=kind_of_mode(info.st_mode),
@@ -167,24 +172,26 @@ class Files:
             created=None if created is None else created // 1000,
         )
 
-    def listing(self, path: str, limit: int, cursor: str | None) -> tuple[list[Row], int, str | None]:
+    def listing(self, path: str, limit: int, cursor: str | None) -> tuple[list[FileEntry], int, str | None]:
         """What is in a folder, by name: a page of it, how much there is, and how to go on."""
         with self.roots.folder(meant_path(path)) as folder:
             entries = folder.scan()
             after = self._cursors.redeem(cursor, ["folder", folder.path]) if cursor is not None else ""
             left = [entry for entry in entries if shown_path(entry.name) > after] if after else entries
-            rows = [Row(os.path.join(folder.path, entry.name), entry.name, kind_of(entry)) for entry in left[:limit]]
+            rows = [
+                FileEntry(os.path.join(folder.path, entry.name), entry.name, kind_of(entry)) for entry in left[:limit]
+            ]
             for row, entry in zip(rows, left, strict=False):
                 look(row, entry)
             more = len(left) > limit
             following = self._cursors.issue(["folder", folder.path], shown_path(rows[-1].name)) if more else None
         return rows, len(entries), following
 
-    def read(self, path: str, offset: int, length: int) -> Part:
+    def read(self, path: str, offset: int, length: int) -> FileBytes:
         with self.roots.open(meant_path(path)) as file:
             data = file.read(offset, min(length, LARGEST_READ))
             encoding, text, used = _decoded(file, offset, data)
-            return Part(shown_path(file.path), offset, used, file.size, encoding, text)
+            return FileBytes(shown_path(file.path), offset, used, file.size, encoding, text)
 
     def checksum(self, path: str, algorithm: Algorithm) -> tuple[str, str, int]:
         """The digest of a whole file, with its path and size."""
@@ -192,11 +199,11 @@ class Files:
         digest = hashlib.new(algorithm, usedforsecurity=False)
         with self.roots.open(meant_path(path)) as file:
             if file.size > LARGEST_HASHED:
-                raise Invalid(f"The file has {file.size:,} bytes; {LARGEST_HASHED:,} is the most.")
+                raise InvalidArgument(f"The file has {file.size:,} bytes; {LARGEST_HASHED:,} is the most.")
             for block in file.blocks():
                 digest.update(block)
                 if self._clock() > deadline:
-                    raise Invalid(f"The file could not be read within {HASHING_SECONDS:g} s.")
+                    raise InvalidArgument(f"The file could not be read within {HASHING_SECONDS:g} s.")
             return digest.hexdigest(), shown_path(file.path), file.size
 
 
@@ -204,7 +211,13 @@ class _Looking:
     """A search that is going on: the next file by name, as long as there is time."""
 
     def __init__(
-        self, files: Files, wanted: Wanted, tops: list[str], start: Any, deadline: float, clock: Callable[[], float]
+        self,
+        files: Files,
+        wanted: FileCriteria,
+        tops: list[str],
+        start: Any,
+        deadline: float,
+        clock: Callable[[], float],
     ) -> None:
         self.problems: list[str] = []
         self.timed_out = False
@@ -218,7 +231,7 @@ class _Looking:
         self._steps = 0
         self._rows = self._all()
 
-    def next(self) -> Row | None:
+    def next(self) -> FileEntry | None:
         """The next one, or None at the end, or when time is up: then `timed_out`."""
         if self.timed_out:
             return None
@@ -240,7 +253,7 @@ class _Looking:
     def close(self) -> None:
         self._rows.close()
 
-    def _all(self) -> Generator[tuple[int, Row | None], None, None]:
+    def _all(self) -> Generator[tuple[int, FileEntry | None], None, None]:
         first, place = self.position
         for number, top in enumerate(self._tops):
             if number >= first:
@@ -249,13 +262,13 @@ class _Looking:
                 for row in rows:
                     yield number, row
 
-    def _indexed(self, top: str, after: int) -> Iterator[Row]:
+    def _indexed(self, top: str, after: int) -> Iterator[FileEntry]:
         assert self._files.index is not None
         while rows := self._files.index.search(self._wanted, top, after, _PAGE):
             yield from rows
             after = int(rows[-1].position)  # type: ignore[arg-type]  # in the index it is a number
 
-    def _walked(self, top: str, after: list[str]) -> Iterator[Row | None]:
+    def _walked(self, top: str, after: list[str]) -> Iterator[FileEntry | None]:
         try:
             folder = self._files.roots.folder(top)
             for row in walk(folder, self._wanted, list(map(meant_path, after)), self._failed):
@@ -263,8 +276,8 @@ class _Looking:
                     row.path, row.name = shown_path(row.path), shown_path(row.name)
                     row.position = list(map(shown_path, row.position))  # type: ignore[arg-type]  # here it is names
                 yield row
-        except (Trouble, OSError) as trouble:
-            self.problems.append(str(trouble) if isinstance(trouble, Trouble) else "A folder could not be read.")
+        except (MachineError, OSError) as failure:
+            self.problems.append(str(failure) if isinstance(failure, MachineError) else "A folder could not be read.")
 
     def _failed(self, why: str) -> None:
         if len(self.problems) < MOST_PROBLEMS:
@@ -282,7 +295,7 @@ def _owner(uid: int) -> str:
         return ""
 
 
-def _decoded(file: File, offset: int, data: bytes) -> tuple[Literal["utf-8", "utf-16", "base64"], str, int]:
+def _decoded(file: OpenFile, offset: int, data: bytes) -> tuple[Literal["utf-8", "utf-16", "base64"], str, int]:
     """Bytes as text, and how many of them it took: a character that was cut at the end is left for the next read."""
     mark = file.read(0, 2)
     if mark in (b"\xff\xfe", b"\xfe\xff"):

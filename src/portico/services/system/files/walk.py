@@ -11,7 +11,7 @@ from functools import cached_property
 
 from msgspec import Struct
 
-from portico.services.system.containment import Folder
+from portico.services.system.containment import OpenFolder
 from portico.services.system.results import Mode
 
 MOST_DEPTH = 100
@@ -19,7 +19,7 @@ MOST_DEPTH = 100
 PSEUDO = frozenset({"/proc", "/sys", "/dev"})
 
 
-class Row(Struct):
+class FileEntry(Struct):
     """A file, a folder or a link. `modified` is in microseconds; what was not looked up is None."""
 
     path: str
@@ -31,7 +31,7 @@ class Row(Struct):
     position: list[str] | int = 0
 
 
-class Wanted(Struct, frozen=True, dict=True):
+class FileCriteria(Struct, frozen=True, dict=True):
     """Which files are wanted. Texts are compared without regard to case."""
 
     text: str | None = None
@@ -82,12 +82,14 @@ class Wanted(Struct, frozen=True, dict=True):
         )
 
 
-def walk(top: Folder, wanted: Wanted, after: list[str], failed: Callable[[str], None]) -> Iterator[Row | None]:
+def walk(
+    top: OpenFolder, wanted: FileCriteria, after: list[str], failed: Callable[[str], None]
+) -> Iterator[FileEntry | None]:
     """What is below a folder and wanted, from behind a position; None is a step without any.
 
     A link is never followed, and a file is not looked at any closer than a filter asks for.
     """
-    stack: list[tuple[Folder, list[os.DirEntry[str]], list[str]]] = []
+    stack: list[tuple[OpenFolder, list[os.DirEntry[str]], list[str]]] = []
     try:
         stack.append(_begun(top, [], after))
         while stack:
@@ -111,7 +113,9 @@ def walk(top: Folder, wanted: Wanted, after: list[str], failed: Callable[[str], 
             folder.close()
 
 
-def _begun(folder: Folder, place: list[str], after: list[str]) -> tuple[Folder, list[os.DirEntry[str]], list[str]]:
+def _begun(
+    folder: OpenFolder, place: list[str], after: list[str]
+) -> tuple[OpenFolder, list[os.DirEntry[str]], list[str]]:
     """A folder, its entries with the next one last, and where it is. Names before the position have been."""
     try:
         entries = folder.scan()
@@ -124,10 +128,12 @@ def _begun(folder: Folder, place: list[str], after: list[str]) -> tuple[Folder, 
     return folder, entries, place
 
 
-def _row(folder: Folder, entry: os.DirEntry[str], kind: str, here: list[str], wanted: Wanted) -> Row | None:
+def _row(
+    folder: OpenFolder, entry: os.DirEntry[str], kind: str, here: list[str], wanted: FileCriteria
+) -> FileEntry | None:
     if not wanted.by_type(kind, entry.name) or not wanted.by_name(entry.name, "/".join(here)):
         return None
-    row = Row(os.path.join(folder.path, entry.name), entry.name, kind, position=here)
+    row = FileEntry(os.path.join(folder.path, entry.name), entry.name, kind, position=here)
     if wanted.needs_stat:
         if not look(row, entry):
             return None
@@ -136,7 +142,7 @@ def _row(folder: Folder, entry: os.DirEntry[str], kind: str, here: list[str], wa
     return row
 
 
-def look(row: Row, entry: os.DirEntry[str]) -> bool:
+def look(row: FileEntry, entry: os.DirEntry[str]) -> bool:
     """Fill in size and time; False if it is gone."""
     try:
         info = entry.stat(follow_symlinks=False)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from portico.services.system.containment import Roots
+from portico.services.system.containment import AllowedRoots
 from portico.services.system.errors import Denied
-from portico.services.system.registry.hive.file import Hive, Value
+from portico.services.system.registry.hive.file import Hive, HiveValue
 from portico.services.system.registry.hive.values import decoded, type_name
 from portico.services.system.registry.tree import Content, Datum, Path, first
 
@@ -16,7 +16,7 @@ class HiveBranch:
 
     writable = False
 
-    def __init__(self, roots: Roots, path: str) -> None:
+    def __init__(self, roots: AllowedRoots, path: str) -> None:
         self.description = "a hive in a file"
         self._roots = roots
         self._path = path
@@ -44,5 +44,5 @@ class HiveBranch:
             return Hive(file.image())
 
 
-def _datum(value: Value) -> Datum:
+def _datum(value: HiveValue) -> Datum:
     return Datum(value.name, type_name(value.type), decoded(value.type, value.data))

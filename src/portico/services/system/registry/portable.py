@@ -8,7 +8,7 @@ import time
 import weakref
 from typing import Any
 
-from portico.services.system.errors import Invalid
+from portico.services.system.errors import InvalidArgument
 from portico.services.system.registry.hive.values import decoded, encoded, type_name
 from portico.services.system.registry.tree import MOST_LISTED, Content, Datum, Path
 
@@ -36,7 +36,7 @@ insert or ignore into keys values (0, 0, '', '', 0);
 """
 
 
-class Portable:
+class PortableRegistry:
     """All branches of it are in one file, or without one in memory, as long as the process lives."""
 
     def __init__(self, file: str = ":memory:") -> None:
@@ -67,7 +67,7 @@ class PortableBranch:
     description = "a registry of this server's own"
     writable = True
 
-    def __init__(self, portable: Portable, name: str) -> None:
+    def __init__(self, portable: PortableRegistry, name: str) -> None:
         self._portable = portable
         self._name = name
 
@@ -96,7 +96,7 @@ class PortableBranch:
     def write(self, path: Path, name: str, number: int, value: Any) -> None:
         data = encoded(number, value)
         if len(data) > MOST_BYTES or any(len(one) > LONGEST_NAME for one in (*path, name)):
-            raise Invalid(f"A name has at most {LONGEST_NAME} characters, and a value {MOST_BYTES:,} bytes.")
+            raise InvalidArgument(f"A name has at most {LONGEST_NAME} characters, and a value {MOST_BYTES:,} bytes.")
         key = self._make(path)
         self._portable.run(
             "insert or replace into data values (?, ?, ?, ?, ?)", key, name, name.casefold(), number, data

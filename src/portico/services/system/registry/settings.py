@@ -11,8 +11,8 @@ from typing import Any
 from xml.parsers.expat import ExpatError
 
 from portico.services.system import programs
-from portico.services.system.containment import Roots
-from portico.services.system.errors import Absent, Damaged, Denied, Trouble
+from portico.services.system.containment import AllowedRoots
+from portico.services.system.errors import Absent, DamagedData, Denied, MachineError
 from portico.services.system.registry.tree import MOST_LISTED, Content, Datum, Path, first
 from portico.services.system.text import decoded
 
@@ -34,7 +34,7 @@ class SysctlBranch(_ReadOnly):
 
     def __init__(self, top: str = "/proc/sys") -> None:
         self._top = top
-        self._roots = Roots([top], tells_paths=False)
+        self._roots = AllowedRoots([top], tells_paths=False)
 
     def content(self, path: Path) -> Content | None:
         try:
@@ -51,7 +51,7 @@ class SysctlBranch(_ReadOnly):
         try:
             with self._roots.open(self._path([*path, name])) as file:
                 text = decoded(file.read(0, LARGEST_SETTING)).removesuffix("\n")
-        except (Trouble, OSError):
+        except (MachineError, OSError):
             return None  # some can only be written
         return Datum(name, "REG_SZ", text)
 
@@ -94,7 +94,7 @@ class PlistBranch(_ReadOnly):
 
     def __init__(self, folders: tuple[str, ...] = ("/Library/Preferences", "~/Library/Preferences")) -> None:
         self._folders = [path for path in map(os.path.expanduser, folders) if os.path.isdir(path)]
-        self._roots = Roots(self._folders, tells_paths=False)
+        self._roots = AllowedRoots(self._folders, tells_paths=False)
 
     def content(self, path: Path) -> Content | None:
         if not path:
@@ -121,7 +121,7 @@ class PlistBranch(_ReadOnly):
                     found += [
                         entry.name.removesuffix(".plist") for entry in folder.scan() if entry.name.endswith(".plist")
                     ]
-            except Trouble:
+            except MachineError:
                 continue
         return found
 
@@ -144,7 +144,7 @@ class PlistBranch(_ReadOnly):
 
 def _loaded(data: bytes) -> Any:
     if len(data) > LARGEST_PLIST:
-        raise Damaged(f"The property list has more than {LARGEST_PLIST:,} bytes.")
+        raise DamagedData(f"The property list has more than {LARGEST_PLIST:,} bytes.")
     try:
         return plistlib.loads(data)
     except (
@@ -156,7 +156,7 @@ def _loaded(data: bytes) -> Any:
         RecursionError,
         MemoryError,
     ):
-        raise Damaged("The property list cannot be read: it is damaged.") from None
+        raise DamagedData("The property list cannot be read: it is damaged.") from None
 
 
 def _datum(name: str, value: Any) -> Datum:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from portico.services.system.errors import Absent, Denied, Invalid
+from portico.services.system.errors import Absent, Denied, InvalidArgument
 from portico.services.system.registry.hive.values import TYPES, encoded, type_number
 
 MOST_LISTED = 1000
@@ -67,7 +67,7 @@ class Branch(Protocol):
         ...
 
 
-class Change(Struct):
+class ValueChange(Struct):
     """What writing has done, or would do."""
 
     path: str
@@ -102,7 +102,7 @@ class Registry:
             )
         return "\\".join([branch_name, *below]), found
 
-    def write(self, path: str, name: str, value: Any, type: str | None, *, dry_run: bool) -> Change:
+    def write(self, path: str, name: str, value: Any, type: str | None, *, dry_run: bool) -> ValueChange:
         branch_name, branch, below = self._branch(path)
         number = type_number(type) if type is not None else guessed(value)
         encoded(number, value)  # refuses what cannot be stored
@@ -114,20 +114,22 @@ class Registry:
         if not branch.writable:
             raise Denied(f"{branch_name} is read-only: {branch.description}.")
         if not below:
-            raise Invalid("A value is written to a key below a branch, such as HKEY_CURRENT_USER\\Software\\Example.")
+            raise InvalidArgument(
+                "A value is written to a key below a branch, such as HKEY_CURRENT_USER\\Software\\Example."
+            )
         before = branch.value(below, name)
         if not dry_run:
             branch.write(below, name, number, value)
-        return Change("\\".join([branch_name, *below]), name, TYPES[number], before, value, not dry_run)
+        return ValueChange("\\".join([branch_name, *below]), name, TYPES[number], before, value, not dry_run)
 
     def _branch(self, path: str) -> tuple[str, Branch, Path]:
         if len(path) > LONGEST_PATH or "\0" in path:
-            raise Invalid(f"The path of a key has at most {LONGEST_PATH} characters, and no NUL among them.")
+            raise InvalidArgument(f"The path of a key has at most {LONGEST_PATH} characters, and no NUL among them.")
         # A name may contain a slash; so a slash divides only where there is no backslash at all.
         parts = [part for part in path.split("\\" if "\\" in path else "/") if part]
         first, *below = parts or [""]
         if len(below) > MOST_DEPTH:
-            raise Invalid(f"A key lies at most {MOST_DEPTH} keys deep.")
+            raise InvalidArgument(f"A key lies at most {MOST_DEPTH} keys deep.")
         if _DENIED.match("\\".join([ABBREVIATIONS.get(first.upper(), first), *below])):
             raise Denied(f"{path!r} is kept from everybody: it holds secrets, or belongs to another user.")
         wanted = ABBREVIATIONS.get(first.upper(), first).casefold()
@@ -140,7 +142,7 @@ class Registry:
 def guessed(value: Any) -> int:
     """The type that a value would have if nothing is said."""
     if isinstance(value, bool) or not isinstance(value, int | str | list):
-        raise Invalid("A value is a text, a whole number or a list of texts.")
+        raise InvalidArgument("A value is a text, a whole number or a list of texts.")
     if isinstance(value, int):
         return type_number("REG_DWORD" if value < 2**32 else "REG_QWORD")
     return type_number("REG_SZ" if isinstance(value, str) else "REG_MULTI_SZ")

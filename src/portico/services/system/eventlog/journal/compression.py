@@ -5,7 +5,7 @@ from __future__ import annotations
 import lzma
 from typing import Any
 
-from portico.services.system.errors import Damaged, package
+from portico.services.system.errors import DamagedData, package
 
 XZ, LZ4, ZSTD = 1, 2, 4
 
@@ -20,7 +20,7 @@ def inflate(kind: int, data: bytes, most: int) -> bytes:
         return _lz4(data, most)
     if kind == XZ:
         return _xz(data, most)
-    raise Damaged("a field says that it was compressed in two ways at once")
+    raise DamagedData("a field says that it was compressed in two ways at once")
 
 
 def _zstd(data: bytes, most: int) -> bytes:
@@ -35,7 +35,7 @@ def _zstd(data: bytes, most: int) -> bytes:
         reader = zstandard.ZstdDecompressor(max_window_size=_MEMORY).stream_reader(data)
         return _bounded(reader.read(most + 1), most)
     except zstandard.ZstdError:
-        raise Damaged("a field is no whole zstd frame") from None
+        raise DamagedData("a field is no whole zstd frame") from None
 
 
 def _lz4(data: bytes, most: int) -> bytes:
@@ -46,7 +46,7 @@ def _lz4(data: bytes, most: int) -> bytes:
     try:
         return bytes(block.decompress(data[8:], uncompressed_size=size))
     except block.LZ4BlockError:
-        raise Damaged("a field is no whole lz4 block") from None
+        raise DamagedData("a field is no whole lz4 block") from None
 
 
 def _xz(data: bytes, most: int) -> bytes:
@@ -54,9 +54,9 @@ def _xz(data: bytes, most: int) -> bytes:
     try:
         found = _bounded(unpacking.decompress(data, most + 1), most)
     except (lzma.LZMAError, EOFError):
-        raise Damaged("a field is no whole xz stream") from None
+        raise DamagedData("a field is no whole xz stream") from None
     if not unpacking.eof:
-        raise Damaged("a field is no whole xz stream")
+        raise DamagedData("a field is no whole xz stream")
     return found
 
 
@@ -66,5 +66,5 @@ def _bounded(found: bytes, most: int) -> bytes:
     return found
 
 
-def _too_large(size: int, most: int) -> Damaged:
-    return Damaged(f"a compressed field claims {size:,} bytes or more, and {most:,} is the most")
+def _too_large(size: int, most: int) -> DamagedData:
+    return DamagedData(f"a compressed field claims {size:,} bytes or more, and {most:,} is the most")

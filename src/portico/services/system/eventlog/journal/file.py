@@ -16,7 +16,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 
 from portico.services.system.containment import Image
-from portico.services.system.errors import Damaged, Unavailable
+from portico.services.system.errors import DamagedData, MissingDependency
 from portico.services.system.eventlog.journal.compression import inflate
 
 MOST_FIELDS = 1024
@@ -108,18 +108,18 @@ class _Values(dict[int, Pair]):
         try:
             kind, flags, size = _Payload.unpack_from(self._image, offset)
         except (struct.error, OverflowError):
-            raise Damaged(f"a field lies outside the file: {offset:#x}") from None
+            raise DamagedData(f"a field lies outside the file: {offset:#x}") from None
         if kind != _DATA or offset & 7 or not self._start < size <= self._size - offset:
-            raise Damaged(f"no field where there should be one: {offset:#x}")
+            raise DamagedData(f"no field where there should be one: {offset:#x}")
         if size > self.budget:
-            raise Damaged("an entry is larger than any entry may be")
+            raise DamagedData("an entry is larger than any entry may be")
         data = self._image[offset + self._start : offset + size]
         if flags:
             data = inflate(flags, data, self.budget)
         self.budget -= len(data)
         name, equals, value = data.partition(b"=")
         if not equals:
-            raise Damaged(f"a field without a name: {offset:#x}")
+            raise DamagedData(f"a field without a name: {offset:#x}")
         try:
             return name.decode("ascii"), value.decode()
         except UnicodeDecodeError:
@@ -131,10 +131,10 @@ class JournalFile:
         self._image = image
         self._size = len(image)
         if self._size < _Header.size or image[:8] != _SIGNATURE:
-            raise Damaged("no journal: it does not begin as one")
+            raise DamagedData("no journal: it does not begin as one")
         (_, flags, self.seqnum_id, *numbers) = _Header.unpack_from(image)
         if flags & ~_KNOWN:
-            raise Damaged("a journal of a later version of systemd than is known here")
+            raise DamagedData("a journal of a later version of systemd than is known here")
         self._compact = bool(flags & _COMPACT)
         self._width = 4 if self._compact else 8
         (_, _, _, _, self._fields_at, self._fields_size, _, _, self.count) = numbers[:9]
@@ -149,18 +149,18 @@ class JournalFile:
     def _object(self, offset: int, kind: int, layout: struct.Struct) -> tuple[int, ...]:
         """An object's members, if it is one of this kind and lies in the file as a whole."""
         if offset & 7 or not 0 < offset < self._size:
-            raise Damaged(f"an offset leads nowhere: {offset:#x}")
+            raise DamagedData(f"an offset leads nowhere: {offset:#x}")
         try:
             members = layout.unpack_from(self._image, offset)
         except struct.error:
-            raise Damaged(f"an object is cut short: {offset:#x}") from None
+            raise DamagedData(f"an object is cut short: {offset:#x}") from None
         if members[0] != kind:
-            raise Damaged(f"an object of kind {members[0]} where there should be one of kind {kind}: {offset:#x}")
+            raise DamagedData(f"an object of kind {members[0]} where there should be one of kind {kind}: {offset:#x}")
         return members
 
     def _whole(self, offset: int, size: int, least: int) -> None:
         if not least <= size <= self._size - offset:
-            raise Damaged(f"an object claims a size of {size:,} bytes: {offset:#x}")
+            raise DamagedData(f"an object claims a size of {size:,} bytes: {offset:#x}")
 
     def _chain(self, at: int, most: int) -> Offsets:
         """A list of at most so many offsets. Where its chain is broken, it ends."""
@@ -170,7 +170,7 @@ class JournalFile:
             try:
                 _, size, following = self._object(at, _ARRAY, _Array)
                 self._whole(at, size, 24)
-            except Damaged:
+            except DamagedData:
                 break
             here = min((size - 24) // self._width, most - count)
             runs.append((count, at + 24, here))
@@ -187,9 +187,9 @@ class JournalFile:
         try:
             kind, size, seqnum, real, monotonic, boot = _Entry.unpack_from(self._image, offset)
         except (struct.error, OverflowError):
-            raise Damaged(f"an entry lies outside the file: {offset:#x}") from None
+            raise DamagedData(f"an entry lies outside the file: {offset:#x}") from None
         if kind != _ENTRY or offset & 7 or not 64 <= size <= self._size - offset:
-            raise Damaged(f"no entry where there should be one: {offset:#x}")
+            raise DamagedData(f"no entry where there should be one: {offset:#x}")
         return offset, size, seqnum, real, monotonic, boot
 
     def fields(self, head: Head) -> list[Pair]:
@@ -197,21 +197,21 @@ class JournalFile:
         offset, size = head[0], head[1]
         count = (size - 64) // (4 if self._compact else 16)
         if count > MOST_FIELDS:
-            raise Damaged(f"an entry claims {count:,} fields")
+            raise DamagedData(f"an entry claims {count:,} fields")
         self._values.budget = LARGEST_ENTRY
         offsets = _items(self._compact, count).unpack_from(self._image, offset + 64)
         try:
             return list(map(self._values.__getitem__, offsets))
-        except (Damaged, Unavailable):
+        except (DamagedData, MissingDependency):
             return list(self._sound(offsets))
 
     def _sound(self, offsets: Iterable[int]) -> Iterator[Pair]:
         for offset in offsets:
             try:
                 yield self._values[offset]
-            except (Damaged, Unavailable) as trouble:
+            except (DamagedData, MissingDependency) as failure:
                 if len(self.problems) < MOST_PROBLEMS:
-                    self.problems.add(str(trouble))
+                    self.problems.add(str(failure))
 
     def before_seqnum(self, seqnum: int) -> int:
         """How many entries there are before the one of this sequence number, or where it would be."""
@@ -229,7 +229,7 @@ class JournalFile:
             middle = (low + high) // 2
             try:
                 is_late = reached(self.head(self.entries[middle]))
-            except Damaged:
+            except DamagedData:
                 is_late = True
             low, high = (low, middle) if is_late else (middle + 1, high)
         return low
@@ -244,7 +244,7 @@ class JournalFile:
                 members = self._object(offset, _DATA, _Data)
                 self._values.budget = LARGEST_ENTRY
                 yield self._values[offset][1], offset
-            except Damaged:
+            except DamagedData:
                 return
             following = members[3]
             # The newest value is the first, so the way leads back.
@@ -271,7 +271,7 @@ class JournalFile:
             try:
                 _, _, size, following, newest = self._object(offset, _FIELD, _Field)
                 self._whole(offset, size, 40)
-            except Damaged:
+            except DamagedData:
                 return
             names[self._image[offset + 40 : offset + min(size, 40 + 256)].decode("ascii", "replace")] = newest
             offset = following if following > offset else 0

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from portico.services.system import programs
-from portico.services.system.errors import Trouble
-from portico.services.system.eventlog.entries import OF_SEVERITY, WARNING, Entry, Position, Query
+from portico.services.system.errors import MachineError
+from portico.services.system.eventlog.entries import OF_SEVERITY, WARNING, LogEntry, Position, Query
 from portico.services.system.eventlog.journal.log import Where, entry_id, made
 
 
@@ -26,7 +26,7 @@ class JournalctlLog:
         # Matches of one field are alternatives to journalctl, and matches of different ones must all hold: as here.
         self._matches = [f"{field}={value}" for field, values in (where or {}).items() for value in sorted(values)]
 
-    def newest_first(self, query: Query, after: Position, problems: list[str]) -> Iterator[Entry | None]:
+    def newest_first(self, query: Query, after: Position, problems: list[str]) -> Iterator[LogEntry | None]:
         wanted = ["--reverse"]
         if query.min_level >= WARNING:
             wanted.append(f"--priority={max(n for n, level in enumerate(OF_SEVERITY) if level >= query.min_level)}")
@@ -38,16 +38,16 @@ class JournalctlLog:
             wanted.append(f"--after-cursor={after}")
         yield from self._run(wanted, problems)
 
-    def _run(self, wanted: list[str], problems: list[str]) -> Iterator[Entry | None]:
+    def _run(self, wanted: list[str], problems: list[str]) -> Iterator[LogEntry | None]:
         argv = ["journalctl", "--output=json", "--all", "--no-pager", "--quiet", *self._arguments, *wanted]
         with closing(programs.lines([*argv, *self._matches])) as lines:
             try:
                 for line in lines:
                     yield _entry(line)
-            except Trouble as trouble:
-                problems.append(str(trouble))
+            except MachineError as failure:
+                problems.append(str(failure))
 
-    def entry(self, id: int) -> Entry | None:
+    def entry(self, id: int) -> LogEntry | None:
         """Its number is not something journalctl can be asked for, so the latest are looked through."""
         found = (entry for entry in self._run(["--reverse", "--lines=10000"], []) if entry is not None)
         return next((entry for entry in found if entry.id == id), None)
@@ -63,7 +63,7 @@ class JournalctlLog:
         return None if newest is None else newest.position
 
 
-def _entry(line: bytes) -> Entry | None:
+def _entry(line: bytes) -> LogEntry | None:
     try:
         fields: dict[str, Any] = msgspec.json.decode(line, type=dict[str, Any])
         cursor, time = fields.pop("__CURSOR"), int(fields.pop("__REALTIME_TIMESTAMP"))

@@ -14,9 +14,9 @@ from functools import partial
 from struct import unpack_from
 from typing import Any
 
-from portico.services.system.containment import File, Roots
-from portico.services.system.errors import Damaged, Trouble
-from portico.services.system.eventlog.entries import INFORMATION, OF_SEVERITY, WARNING, Entry, Position, Query
+from portico.services.system.containment import AllowedRoots, OpenFile
+from portico.services.system.errors import DamagedData, MachineError
+from portico.services.system.eventlog.entries import INFORMATION, OF_SEVERITY, WARNING, LogEntry, Position, Query
 from portico.services.system.eventlog.journal.file import Head, JournalFile, Pair
 from portico.services.system.eventlog.merge import newest_first
 from portico.services.system.text import decoded
@@ -36,7 +36,7 @@ class JournalLog:
         self,
         name: str,
         description: str,
-        roots: Roots,
+        roots: AllowedRoots,
         paths: list[str],
         *,
         wanted: Callable[[str], bool] = lambda name: True,
@@ -49,9 +49,9 @@ class JournalLog:
         self._wanted = wanted
         self._where = where or {}
 
-    def newest_first(self, query: Query, after: Position, problems: list[str]) -> Iterator[Entry | None]:
+    def newest_first(self, query: Query, after: Position, problems: list[str]) -> Iterator[LogEntry | None]:
         with ExitStack() as stack:
-            families: dict[bytes, list[_Open]] = {}
+            families: dict[bytes, list[_OpenJournal]] = {}
             for file in self._open(stack, problems):
                 families.setdefault(file.seqnum_id, []).append(file)
             streams = [
@@ -62,8 +62,8 @@ class JournalLog:
                 yield entry
 
     def _family(
-        self, files: list[_Open], query: Query, after: Position, problems: list[str]
-    ) -> Iterator[tuple[Any, Entry | None]]:
+        self, files: list[_OpenJournal], query: Query, after: Position, problems: list[str]
+    ) -> Iterator[tuple[Any, LogEntry | None]]:
         streams = [(file.newest_seqnum, partial(self._one, file, query, after, problems)) for file in files]
         latest = (2**64, files[0].seqnum_id)
         for _, entry in newest_first(streams):
@@ -73,13 +73,13 @@ class JournalLog:
             yield latest, entry
 
     def _one(
-        self, opened: _Open, query: Query, after: Position, problems: list[str]
-    ) -> Iterator[tuple[int, Entry | None]]:
+        self, opened: _OpenJournal, query: Query, after: Position, problems: list[str]
+    ) -> Iterator[tuple[int, LogEntry | None]]:
         """The entries of one file, each with its number."""
         try:
             file = JournalFile(opened.file.image())
-        except Trouble as trouble:
-            problems.append(f"{opened.name}: {trouble}")
+        except MachineError as failure:
+            problems.append(f"{opened.name}: {failure}")
             return
         stop = _stop(file, query, after)
         chosen = self._chosen(file, query)
@@ -92,7 +92,7 @@ class JournalLog:
                     break
                 number = head[2]
                 yield number, entry_of(file, head)
-            except Damaged as damage:
+            except DamagedData as damage:
                 file.problems.add(str(damage)) if len(file.problems) < 5 else None
                 yield number, None
         problems.extend(f"{opened.name}: {problem}" for problem in sorted(file.problems))
@@ -110,7 +110,7 @@ class JournalLog:
             return None
         return sorted(set.intersection(*lists))
 
-    def entry(self, id: int) -> Entry | None:
+    def entry(self, id: int) -> LogEntry | None:
         with ExitStack() as stack:
             for opened in self._open(stack, []):
                 seqnum = id % SEQNUMS
@@ -123,11 +123,11 @@ class JournalLog:
                         head = file.head(file.entries[number])
                         if head[2] == seqnum:
                             return self._if_ours(entry_of(file, head))
-                except Trouble:
+                except MachineError:
                     continue
         return None
 
-    def _if_ours(self, entry: Entry) -> Entry | None:
+    def _if_ours(self, entry: LogEntry) -> LogEntry | None:
         return entry if all(entry.fields.get(field) in values for field, values in self._where.items()) else None
 
     def count(self) -> int | None:
@@ -144,24 +144,24 @@ class JournalLog:
         with ExitStack() as stack:
             return tuple((file.seqnum_id, file.newest_seqnum) for file in self._open(stack, [], archived=False))
 
-    def _open(self, stack: ExitStack, problems: list[str], *, archived: bool = True) -> Iterator[_Open]:
+    def _open(self, stack: ExitStack, problems: list[str], *, archived: bool = True) -> Iterator[_OpenJournal]:
         """The files as they are now. Once open, it does not matter that one is renamed or vacuumed away."""
         for path in files(self._roots, self._paths, problems):
             name = path.rsplit("/", 1)[-1]
             if self._wanted(name) and (archived or "@" not in name):
                 try:
-                    yield _Open(stack.enter_context(self._roots.open(path)), name)
-                except Trouble as trouble:
-                    problems.append(f"{name}: {trouble}")
+                    yield _OpenJournal(stack.enter_context(self._roots.open(path)), name)
+                except MachineError as failure:
+                    problems.append(f"{name}: {failure}")
 
 
-class _Open:
+class _OpenJournal:
     """A journal file that has been opened, but not read: what its header says."""
 
-    def __init__(self, file: File, name: str) -> None:
+    def __init__(self, file: OpenFile, name: str) -> None:
         head = file.read(0, 208)
         if len(head) < 208:
-            raise Damaged("no journal: it is too short for one")
+            raise DamagedData("no journal: it is too short for one")
         self.file = file
         self.name = name
         self.seqnum_id = head[72:88]
@@ -170,7 +170,7 @@ class _Open:
         [self.newest] = unpack_from("<Q", head, 192)
 
 
-def files(roots: Roots, paths: list[str], problems: list[str]) -> list[str]:
+def files(roots: AllowedRoots, paths: list[str], problems: list[str]) -> list[str]:
     """The journal files at these paths, and in folders up to one level below."""
     found: list[str] = []
     for path in paths:
@@ -180,13 +180,13 @@ def files(roots: Roots, paths: list[str], problems: list[str]) -> list[str]:
                 found += _below(roots, path, 1)
             else:
                 found.append(path)
-        except Trouble as trouble:
-            problems.append(str(trouble))
+        except MachineError as failure:
+            problems.append(str(failure))
     # Names of archived files hold their first number and time, so the last names are the newest.
     return found if len(found) <= MOST_FILES else sorted(found, reverse=True)[:MOST_FILES]
 
 
-def _below(roots: Roots, path: str, depth: int) -> Iterator[str]:
+def _below(roots: AllowedRoots, path: str, depth: int) -> Iterator[str]:
     with roots.folder(path) as folder:
         entries = folder.scan()
     for entry in entries:
@@ -225,12 +225,12 @@ def _having(file: JournalFile, fields: tuple[str, ...], wanted: Callable[[str], 
             if isinstance(value, str) and wanted(value):
                 try:
                     found.update(file.having(data))
-                except Damaged as damage:
+                except DamagedData as damage:
                     file.problems.add(str(damage))
     return found
 
 
-def entry_of(file: JournalFile, head: Head) -> Entry:
+def entry_of(file: JournalFile, head: Head) -> LogEntry:
     pairs = file.fields(head)
     fields: dict[str, Any] = dict(pairs)
     if len(fields) < len(pairs):
@@ -243,12 +243,12 @@ def entry_id(seqnum_id: bytes, seqnum: int) -> int:
     return (zlib.crc32(seqnum_id) & 0xFFFF) * SEQNUMS + seqnum % SEQNUMS
 
 
-def made(fields: dict[str, Any], *, id: int, time: int, position: Position) -> Entry:
+def made(fields: dict[str, Any], *, id: int, time: int, position: Position) -> LogEntry:
     """An entry of the fields that journald gives one."""
     priority = fields.get("PRIORITY")
     severity = int(priority) if isinstance(priority, str) and priority in "01234567" and priority else None
     names = [name for field in SOURCES if type(name := fields.get(field)) is str]
-    return Entry(
+    return LogEntry(
         id=id,
         time=time,
         level=INFORMATION if severity is None else OF_SEVERITY[severity],

@@ -14,7 +14,7 @@ import struct
 from collections.abc import Iterator
 
 from portico.services.system.containment import Image
-from portico.services.system.errors import Damaged
+from portico.services.system.errors import DamagedData
 
 MOST_SUBKEYS = 1_000_000
 MOST_DEPTH = 512
@@ -33,7 +33,7 @@ _List = struct.Struct("<i2sH")
 _Pieces = struct.Struct("<i2sHI")
 
 
-class Value:
+class HiveValue:
     """A value: its name ("" is the default one), its type as a number, its bytes."""
 
     __slots__ = ("data", "name", "type")
@@ -62,14 +62,14 @@ class Key:
         for offset in self._hive.listed(self._subkeys):
             try:
                 yield self._hive.key(offset)
-            except Damaged as damage:
+            except DamagedData as damage:
                 self._hive.mention(damage)
 
-    def values(self) -> Iterator[Value]:
+    def values(self) -> Iterator[HiveValue]:
         for offset in self._hive.offsets(self._values, self.count):
             try:
                 yield self._hive.value(offset)
-            except Damaged as damage:
+            except DamagedData as damage:
                 self._hive.mention(damage)
 
     def subkey(self, name: str) -> Key | None:
@@ -83,10 +83,10 @@ class Hive:
         self._image = image
         self._size = len(image)
         if self._size < _HEADER + 32 or image[:4] != b"regf":
-            raise Damaged("no hive: it does not begin as one")
+            raise DamagedData("no hive: it does not begin as one")
         first, second, written, major, minor = struct.unpack_from("<IIQII", image, 4)
         if major != 1:
-            raise Damaged(f"a hive of version {major}.{minor}, which is not known here")
+            raise DamagedData(f"a hive of version {major}.{minor}, which is not known here")
         self.written = _time(written)
         # Not everything was written when it was last used: the newest changes are in a log beside it.
         self.is_dirty = first != second
@@ -118,7 +118,7 @@ class Hive:
             key = key.subkey(name) if key is not None else None
         return key
 
-    def mention(self, damage: Damaged) -> None:
+    def mention(self, damage: DamagedData) -> None:
         if len(self.problems) < MOST_PROBLEMS:
             self.problems.append(str(damage))
 
@@ -131,25 +131,25 @@ class Hive:
                 self._image, at
             )
         except struct.error:
-            raise Damaged(f"a key lies outside the file: {offset:#x}") from None
+            raise DamagedData(f"a key lies outside the file: {offset:#x}") from None
         if kind != b"nk" or size > -80 - length:
-            raise Damaged(f"no key where there should be one: {offset:#x}")
+            raise DamagedData(f"no key where there should be one: {offset:#x}")
         name = self._name(at + 80, length, flags & _ASCII_NAME)
         return Key(self, offset, name, _time(written), subkeys if count else 0, values, values_count)
 
-    def value(self, offset: int) -> Value:
+    def value(self, offset: int) -> HiveValue:
         at = offset + _HEADER
         try:
             size, kind, length, data_size, data, number, flags = _Value.unpack_from(self._image, at)
         except struct.error:
-            raise Damaged(f"a value lies outside the file: {offset:#x}") from None
+            raise DamagedData(f"a value lies outside the file: {offset:#x}") from None
         if kind != b"vk" or size > -24 - length:
-            raise Damaged(f"no value where there should be one: {offset:#x}")
+            raise DamagedData(f"no value where there should be one: {offset:#x}")
         name = self._name(at + 24, length, flags & 1)
         if data_size & _RESIDENT:
             kept = min(data_size & ~_RESIDENT, 4)
-            return Value(name, number, self._image[at + 12 : at + 12 + kept])
-        return Value(name, number, self._data(data, data_size) if data_size else b"")
+            return HiveValue(name, number, self._image[at + 12 : at + 12 + kept])
+        return HiveValue(name, number, self._data(data, data_size) if data_size else b"")
 
     def _name(self, at: int, length: int, is_ascii: int) -> str:
         raw = self._image[at : at + length]
@@ -159,20 +159,20 @@ class Hive:
         """Where a cell's contents begin, and how many bytes there are."""
         at = offset + _HEADER
         if at + 8 > self._size:
-            raise Damaged(f"a cell lies outside the file: {offset:#x}")
+            raise DamagedData(f"a cell lies outside the file: {offset:#x}")
         size: int = -struct.unpack_from("<i", self._image, at)[0]
         if not 8 <= size <= self._size - at:
-            raise Damaged(f"a cell claims a size of {size:,} bytes: {offset:#x}")
+            raise DamagedData(f"a cell claims a size of {size:,} bytes: {offset:#x}")
         return at + 4, size - 4
 
     def _data(self, offset: int, size: int) -> bytes:
         if size > LARGEST_VALUE:
-            raise Damaged(f"a value claims {size:,} bytes")
+            raise DamagedData(f"a value claims {size:,} bytes")
         at, room = self._cell(offset)
         if size > _PIECE and self._minor > 3 and self._image[at : at + 2] == b"db":
             return self._pieces(at, size)
         if room < size:
-            raise Damaged(f"a value is larger than its cell: {offset:#x}")
+            raise DamagedData(f"a value is larger than its cell: {offset:#x}")
         return self._image[at : at + size]
 
     def _pieces(self, at: int, size: int) -> bytes:
@@ -184,7 +184,7 @@ class Hive:
             size -= len(found[-1])
             if size <= 0:
                 return b"".join(found)
-        raise Damaged("a long value lacks a piece")
+        raise DamagedData("a long value lacks a piece")
 
     # Lists
 
@@ -194,7 +194,7 @@ class Hive:
             return ()
         try:
             at, room = self._cell(offset)
-        except Damaged as damage:
+        except DamagedData as damage:
             self.mention(damage)
             return ()
         return struct.unpack_from(f"<{min(count, room // 4)}I", self._image, at)
@@ -213,7 +213,7 @@ class Hive:
             return
         try:
             at, room = self._cell(offset)
-        except Damaged as damage:
+        except DamagedData as damage:
             self.mention(damage)
             return
         _, kind, count = _List.unpack_from(self._image, at - 4)
@@ -227,7 +227,7 @@ class Hive:
                 for one in found:
                     yield from self._lists(one, depth - 1)
         else:
-            self.mention(Damaged(f"no list of keys where there should be one: {offset:#x}"))
+            self.mention(DamagedData(f"no list of keys where there should be one: {offset:#x}"))
 
 
 def _time(filetime: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from portico.services.system.errors import Invalid
+from portico.services.system.errors import InvalidArgument
 
 TYPES = (
     "REG_NONE",
@@ -30,7 +30,7 @@ def type_name(number: int) -> str:
 
 def type_number(name: str) -> int:
     if name not in TYPES:
-        raise Invalid(f"{name[:40]!r} is no type of a value. There are: {', '.join(TYPES)}.")
+        raise InvalidArgument(f"{name[:40]!r} is no type of a value. There are: {', '.join(TYPES)}.")
     return TYPES.index(name)
 
 
@@ -62,11 +62,11 @@ def encoded(number: int, value: Any) -> bytes:
         size = 8 if number == 11 else 4
         if type(value) is int and 0 <= value < 1 << 8 * size:
             return value.to_bytes(size, "big" if number == 5 else "little")
-        raise Invalid(f"A {name} is a whole number from 0 to {(1 << 8 * size) - 1}.")
+        raise InvalidArgument(f"A {name} is a whole number from 0 to {(1 << 8 * size) - 1}.")
     if number not in (*_TEXTS, 7) and isinstance(value, str):
         try:
             return bytes.fromhex(value)
         except ValueError:
-            raise Invalid(f"A {name} is given as hexadecimal digits, two for each byte.") from None
+            raise InvalidArgument(f"A {name} is given as hexadecimal digits, two for each byte.") from None
     wanted = {7: "a list of texts, none of them empty"}.get(number, "a text")
-    raise Invalid(f"A {name} is {wanted}.")
+    raise InvalidArgument(f"A {name} is {wanted}.")

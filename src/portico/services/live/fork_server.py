@@ -2,7 +2,7 @@
 
 It runs nobody's code and talks to nobody but the server: one line of JSON and two descriptors for each worker that is
 wanted; back come its process as a descriptor, and in the end what became of it. When the server goes away, however it
-goes, the nursery ends, and with it every worker.
+goes, the fork server ends, and with it every worker.
 
     → {"limits": {…}, "readable": […], "preload": […], "jailed": true}
     ← {"up": "3.12.1", "directory": "/…"}
@@ -25,7 +25,7 @@ import tempfile
 from typing import Any, NoReturn
 
 from portico.services.live import jail, scratch, worker
-from portico.services.live.kernel import Unavailable
+from portico.services.live.kernel import SandboxUnavailable
 from portico.services.live.limits import Limits
 from portico.services.live.protocol import READY
 
@@ -38,7 +38,7 @@ random re statistics string textwrap time typing
 """
 
 
-class Nursery:
+class ForkServer:
     """Makes workers, and tells of their end."""
 
     def __init__(self, control: socket.socket) -> None:
@@ -99,7 +99,7 @@ class Nursery:
         return os.path.join(self.directory, str(number))
 
     def _become(self, home: str, channel: int, output: int, parent: int) -> NoReturn:
-        """In the copy: give up what is the nursery's, lock the door, and only then listen."""
+        """In the copy: give up what is the fork server's, lock the door, and only then listen."""
         leave = os._exit
         try:
             self.poll.close()
@@ -108,7 +108,7 @@ class Nursery:
             try:
                 jail.settle(home, self.limits, parent)
                 report = jail.lock(home, self.readable, self.limits) if self.jailed else {}
-            except (Unavailable, OSError) as reason:
+            except (SandboxUnavailable, OSError) as reason:
                 worker.say(READY, "refusal", str(reason))
                 leave(1)
             worker.settle({**os.environ, "HOME": home, "TMPDIR": home, "MPLCONFIGDIR": home}, self.readable)
@@ -173,11 +173,11 @@ class Nursery:
 def main(descriptor: int) -> None:
     # The terminal's ^C is for the server, which will tell us.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    nursery = Nursery(socket.socket(fileno=descriptor))
+    server = ForkServer(socket.socket(fileno=descriptor))
     try:
-        nursery.run()
+        server.run()
     except (BrokenPipeError, ConnectionResetError):
         pass  # the server has gone
     finally:
         # Not in a copy, which ends in `_become`.
-        nursery.close()
+        server.close()

@@ -1,7 +1,7 @@
 """The bus between processes that share an SQLite file: a datagram socket each, in a folder beside the file.
 
-A process that subscribes binds one; a process that publishes sends to all that are there. Nothing is polled, and what a
-killed process leaves behind is cleared away by the next one who finds that nobody answers.
+A process that subscribes binds one; a process that publishes sends to all that are there. Nothing is polled. The socket
+of a process that was killed is removed by the next one that gets no answer from it.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ log = logging.getLogger("portico")
 _LONGEST = 65536
 _MOST_AT_ONCE = 64
 _MOST_OWED = 256
-_PATIENCE = 1.0
-_PAUSE = 0.005
+_PATIENCE_SECONDS = 1.0
+_PAUSE_SECONDS = 0.005
 
 
-class Neighbours:
-    """A Route. Where sockets cannot be had, processes do without, and find changes when they look."""
+class SqliteBus:
+    """A Route. Where sockets cannot be had, other processes find changes when they look."""
 
     def __init__(self, path: str) -> None:
         parent, name = os.path.split(os.path.abspath(path))
@@ -54,7 +54,7 @@ class Neighbours:
         ours = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         ours.setblocking(False)
         try:
-            # Whoever leaves last takes the folder along, which may be just now.
+            # The last process to leave removes the folder, which may be just now.
             for last in (False, False, True):
                 os.makedirs(self._folder, 0o700, exist_ok=True)
                 try:
@@ -80,12 +80,12 @@ class Neighbours:
         try:
             others = os.listdir(self._folder)
         except OSError:
-            return  # nobody listens
+            return  # no process listens
         for other in others:
             if other in self._owed:
                 self._owed[other].extend(packets)
             elif other != self._name:
-                self._post(other, deque(packets, _MOST_OWED), asyncio.get_running_loop().time() + _PATIENCE)
+                self._post(other, deque(packets, _MOST_OWED), asyncio.get_running_loop().time() + _PATIENCE_SECONDS)
 
     def _post(self, other: str, owed: deque[bytes], until: float) -> None:
         loop = asyncio.get_running_loop()
@@ -96,7 +96,7 @@ class Neighbours:
                 owed.popleft()
         except BlockingIOError:  # it has not read the last ones yet
             if loop.time() < until:
-                loop.call_later(_PAUSE, self._post, other, owed, until)
+                loop.call_later(_PAUSE_SECONDS, self._post, other, owed, until)
                 return
         except ConnectionRefusedError:  # it was killed
             _remove(f"{self._folder}/{other}")
@@ -112,7 +112,7 @@ class Neighbours:
             try:
                 os.rmdir(self._folder)
             except OSError:
-                pass  # somebody else is there
+                pass  # another process is there
         self._out.close()
         if self._parent is not None:
             os.close(self._parent)

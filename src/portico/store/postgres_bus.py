@@ -6,26 +6,26 @@ import asyncio
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from portico.store.crew import Job, perform
+import psycopg
+from psycopg import AsyncConnection
+
+from portico.store.connection_threads import TransactionJob, perform
 from portico.store.errors import ConnectionLost, StoreError
 from portico.store.transaction import Transaction
-
-if TYPE_CHECKING:
-    from psycopg import AsyncConnection
 
 log = logging.getLogger("portico")
 
 
-class Notifications:
+class PostgresBus:
     """A Route. It sends after the commit, in transactions of its own.
 
     Commits that NOTIFY stand in one line on the whole server, each until it is on the disk. Ours need not be on the
     disk, so they are quick, and those of many transactions go together.
     """
 
-    def __init__(self, options: dict[str, Any], submit: Callable[[Job], None]) -> None:
+    def __init__(self, options: dict[str, Any], submit: Callable[[TransactionJob], None]) -> None:
         self._options = options
         self._submit = submit
         self._outgoing: list[bytes] = []
@@ -42,8 +42,6 @@ class Notifications:
             await self._sending
 
     async def listen(self, hear: Callable[[bytes], None], missed: Callable[[], None]) -> None:
-        import psycopg
-
         try:
             connection = await self._connect()
         except psycopg.Error as failure:
@@ -68,11 +66,9 @@ class Notifications:
     async def _follow(
         self, connection: AsyncConnection, hear: Callable[[bytes], None], missed: Callable[[], None]
     ) -> None:
-        import psycopg
-
         while True:
             try:
-                await _heed(connection, hear)
+                await _receive_until_lost(connection, hear)
             except psycopg.Error as failure:
                 log.warning("changes by other processes are not heard for now: %s", str(failure).strip())
             finally:
@@ -81,19 +77,15 @@ class Notifications:
             missed()
 
     async def _reconnect(self) -> AsyncConnection:
-        import psycopg
-
-        pause = 0.05
+        pause_seconds = 0.05
         while True:
-            await asyncio.sleep(pause)
+            await asyncio.sleep(pause_seconds)
             try:
                 return await self._connect()
             except psycopg.Error:
-                pause = min(pause * 2, 5.0)
+                pause_seconds = min(pause_seconds * 2, 5.0)
 
     async def _connect(self) -> AsyncConnection:
-        import psycopg
-
         connection = await psycopg.AsyncConnection.connect(**self._options, autocommit=True)
         try:
             await connection.execute("listen portico")
@@ -103,10 +95,8 @@ class Notifications:
         return connection
 
 
-async def _heed(connection: AsyncConnection, hear: Callable[[bytes], None]) -> None:
-    """Hear, until the connection is lost. psycopg's own way looks ten times a second."""
-    import psycopg
-
+async def _receive_until_lost(connection: AsyncConnection, hear: Callable[[bytes], None]) -> None:
+    """Receive notifications until the connection is lost. psycopg's own generator polls ten times a second."""
     loop = asyncio.get_running_loop()
     lost: asyncio.Future[None] = loop.create_future()
     socket, wire = connection.fileno(), connection.pgconn

@@ -13,19 +13,19 @@ import msgspec
 
 from portico.services.system import install, processes
 from portico.services.system.audit import Audit
-from portico.services.system.containment import Root, Roots
+from portico.services.system.containment import AllowedRoot, AllowedRoots
 from portico.services.system.cursors import Cursors
-from portico.services.system.errors import Denied, Trouble
+from portico.services.system.errors import Denied, MachineError
 from portico.services.system.eventlog import evtx_reader, sources
-from portico.services.system.eventlog.entries import LEVELS, Entry, Log, Query, iso
+from portico.services.system.eventlog.entries import LEVELS, Log, LogEntry, Query, iso
 from portico.services.system.eventlog.logs import Logs
 from portico.services.system.files.index import Index
 from portico.services.system.files.questions import Files
-from portico.services.system.files.walk import Row, Wanted
+from portico.services.system.files.walk import FileCriteria, FileEntry
 from portico.services.system.levels import Part, Privacy
 from portico.services.system.privacy import Anonymizer
 from portico.services.system.registry.machine import branches
-from portico.services.system.registry.portable import Portable
+from portico.services.system.registry.portable import PortableRegistry
 from portico.services.system.registry.tree import Datum, Registry, shown
 from portico.services.system.results import (
     Algorithm,
@@ -42,9 +42,9 @@ from portico.services.system.results import (
     LogInfo,
     LogList,
     LogStats,
-    Machine,
+    MachineInfo,
     Order,
-    Process,
+    ProcessInfo,
     ProcessPage,
     RegistryChange,
     RegistryKey,
@@ -57,7 +57,7 @@ T = TypeVar("T")
 Paths = Mapping[str, str | os.PathLike[str]]
 
 
-class Desk:
+class Machine:
     def __init__(
         self,
         *,
@@ -79,11 +79,11 @@ class Desk:
         self.audit = Audit(None if folder is None else folder / "system-audit.jsonl")
         cursors = Cursors(secret)
         self.logs = Logs(lambda: sources.logs(logs or {}, machine=machine_logs, deny=denied), cursors)
-        allowed = Roots(roots, denied)
+        allowed = AllowedRoots(roots, denied)
         kept = None if folder is None else str(folder / "system-files.sqlite")
         self.index = Index(allowed, kept) if index and allowed and levels["fs"] != "disabled" else None
         self.files = Files(allowed, cursors, self.index)
-        self._portable = Portable(":memory:" if folder is None else str(folder / "system-registry.sqlite"))
+        self._portable = PortableRegistry(":memory:" if folder is None else str(folder / "system-registry.sqlite"))
         self.registry = Registry(branches(hives or {}, self._portable), writable=levels["reg"] == "read-write")
 
     def close(self) -> None:
@@ -154,7 +154,7 @@ class Desk:
 
     def search(self, path: str | None, within: str | None, limit: int, cursor: str | None, **criteria: Any) -> FilePage:
         """Files by the criteria of `Wanted`, and by what they contain."""
-        wanted = Wanted(**criteria)
+        wanted = FileCriteria(**criteria)
         found = self.files.search(
             msgspec.structs.replace(wanted, text=self._meant(wanted.text)),
             self._meant(path),
@@ -230,13 +230,13 @@ class Desk:
 
     def process_page(self, name: str | None, order: Order, limit: int) -> ProcessPage:
         found, total = processes.processes(self._meant(name), order, limit)
-        rows = [msgspec.convert(plain_all(msgspec.to_builtins(one)), Process) for one in found]
+        rows = [msgspec.convert(plain_all(msgspec.to_builtins(one)), ProcessInfo) for one in found]
         if self.privacy.level == "strict":
             for row in rows:
                 row.cmdline = None
         return self._said(ProcessPage(rows, len(rows), total))
 
-    def machine(self) -> Machine:
+    def info(self) -> MachineInfo:
         return self._said(processes.machine())
 
     def health(self) -> Health:
@@ -264,11 +264,11 @@ class Desk:
 def _log(name: str, log: Log) -> LogInfo:
     try:
         return LogInfo(name, log.description, log.count(), log.size())
-    except Trouble as trouble:
-        return LogInfo(name, f"{log.description}: {trouble}", None, None)
+    except MachineError as failure:
+        return LogInfo(name, f"{log.description}: {failure}", None, None)
 
 
-def _entry(name: str, entry: Entry, *, whole: bool = False) -> EventEntry:
+def _entry(name: str, entry: LogEntry, *, whole: bool = False) -> EventEntry:
     message = plain(entry.message)
     return EventEntry(
         id=entry.id,
@@ -282,13 +282,13 @@ def _entry(name: str, entry: Entry, *, whole: bool = False) -> EventEntry:
     )
 
 
-def _root(root: Root) -> FileRow:
+def _root(root: AllowedRoot) -> FileRow:
     if root.only:
         return FileRow(os.path.join(root.given, root.only), root.only, "file")
     return FileRow(root.given, os.path.basename(root.given), "directory")
 
 
-def _row(row: Row) -> FileRow:
+def _row(row: FileEntry) -> FileRow:
     return FileRow(plain(row.path), plain(row.name), row.type, row.size, _time(row.modified))
 
 

@@ -1,7 +1,4 @@
-"""The places where implementations of the protocol fall, one by one: those that stdio or a single process can show.
-
-The numbers are those of our list of traps; what belongs to HTTP, to authorization or to an extension is not here.
-"""
+"""What a server and a client must do on any transport, where implementations of the protocol have gone wrong before."""
 
 from __future__ import annotations
 
@@ -100,10 +97,11 @@ CACHEABLE = (
 # Era and dispatch
 
 
+@pytest.mark.requirement("modern.era-before-method")
 @pytest.mark.parametrize(
     "method", ["initialize", "ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"]
 )
-async def test_trap_01_the_era_is_decided_before_the_method(connect: Connect, method: str) -> None:
+async def test_the_era_is_decided_before_the_method(connect: Connect, method: str) -> None:
     """What 2026-07-28 has removed is unknown to whoever speaks it, however well an older client may say it."""
     params = {
         "protocolVersion": NEWEST_HANDSHAKE,
@@ -117,31 +115,35 @@ async def test_trap_01_the_era_is_decided_before_the_method(connect: Connect, me
     assert method in said["error"]["message"]
 
 
-async def test_trap_01_a_handshake_that_was_refused_as_modern_can_still_be_made(connect: Connect) -> None:
+@pytest.mark.requirement("modern.envelope-is-no-handshake")
+async def test_a_handshake_that_was_refused_as_modern_can_still_be_made(connect: Connect) -> None:
     """An `initialize` in a modern envelope leaves no trace on the stream."""
     wire = connect(small())
     await wire.modern("initialize", {"protocolVersion": NEWEST_HANDSHAKE, "capabilities": {}})
     assert (await wire.initialize(NEWEST_HANDSHAKE))["protocolVersion"] == NEWEST_HANDSHAKE
 
 
+@pytest.mark.requirement("lifecycle.version-counter")
 @pytest.mark.parametrize("asked", ["2026-07-28", "2099-01-01", "1.0.0", "", "draft"])
-async def test_trap_02_initialize_never_negotiates_a_modern_revision(connect: Connect, asked: str) -> None:
+async def test_initialize_never_negotiates_a_modern_revision(connect: Connect, asked: str) -> None:
     """The handshake offers its own newest revision for everything it does not know, 2026-07-28 among it."""
     assert (await connect(small()).initialize(asked))["protocolVersion"] == "2025-11-25"
 
 
+@pytest.mark.requirement("lifecycle.version-echo")
 @pytest.mark.parametrize("revision", HANDSHAKE)
-async def test_trap_02_initialize_echoes_a_revision_it_knows(connect: Connect, revision: str) -> None:
+async def test_initialize_echoes_a_revision_it_knows(connect: Connect, revision: str) -> None:
     """A known handshake revision is agreed to as it is."""
     assert (await connect(small()).initialize(revision))["protocolVersion"] == revision
 
 
+@pytest.mark.requirement("modern.failed-probe")
 @pytest.mark.parametrize(
     "probe",
     [{}, {"_meta": {PROTOCOL_VERSION: "2099-01-01", CLIENT_CAPABILITIES: {}}}, {"_meta": {CLIENT_CAPABILITIES: {}}}],
     ids=["bare", "of an unknown revision", "without a revision"],
 )
-async def test_trap_03_a_failed_probe_does_not_spoil_the_handshake(connect: Connect, probe: Any) -> None:
+async def test_a_failed_probe_does_not_spoil_the_handshake(connect: Connect, probe: Any) -> None:
     """A client may try the new way, fail, and open the stream the old way; we answer both and live on."""
     wire = connect(small())
     assert "error" in await wire.request("server/discover", probe)
@@ -149,7 +151,8 @@ async def test_trap_03_a_failed_probe_does_not_spoil_the_handshake(connect: Conn
     assert (await wire.request("ping"))["result"] == {}
 
 
-def test_trap_05_no_error_of_ours_has_a_code_from_the_drafts() -> None:
+@pytest.mark.requirement("jsonrpc.error-codes")
+def test_no_error_of_ours_has_a_code_from_the_drafts() -> None:
     """The released codes are -32020 to -32022; the numbers the drafts had mean other things elsewhere."""
     kinds = [errors.ProtocolError]
     for kind in kinds:
@@ -159,7 +162,8 @@ def test_trap_05_no_error_of_ours_has_a_code_from_the_drafts() -> None:
     assert {-32020, -32021, -32022} <= codes
 
 
-async def test_trap_05_a_draft_code_is_only_a_number_to_the_client() -> None:
+@pytest.mark.requirement("jsonrpc.error-codes")
+async def test_a_draft_code_is_only_a_number_to_the_client() -> None:
     """-32001 may be a time-out or a lost session: the client reports it and makes nothing of it."""
 
     async def handler(call: Call) -> Any:
@@ -173,7 +177,8 @@ async def test_trap_05_a_draft_code_is_only_a_number_to_the_client() -> None:
     assert (type(raised.value), raised.value.code) == (ProtocolError, -32001)
 
 
-async def test_trap_06_an_envelope_is_not_a_handshake(connect: Connect) -> None:
+@pytest.mark.requirement("modern.envelope-is-no-handshake")
+async def test_an_envelope_is_not_a_handshake(connect: Connect) -> None:
     """A modern request is served, and the session of the same stream is as closed as before."""
     wire = connect(small())
     assert "result" in await wire.modern("tools/list")
@@ -181,7 +186,8 @@ async def test_trap_06_an_envelope_is_not_a_handshake(connect: Connect) -> None:
     assert (await wire.request("tools/list"))["error"]["code"] == -32600
 
 
-async def test_trap_07_capabilities_are_not_remembered_between_modern_requests(connect: Connect) -> None:
+@pytest.mark.requirement("modern.no-memory", "modern.missing-capability")
+async def test_capabilities_are_not_remembered_between_modern_requests(connect: Connect) -> None:
     """What one request could be asked for, the next one on the pipe cannot unless it says so too."""
     wire = connect(small())
     first = await wire.modern("tools/call", {"name": "book"}, capabilities={"elicitation": {}})
@@ -190,7 +196,8 @@ async def test_trap_07_capabilities_are_not_remembered_between_modern_requests(c
     assert second["error"]["code"] == -32021
 
 
-async def test_trap_07_a_session_lends_nothing_to_a_modern_request(connect: Connect) -> None:
+@pytest.mark.requirement("modern.no-memory", "logging.per-request")
+async def test_a_session_lends_nothing_to_a_modern_request(connect: Connect) -> None:
     """Neither the capabilities nor the log level of the handshake hold for a request that stands alone."""
     wire = connect(small())
     await wire.initialize(NEWEST_HANDSHAKE, {"elicitation": {}})
@@ -199,7 +206,8 @@ async def test_trap_07_a_session_lends_nothing_to_a_modern_request(connect: Conn
     assert wire.aside == []
 
 
-async def test_trap_07_nothing_depends_on_who_the_client_says_it_is(connect: Connect) -> None:
+@pytest.mark.requirement("modern.client-info-decides-nothing")
+async def test_nothing_depends_on_who_the_client_says_it_is(connect: Connect) -> None:
     """A different name and version get the same bytes."""
     wire = connect(small())
     one = await wire.modern("tools/list", client={"name": "one", "version": "1"})
@@ -207,20 +215,23 @@ async def test_trap_07_nothing_depends_on_who_the_client_says_it_is(connect: Con
     assert one["result"] == other["result"]
 
 
-async def test_trap_08_a_client_need_not_say_who_it_is(connect: Connect) -> None:
+@pytest.mark.requirement("modern.client-info-optional")
+async def test_a_client_need_not_say_who_it_is(connect: Connect) -> None:
     """`clientInfo` is a courtesy: absent it is not missed."""
     assert "result" in await connect(small()).modern("tools/list")
 
 
+@pytest.mark.requirement("modern.client-info-optional")
 @pytest.mark.parametrize("info", ["Ada", {"name": "c"}, {"name": 1, "version": "1"}])
-async def test_trap_08_a_client_that_misspells_itself_is_told(connect: Connect, info: Any) -> None:
+async def test_a_client_that_misspells_itself_is_told(connect: Connect, info: Any) -> None:
     """Present but malformed is another matter than absent."""
     said = await connect(small()).modern("tools/list", client=info)
     assert said["error"]["code"] == -32602
     assert "_meta" in said["error"]["message"]
 
 
-async def test_trap_08_discover_keeps_the_servers_name_in_meta(connect: Connect) -> None:
+@pytest.mark.requirement("discover.result")
+async def test_discover_keeps_the_servers_name_in_meta(connect: Connect) -> None:
     """`serverInfo` stands in `_meta`, not beside the capabilities."""
     result = (await connect(small()).modern("server/discover"))["result"]
     assert "serverInfo" not in result
@@ -229,29 +240,33 @@ async def test_trap_08_discover_keeps_the_servers_name_in_meta(connect: Connect)
     assert result["instructions"] == "Ask."
 
 
+@pytest.mark.requirement("modern.server-info")
 @pytest.mark.parametrize("method, params", [("server/discover", {}), *REQUESTS])
-async def test_trap_08_every_modern_result_says_whose_it_is(connect: Connect, method: str, params: Any) -> None:
+async def test_every_modern_result_says_whose_it_is(connect: Connect, method: str, params: Any) -> None:
     """All results carry the server's name and version in `_meta`."""
     result = (await connect(small()).modern(method, params))["result"]
     assert result["_meta"][SERVER_INFO]["name"] == "small"
 
 
-async def test_trap_08_also_a_failed_tool_says_whose_it_is(connect: Connect) -> None:
+@pytest.mark.requirement("modern.server-info")
+async def test_also_a_failed_tool_says_whose_it_is(connect: Connect) -> None:
     """An isError result is a result like any other."""
     result = (await connect(small()).modern("tools/call", {"name": "add", "arguments": {"a": 1}}))["result"]
     assert result["isError"] is True
     assert result["_meta"][SERVER_INFO]["name"] == "small"
 
 
-async def test_trap_08_also_a_question_says_whose_it_is(connect: Connect) -> None:
+@pytest.mark.requirement("modern.server-info")
+async def test_also_a_question_says_whose_it_is(connect: Connect) -> None:
     """An input_required result is a result like any other."""
     said = await connect(small()).modern("tools/call", {"name": "book"}, capabilities=EVERYTHING)
     assert said["result"]["_meta"][SERVER_INFO]["name"] == "small"
 
 
+@pytest.mark.requirement("modern.nothing-for-older-clients")
 @pytest.mark.parametrize("method, params", [("ping", {}), ("logging/setLevel", {"level": "info"}), *REQUESTS])
 @pytest.mark.parametrize("revision", HANDSHAKE)
-async def test_trap_09_older_clients_get_nothing_of_the_newest_envelope(
+async def test_older_clients_get_nothing_of_the_newest_envelope(
     connect: Connect, revision: str, method: str, params: Any
 ) -> None:
     """No resultType, no cache hints, no server name: strict older peers close their results."""
@@ -261,17 +276,19 @@ async def test_trap_09_older_clients_get_nothing_of_the_newest_envelope(
     assert not result.keys() & {"resultType", "ttlMs", "cacheScope", "_meta"}
 
 
+@pytest.mark.requirement("ping.empty")
 @pytest.mark.parametrize("revision", HANDSHAKE)
 @pytest.mark.parametrize("method", ["ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"])
-async def test_trap_09_an_empty_result_is_empty(connect: Connect, revision: str, method: str) -> None:
+async def test_an_empty_result_is_empty(connect: Connect, revision: str, method: str) -> None:
     """`{}` and nothing else."""
     wire = connect(small())
     await wire.initialize(revision)
     assert (await wire.request(method, {"level": "info", "uri": "small://here"}))["result"] == {}
 
 
+@pytest.mark.requirement("modern.result-type", "caching.hints")
 @pytest.mark.parametrize("method, params", [("server/discover", {}), *REQUESTS])
-async def test_trap_09_modern_clients_get_all_of_it(connect: Connect, method: str, params: Any) -> None:
+async def test_modern_clients_get_all_of_it(connect: Connect, method: str, params: Any) -> None:
     """resultType everywhere; ttlMs and cacheScope on what may be cached, and nowhere else."""
     result = (await connect(small()).modern(method, params))["result"]
     assert result["resultType"] == "complete"
@@ -279,8 +296,9 @@ async def test_trap_09_modern_clients_get_all_of_it(connect: Connect, method: st
     assert hints == ({"ttlMs", "cacheScope"} if method in CACHEABLE else set())
 
 
+@pytest.mark.requirement("modern.unsupported-version")
 @pytest.mark.parametrize("version", ["2025-11-25", "2024-11-05", "v999", ""])
-async def test_trap_10_an_unsupported_version_is_answered_as_discover_would(connect: Connect, version: str) -> None:
+async def test_an_unsupported_version_is_answered_as_discover_would(connect: Connect, version: str) -> None:
     """The list of what we speak is the same in both places, and what was asked for is said again."""
     wire = connect(small())
     error = (await wire.modern("tools/list", version=version))["error"]
@@ -292,8 +310,9 @@ async def test_trap_10_an_unsupported_version_is_answered_as_discover_would(conn
 # Ids and notifications
 
 
+@pytest.mark.requirement("jsonrpc.unreadable-id-null")
 @pytest.mark.parametrize("revision", ["2024-11-05", "2025-03-26", "2025-06-18"])
-async def test_trap_22_an_unreadable_id_is_null_where_the_schema_wants_one(connect: Connect, revision: str) -> None:
+async def test_an_unreadable_id_is_null_where_the_schema_wants_one(connect: Connect, revision: str) -> None:
     """The schemas up to 2025-06-18 demand an id in every error."""
     wire = connect(small())
     await wire.initialize(revision)
@@ -302,7 +321,8 @@ async def test_trap_22_an_unreadable_id_is_null_where_the_schema_wants_one(conne
     assert (said["id"], said["error"]["code"]) == (None, -32700)
 
 
-async def test_trap_22_an_unreadable_id_is_left_out_where_null_is_forbidden(connect: Connect) -> None:
+@pytest.mark.requirement("jsonrpc.unreadable-id-absent")
+async def test_an_unreadable_id_is_left_out_where_null_is_forbidden(connect: Connect) -> None:
     """From 2025-11-25 on an error without a readable id has no id."""
     wire = connect(small())
     await wire.initialize("2025-11-25")
@@ -312,8 +332,9 @@ async def test_trap_22_an_unreadable_id_is_left_out_where_null_is_forbidden(conn
     assert said["error"]["code"] == -32700
 
 
+@pytest.mark.requirement("jsonrpc.id-type")
 @pytest.mark.parametrize("id", [None, True, 1.5, [], {}])
-async def test_trap_22_a_request_with_no_proper_id_is_invalid(connect: Connect, id: Any) -> None:
+async def test_a_request_with_no_proper_id_is_invalid(connect: Connect, id: Any) -> None:
     """Null, and whatever is neither text nor an integer, is not an id."""
     wire = connect(small())
     wire.send({"jsonrpc": "2.0", "id": id, "method": "ping"})
@@ -322,8 +343,9 @@ async def test_trap_22_a_request_with_no_proper_id_is_invalid(connect: Connect, 
     assert said.get("id") is None
 
 
+@pytest.mark.requirement("jsonrpc.error-without-id-accepted")
 @pytest.mark.parametrize("id", [{"id": None}, {}], ids=["null", "absent"])
-async def test_trap_22_an_error_without_an_id_is_accepted(connect: Connect, id: dict[str, Any]) -> None:
+async def test_an_error_without_an_id_is_accepted(connect: Connect, id: dict[str, Any]) -> None:
     """Peers write it as null or leave it out; either is taken in silence."""
     wire = connect(small())
     wire.send({"jsonrpc": "2.0", **id, "error": {"code": -32700, "message": "Parse error"}})
@@ -331,6 +353,7 @@ async def test_trap_22_an_error_without_an_id_is_accepted(connect: Connect, id: 
     assert wire.aside == []
 
 
+@pytest.mark.requirement("jsonrpc.notification-unanswered")
 @pytest.mark.parametrize(
     "method, params",
     [
@@ -346,9 +369,7 @@ async def test_trap_22_an_error_without_an_id_is_accepted(connect: Connect, id: 
     ],
 )
 @pytest.mark.parametrize("opened", [True, False])
-async def test_trap_23_a_notification_is_never_answered(
-    connect: Connect, opened: bool, method: str, params: Any
-) -> None:
+async def test_a_notification_is_never_answered(connect: Connect, opened: bool, method: str, params: Any) -> None:
     """Known or unknown, well formed or not: without an id there is nothing to say."""
     wire = connect(small())
     if opened:
@@ -385,7 +406,8 @@ def question(key: str, state: Any = UNSET) -> InputRequiredResult:
     return InputRequiredResult(input_requests={key: InputRequest("elicitation/create", form)}, request_state=state)
 
 
-async def test_trap_25_a_retry_is_a_new_request() -> None:
+@pytest.mark.requirement("mrtr.retry-is-new")
+async def test_a_retry_is_a_new_request() -> None:
     """Each round has an id of its own, and the same method and params."""
     server = Asking(question("a", "one"), question("b", "two"))
     async with Client(server, elicitation_handler=lambda asked: {}) as client:
@@ -395,7 +417,8 @@ async def test_trap_25_a_retry_is_a_new_request() -> None:
     assert all(params["name"] == "t" and params["arguments"] == {"x": 1} for _, params in server.calls)
 
 
-async def test_trap_25_a_retry_carries_the_answers_of_its_round_alone() -> None:
+@pytest.mark.requirement("mrtr.answers-of-one-round")
+async def test_a_retry_carries_the_answers_of_its_round_alone() -> None:
     """Earlier answers live in the server's state; they are not sent twice."""
     server = Asking(question("a", "one"), question("b", "two"))
     async with Client(server, elicitation_handler=lambda asked: {}) as client:
@@ -403,7 +426,8 @@ async def test_trap_25_a_retry_carries_the_answers_of_its_round_alone() -> None:
     assert [set(params.get("inputResponses", {})) for _, params in server.calls] == [set(), {"a"}, {"b"}]
 
 
-async def test_trap_25_the_state_goes_back_as_it_came() -> None:
+@pytest.mark.requirement("mrtr.state-echoed")
+async def test_the_state_goes_back_as_it_came() -> None:
     """Whatever characters it is made of, and never from an earlier round."""
     odd = 'é "\\u0041" \n\t ☃ ='
     server = Asking(question("a", odd), question("b"), question("c", ""))
@@ -413,7 +437,8 @@ async def test_trap_25_the_state_goes_back_as_it_came() -> None:
     assert states == ["none was sent", odd, "none was sent", ""]
 
 
-async def test_trap_25_an_answer_is_bare() -> None:
+@pytest.mark.requirement("mrtr.answers-of-one-round")
+async def test_an_answer_is_bare() -> None:
     """No resultType and no envelope around what is answered."""
     server = Asking(question("a"))
     async with Client(server, elicitation_handler=lambda asked: {"n": 1}) as client:
@@ -421,7 +446,8 @@ async def test_trap_25_an_answer_is_bare() -> None:
     assert server.calls[1][1]["inputResponses"] == {"a": {"action": "accept", "content": {"n": 1}}}
 
 
-async def test_trap_25_nothing_of_a_round_leaks_into_the_next_request() -> None:
+@pytest.mark.requirement("mrtr.state-echoed")
+async def test_nothing_of_a_round_leaks_into_the_next_request() -> None:
     """Another call begins without answers and without state."""
     server = Asking(question("a", "one"))
     async with Client(server, elicitation_handler=lambda asked: {}) as client:
@@ -459,7 +485,8 @@ def tables() -> Server:
 ANSWER = {"elicitation-1": {"action": "accept", "content": {"value": 4}}}
 
 
-async def test_trap_26_the_state_works_for_the_call_it_was_made_for(connect: Connect) -> None:
+@pytest.mark.requirement("mrtr.state-continues")
+async def test_the_state_works_for_the_call_it_was_made_for(connect: Connect) -> None:
     """The same tool with the same arguments goes on where it stopped."""
     wire = connect(tables())
     state = await asked_for_state(wire)
@@ -468,12 +495,13 @@ async def test_trap_26_the_state_works_for_the_call_it_was_made_for(connect: Con
     assert said["result"]["content"][0]["text"] == "4"
 
 
+@pytest.mark.requirement("mrtr.state-bound-to-request")
 @pytest.mark.parametrize(
     "changed",
     [{"name": "cancel"}, {"arguments": {"when": "later"}}, {"name": "plain"}],
     ids=["another tool", "other arguments", "a tool that asks nothing"],
 )
-async def test_trap_26_the_state_works_for_no_other_call(connect: Connect, changed: dict[str, Any]) -> None:
+async def test_the_state_works_for_no_other_call(connect: Connect, changed: dict[str, Any]) -> None:
     """It is bound to the tool and to its arguments."""
     wire = connect(tables())
     state = await asked_for_state(wire)
@@ -483,7 +511,8 @@ async def test_trap_26_the_state_works_for_no_other_call(connect: Connect, chang
     assert "requestState" in said["error"]["message"]
 
 
-async def test_trap_26_the_state_works_for_nobody_else(connect: Connect) -> None:
+@pytest.mark.requirement("mrtr.state-bound-to-principal")
+async def test_the_state_works_for_nobody_else(connect: Connect) -> None:
     """It is bound to the principal it was given to."""
     server = tables()
     state = await asked_for_state(connect(server, principal="ada"))
@@ -492,6 +521,7 @@ async def test_trap_26_the_state_works_for_nobody_else(connect: Connect) -> None
     assert said["error"]["code"] == -32602
 
 
+@pytest.mark.requirement("mrtr.state-integrity")
 @pytest.mark.parametrize(
     "change",
     [
@@ -506,7 +536,7 @@ async def test_trap_26_the_state_works_for_nobody_else(connect: Connect) -> None
     ],
     ids=["last", "first", "half", "newline", "empty", "words", "not ASCII", "huge"],
 )
-async def test_trap_26_a_state_that_was_touched_is_refused(connect: Connect, change: Callable[[str], str]) -> None:
+async def test_a_state_that_was_touched_is_refused(connect: Connect, change: Callable[[str], str]) -> None:
     """It is signed, and only the exact text that was issued is accepted."""
     wire = connect(tables())
     state = change(await asked_for_state(wire))
@@ -514,7 +544,8 @@ async def test_trap_26_a_state_that_was_touched_is_refused(connect: Connect, cha
     assert (await wire.modern("tools/call", params, capabilities=EVERYTHING))["error"]["code"] == -32602
 
 
-async def test_trap_26_a_state_has_an_end(connect: Connect) -> None:
+@pytest.mark.requirement("mrtr.state-expires")
+async def test_a_state_has_an_end(connect: Connect) -> None:
     """Past its time it is refused, with the advice to begin again."""
     server = tables()
     server.seal.lifetime = -1.0
@@ -540,6 +571,7 @@ def demanding() -> Server:
     return server
 
 
+@pytest.mark.requirement("mrtr.declared-only")
 @pytest.mark.parametrize(
     "tool, declared, required",
     [
@@ -550,7 +582,7 @@ def demanding() -> Server:
         ("think", {}, {"sampling": {}}),
     ],
 )
-async def test_trap_27_only_what_was_declared_is_asked(
+async def test_only_what_was_declared_is_asked(
     connect: Connect, tool: str, declared: Any, required: dict[str, Any]
 ) -> None:
     """An empty elicitation capability is forms alone, and sampling alone is without tools."""
@@ -561,15 +593,17 @@ async def test_trap_27_only_what_was_declared_is_asked(
         assert said["error"]["data"]["requiredCapabilities"] == required
 
 
+@pytest.mark.requirement("mrtr.supported-requests")
 @pytest.mark.parametrize("method, params", [("server/discover", {}), *REQUESTS])
-async def test_trap_28_what_may_not_ask_does_not(connect: Connect, method: str, params: Any) -> None:
+async def test_what_may_not_ask_does_not(connect: Connect, method: str, params: Any) -> None:
     """Lists, completions and discover are complete answers, whatever the client could be asked."""
     said = await connect(small()).modern(method, params, capabilities=EVERYTHING)
     assert said["result"]["resultType"] == "complete"
 
 
+@pytest.mark.requirement("mrtr.supported-requests")
 @pytest.mark.parametrize("method", ["tools/list", "completion/complete"])
-async def test_trap_28_a_middleware_that_asks_in_the_wrong_place_is_our_mistake(connect: Connect, method: str) -> None:
+async def test_a_middleware_that_asks_in_the_wrong_place_is_our_mistake(connect: Connect, method: str) -> None:
     """A question where the revision has no room for one must not reach the wire."""
     server = small()
 
@@ -584,7 +618,8 @@ async def test_trap_28_a_middleware_that_asks_in_the_wrong_place_is_our_mistake(
     assert said.get("result", {}).get("resultType") != "input_required"
 
 
-async def test_trap_29_progress_goes_on_growing_when_an_older_client_is_asked(connect: Connect) -> None:
+@pytest.mark.requirement("progress.increases")
+async def test_progress_goes_on_growing_when_an_older_client_is_asked(connect: Connect) -> None:
     """A handler that is entered again with the answers keeps its token, so it must not seem to start over."""
 
     async def handler(call: Call) -> Any:
@@ -615,7 +650,8 @@ def grow(server: Server, name: str = "more") -> None:
     server.add(Tool(lambda: None, name=name))
 
 
-async def test_trap_30_a_modern_client_that_does_not_listen_hears_nothing(connect: Connect) -> None:
+@pytest.mark.requirement("subscriptions.listen-only")
+async def test_a_modern_client_that_does_not_listen_hears_nothing(connect: Connect) -> None:
     """Changes go to listeners; having made requests is not listening."""
     server = small()
     wire, listener = connect(server), connect(server)
@@ -632,7 +668,8 @@ def listening(wire: Any, id: int | str, **wanted: Any) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": id, "method": "subscriptions/listen", "params": params}
 
 
-async def test_trap_30_the_acknowledgement_comes_first(connect: Connect) -> None:
+@pytest.mark.requirement("subscriptions.acknowledged-first")
+async def test_the_acknowledgement_comes_first(connect: Connect) -> None:
     """Even when the change was made in the same moment."""
     server = small()
     wire = connect(server)
@@ -642,8 +679,9 @@ async def test_trap_30_the_acknowledgement_comes_first(connect: Connect) -> None
     assert (await wire.receive())["method"] == "notifications/subscriptions/acknowledged"
 
 
+@pytest.mark.requirement("subscriptions.id")
 @pytest.mark.parametrize("id", [7, "7", "seven"])
-async def test_trap_30_a_notification_names_its_listener_as_it_named_itself(connect: Connect, id: int | str) -> None:
+async def test_a_notification_names_its_listener_as_it_named_itself(connect: Connect, id: int | str) -> None:
     """The subscription id is the request's id: a number stays a number, a text a text."""
     server = small()
     wire = connect(server)
@@ -656,7 +694,8 @@ async def test_trap_30_a_notification_names_its_listener_as_it_named_itself(conn
         assert (type(named), named) == (type(id), id)
 
 
-async def test_trap_30_only_what_is_kept_is_promised(connect: Connect) -> None:
+@pytest.mark.requirement("subscriptions.acknowledged-subset")
+async def test_only_what_is_kept_is_promised(connect: Connect) -> None:
     """The acknowledgement has the part of the wish that this server tells of."""
     server = Server("partly", capabilities={"tools": {"listChanged": True}, "resources": {}})
     wire = connect(server)
@@ -665,7 +704,8 @@ async def test_trap_30_only_what_is_kept_is_promised(connect: Connect) -> None:
     assert (await wire.receive())["params"]["notifications"] == {"toolsListChanged": True}
 
 
-async def test_trap_30_nothing_is_told_that_was_not_asked_for(connect: Connect) -> None:
+@pytest.mark.requirement("subscriptions.filter")
+async def test_nothing_is_told_that_was_not_asked_for(connect: Connect) -> None:
     """A listener for prompts does not hear of tools."""
     server = small()
     wire = connect(server)
@@ -677,7 +717,8 @@ async def test_trap_30_nothing_is_told_that_was_not_asked_for(connect: Connect) 
     assert wire.is_silent
 
 
-async def test_trap_31_a_change_made_on_one_connection_reaches_the_listeners_of_all(connect: Connect) -> None:
+@pytest.mark.requirement("subscriptions.all-connections")
+async def test_a_change_made_on_one_connection_reaches_the_listeners_of_all(connect: Connect) -> None:
     """Whoever made it, and however they are connected."""
     server = small()
 
@@ -700,8 +741,9 @@ async def test_trap_31_a_change_made_on_one_connection_reaches_the_listeners_of_
 # Pages
 
 
+@pytest.mark.requirement("jsonrpc.null-is-not-absence")
 @pytest.mark.parametrize("revision", REVISIONS)
-async def test_trap_33_nothing_optional_is_null(connect: Connect, revision: str) -> None:
+async def test_nothing_optional_is_null(connect: Connect, revision: str) -> None:
     """What is not there is left out, the next cursor first of all."""
     wire = connect(small())
     if revision != MODERN:
@@ -712,7 +754,8 @@ async def test_trap_33_nothing_optional_is_null(connect: Connect, revision: str)
         assert b"null" not in msgspec.json.encode(result)
 
 
-async def test_trap_33_an_empty_cursor_is_not_the_end() -> None:
+@pytest.mark.requirement("pagination.end")
+async def test_an_empty_cursor_is_not_the_end() -> None:
     """A client reads on until there is no next cursor."""
     asked: list[Any] = []
 
@@ -730,8 +773,9 @@ async def test_trap_33_an_empty_cursor_is_not_the_end() -> None:
     assert asked == ["none", "", "x"]
 
 
+@pytest.mark.requirement("pagination.end")
 @pytest.mark.parametrize("revision", REVISIONS)
-async def test_trap_33_a_null_cursor_is_no_cursor(revision: str) -> None:
+async def test_a_null_cursor_is_no_cursor(revision: str) -> None:
     """Some servers write the end of the list as null; a client takes it as the end."""
 
     async def handler(call: Call) -> Any:
@@ -774,7 +818,8 @@ def structured() -> Server:
     return server
 
 
-async def test_trap_34_null_is_something_and_absence_is_nothing(connect: Connect) -> None:
+@pytest.mark.requirement("tools.structured-null")
+async def test_null_is_something_and_absence_is_nothing(connect: Connect) -> None:
     """On 2026-07-28 a structured null is said, and a tool without structure says none."""
     wire = connect(structured())
     nothing = (await wire.modern("tools/call", {"name": "found", "arguments": {"there": False}}))["result"]
@@ -783,18 +828,18 @@ async def test_trap_34_null_is_something_and_absence_is_nothing(connect: Connect
     assert "structuredContent" not in words
 
 
-async def test_trap_34_a_client_tells_null_from_absence() -> None:
+@pytest.mark.requirement("tools.structured-null")
+async def test_a_client_tells_null_from_absence() -> None:
     """The value of a tool that found nothing is None, not the text "null"."""
     async with Client(structured()) as client:
         assert (await client.call_tool("found", {"there": False})).data is None
         assert (await client.call_tool("words")).data == "words"
 
 
+@pytest.mark.requirement("tools.structured-object")
 @pytest.mark.parametrize("revision", ["2025-06-18", "2025-11-25"])
 @pytest.mark.parametrize("name, arguments", [("many", {}), ("found", {"there": False}), ("found", {"there": True})])
-async def test_trap_34_older_clients_get_objects_only(
-    connect: Connect, revision: str, name: str, arguments: Any
-) -> None:
+async def test_older_clients_get_objects_only(connect: Connect, revision: str, name: str, arguments: Any) -> None:
     """Where structured content is an object by definition, anything else is put into one, schema and all."""
     wire = connect(structured())
     await wire.initialize(revision)
@@ -807,8 +852,9 @@ async def test_trap_34_older_clients_get_objects_only(
     assert result["content"][0]["type"] == "text"
 
 
+@pytest.mark.requirement("tools.structured-since")
 @pytest.mark.parametrize("revision", ["2024-11-05", "2025-03-26"])
-async def test_trap_34_the_oldest_clients_get_text_only(connect: Connect, revision: str) -> None:
+async def test_the_oldest_clients_get_text_only(connect: Connect, revision: str) -> None:
     """Before 2025-06-18 there is no structured content and no output schema."""
     wire = connect(structured())
     await wire.initialize(revision)
@@ -817,9 +863,10 @@ async def test_trap_34_the_oldest_clients_get_text_only(connect: Connect, revisi
     assert all("outputSchema" not in tool for tool in (await wire.request("tools/list"))["result"]["tools"])
 
 
+@pytest.mark.requirement("tools.output-errors")
 @pytest.mark.parametrize("revision", REVISIONS)
 @pytest.mark.parametrize("name", ["fails", "fails_in_full"])
-async def test_trap_35_an_error_owes_nothing_to_the_output_schema(connect: Connect, revision: str, name: str) -> None:
+async def test_an_error_owes_nothing_to_the_output_schema(connect: Connect, revision: str, name: str) -> None:
     """isError comes with its text and without structured content, since several clients check it all the same."""
     wire = connect(structured())
     if revision != MODERN:
@@ -830,15 +877,17 @@ async def test_trap_35_an_error_owes_nothing_to_the_output_schema(connect: Conne
     assert "point" in result["content"][0]["text"]
 
 
-async def test_trap_35_a_client_takes_an_error_from_a_tool_with_an_output_schema() -> None:
+@pytest.mark.requirement("tools.output-errors")
+async def test_a_client_takes_an_error_from_a_tool_with_an_output_schema() -> None:
     """What failed is not held against the schema of what succeeds."""
     async with Client(structured()) as client:
         result = await client.call_tool("fails", raise_on_error=False)
     assert (result.is_error, result.structured, result.text) == (True, None, "There is no such point.")
 
 
+@pytest.mark.requirement("tools.arguments-isError")
 @pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
-async def test_trap_36_wrong_arguments_are_for_the_model_to_read(connect: Connect, revision: str) -> None:
+async def test_wrong_arguments_are_for_the_model_to_read(connect: Connect, revision: str) -> None:
     """From 2025-11-25 on they are a result, so that the model sees them and tries again."""
     wire = connect(small())
     if revision != MODERN:
@@ -853,10 +902,9 @@ async def test_trap_36_wrong_arguments_are_for_the_model_to_read(connect: Connec
     assert "Unknown argument 'c'" in text
 
 
+@pytest.mark.requirement("tools.arguments-protocol-error")
 @pytest.mark.parametrize("revision", ["2024-11-05", "2025-03-26", "2025-06-18"])
-async def test_trap_36_wrong_arguments_are_a_protocol_error_where_they_used_to_be(
-    connect: Connect, revision: str
-) -> None:
+async def test_wrong_arguments_are_a_protocol_error_where_they_used_to_be(connect: Connect, revision: str) -> None:
     """Before, the text of the specification made them -32602; the same problems stand in `data`."""
     wire = connect(small())
     await wire.initialize(revision)
@@ -867,8 +915,9 @@ async def test_trap_36_wrong_arguments_are_a_protocol_error_where_they_used_to_b
     assert error["data"]["problems"][0]["received"] == 'the string "x"'
 
 
+@pytest.mark.requirement("tools.unknown-name")
 @pytest.mark.parametrize("revision", REVISIONS)
-async def test_trap_36_an_unknown_tool_is_a_protocol_error(connect: Connect, revision: str) -> None:
+async def test_an_unknown_tool_is_a_protocol_error(connect: Connect, revision: str) -> None:
     """No tool ran, so there is no result; the nearest name is offered."""
     wire = connect(small())
     if revision != MODERN:
@@ -892,9 +941,10 @@ KEYWORDS: dict[str, Any] = {
 }
 
 
+@pytest.mark.requirement("tools.schema-untouched")
 @pytest.mark.parametrize("mounted", [False, True], ids=["own", "mounted"])
 @pytest.mark.parametrize("revision", REVISIONS)
-async def test_trap_37_a_schema_is_passed_on_as_it_is(revision: str, mounted: bool) -> None:
+async def test_a_schema_is_passed_on_as_it_is(revision: str, mounted: bool) -> None:
     """Every keyword comes out on the other side, also those that we have never heard of."""
     inner = Server("inner")
     inner.add(Tool(lambda order: None, name="order", input_schema=KEYWORDS, output_schema=KEYWORDS))
@@ -920,16 +970,18 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
 
 
+@pytest.mark.requirement("tools.remote-ref")
 @pytest.mark.usefixtures("offline")
-def test_trap_38_a_reference_that_will_not_be_followed_is_refused_when_the_tool_is_made() -> None:
+def test_a_reference_that_will_not_be_followed_is_refused_when_the_tool_is_made() -> None:
     """Arguments that cannot be checked are not let through unchecked: the author learns it at once."""
     with pytest.raises(UsageError, match="input_schema"):
         Tool(lambda arguments: None, name="far", input_schema=REMOTE)
 
 
+@pytest.mark.requirement("tools.remote-ref")
 @pytest.mark.usefixtures("offline")
 @pytest.mark.parametrize("revision", REVISIONS)
-async def test_trap_38_a_client_does_not_follow_a_remote_reference(revision: str) -> None:
+async def test_a_client_does_not_follow_a_remote_reference(revision: str) -> None:
     """A server's schema may point anywhere; its client reads it, calls the tool, and does not go there.
 
     Nor does it let a result pass that it cannot hold against the schema, unless it was told not to look.
@@ -956,7 +1008,8 @@ async def test_trap_38_a_client_does_not_follow_a_remote_reference(revision: str
         await client.call_tool("far", {"a": 1})
 
 
-async def test_trap_39_a_list_is_the_same_for_everybody_and_at_any_time(connect: Connect) -> None:
+@pytest.mark.requirement("tools.list-stable")
+async def test_a_list_is_the_same_for_everybody_and_at_any_time(connect: Connect) -> None:
     """Neither the connection nor what was called before changes a byte of it."""
     server = small()
     one, other = connect(server), connect(server)
@@ -967,7 +1020,8 @@ async def test_trap_39_a_list_is_the_same_for_everybody_and_at_any_time(connect:
     assert (await other.modern("tools/list", capabilities=EVERYTHING))["result"] == before
 
 
-def test_trap_39_the_order_is_the_one_in_which_things_were_added() -> None:
+@pytest.mark.requirement("tools.list-stable")
+def test_the_order_is_the_one_in_which_things_were_added() -> None:
     """Prompt caches live on lists that do not shuffle."""
     names = ["zebra", "ant", "Mule", "b10", "b9"]
     server = Server("ordered")
@@ -976,7 +1030,8 @@ def test_trap_39_the_order_is_the_one_in_which_things_were_added() -> None:
     assert [tool.name for tool in server.tools] == names
 
 
-async def test_trap_40_equal_names_are_told_apart_by_the_prefix_the_author_chose(connect: Connect) -> None:
+@pytest.mark.requirement("tools.names-aggregated")
+async def test_equal_names_are_told_apart_by_the_prefix_the_author_chose(connect: Connect) -> None:
     """Two servers may call themselves and their tools the same; the prefix decides, not their names."""
     server = Server("outer")
     for number in (1, 2):
@@ -990,7 +1045,8 @@ async def test_trap_40_equal_names_are_told_apart_by_the_prefix_the_author_chose
     assert [result["content"][0]["text"] for result in said] == ["1", "2"]
 
 
-async def test_trap_40_a_prompt_is_completed_under_its_outward_name() -> None:
+@pytest.mark.requirement("tools.names-aggregated")
+async def test_a_prompt_is_completed_under_its_outward_name() -> None:
     """`ref/prompt` carries a name too, and it is rewritten like the others."""
     inner, server = Server("inner"), Server("outer")
 
@@ -1008,7 +1064,8 @@ async def test_trap_40_a_prompt_is_completed_under_its_outward_name() -> None:
     assert found.values == ["red", "rose"]
 
 
-async def test_trap_40_the_page_of_a_mounted_tool_is_found_under_its_outward_uri() -> None:
+@pytest.mark.requirement("tools.names-aggregated")
+async def test_the_page_of_a_mounted_tool_is_found_under_its_outward_uri() -> None:
     """A tool's `_meta` may name a resource of the same server: the client must be able to read it."""
     inner, server = Server("inner"), Server("outer")
     inner.add(Tool(lambda: None, name="chart", meta={"ui": {"resourceUri": "ui://chart"}}))
@@ -1025,9 +1082,10 @@ async def test_trap_40_the_page_of_a_mounted_tool_is_found_under_its_outward_uri
     assert page.text == "<svg/>"
 
 
+@pytest.mark.requirement("resources.missing-modern", "resources.missing-handshake")
 @pytest.mark.parametrize("revision", REVISIONS)
 @pytest.mark.parametrize("uri", ["small://nowhere", "nothing://at/all"], ids=["of a template", "of nobody"])
-async def test_trap_41_a_missing_resource_is_an_error(connect: Connect, revision: str, uri: str) -> None:
+async def test_a_missing_resource_is_an_error(connect: Connect, revision: str, uri: str) -> None:
     """Never an empty answer; -32002 until 2025-11-25 and -32602 since, with the URI in either case."""
     wire = connect(small())
     if revision != MODERN:
@@ -1040,9 +1098,10 @@ async def test_trap_41_a_missing_resource_is_an_error(connect: Connect, revision
 # Extensions, and what is open
 
 
+@pytest.mark.requirement("tasks.only-where-offered")
 @pytest.mark.parametrize("method", ["tasks/get", "tasks/list", "tasks/result", "tasks/cancel", "tasks/update"])
 @pytest.mark.parametrize("revision", REVISIONS)
-async def test_trap_43_tasks_are_not_there_until_they_are(connect: Connect, revision: str, method: str) -> None:
+async def test_tasks_are_not_there_until_they_are(connect: Connect, revision: str, method: str) -> None:
     """What is not offered is not found, whoever asks."""
     wire = connect(small())
     if revision != MODERN:
@@ -1051,7 +1110,8 @@ async def test_trap_43_tasks_are_not_there_until_they_are(connect: Connect, revi
     assert said["error"]["code"] == -32601
 
 
-async def test_trap_43_a_call_is_answered_with_a_result_and_not_with_a_task(connect: Connect) -> None:
+@pytest.mark.requirement("tasks.not-forced")
+async def test_a_call_is_answered_with_a_result_and_not_with_a_task(connect: Connect) -> None:
     """Whatever a client offers to poll for."""
     offered = {"extensions": {"io.modelcontextprotocol/tasks": {}}}
     params = {"name": "add", "arguments": {"a": 1, "b": 2}, "task": {"ttl": 1000}}
@@ -1059,8 +1119,9 @@ async def test_trap_43_a_call_is_answered_with_a_result_and_not_with_a_task(conn
     assert said["result"]["resultType"] == "complete"
 
 
+@pytest.mark.requirement("jsonrpc.unknown-method")
 @pytest.mark.parametrize("revision", REVISIONS)
-async def test_trap_44_an_unknown_method_is_only_unknown(connect: Connect, revision: str) -> None:
+async def test_an_unknown_method_is_only_unknown(connect: Connect, revision: str) -> None:
     """It is refused by its name, and the conversation goes on."""
     wire = connect(small())
     if revision != MODERN:
@@ -1071,14 +1132,16 @@ async def test_trap_44_an_unknown_method_is_only_unknown(connect: Connect, revis
     assert "result" in await wire.ask(revision, "tools/list")
 
 
-async def test_trap_44_an_unknown_kind_of_notification_may_be_wished_for(connect: Connect) -> None:
+@pytest.mark.requirement("subscriptions.filter-open")
+async def test_an_unknown_kind_of_notification_may_be_wished_for(connect: Connect) -> None:
     """A filter with members of tomorrow is honoured as far as it is known."""
     wire = connect(small())
     wire.send(listening(wire, 1, toolsListChanged=True, weatherChanged=True, taskIds=["1"]))
     assert (await wire.receive())["params"]["notifications"] == {"toolsListChanged": True}
 
 
-async def test_trap_44_an_unknown_result_type_is_not_taken_for_an_answer() -> None:
+@pytest.mark.requirement("modern.result-type-unknown")
+async def test_an_unknown_result_type_is_not_taken_for_an_answer() -> None:
     """A client must not read as complete what calls itself something else."""
 
     async def handler(call: Call) -> Any:
@@ -1091,8 +1154,9 @@ async def test_trap_44_an_unknown_result_type_is_not_taken_for_an_answer() -> No
             await client.call_tool("t")
 
 
+@pytest.mark.requirement("sampling.stop-reason-open")
 @pytest.mark.parametrize("revision", REVISIONS)
-async def test_trap_44_why_a_model_stopped_is_an_open_word(revision: str) -> None:
+async def test_why_a_model_stopped_is_an_open_word(revision: str) -> None:
     """`stopReason` may be anything a provider thinks of."""
     server = Server("stopping")
 
@@ -1107,9 +1171,10 @@ async def test_trap_44_why_a_model_stopped_is_an_open_word(revision: str) -> Non
         assert (await client.call_tool("think")).text == "bored"
 
 
+@pytest.mark.requirement("logging.any-json")
 @pytest.mark.parametrize("data", ["text", 1, 1.5, True, None, [1, {"a": None}], {"deep": {"er": []}}])
 @pytest.mark.parametrize("revision", REVISIONS)
-async def test_trap_44_what_is_logged_may_be_any_json(revision: str, data: Any) -> None:
+async def test_what_is_logged_may_be_any_json(revision: str, data: Any) -> None:
     """`data` is not a text by nature, and null is a value."""
     server = Server("talkative")
 
@@ -1132,7 +1197,8 @@ async def test_trap_44_what_is_logged_may_be_any_json(revision: str, data: Any) 
     assert heard == [("warning", "talkative", data)]
 
 
-async def test_trap_44_a_client_hears_of_notifications_it_does_not_know(heard: Any) -> None:
+@pytest.mark.requirement("jsonrpc.unknown-notification")
+async def test_a_client_hears_of_notifications_it_does_not_know(heard: Any) -> None:
     """They are passed on, and break nothing."""
     server = small()
 
@@ -1151,7 +1217,8 @@ async def test_trap_44_a_client_hears_of_notifications_it_does_not_know(heard: A
     assert heard.messages[0] == ("notifications/of/tomorrow", {"a": 1})
 
 
-def test_trap_44_the_names_of_tools_are_checked_when_they_are_given() -> None:
+@pytest.mark.requirement("tools.names")
+def test_the_names_of_tools_are_checked_when_they_are_given() -> None:
     """1 to 128 letters, digits, underscores, dots and hyphens; a mistake shows while the server is built."""
     server = Server("named")
     for name in ("a", "A-b_c.9", "x" * 128):
@@ -1161,6 +1228,7 @@ def test_trap_44_the_names_of_tools_are_checked_when_they_are_given() -> None:
             grow(server, name or " ")
 
 
-async def test_trap_44_a_filter_wants_what_it_says(connect: Connect) -> None:
+@pytest.mark.requirement("subscriptions.filter-open")
+async def test_a_filter_wants_what_it_says(connect: Connect) -> None:
     """Our own client's filter travels as the revision writes it."""
     assert msgspec.json.encode(Filter(tools_list_changed=True)) == b'{"toolsListChanged":true}'

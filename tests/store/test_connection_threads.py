@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from portico.store.crew import Crew, Job, Outbox, perform
+from portico.store.connection_threads import CompletionQueue, ThreadPool, TransactionJob, perform
 from portico.store.errors import DatabaseClosed
 
 PATIENCE = 60.0
@@ -22,7 +22,7 @@ class Hand:
     def __init__(self) -> None:
         Hand.hired += 1
 
-    def perform(self, jobs: list[Job], more: Callable[[], Job | None]) -> None:
+    def perform(self, jobs: list[TransactionJob], more: Callable[[], TransactionJob | None]) -> None:
         jobs[0].end(threading.current_thread())
 
     def rest(self) -> None: ...
@@ -30,12 +30,12 @@ class Hand:
     def close(self) -> None: ...
 
 
-def crew(most: int, idle: float | None) -> Crew:
-    return Crew("a test", most, Hand, Outbox(asyncio.get_running_loop(), lambda events: None), idle)
+def pool(most: int, idle: float | None) -> ThreadPool:
+    return ThreadPool("a test", most, Hand, CompletionQueue(asyncio.get_running_loop(), lambda events: None), idle)
 
 
 async def test_an_idle_thread_goes_and_another_comes() -> None:
-    some = crew(1, 0.01)
+    some = pool(1, 0.01)
     first: threading.Thread = await perform(some.submit, lambda tx: None, writes=False)
     await asyncio.to_thread(first.join, PATIENCE)
     assert not first.is_alive()
@@ -45,7 +45,7 @@ async def test_an_idle_thread_goes_and_another_comes() -> None:
 
 
 async def test_no_job_is_lost_while_threads_come_and_go() -> None:
-    some = crew(3, 0.0001)
+    some = pool(3, 0.0001)
     before = Hand.hired
     async with asyncio.timeout(PATIENCE):
         for _ in range(300):
@@ -55,7 +55,7 @@ async def test_no_job_is_lost_while_threads_come_and_go() -> None:
 
 
 async def test_a_thread_stays_while_there_is_work() -> None:
-    some = crew(1, None)
+    some = pool(1, None)
     threads = {await perform(some.submit, lambda tx: None, writes=False) for _ in range(20)}
     assert len(threads) == 1
     await some.close()

@@ -1,4 +1,4 @@
-"""Jobs for threads that own a connection, and the way back to the loop.
+"""Transactions are run by threads that each own a connection; their results come back to the event loop.
 
 One hop there and one back. What several threads, or one group commit, have finished by the time the loop looks is
 delivered by one wake-up.
@@ -24,8 +24,8 @@ T = TypeVar("T")
 _IDLE_SECONDS = 300.0
 
 
-class Job(Struct, eq=False):
-    """A transaction that somebody waits for. The thread that runs it leaves here how it ended."""
+class TransactionJob(Struct, eq=False):
+    """A transaction whose caller waits. The thread that runs it leaves the outcome here."""
 
     fn: Callable[[Transaction], Any]
     future: asyncio.Future[Any]
@@ -44,7 +44,7 @@ class Job(Struct, eq=False):
         # Taken off, because a failure holds the frames that hold the job.
         failure, self.failure = self.failure, None
         if self.future.done():
-            return  # cancelled: nobody waits, and the transaction is whole
+            return  # the caller was cancelled; the transaction is whole
         if failure is None:
             self.future.set_result(self.value)
         elif isinstance(failure, StopIteration):
@@ -54,23 +54,23 @@ class Job(Struct, eq=False):
             self.future.set_exception(failure)
 
 
-async def perform(submit: Callable[[Job], None], fn: Callable[[Transaction], T], **how: Any) -> T:
-    """Have a function run as a transaction, and wait."""
+async def perform(submit: Callable[[TransactionJob], None], fn: Callable[[Transaction], T], **how: Any) -> T:
+    """Run a function as a transaction in a thread; its result."""
     future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-    submit(Job(fn, future, **how))
+    submit(TransactionJob(fn, future, **how))
     return await future
 
 
-class Outbox:
-    """Finished jobs, on their way to the loop."""
+class CompletionQueue:
+    """Finished jobs, on their way to the event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, tell: Callable[[list[Event]], None]) -> None:
         self._loop = loop
         self._tell = tell
-        self._jobs: deque[Job] = deque()
+        self._jobs: deque[TransactionJob] = deque()
         self._due = False
 
-    def put(self, jobs: list[Job]) -> None:
+    def put(self, jobs: list[TransactionJob]) -> None:
         # First in, then look: the loop first forgets that it is due, then takes all, so nothing is left lying.
         self._jobs.extend(jobs)
         if not self._due:
@@ -81,7 +81,7 @@ class Outbox:
         try:
             self._loop.call_soon_threadsafe(fn)
         except RuntimeError:
-            pass  # the loop is closed, so nobody waits any more
+            pass  # the loop is closed, and with it all that waited
 
     def _deliver(self) -> None:
         self._due = False
@@ -94,93 +94,98 @@ class Outbox:
             self._tell(events)
 
 
-class Worker(Protocol):
+class ConnectionWorker(Protocol):
     """What one thread works with: a connection."""
 
-    def perform(self, jobs: list[Job], more: Callable[[], Job | None]) -> None:
-        """Do the one job in the list. Others that wait may be taken from `more`, and join it in the list."""
+    def perform(self, jobs: list[TransactionJob], more: Callable[[], TransactionJob | None]) -> None:
+        """Run the one job in the list. Others that wait may be taken from `more` and appended to the list."""
 
     def rest(self) -> None:
-        """What can be done after the answer."""
+        """Called after each answer, for what the caller need not wait for."""
 
     def close(self) -> None: ...
 
 
-class Crew:
-    """A few threads that take jobs from one queue: started when needed, and gone when idle for long."""
+class ThreadPool:
+    """A few threads that take jobs from one queue. They start when needed and end after a long time idle."""
 
     def __init__(
-        self, name: str, most: int, hire: Callable[[], Worker], outbox: Outbox, idle: float | None = _IDLE_SECONDS
+        self,
+        name: str,
+        most: int,
+        connect: Callable[[], ConnectionWorker],
+        completions: CompletionQueue,
+        idle: float | None = _IDLE_SECONDS,
     ) -> None:
         self._name = name
         self._most = most
-        self._hire = hire
-        self._outbox = outbox
+        self._connect = connect
+        self._completions = completions
         self._longest_idle = idle
-        self._queue: SimpleQueue[Job | None] = SimpleQueue()
+        self._queue: SimpleQueue[TransactionJob | None] = SimpleQueue()
         self._lock = threading.Lock()
-        self._threads = 0
+        self._started = 0
         self._idle = 0
         self._left = 0
         self._closed: asyncio.Future[None] | None = None
 
-    def submit(self, job: Job) -> None:
+    def submit(self, job: TransactionJob) -> None:
         with self._lock:
             if self._closed is not None:
                 raise DatabaseClosed
             if self._idle > 0:
                 self._idle -= 1
-            elif self._threads < self._most:
-                self._threads += 1
+            elif self._started < self._most:
+                self._started += 1
                 threading.Thread(target=self._work, name=self._name, daemon=True).start()
             self._queue.put(job)
 
     async def close(self) -> None:
-        """What was submitted is finished first."""
+        """End all threads, once what was submitted is finished."""
         with self._lock:
             if self._closed is None:
                 self._closed = asyncio.get_running_loop().create_future()
-                for _ in range(self._threads):
+                for _ in range(self._started):
                     self._queue.put(None)
-                if not self._threads:
+                if not self._started:
                     self._closed.set_result(None)
         await asyncio.shield(self._closed)
 
     def _work(self) -> None:
-        worker: Worker | None = None
+        worker: ConnectionWorker | None = None
         while (job := self._next()) is not None:
             jobs = [job]
             if not job.future.cancelled():
                 try:
-                    worker = worker or self._hire()
+                    worker = worker or self._connect()
                     worker.perform(jobs, self._more)
                 except BaseException as failure:
                     for one in jobs:
                         one.end(failure=failure)
-            self._outbox.put(jobs)
+            self._completions.put(jobs)
             del job, jobs
             if worker is not None:
                 worker.rest()
             with self._lock:
-                # A thread is idle only if nobody has queued more than the threads can take.
+                # A thread is idle only if no more is queued than the other threads can take.
                 if self._queue.empty():
                     self._idle += 1
         if worker is not None:
             worker.close()
-        self._outbox.call(self._leave)
+        self._completions.call(self._leave)
 
-    def _next(self) -> Job | None:
+    def _next(self) -> TransactionJob | None:
         while True:
             try:
                 return self._queue.get(timeout=self._longest_idle)
             except Empty:
                 with self._lock:
-                    if self._idle > 0:  # else somebody has counted on us just now
+                    if self._idle > 0:  # else `submit` has counted on this thread just now
                         self._idle -= 1
-                        self._threads -= 1
+                        self._started -= 1
                         return None
 
-    def _more(self) -> Job | None:
+    def _more(self) -> TransactionJob | None:
         while True:
             try:
                 job = self._queue.get_nowait()
@@ -193,8 +198,8 @@ class Crew:
                 return job
 
     def _leave(self) -> None:
-        """On the loop, for each thread that ends."""
+        """Called on the loop for each thread that ends."""
         if self._closed is not None and not self._closed.done():
             self._left += 1
-            if self._left >= self._threads:
+            if self._left >= self._started:
                 self._closed.set_result(None)

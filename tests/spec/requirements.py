@@ -1,0 +1,835 @@
+"""What the specification demands, and a test holds us to. Each row has the revisions it is true of, where it stands in
+the newest of these, and what it says, in our words.
+
+A test names its rows: `@pytest.mark.requirement("tools.unknown-name")`. `test_requirements.py` checks that every row
+has a test, and that every test in this folder has a row.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Requirement(NamedTuple):
+    """`page` is a page of the specification of the revision `until`, and `section` a heading there."""
+
+    since: str
+    until: str
+    page: str
+    section: str
+    sentence: str
+
+
+# fmt: off
+REQUIREMENTS = {
+    # Messages
+    "jsonrpc.id-type": Requirement(
+        "2024-11-05", "2026-07-28", "basic/index", "Requests",
+        "A request has an id that is a string or an integer; null, booleans, fractions and structures are refused."
+    ),
+    "jsonrpc.id-distinct-types": Requirement(
+        "2024-11-05", "2026-07-28", "basic/index", "Responses",
+        'A response bears the id of its request in the same JSON type: 1 and "1" are two requests.'
+    ),
+    "jsonrpc.id-not-reused": Requirement(
+        "2024-11-05", "2026-07-28", "basic/index", "Requests",
+        "An id that is still in flight is not accepted for a second request."
+    ),
+    "jsonrpc.unreadable-id-null": Requirement(
+        "2024-11-05", "2025-06-18", "basic/index", "Responses",
+        "Up to 2025-06-18 an error must have an id, so one that could not be read is written as null."
+    ),
+    "jsonrpc.unreadable-id-absent": Requirement(
+        "2025-11-25", "2026-07-28", "basic/index", "Error Responses",
+        "From 2025-11-25 on an error whose request had no readable id leaves the id out."
+    ),
+    "jsonrpc.error-without-id-accepted": Requirement(
+        "2024-11-05", "2026-07-28", "basic/index", "Error Responses",
+        "An error without an id, or with null, is taken from a peer in silence."
+    ),
+    "jsonrpc.parse-error": Requirement(
+        "2024-11-05", "2026-07-28", "basic/index", "Error Responses",
+        "What is not JSON is answered with -32700."
+    ),
+    "jsonrpc.unknown-method": Requirement(
+        "2024-11-05", "2026-07-28", "basic/index", "Error Responses",
+        "A method that does not exist is answered with -32601, which names it, and the conversation goes on."
+    ),
+    "jsonrpc.notification-unanswered": Requirement(
+        "2024-11-05", "2026-07-28", "basic/index", "Notifications",
+        "A notification is never answered, known or unknown, well formed or not."
+    ),
+    "jsonrpc.unknown-notification": Requirement(
+        "2024-11-05", "2026-07-28", "basic/index", "Notifications",
+        "A notification that a client does not know breaks nothing and can be heard."
+    ),
+    "jsonrpc.error-codes": Requirement(
+        "2026-07-28", "2026-07-28", "basic/index", "Error Codes",
+        "The codes of the protocol are -32020 to -32022; the numbers of the drafts are never sent and mean "
+        "nothing."
+    ),
+    "jsonrpc.null-is-not-absence": Requirement(
+        "2024-11-05", "2026-07-28", "basic/index", "Messages",
+        "An optional member without a value is left out and never written as null."
+    ),
+    "schema.frames": Requirement(
+        "2024-11-05", "2026-07-28", "basic/index", "Schema",
+        "Every frame a server sends is valid against the schema of the revision, and has no member that it does "
+        "not know."
+    ),
+    "schema.members-by-revision": Requirement(
+        "2024-11-05", "2025-11-25", "basic/index", "Schema",
+        "A component is listed with the members that the revision of the reader knows."
+    ),
+    "batch.received": Requirement(
+        "2025-03-26", "2025-03-26", "basic/index", "Batching",
+        "A server takes an array of messages and answers its requests with an array."
+    ),
+    "batch.members": Requirement(
+        "2025-03-26", "2025-03-26", "basic/index", "Batching",
+        "Each member of a batch stands alone: an invalid one has its own error, an empty array is one error."
+    ),
+    "batch.notifications-only": Requirement(
+        "2025-03-26", "2025-03-26", "basic/transports", "Sending Messages to the Server",
+        "A batch without requests has no answer; over HTTP it is 202 without a body."
+    ),
+    "batch.responses": Requirement(
+        "2025-03-26", "2025-03-26", "basic/transports", "Sending Messages to the Server",
+        "A client may send the answers to several questions as one array."
+    ),
+    "batch.no-initialize": Requirement(
+        "2025-03-26", "2025-03-26", "basic/lifecycle", "Initialization",
+        "`initialize` is never part of a batch."
+    ),
+    "batch.only-2025-03-26": Requirement(
+        "2025-06-18", "2026-07-28", "basic/index", "Messages",
+        "Other revisions have no batches: an array is an invalid request."
+    ),
+    # The handshake
+    "lifecycle.order": Requirement(
+        "2024-11-05", "2025-11-25", "basic/lifecycle", "Initialization",
+        "Before `initialize` nothing but a ping is answered."
+    ),
+    "lifecycle.initialized": Requirement(
+        "2025-03-26", "2025-11-25", "basic/lifecycle", "Initialization",
+        "Between `initialize` and `notifications/initialized` only pings are answered, unless an operator is "
+        "lenient."
+    ),
+    "lifecycle.early-list": Requirement(
+        "2024-11-05", "2024-11-05", "basic/lifecycle", "Initialization",
+        "Clients of 2024-11-05 may ask before they say `initialized`: many never say it."
+    ),
+    "lifecycle.server-silent": Requirement(
+        "2024-11-05", "2025-11-25", "basic/lifecycle", "Initialization",
+        "Before `initialized` a server sends nothing but pings and log messages."
+    ),
+    "lifecycle.once": Requirement(
+        "2024-11-05", "2025-11-25", "basic/lifecycle", "Initialization",
+        "A second `initialize` on a stream is refused and changes nothing."
+    ),
+    "lifecycle.version-echo": Requirement(
+        "2024-11-05", "2025-11-25", "basic/lifecycle", "Version Negotiation",
+        "A requested revision that the server speaks is agreed to."
+    ),
+    "lifecycle.version-counter": Requirement(
+        "2024-11-05", "2025-11-25", "basic/lifecycle", "Version Negotiation",
+        "Any other revision is countered with the newest that has a handshake, 2026-07-28 among the others."
+    ),
+    "lifecycle.server-info": Requirement(
+        "2024-11-05", "2025-11-25", "basic/lifecycle", "Initialization",
+        "The answer to `initialize` has the agreed revision, the capabilities and the server's name and version."
+    ),
+    "lifecycle.client-info": Requirement(
+        "2024-11-05", "2025-11-25", "basic/lifecycle", "Initialization",
+        "A client must say who it is; capabilities and revision may be missing from early clients."
+    ),
+    "lifecycle.negotiated-capabilities": Requirement(
+        "2024-11-05", "2025-11-25", "basic/lifecycle", "Operation",
+        "Neither side uses what the other has not declared."
+    ),
+    "lifecycle.negotiated-version": Requirement(
+        "2024-11-05", "2025-11-25", "basic/lifecycle", "Operation",
+        "Methods of later revisions do not exist in a session."
+    ),
+    "lifecycle.initialize-not-cancelled": Requirement(
+        "2024-11-05", "2025-11-25", "basic/utilities/cancellation", "Behavior Requirements",
+        "`initialize` cannot be cancelled."
+    ),
+    "lifecycle.shutdown": Requirement(
+        "2024-11-05", "2025-11-25", "basic/lifecycle", "Shutdown",
+        "The end of a session is the end of what it runs and listens to."
+    ),
+    "ping.empty": Requirement(
+        "2024-11-05", "2025-11-25", "basic/utilities/ping", "Behavior Requirements",
+        "A ping is answered at once, with an empty result, in every state."
+    ),
+    # One request alone
+    "modern.envelope-required": Requirement(
+        "2026-07-28", "2026-07-28", "basic/index", "`_meta`",
+        "A request names its revision and the client's capabilities in `_meta`; one that does not is invalid."
+    ),
+    "modern.era-before-method": Requirement(
+        "2026-07-28", "2026-07-28", "basic/versioning", "Backward Compatibility with Initialization-Based Versions",
+        "The envelope decides the era before the method is looked at: removed methods do not exist in it."
+    ),
+    "modern.no-handshake": Requirement(
+        "2026-07-28", "2026-07-28", "basic/index", "Statelessness",
+        "A request is served without any handshake."
+    ),
+    "modern.no-memory": Requirement(
+        "2026-07-28", "2026-07-28", "basic/index", "Statelessness",
+        "Nothing is inferred from an earlier request or from a session on the same stream."
+    ),
+    "modern.envelope-is-no-handshake": Requirement(
+        "2026-07-28", "2026-07-28", "basic/versioning", "Backward Compatibility with Initialization-Based Versions",
+        "A request with an envelope opens no session."
+    ),
+    "modern.both-eras": Requirement(
+        "2026-07-28", "2026-07-28", "basic/versioning", "Backward Compatibility with Initialization-Based Versions",
+        "One stream or endpoint serves both eras at once."
+    ),
+    "modern.failed-probe": Requirement(
+        "2026-07-28", "2026-07-28", "basic/transports/stdio", "Backward Compatibility",
+        "A probe that fails leaves the stream open for a handshake."
+    ),
+    "modern.unsupported-version": Requirement(
+        "2026-07-28", "2026-07-28", "basic/versioning", "Protocol Version Negotiation",
+        "A revision that is not supported is -32022 with what was asked for and the same list that "
+        "`server/discover` has."
+    ),
+    "modern.client-info-optional": Requirement(
+        "2026-07-28", "2026-07-28", "basic/index", "`_meta`",
+        "`clientInfo` may be missing; malformed it is refused."
+    ),
+    "modern.client-info-decides-nothing": Requirement(
+        "2026-07-28", "2026-07-28", "basic/index", "`_meta`",
+        "The client's name and version change nothing about an answer."
+    ),
+    "modern.server-info": Requirement(
+        "2026-07-28", "2026-07-28", "basic/index", "`_meta`",
+        "Every result has the server's name and version in `_meta`, failures and questions included."
+    ),
+    "modern.result-type": Requirement(
+        "2026-07-28", "2026-07-28", "basic/index", "Result Responses",
+        "Every result says what kind of result it is."
+    ),
+    "modern.result-type-missing": Requirement(
+        "2026-07-28", "2026-07-28", "basic/index", "Result Responses",
+        "A missing result type counts as complete."
+    ),
+    "modern.result-type-unknown": Requirement(
+        "2026-07-28", "2026-07-28", "basic/index", "Result Responses",
+        "A client does not read an unknown kind of result as an answer."
+    ),
+    "modern.nothing-for-older-clients": Requirement(
+        "2024-11-05", "2025-11-25", "basic/index", "Responses",
+        "Results for older clients have neither a result type, nor cache hints, nor the server's name."
+    ),
+    "modern.no-server-requests": Requirement(
+        "2026-07-28", "2026-07-28", "basic/patterns/index", "Request and Response",
+        "A server never sends a request."
+    ),
+    "modern.missing-capability": Requirement(
+        "2026-07-28", "2026-07-28", "basic/index", "Error Codes",
+        "What needs a capability that the request did not declare is -32021 with the capabilities it needs."
+    ),
+    "discover.result": Requirement(
+        "2026-07-28", "2026-07-28", "server/discover", "Response",
+        "`server/discover` lists revisions, capabilities and instructions; the server's name stands in `_meta`."
+    ),
+    "discover.era": Requirement(
+        "2026-07-28", "2026-07-28", "basic/versioning", "Backward Compatibility with Initialization-Based Versions",
+        "A client finds out the era by asking, whatever an older server answers, and asks it once."
+    ),
+    "discover.era-changes": Requirement(
+        "2026-07-28", "2026-07-28", "basic/versioning", "Backward Compatibility with Initialization-Based Versions",
+        "A server that contradicts what is remembered of it is asked again."
+    ),
+    "discover.not-evidence": Requirement(
+        "2026-07-28", "2026-07-28", "basic/versioning", "Backward Compatibility with Initialization-Based Versions",
+        "Slowness and absence say nothing about the era."
+    ),
+    # Questions in the middle of a request
+    "mrtr.retry-is-new": Requirement(
+        "2026-07-28", "2026-07-28", "basic/patterns/mrtr", "Client Requirements (Basic Workflow)",
+        "A retry has an id of its own and the method and params of the first request."
+    ),
+    "mrtr.answers-of-one-round": Requirement(
+        "2026-07-28", "2026-07-28", "basic/patterns/mrtr", "Client Requirements (Basic Workflow)",
+        "A retry has the answers to the questions of its round and no earlier ones."
+    ),
+    "mrtr.state-echoed": Requirement(
+        "2026-07-28", "2026-07-28", "basic/patterns/mrtr", "Client Requirements (Basic Workflow)",
+        "The state goes back exactly as it came, and only when there was one."
+    ),
+    "mrtr.state-continues": Requirement(
+        "2026-07-28", "2026-07-28", "basic/patterns/mrtr", "Server Requirements (Basic Workflow)",
+        "With its state and the answers a call goes on where it stopped."
+    ),
+    "mrtr.state-integrity": Requirement(
+        "2026-07-28", "2026-07-28", "basic/patterns/mrtr", "Security Considerations",
+        "A state that was changed is refused."
+    ),
+    "mrtr.state-bound-to-request": Requirement(
+        "2026-07-28", "2026-07-28", "basic/patterns/mrtr", "Security Considerations",
+        "A state is good for the tool and the arguments it was made for."
+    ),
+    "mrtr.state-bound-to-principal": Requirement(
+        "2026-07-28", "2026-07-28", "basic/patterns/mrtr", "Security Considerations",
+        "A state is good for the principal it was given to."
+    ),
+    "mrtr.state-expires": Requirement(
+        "2026-07-28", "2026-07-28", "basic/patterns/mrtr", "Security Considerations",
+        "A state has an end, and past it the advice is to begin again."
+    ),
+    "mrtr.declared-only": Requirement(
+        "2026-07-28", "2026-07-28", "basic/patterns/mrtr", "Server Requirements (Basic Workflow)",
+        "Only what the client declared is asked, down to the modes of elicitation and the tools of sampling."
+    ),
+    "mrtr.supported-requests": Requirement(
+        "2026-07-28", "2026-07-28", "basic/patterns/mrtr", "Supported Requests",
+        "Lists, completions and discovery are never answered with questions."
+    ),
+    "mrtr.over-http": Requirement(
+        "2026-07-28", "2026-07-28", "basic/patterns/mrtr", "InputRequiredResult",
+        "Over HTTP a question is the result of the request."
+    ),
+    "questions.on-the-stream": Requirement(
+        "2025-03-26", "2025-11-25", "basic/transports", "Sending Messages to the Server",
+        "In a session a question travels on the stream of its call, and the answer is a POST."
+    ),
+    "questions.refused": Requirement(
+        "2025-06-18", "2025-11-25", "client/elicitation", "Error Handling",
+        "A client that answers with an error fails the tool and nothing else."
+    ),
+    "elicitation.since": Requirement(
+        "2025-06-18", "2026-07-28", "client/elicitation", "Capabilities",
+        "Before 2025-06-18 a client is never elicited, whatever it declares."
+    ),
+    "sampling.stop-reason-open": Requirement(
+        "2024-11-05", "2026-07-28", "client/sampling", "Creating Messages",
+        "The reason why a model stopped may be any text."
+    ),
+    "sampling.messages-by-revision": Requirement(
+        "2024-11-05", "2025-11-25", "client/sampling", "Creating Messages",
+        "A question to the model has what its revision knows: tools and several blocks since 2025-11-25."
+    ),
+    # Patterns
+    "cancellation.no-response": Requirement(
+        "2024-11-05", "2025-11-25", "basic/utilities/cancellation", "Behavior Requirements",
+        "A cancelled request is stopped and not answered."
+    ),
+    "cancellation.unknown": Requirement(
+        "2024-11-05", "2025-11-25", "basic/utilities/cancellation", "Error Handling",
+        "Cancelling what is unknown, finished or malformed does nothing."
+    ),
+    "cancellation.id-type": Requirement(
+        "2024-11-05", "2025-11-25", "basic/utilities/cancellation", "Behavior Requirements",
+        "The text of a number does not cancel the request with that number."
+    ),
+    "cancellation.own-session": Requirement(
+        "2025-03-26", "2025-11-25", "basic/utilities/cancellation", "Behavior Requirements",
+        "A session cancels its own requests and no others."
+    ),
+    "cancellation.batch": Requirement(
+        "2025-03-26", "2025-03-26", "basic/utilities/cancellation", "Behavior Requirements",
+        "A cancelled member is left out of the answer to a batch."
+    ),
+    "cancellation.http-disconnect": Requirement(
+        "2026-07-28", "2026-07-28", "basic/patterns/cancellation", "Transport-Specific Cancellation",
+        "Over HTTP a closed connection cancels its request and no other."
+    ),
+    "cancellation.http-client": Requirement(
+        "2026-07-28", "2026-07-28", "basic/patterns/cancellation", "Transport-Specific Cancellation",
+        "A client cancels by closing the stream of the request."
+    ),
+    "cancellation.session-client": Requirement(
+        "2025-03-26", "2025-11-25", "basic/transports", "Sending Messages to the Server",
+        "In a session a client that stops waiting says so: a closed stream says nothing."
+    ),
+    "progress.increases": Requirement(
+        "2024-11-05", "2026-07-28", "basic/patterns/progress", "Behavior Requirements",
+        "Progress grows with each notification, also when a body runs again with its answers."
+    ),
+    "progress.own-stream": Requirement(
+        "2025-03-26", "2026-07-28", "basic/patterns/progress", "Behavior Requirements",
+        "Progress is told to the request whose token it has, and nowhere else."
+    ),
+    "progress.only-with-token": Requirement(
+        "2024-11-05", "2026-07-28", "basic/patterns/progress", "Progress Flow",
+        "Without a token there is no progress."
+    ),
+    "progress.message-since": Requirement(
+        "2025-03-26", "2026-07-28", "basic/patterns/progress", "Progress Flow",
+        "A message beside the numbers exists since 2025-03-26."
+    ),
+    "subscriptions.listen-only": Requirement(
+        "2026-07-28", "2026-07-28", "basic/patterns/subscriptions", "Receiving Notifications",
+        "Changes are told to those who listen, and to no one for having made requests."
+    ),
+    "subscriptions.acknowledged-first": Requirement(
+        "2026-07-28", "2026-07-28", "basic/patterns/subscriptions", "Acknowledgment",
+        "The acknowledgement is the first message of a listen stream."
+    ),
+    "subscriptions.acknowledged-subset": Requirement(
+        "2026-07-28", "2026-07-28", "basic/patterns/subscriptions", "Acknowledgment",
+        "The acknowledgement has the part of the filter that the server honours."
+    ),
+    "subscriptions.id": Requirement(
+        "2026-07-28", "2026-07-28", "basic/patterns/subscriptions", "Receiving Notifications",
+        "Each notification bears the id of its listen request in the same JSON type."
+    ),
+    "subscriptions.filter": Requirement(
+        "2026-07-28", "2026-07-28", "basic/patterns/subscriptions", "Notification Filter",
+        "What was not asked for is not told."
+    ),
+    "subscriptions.filter-open": Requirement(
+        "2026-07-28", "2026-07-28", "basic/patterns/subscriptions", "Notification Filter",
+        "Kinds of notification that do not exist yet may be asked for; the filter has the names of the revision."
+    ),
+    "subscriptions.all-connections": Requirement(
+        "2026-07-28", "2026-07-28", "basic/patterns/subscriptions", "Multiple Concurrent Subscriptions",
+        "A change made on one connection reaches the listeners on all."
+    ),
+    "subscriptions.graceful-end": Requirement(
+        "2026-07-28", "2026-07-28", "basic/patterns/subscriptions", "Graceful Closure",
+        "A server that ends a listen stream sends its result."
+    ),
+    "subscriptions.client-end": Requirement(
+        "2026-07-28", "2026-07-28", "basic/patterns/subscriptions", "Cancellation",
+        "A listener that closes its stream is forgotten."
+    ),
+    # Caching
+    "caching.hints": Requirement(
+        "2026-07-28", "2026-07-28", "server/utilities/caching", "Cacheable Results",
+        "Lists, reads and discovery have a time to live and a scope; other results have neither."
+    ),
+    "caching.fresh": Requirement(
+        "2026-07-28", "2026-07-28", "server/utilities/caching", "Freshness Calculation",
+        "What is fresh is not asked for again, and what is stale is."
+    ),
+    "caching.no-questions": Requirement(
+        "2026-07-28", "2026-07-28", "server/utilities/caching", "Cacheable Results",
+        "An answer that questions led to is never kept."
+    ),
+    "caching.notices": Requirement(
+        "2026-07-28", "2026-07-28", "server/utilities/caching", "Interaction with Notifications",
+        "A notification makes stale what it is about."
+    ),
+    "caching.private": Requirement(
+        "2026-07-28", "2026-07-28", "server/utilities/caching", "Cache Scope Field",
+        "A private answer belongs to the login that asked for it."
+    ),
+    "caching.pages": Requirement(
+        "2026-07-28", "2026-07-28", "server/utilities/caching", "Interaction with Pagination",
+        "Each page of a list is kept by itself, and all have the same hints."
+    ),
+    "caching.older": Requirement(
+        "2024-11-05", "2025-11-25", "server/utilities/pagination", "Response Format",
+        "Before 2026-07-28 there are no hints, and nothing is kept."
+    ),
+    # Tools
+    "tools.closed-schema": Requirement(
+        "2024-11-05", "2026-07-28", "server/tools", "Tool",
+        "Arguments are described by a JSON Schema object, which allows no others."
+    ),
+    "tools.result": Requirement(
+        "2024-11-05", "2026-07-28", "server/tools", "Tool Result",
+        "A tool's answer is a list of content blocks that says whether it failed."
+    ),
+    "tools.failure": Requirement(
+        "2024-11-05", "2026-07-28", "server/tools", "Error Handling",
+        "A tool that fails gives a result with `isError` and a text for the model."
+    ),
+    "tools.unknown-name": Requirement(
+        "2024-11-05", "2026-07-28", "server/tools", "Error Handling",
+        "An unknown tool is -32602: no tool ran, so there is no result."
+    ),
+    "tools.arguments-isError": Requirement(
+        "2025-11-25", "2026-07-28", "server/tools", "Error Handling",
+        "Wrong arguments are a failed result, for the model to read and try again."
+    ),
+    "tools.arguments-protocol-error": Requirement(
+        "2024-11-05", "2025-06-18", "server/tools", "Error Handling",
+        "Up to 2025-06-18 wrong arguments are -32602, with the problems one by one."
+    ),
+    "tools.names": Requirement(
+        "2025-11-25", "2026-07-28", "server/tools", "Tool Names",
+        "A name has 1 to 128 letters, digits, underscores, hyphens and dots; a mistake shows while the server is "
+        "built."
+    ),
+    "tools.names-aggregated": Requirement(
+        "2025-11-25", "2026-07-28", "server/tools", "Tool Names",
+        "Equal names of several servers are told apart by a prefix the author chose, in references and addresses "
+        "too."
+    ),
+    "tools.list-changed": Requirement(
+        "2024-11-05", "2025-11-25", "server/tools", "List Changed Notification",
+        "A session hears of tools that come and go at run time."
+    ),
+    "tools.list-changed-declared": Requirement(
+        "2024-11-05", "2025-11-25", "server/tools", "Capabilities",
+        "A server that does not declare `listChanged` does not tell."
+    ),
+    "tools.list-stable": Requirement(
+        "2026-07-28", "2026-07-28", "server/tools", "Listing Tools",
+        "A list is the same on every connection and after any call, in the order in which things were added."
+    ),
+    "tools.list-empty": Requirement(
+        "2024-11-05", "2026-07-28", "server/tools", "Listing Tools",
+        "A server without tools has an empty list."
+    ),
+    "tools.schema-untouched": Requirement(
+        "2025-11-25", "2026-07-28", "server/tools", "Tool",
+        "A schema is passed on with every keyword it has, known or unknown."
+    ),
+    "tools.remote-ref": Requirement(
+        "2026-07-28", "2026-07-28", "basic/index", "`$ref` Resolution",
+        "A reference to another place is never fetched, and what cannot be checked is not let through."
+    ),
+    "tools.output-conforms": Requirement(
+        "2025-06-18", "2026-07-28", "server/tools", "Output Schema",
+        "Structured content conforms to the output schema that was listed."
+    ),
+    "tools.output-errors": Requirement(
+        "2025-06-18", "2026-07-28", "server/tools", "Output Schema",
+        "A failed result owes nothing to the output schema, for servers and for clients."
+    ),
+    "tools.structured-null": Requirement(
+        "2026-07-28", "2026-07-28", "server/tools", "Structured Content",
+        "A structured null is a value, and another thing than none."
+    ),
+    "tools.structured-object": Requirement(
+        "2025-06-18", "2025-11-25", "server/tools", "Structured Content",
+        "In 2025-06-18 and 2025-11-25 structured content is an object, so anything else is put into one, schema "
+        "and all."
+    ),
+    "tools.structured-since": Requirement(
+        "2024-11-05", "2025-03-26", "server/tools", "Tool Result",
+        "Before 2025-06-18 a result is content alone."
+    ),
+    "content.audio-since": Requirement(
+        "2025-03-26", "2026-07-28", "server/tools", "Audio Content",
+        "Audio exists since 2025-03-26 and is told in words before."
+    ),
+    "content.link-since": Requirement(
+        "2025-06-18", "2026-07-28", "server/tools", "Resource Links",
+        "Resource links exist since 2025-06-18 and are told in words, with their address, before."
+    ),
+    "tasks.only-where-offered": Requirement(
+        "2025-11-25", "2025-11-25", "basic/utilities/tasks", "Capability Negotiation",
+        "Without tasks their methods do not exist on any revision."
+    ),
+    "tasks.not-forced": Requirement(
+        "2026-07-28", "2026-07-28", "server/tools", "Calling Tools",
+        "A client that offers to poll still gets the result of a tool that makes no tasks."
+    ),
+    # Resources, prompts, completion, logging, pages
+    "resources.missing-modern": Requirement(
+        "2026-07-28", "2026-07-28", "server/resources", "Error Handling",
+        "A resource that does not exist is -32602 with its address, never an empty list."
+    ),
+    "resources.missing-handshake": Requirement(
+        "2024-11-05", "2025-11-25", "server/resources", "Error Handling",
+        "A resource that does not exist is -32002 with its address."
+    ),
+    "resources.list-changed": Requirement(
+        "2024-11-05", "2025-11-25", "server/resources", "List Changed Notification",
+        "A session hears of resources that come and go at run time."
+    ),
+    "resources.subscribe": Requirement(
+        "2024-11-05", "2025-11-25", "server/resources", "Subscriptions",
+        "A subscriber hears of its resource and of no other, until it unsubscribes."
+    ),
+    "prompts.get": Requirement(
+        "2024-11-05", "2026-07-28", "server/prompts", "Getting a Prompt",
+        "A prompt filled with its arguments is a list of messages."
+    ),
+    "prompts.missing-argument": Requirement(
+        "2024-11-05", "2026-07-28", "server/prompts", "Error Handling",
+        "A missing argument is -32602, which names it."
+    ),
+    "completion.bounded": Requirement(
+        "2024-11-05", "2026-07-28", "server/utilities/completion", "Completion Results",
+        "At most a hundred values are sent."
+    ),
+    "completion.context": Requirement(
+        "2025-06-18", "2026-07-28", "server/utilities/completion", "Requesting Completions",
+        "What is known so far helps to complete the next variable."
+    ),
+    "completion.unknown": Requirement(
+        "2024-11-05", "2026-07-28", "server/utilities/completion", "Error Handling",
+        "A prompt or template that does not exist cannot be completed."
+    ),
+    "completion.declared": Requirement(
+        "2025-03-26", "2026-07-28", "server/utilities/completion", "Capabilities",
+        "A server without completions has no such method."
+    ),
+    "logging.level": Requirement(
+        "2024-11-05", "2025-11-25", "server/utilities/logging", "Setting Log Level",
+        "What is sent is at or above the level that was set, for that session."
+    ),
+    "logging.level-invalid": Requirement(
+        "2024-11-05", "2025-11-25", "server/utilities/logging", "Error Handling",
+        "A level that does not exist is -32602."
+    ),
+    "logging.per-request": Requirement(
+        "2026-07-28", "2026-07-28", "server/utilities/logging", "Per-request log level",
+        "Without a level in the request there are no log messages."
+    ),
+    "logging.any-json": Requirement(
+        "2024-11-05", "2026-07-28", "server/utilities/logging", "Log Message Notifications",
+        "What is logged may be any JSON, null included."
+    ),
+    "pagination.cursor-opaque": Requirement(
+        "2024-11-05", "2026-07-28", "server/utilities/pagination", "Implementation Guidelines",
+        "A cursor says nothing of what it means, and comes back as it was given."
+    ),
+    "pagination.cursor-invalid": Requirement(
+        "2024-11-05", "2026-07-28", "server/utilities/pagination", "Error Handling",
+        "A cursor that was not issued is -32602."
+    ),
+    "pagination.end": Requirement(
+        "2024-11-05", "2026-07-28", "server/utilities/pagination", "Response Format",
+        "The last page has no next cursor; an empty text is a cursor, and null is the end."
+    ),
+    # stdio
+    "stdio.end-of-input": Requirement(
+        "2024-11-05", "2026-07-28", "basic/transports/stdio", "Shutdown",
+        "The end of input ends the server, which exits with 0."
+    ),
+    "stdio.stdout-is-protocol": Requirement(
+        "2024-11-05", "2026-07-28", "basic/transports/stdio", "Sending Messages",
+        "Nothing but messages goes to standard output; what is printed or logged goes to standard error."
+    ),
+    # HTTP, one request alone
+    "http.ladder": Requirement(
+        "2026-07-28", "2026-07-28", "basic/transports/streamable-http", "Server Validation",
+        "Of several mistakes the first in the order of validation is told."
+    ),
+    "http.version-header": Requirement(
+        "2026-07-28", "2026-07-28", "basic/transports/streamable-http", "Protocol Version Header",
+        "Header and body name the same revision, or it is -32020."
+    ),
+    "http.standard-headers": Requirement(
+        "2026-07-28", "2026-07-28", "basic/transports/streamable-http", "Standard Request Headers",
+        "Method and name stand in headers, once each, and agree with the body."
+    ),
+    "http.header-case": Requirement(
+        "2026-07-28", "2026-07-28", "basic/transports/streamable-http", "Case Sensitivity",
+        "Names of headers have no case, and values have."
+    ),
+    "http.header-base64": Requirement(
+        "2026-07-28", "2026-07-28", "basic/transports/streamable-http", "Value Encoding",
+        "What a header cannot carry is base64 of UTF-8 in its marker, and is decoded before it is compared."
+    ),
+    "http.param-headers": Requirement(
+        "2026-07-28", "2026-07-28", "basic/transports/streamable-http", "Server Behavior for Custom Headers",
+        "A parameter in a header says what the body says, or it is -32020; the body is what runs."
+    ),
+    "http.param-headers-client": Requirement(
+        "2026-07-28", "2026-07-28", "basic/transports/streamable-http", "Client Behavior",
+        "A client mirrors parameters as headers can carry them, and hides the one tool whose annotation is wrong."
+    ),
+    "http.param-headers-stale": Requirement(
+        "2026-07-28", "2026-07-28", "basic/transports/streamable-http", "Client Behavior",
+        "After -32020 a client lists the tools anew and tries again, not without end."
+    ),
+    "http.unknown-method-404": Requirement(
+        "2026-07-28", "2026-07-28", "basic/transports/streamable-http", "Sending Messages",
+        "A method that does not exist is 404 with -32601."
+    ),
+    "http.notification-202": Requirement(
+        "2025-03-26", "2026-07-28", "basic/transports/streamable-http", "Sending Messages",
+        "A notification is 202 without a body."
+    ),
+    "http.json-or-events": Requirement(
+        "2025-03-26", "2026-07-28", "basic/transports/streamable-http", "Receiving Messages",
+        "An answer is JSON, or events that end with the response."
+    ),
+    "http.no-buffering": Requirement(
+        "2026-07-28", "2026-07-28", "basic/transports/streamable-http", "Receiving Messages",
+        "A stream asks proxies not to hold it back."
+    ),
+    "http.no-resumption": Requirement(
+        "2026-07-28", "2026-07-28", "basic/transports/streamable-http", "Receiving Messages",
+        "Events have no ids, and a broken stream is not taken up again."
+    ),
+    "http.no-sessions": Requirement(
+        "2026-07-28", "2026-07-28", "basic/transports/streamable-http", "Earlier Streamable HTTP Revisions",
+        "A session id is ignored, never given and never taken."
+    ),
+    "http.post-only": Requirement(
+        "2026-07-28", "2026-07-28", "basic/transports/streamable-http", "Earlier Streamable HTTP Revisions",
+        "GET and DELETE are not of this revision."
+    ),
+    "http.origin": Requirement(
+        "2024-11-05", "2026-07-28", "basic/transports/streamable-http", "Security & Endpoint",
+        "A page of another origin is refused with 403, on every method."
+    ),
+    "http.host": Requirement(
+        "2025-11-25", "2026-07-28", "basic/transports/streamable-http", "Security & Endpoint",
+        "A server on this machine is reached by the names of this machine alone."
+    ),
+    # HTTP, sessions
+    "sessions.id": Requirement(
+        "2025-03-26", "2025-11-25", "basic/transports", "Session Management",
+        "A session id is visible ASCII, cannot be guessed, and comes with the answer to `initialize`."
+    ),
+    "sessions.id-sent": Requirement(
+        "2025-03-26", "2025-11-25", "basic/transports", "Session Management",
+        "A client names its session in all that follows, if it was given one."
+    ),
+    "sessions.missing-400": Requirement(
+        "2025-03-26", "2025-11-25", "basic/transports", "Session Management",
+        "A request without its session id is 400."
+    ),
+    "sessions.gone-404": Requirement(
+        "2025-03-26", "2025-11-25", "basic/transports", "Session Management",
+        "A session that has ended is 404."
+    ),
+    "sessions.delete": Requirement(
+        "2025-03-26", "2025-11-25", "basic/transports", "Session Management",
+        "DELETE ends a session and what it runs."
+    ),
+    "sessions.other-principal": Requirement(
+        "2025-03-26", "2025-11-25", "basic/transports", "Session Management",
+        "The session of another principal does not exist."
+    ),
+    "sessions.version-header": Requirement(
+        "2025-06-18", "2025-11-25", "basic/transports", "Protocol Version Header",
+        "Later requests name the agreed revision; one that is not supported is 400, and absence is forgiven."
+    ),
+    "sessions.get-stream": Requirement(
+        "2025-03-26", "2025-11-25", "basic/transports", "Listening for Messages from the Server",
+        "GET is a stream of what belongs to no request, and never of responses."
+    ),
+    "sessions.one-stream": Requirement(
+        "2025-03-26", "2025-11-25", "basic/transports", "Multiple Connections",
+        "A message is sent on one stream."
+    ),
+    "sessions.event-ids": Requirement(
+        "2025-03-26", "2025-11-25", "basic/transports", "Resumability and Redelivery",
+        "Ids of events are unique in their session."
+    ),
+    "sessions.resumed": Requirement(
+        "2025-03-26", "2025-11-25", "basic/transports", "Resumability and Redelivery",
+        "A stream is resumed after the last event that was seen, with its own events alone."
+    ),
+    "sessions.primed": Requirement(
+        "2025-11-25", "2025-11-25", "basic/transports", "Sending Messages to the Server",
+        "A stream begins with an id to come back with, for clients that know it."
+    ),
+    "sessions.let-go": Requirement(
+        "2025-11-25", "2025-11-25", "basic/transports", "Sending Messages to the Server",
+        "A server may let a client go, which comes back; older clients are not let go."
+    ),
+    "old-sse.endpoint": Requirement(
+        "2024-11-05", "2024-11-05", "basic/transports", "HTTP with SSE",
+        "The first event of a stream says where to post."
+    ),
+    "old-sse.messages": Requirement(
+        "2024-11-05", "2024-11-05", "basic/transports", "HTTP with SSE",
+        "All messages of the server come on the one stream, and a session ends with it."
+    ),
+    "old-sse.fallback": Requirement(
+        "2025-03-26", "2026-07-28", "basic/transports/streamable-http", "HTTP+SSE Transport (2024-11-05)",
+        "A client falls back to the old transport where the endpoint is not there, and to nothing else."
+    ),
+    # Authorization
+    "auth.header-only": Requirement(
+        "2025-03-26", "2026-07-28", "basic/authorization/index", "Token Requirements",
+        "A token is on every request, in its header, and never in an address."
+    ),
+    "auth.challenge": Requirement(
+        "2025-03-26", "2026-07-28", "basic/authorization/index", "Error Handling",
+        "A missing or wrong token is 401 with a challenge."
+    ),
+    "auth.token-for-one-server": Requirement(
+        "2025-06-18", "2026-07-28",
+        "basic/authorization/security-considerations", "Token Audience Binding and Validation",
+        "A token goes to the server it was made for, and not in the clear."
+    ),
+    "auth.resource-metadata": Requirement(
+        "2025-06-18", "2026-07-28",
+        "basic/authorization/authorization-server-discovery", "Protected Resource Metadata Discovery Requirements",
+        "The challenge says where the metadata is; else the path of the server is tried and then the root."
+    ),
+    "auth.resource-matches": Requirement(
+        "2025-06-18", "2026-07-28",
+        "basic/authorization/authorization-server-discovery", "Protected Resource Metadata Discovery Requirements",
+        "Metadata about another server is refused."
+    ),
+    "auth.server-metadata": Requirement(
+        "2025-06-18", "2026-07-28",
+        "basic/authorization/authorization-server-discovery", "Authorization Server Metadata Discovery",
+        "The addresses of server metadata are tried in the order that is prescribed."
+    ),
+    "auth.issuer-equal": Requirement(
+        "2026-07-28", "2026-07-28",
+        "basic/authorization/authorization-server-discovery", "Authorization Server Metadata Discovery",
+        "The issuer is compared to the letter."
+    ),
+    "auth.fallback-2025-03-26": Requirement(
+        "2025-03-26", "2025-03-26", "basic/authorization", "Fallbacks for Servers without Metadata Discovery",
+        "Without metadata the default paths at the root are used."
+    ),
+    "auth.pkce": Requirement(
+        "2025-03-26", "2026-07-28", "basic/authorization/security-considerations", "Authorization Code Protection",
+        "There is no login without PKCE."
+    ),
+    "auth.response-state": Requirement(
+        "2025-03-26", "2026-07-28", "basic/authorization/security-considerations", "Open Redirection",
+        "An answer to another question is dropped."
+    ),
+    "auth.response-issuer": Requirement(
+        "2026-07-28", "2026-07-28", "basic/authorization/index", "Authorization Response Validation",
+        "An answer from another issuer, or without the promised name, is dropped unread."
+    ),
+    "auth.resource-parameter": Requirement(
+        "2025-06-18", "2026-07-28", "basic/authorization/index", "Resource Parameter Implementation",
+        "The server's canonical address is in every request for a token, to the letter."
+    ),
+    "auth.canonical-uri": Requirement(
+        "2025-06-18", "2026-07-28", "basic/authorization/index", "Canonical Server URI",
+        "A server that does not say is called by its canonical address."
+    ),
+    "auth.registration-order": Requirement(
+        "2025-11-25", "2026-07-28", "basic/authorization/client-registration", "Client ID Metadata Documents",
+        "A client that was given comes first, then a document of its own, then registration."
+    ),
+    "auth.metadata-document": Requirement(
+        "2025-11-25", "2026-07-28", "basic/authorization/client-registration", "Implementation Requirements",
+        "The address of a client's document is https with a path."
+    ),
+    "auth.application-type": Requirement(
+        "2026-07-28", "2026-07-28",
+        "basic/authorization/client-registration", "Application Type and Redirect URI Constraints",
+        "A registration says whether the client is native or on the web."
+    ),
+    "auth.issuer-binding": Requirement(
+        "2026-07-28", "2026-07-28", "basic/authorization/client-registration", "Authorization Server Binding",
+        "Credentials are kept by issuer and shown to no other."
+    ),
+    "auth.redirect-uris": Requirement(
+        "2025-03-26", "2026-07-28", "basic/authorization/security-considerations", "Communication Security",
+        "A redirect address is https or on this machine."
+    ),
+    "auth.scopes": Requirement(
+        "2025-11-25", "2026-07-28", "basic/authorization/index", "Scope Selection Strategy",
+        "The scopes of the challenge come first, then those of the metadata, then none."
+    ),
+    "auth.step-up": Requirement(
+        "2025-11-25", "2026-07-28", "basic/authorization/index", "Step-Up Authorization Flow",
+        "Scopes that are missing are asked for on top of those had, a bounded number of times."
+    ),
+    "auth.refresh": Requirement(
+        "2026-07-28", "2026-07-28", "basic/authorization/index", "Refresh Tokens",
+        "A token that ran out is refreshed; `offline_access` is asked for where it is offered."
+    ),
+    "auth.no-private-networks": Requirement(
+        "2025-11-25", "2026-07-28",
+        "basic/authorization/security-considerations", "Client ID Metadata Document Security",
+        "What a server names is not fetched from networks that only we can reach."
+    ),
+}

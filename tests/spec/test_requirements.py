@@ -1,0 +1,51 @@
+"""Every requirement has a test, and every test of the specification has a requirement."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from portico.wire.revisions import REVISIONS
+from spec.requirements import REQUIREMENTS
+
+HERE = Path(__file__).parent
+FILES = sorted(HERE.parent.rglob("test_*.py"))
+OURS = sorted({*HERE.glob("test_*.py")} - {Path(__file__)})
+
+
+def named_in(path: Path) -> Iterator[tuple[str, set[str]]]:
+    """Every test in a file, and the requirements it names."""
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
+            marks = [one for one in node.decorator_list if isinstance(one, ast.Call)]
+            named = [one.args for one in marks if ast.unparse(one.func) == "pytest.mark.requirement"]
+            yield node.name, {ast.literal_eval(argument) for arguments in named for argument in arguments}
+
+
+def test_every_requirement_has_a_test() -> None:
+    named = {one for path in FILES for _, ids in named_in(path) for one in ids}
+    assert not REQUIREMENTS.keys() - named
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(HERE.parent)))
+def test_what_a_test_names_is_a_requirement(path: Path) -> None:
+    for name, ids in named_in(path):
+        assert not ids - REQUIREMENTS.keys(), name
+
+
+@pytest.mark.parametrize("path", OURS, ids=lambda path: path.name)
+def test_every_test_of_the_specification_names_a_requirement(path: Path) -> None:
+    assert not [name for name, ids in named_in(path) if not ids]
+
+
+@pytest.mark.parametrize("id", REQUIREMENTS)
+def test_a_requirement_says_where_it_stands(id: str) -> None:
+    since, until, page, section, sentence = REQUIREMENTS[id]
+    assert REVISIONS.index(since) <= REVISIONS.index(until)
+    assert page.partition("/")[0] in ("basic", "server", "client")
+    assert section
+    assert sentence[0].isupper() or sentence[0] == "`"
+    assert sentence.endswith(".")
