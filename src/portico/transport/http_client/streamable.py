@@ -165,6 +165,7 @@ class StreamableHttp(HttpSide, Link):
         id = call.id
         if id is None:
             return await self._notify(call)
+        assert isinstance(id, int)
         method, modern = call.method, call.revision is not None
         headers, about = self._headers(call)
         body = b'{"jsonrpc":"2.0","id":%d,"method":"%b","params":%b}' % (
