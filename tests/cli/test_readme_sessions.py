@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from portico.services.live.service import Live
+from portico.services.live import Live
 from portico.wire.errors import UsageError
 
 README = (Path(__file__).parents[2] / "README.md").read_text()

@@ -13,9 +13,8 @@ from types import ModuleType
 import pytest
 
 from portico.contracts import ERROR_TYPES, ContractContext
-from portico.services.contracts import batch, jobs, published
+from portico.services.contracts import Contracts, batch, jobs, published
 from portico.services.contracts.lint import lint
-from portico.services.contracts.service import Contracts
 
 ROOT = Path(__file__).parent.parent.parent.parent
 PAGE = (ROOT / "docs" / "guide" / "contracts.md").read_text()

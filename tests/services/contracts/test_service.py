@@ -12,10 +12,9 @@ import pytest
 
 from portico import Client, Context, Server, ToolError
 from portico.auth.principal import Principal
-from portico.services.contracts import batch, jobs
-from portico.services.contracts.limits import Limiter
+from portico.services.contracts import Contracts, batch, jobs
+from portico.services.contracts.batch import Limiter
 from portico.services.contracts.lint import lint
-from portico.services.contracts.service import Contracts
 from portico.wire.errors import InvalidParams, ProtocolError
 from portico.wire.revisions import REVISIONS
 

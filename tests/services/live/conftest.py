@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from portico import Client, Server
-from portico.services.live.service import Live
+from portico.services.live import Live
 
 sys.path.insert(0, str(Path(__file__).parent))  # for prison.py and escapes.py
 

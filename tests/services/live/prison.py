@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from portico import Client
+from portico.services.live import Live
 from portico.services.live.jail import obstacle
 from portico.services.live.limits import Limits
-from portico.services.live.service import Live
 
 # A revision that has pings.
 REVISION = "2025-11-25"

@@ -17,8 +17,8 @@ from escapes import ALL, Escape
 from prison import PATIENCE, REVISION, Talk, jail_only, until
 
 from portico import Client, Server
+from portico.services.live import Live
 from portico.services.live.limits import MIB
-from portico.services.live.service import Live
 
 pytestmark = jail_only
 

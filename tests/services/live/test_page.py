@@ -11,10 +11,9 @@ from escapes import ALL
 from portico.server.prompts import Prompt
 from portico.server.resources import Resource
 from portico.server.tools import Tool
-from portico.services.live import seccomp
+from portico.services.live import Live, seccomp
 from portico.services.live.limits import KIB, MIB, Limits
-from portico.services.live.service import Live
-from portico.services.live.workers import GRACE, LOOK
+from portico.services.live.workers import CHECK_SECONDS, GRACE_SECONDS
 
 PAGE = (Path(__file__).parents[3] / "docs" / "guide" / "live.md").read_text()
 
@@ -49,9 +48,9 @@ def test_the_limits_are_those_of_the_code() -> None:
         assert row.endswith(f"| {shown} |"), row
     assert f"{limits.entries:,} files, {limits.file_size // MIB} MiB in each, {limits.open_files} open" in PAGE
     assert f"{limits.flood // MIB} MiB more end the session" in PAGE
-    assert GRACE == 0.5
+    assert GRACE_SECONDS == 0.5
     assert "half a second" in PAGE
-    assert LOOK == 0.1
+    assert CHECK_SECONDS == 0.1
     assert "ten times a second" in PAGE
 
 

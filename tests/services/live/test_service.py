@@ -14,11 +14,10 @@ from prison import REVISION, jail_only, until
 
 from portico import Client, Server, UsageError
 from portico.auth.principal import Principal
-from portico.services.live import attach, service
+from portico.services.live import Live, attach, service
 from portico.services.live.forking import Forking
 from portico.services.live.kernel import SandboxUnavailable
 from portico.services.live.limits import MIB, Limits
-from portico.services.live.service import Live
 from portico.wire.errors import ProtocolError
 from portico.wire.revisions import HANDSHAKE, LATEST
 
@@ -517,7 +516,7 @@ for name in ("send_fds", "recv_fds"):
 for name in ("fork", "setsid", "nice"):
     delattr(os, name)
 sys.platform = "win32"
-from portico.services.live.service import Live
+from portico.services.live import Live
 from portico import UsageError
 Live(strict=True)
 try:

@@ -14,7 +14,7 @@ import pytest
 from prison import REVISION, Talk
 
 from portico import Client, Server, UsageError
-from portico.services.live.service import Live
+from portico.services.live import Live
 
 HAS = "import sys, eryx; assert sys.version_info >= (3, 12)"
 NEWER = ("python3.14", "python3.13", "python3.12")

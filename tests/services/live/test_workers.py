@@ -215,7 +215,7 @@ async def test_output_that_is_no_text_is_text_all_the_same(worker: PythonWorker,
 async def test_time_that_is_up_is_said_first_and_enforced_then(
     worker: PythonWorker, puppet: Puppet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workers, "GRACE", 0.01)
+    monkeypatch.setattr(workers, "GRACE_SECONDS", 0.01)
     end = await ended(await asked(worker, puppet, 0.01))
     assert "did not stop within 0.01 s" in end.reason
     assert puppet.orders == ["thaw", "interrupt", "kill"]
@@ -264,7 +264,7 @@ async def test_how_it_ended_is_told(worker: PythonWorker, puppet: Puppet, status
 async def test_whoever_uses_too_much_is_ended(
     worker: PythonWorker, puppet: Puppet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workers, "LOOK", 0)
+    monkeypatch.setattr(workers, "CHECK_SECONDS", 0)
     task = await asked(worker, puppet)
     puppet.too_much = "it wrote too much"
     assert (await ended(task)).reason == "it wrote too much"
@@ -273,7 +273,7 @@ async def test_whoever_uses_too_much_is_ended(
 async def test_it_is_looked_at_once_more_after_the_answer(
     worker: PythonWorker, puppet: Puppet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workers, "LOOK", 0)
+    monkeypatch.setattr(workers, "CHECK_SECONDS", 0)
     puppet.too_much = "it wrote too much"
     task = await asked(worker, puppet)
     puppet.say(id=1, result={})

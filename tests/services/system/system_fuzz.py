@@ -120,7 +120,7 @@ def main() -> None:
     kind, seed, rounds, folder, *paths = sys.argv[1:]
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     # A chunk that the package would read for ever costs its whole time, and there may be several.
-    evtx_reader.SECONDS = 1.0
+    evtx_reader.REPLY_SECONDS = 1.0
     originals = [Path(path).read_bytes() for path in paths]
     chance = random.Random(int(seed))
     for number in range(int(rounds)):

@@ -132,13 +132,13 @@ def test_a_chunk_that_would_be_read_for_ever_is_given_up(
         "if sys.stdin.buffer.read(4):\n    while True: sys.stdin.buffer.read(1)\n"
     )
     evtx_reader.close()
-    monkeypatch.setattr(evtx_reader, "SECONDS", 0.2)
+    monkeypatch.setattr(evtx_reader, "REPLY_SECONDS", 0.2)
     with monkeypatch.context() as patch:
         patch.setattr(evtx_reader, "_CHILD", str(child))
         problems: list[str] = []
         assert read(log_of(evtx_files[0]), problems) == []
         assert "not in any reasonable time" in problems[0]
-    monkeypatch.setattr(evtx_reader, "SECONDS", 30.0)
+    monkeypatch.setattr(evtx_reader, "REPLY_SECONDS", 30.0)
     assert read(log_of(evtx_files[0]))
 
 

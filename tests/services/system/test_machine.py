@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from portico.services.system import audit, install, processes, programs
+from portico.services.system import audit, machine, processes, programs
 from portico.services.system.audit import Audit, verify
 from portico.services.system.errors import DamagedData, MissingDependency, package
 from portico.services.system.text import cut, meant_path, plain, plain_all, shown_path
@@ -99,17 +99,17 @@ def test_an_audit_file_that_is_full_is_put_aside(tmp_path: Path, monkeypatch: py
 
 
 def test_the_key_is_made_once_and_for_nobody_else(tmp_path: Path) -> None:
-    first = install.key(tmp_path / "data")
-    assert install.key(tmp_path / "data") == first
+    first = machine.installation_key(tmp_path / "data")
+    assert machine.installation_key(tmp_path / "data") == first
     assert (tmp_path / "data" / "system.key").stat().st_mode & 0o077 == 0
     assert os.listdir(tmp_path / "data") == ["system.key"]
-    assert install.key(None) != install.key(None)
+    assert machine.installation_key(None) != machine.installation_key(None)
 
 
 def test_a_broken_key_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "system.key").write_bytes(b"short")
     with pytest.raises(ValueError, match="no key"):
-        install.key(tmp_path)
+        machine.installation_key(tmp_path)
 
 
 # Programs

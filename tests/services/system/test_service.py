@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from portico import Client, ProtocolError, Server, ToolError
-from portico.services.system.service import System
+from portico.services.system import System
 from portico.wire.revisions import REVISIONS
 
 PATIENCE = 30.0

@@ -1,1 +1,17 @@
-"""What tools promise: specifications, versions, typed clients, and calls that keep to a contract."""
+"""What tools promise: specifications, versions, typed clients, and calls that keep to a contract.
+
+`Contracts` is the service; `portico.contracts` has the names for calling by contract.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from portico._lazy import public_names
+
+if TYPE_CHECKING:
+    from portico.services.contracts.service import Contracts
+
+__all__ = ["Contracts"]
+
+__getattr__, __dir__ = public_names(__name__, {"portico.services.contracts.service": ("Contracts",)})

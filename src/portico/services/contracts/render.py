@@ -10,7 +10,7 @@ from portico.schema.check import Complaint
 from portico.schema.explain import type_words
 from portico.schema.reader import TableField, fields, properties_of, required_of
 from portico.services.contracts import outcomes
-from portico.services.contracts.codegen.literals import literal, text
+from portico.services.contracts.codegen.naming import literal, text
 from portico.services.contracts.definitions import Contract, Definition, Example
 from portico.services.contracts.markdown import cell, code, fence, json_block, line, pretty, prose, table
 from portico.services.contracts.outputs import data_schema, require_validator

@@ -28,7 +28,6 @@ from portico.services.contracts import (
     reading,
     reports,
     specification,
-    wording,
 )
 from portico.services.contracts.codegen.naming import snake
 from portico.services.contracts.codegen.python import python
@@ -37,7 +36,6 @@ from portico.services.contracts.codegen.typescript import typescript
 from portico.services.contracts.definitions import Contract, Definition
 from portico.services.contracts.diff import diff
 from portico.services.contracts.jobs import BackgroundCall, BackgroundCalls, Full
-from portico.services.contracts.limits import Limiter
 from portico.services.contracts.lint import lint
 from portico.services.contracts.markdown import pretty
 from portico.services.contracts.outcomes import Outcome
@@ -47,6 +45,7 @@ from portico.services.contracts.search import search
 from portico.services.contracts.versions import CONTRACT_VERSION
 from portico.wire import notices
 from portico.wire.errors import InvalidParams, ToolError
+from portico.wire.tools import ERROR
 
 log = logging.getLogger("portico.contracts")
 
@@ -55,7 +54,7 @@ T = TypeVar("T")
 
 PAGES = Path(__file__).parent / "pages"
 LONGEST_TEXT = 2 * 1024 * 1024
-LONGEST_WAIT = 30.0
+LONGEST_WAIT_SECONDS = 30.0
 
 ToolName = Annotated[str, Meta(description="A tool, by its listed or its invocation name", max_length=300)]
 SpecText = Annotated[str, Meta(description="The Markdown of a specification", max_length=LONGEST_TEXT)]
@@ -89,7 +88,7 @@ def failed(error_type: str, message: str, details: dict[str, Any] | str | None =
     It is a ToolResult, whatever else the tool returns.
     """
     error = outcomes.failure(error_type, message, details)["error"]
-    return ToolResult(content=message, is_error=True, meta={outcomes.ERROR: error})
+    return ToolResult(content=message, is_error=True, meta={ERROR: error})
 
 
 def _offer(name: str, annotations: dict[str, bool]) -> Callable[[F], F]:
@@ -124,7 +123,7 @@ class Contracts(Service):
         super().__init__()
         # Nothing here can be said about a schema without what reads it, so that is missed now and not in the middle.
         require_validator()
-        self._limiter = None if rate is None else Limiter(rate, burst, time.monotonic)
+        self._limiter = None if rate is None else batch.Limiter(rate, burst, time.monotonic)
         self._jobs = BackgroundCalls(longest=job_seconds, kept_for=keep_seconds)
         for name, schema in published.MESSAGES.items():
             said = f"The JSON Schema (draft-07) of the contract's {name.replace('_', ' ')}."
@@ -356,7 +355,9 @@ class Contracts(Service):
         self,
         ctx: Context,
         job_id: JobId,
-        wait: Annotated[float, Meta(ge=0, le=LONGEST_WAIT, description="Seconds to wait for it, if need be")] = 0,
+        wait: Annotated[
+            float, Meta(ge=0, le=LONGEST_WAIT_SECONDS, description="Seconds to wait for it, if need be")
+        ] = 0,
     ) -> reports.Finished:
         """What a call came to that was started with tool_start."""
         job = self._job(ctx, job_id)
@@ -419,14 +420,18 @@ class Contracts(Service):
     async def write_tool_spec(self, ctx: Context, tool: ToolName) -> str:
         """Ask for a specification of a tool that says more than a program can know."""
         contract, found = await self._asked(ctx, tool)
-        return wording.writing(found.invocation, _page("meta"), await _aside(ctx, render, contract, [found]))
+        draft = await _aside(ctx, render, contract, [found])
+        return _page("write-tool-spec").strip().format(tool=found.invocation, rules=_page("meta"), draft=draft)
 
     @prompt("review-tool-spec")
     async def review_tool_spec(self, ctx: Context, tool: ToolName) -> str:
         """Ask for a review of what a tool promises."""
         contract, found = await self._asked(ctx, tool)
         text = await _aside(ctx, render, contract, [found])
-        return wording.reviewing(found.invocation, await _aside(ctx, lint, text), text)
+        lines = (f"- line {one.line}, {one.severity}: {one.message}" for one in await _aside(ctx, lint, text))
+        findings = "\n".join(lines) or "- nothing"
+        page = _page("review-tool-spec").strip()
+        return page.format(tool=found.invocation, findings=findings, specification=text)
 
 
 async def _aside(ctx: Context, work: Callable[..., T], *given: Any) -> T:

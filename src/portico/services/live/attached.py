@@ -28,7 +28,7 @@ from portico.transport.http.exchange import Settings
 from portico.transport.http.listener import Place, is_loopback, serve
 from portico.wire.errors import UsageError
 
-PATIENCE = 10.0
+WAIT_SECONDS = 10.0
 
 
 class AttachedApplication:
@@ -128,7 +128,7 @@ class Attachment:
         self._stop: asyncio.Event | None = None
         self._thread = threading.Thread(target=self._run, name="portico-attach", daemon=True)
         self._thread.start()
-        self._up.wait(PATIENCE)
+        self._up.wait(WAIT_SECONDS)
         if self._failure is not None:
             raise self._failure
 
@@ -154,7 +154,7 @@ class Attachment:
         """Stop serving. The application goes on."""
         if self._loop is not None and self._stop is not None and self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(PATIENCE)
+        self._thread.join(WAIT_SECONDS)
 
     def __enter__(self) -> Self:
         return self

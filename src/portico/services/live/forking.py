@@ -17,11 +17,11 @@ import portico
 from portico.services.live import scratch
 from portico.services.live.kernel import SandboxUnavailable
 from portico.services.live.limits import Limits
-from portico.services.live.workers import PATIENCE, PythonWorker, WorkerEnded
+from portico.services.live.workers import REPLY_SECONDS, PythonWorker, WorkerEnded
 
 CHUNK = 1 << 16
 # How long we wait to hear what became of a worker.
-FAREWELL = 0.5
+CLOSE_SECONDS = 0.5
 
 _SOURCE = str(Path(portico.__file__).parent.parent)
 # Our code, then nothing of where it came from: the path is for the modules of that Python alone.
@@ -152,7 +152,7 @@ class Forked:
     async def status(self) -> int | None:
         self.thaw()
         try:
-            async with asyncio.timeout(FAREWELL):
+            async with asyncio.timeout(CLOSE_SECONDS):
                 return await asyncio.shield(self.gone)
         except TimeoutError:
             return None
@@ -250,7 +250,7 @@ class Forking:
         self._waiting[number] = said
         try:
             socket.send_fds(self._control, [json.dumps(message).encode()], descriptors)
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(REPLY_SECONDS):
                 return await said
         except (OSError, TimeoutError):
             self._lost()
@@ -344,7 +344,7 @@ class Forking:
             self._control.close()
             self._control = None
             try:
-                await asyncio.to_thread(self._process.wait, PATIENCE)
+                await asyncio.to_thread(self._process.wait, REPLY_SECONDS)
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 import portico
-from portico.services.live.forking import ENVIRONMENT, FAREWELL
+from portico.services.live.forking import CLOSE_SECONDS, ENVIRONMENT
 from portico.services.live.kernel import SandboxUnavailable
 from portico.services.live.limits import Limits
 from portico.services.live.protocol import pack
@@ -79,7 +79,7 @@ class Piped(asyncio.SubprocessProtocol):
 
     async def status(self) -> int | None:
         try:
-            async with asyncio.timeout(FAREWELL):
+            async with asyncio.timeout(CLOSE_SECONDS):
                 await self.exited.wait()
         except TimeoutError:
             return None
@@ -140,7 +140,7 @@ class Spawning:
         try:
             await worker.ready()
             if not self.version:
-                answer = await worker.ask("version", {}, FAREWELL)
+                answer = await worker.ask("version", {}, CLOSE_SECONDS)
                 self.version = msgspec.json.decode(answer.result)["version"]
         except WorkerEnded as refused:
             raise SandboxUnavailable(refused.reason) from None

@@ -14,10 +14,10 @@ from portico.services.live.limits import KIB, LONGEST_REPLY, Limits
 from portico.services.live.protocol import BROKEN, READY, Frames, TooLong, pack
 
 # How long code is given to stop by itself, and a worker to come up.
-GRACE = 0.5
-PATIENCE = 30.0
+GRACE_SECONDS = 0.5
+REPLY_SECONDS = 30.0
 # How often it is looked at what a worker uses, while it may use more.
-LOOK = 0.1
+CHECK_SECONDS = 0.1
 
 LONGEST_REFUSAL = 64 * KIB
 
@@ -136,7 +136,7 @@ class PythonWorker:
 
     async def ready(self) -> None:
         """Until it has said that it is locked up. Raises Ended with the reason if it could not be."""
-        answer = await self._wait(PATIENCE, "it did not start in time")
+        answer = await self._wait(REPLY_SECONDS, "it did not start in time")
         if answer.refusal is not None:
             self.kill(answer.refusal)
             raise WorkerEnded(answer.refusal, answer)
@@ -158,7 +158,7 @@ class PythonWorker:
     async def _wait(self, seconds: float, reason: str) -> WorkerReply:
         assert self._waiting is not None
         clock = self._loop.call_later(seconds, self._interrupt)
-        deadline = self._loop.call_later(seconds + GRACE, self.kill, reason)
+        deadline = self._loop.call_later(seconds + GRACE_SECONDS, self.kill, reason)
         try:
             return await self._waiting
         except asyncio.CancelledError:
@@ -246,7 +246,7 @@ class PythonWorker:
 
     def _look_later(self) -> None:
         if self._looking is None:
-            self._looking = self._loop.call_later(LOOK, self._look)
+            self._looking = self._loop.call_later(CHECK_SECONDS, self._look)
 
     def _look(self) -> None:
         self._looking = self._loop.create_task(self._measure())

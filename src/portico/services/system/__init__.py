@@ -1,1 +1,17 @@
-"""The machine: event logs, files, registry, processes. `service.py` alone knows that there is a protocol."""
+"""The machine that a server runs on: event logs, files, registry, processes.
+
+`System` is the service. It is imported when it is first used: the rest of this folder knows nothing of the protocol.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from portico._lazy import public_names
+
+if TYPE_CHECKING:
+    from portico.services.system.service import System
+
+__all__ = ["System"]
+
+__getattr__, __dir__ = public_names(__name__, {"portico.services.system.service": ("System",)})

@@ -1,7 +1,8 @@
-"""Cursors: where a page ended, sealed. What comes back is what was given out, and nobody can read it on the way.
+"""Cursors: where a page ended, encrypted.
 
-A position holds names of folders and numbers of entries, which privacy may have taken out of the page itself. So it is
-not only signed: it is encrypted with HMAC-SHA-256 as a stream, under a nonce of its own, and then signed.
+A position holds names of folders and numbers of entries that privacy may have taken out of the page itself, so a
+signature is not enough: the client must not be able to read it. AES-GCM does both, and binds the cursor to its query.
+Nothing is kept in memory, so a cursor works in every process that has the key, and after a restart.
 """
 
 from __future__ import annotations
@@ -13,47 +14,48 @@ from typing import Any
 
 import msgspec
 
-from portico.services.system.errors import InvalidArgument
+from portico.services.system.errors import InvalidArgument, MissingDependency, package
 
 LONGEST_CURSOR = 16 * 1024
-_NONCE, _MAC, _BLOCK = 12, 16, 32
+_NONCE = 12
 
 
 class Cursors:
-    """Gives cursors out and takes them back. A cursor belongs to the question that it was given for."""
+    """Issues cursors and reads them again. A cursor belongs to the query that it was issued for."""
 
     def __init__(self, key: bytes | None = None) -> None:
-        key = key or os.urandom(32)
-        self._reading = hmac.digest(key, b"cursor: reading", "sha256")
-        self._signing = hmac.digest(key, b"cursor: signing", "sha256")
+        # A key of its own: the same secret also makes the tokens that stand for names.
+        self._key = hmac.digest(key or os.urandom(32), b"cursors", "sha256")
 
-    def issue(self, question: Any, position: Any) -> str:
+    def _cipher(self) -> Any:
+        return package("cryptography.hazmat.primitives.ciphers.aead", "Paging by cursor").AESGCM(self._key)
+
+    def issue(self, query: Any, position: Any, problems: list[str] | None = None) -> str | None:
+        """A cursor. Where the package for it is missing there is none, and `problems` is told why."""
+        try:
+            cipher = self._cipher()
+        except MissingDependency as failure:
+            if problems is not None:
+                problems.append(str(failure))
+            return None
         nonce = os.urandom(_NONCE)
-        sealed = nonce + self._stream(nonce, msgspec.json.encode(position))
-        return urlsafe_b64encode(self._mac(question, sealed) + sealed).decode().rstrip("=")
+        sealed: bytes = cipher.encrypt(nonce, msgspec.json.encode(position), _context(query))
+        return urlsafe_b64encode(nonce + sealed).decode().rstrip("=")
 
-    def redeem(self, cursor: str, question: Any) -> Any:
-        """The position, or one answer for every way in which a cursor can be wrong."""
+    def redeem(self, cursor: str, query: Any) -> Any:
+        """The position. There is one error for every way in which a cursor can be wrong."""
+        cipher = self._cipher()
         try:
             if len(cursor) > LONGEST_CURSOR:
                 raise ValueError
             data = urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
-            mac, sealed = data[:_MAC], data[_MAC:]
-            if hmac.compare_digest(mac, self._mac(question, sealed)):
-                return msgspec.json.decode(self._stream(sealed[:_NONCE], sealed[_NONCE:]))
-        except ValueError:
-            pass
-        raise InvalidArgument(
-            "The cursor was not issued for this query. Repeat the query with the same arguments and the nextCursor of "
-            "its last page, or begin without a cursor."
-        )
+            return msgspec.json.decode(cipher.decrypt(data[:_NONCE], data[_NONCE:], _context(query)))
+        except (ValueError, package("cryptography.exceptions", "Paging by cursor").InvalidTag):
+            raise InvalidArgument(
+                "The cursor was not issued for this query. Repeat the query with the same arguments and the nextCursor "
+                "of its last page, or begin without a cursor."
+            ) from None
 
-    def _stream(self, nonce: bytes, data: bytes) -> bytes:
-        """Data made unreadable, or readable again: it is the same."""
-        blocks = range((len(data) + _BLOCK - 1) // _BLOCK)
-        pad = b"".join(hmac.digest(self._reading, nonce + n.to_bytes(4, "big"), "sha256") for n in blocks)
-        return bytes(a ^ b for a, b in zip(data, pad, strict=False))
 
-    def _mac(self, question: Any, sealed: bytes) -> bytes:
-        asked = msgspec.json.encode(question, order="deterministic")
-        return hmac.digest(self._signing, len(asked).to_bytes(4, "big") + asked + sealed, "sha256")[:_MAC]
+def _context(query: Any) -> bytes:
+    return b"cursor" + msgspec.json.encode(query, order="deterministic")

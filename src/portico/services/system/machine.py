@@ -4,14 +4,16 @@ to be shown. It knows nothing of any protocol."""
 from __future__ import annotations
 
 import os
+import socket
+import tempfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
 import msgspec
 
-from portico.services.system import install, processes
+from portico.services.system import processes
 from portico.services.system.audit import Audit
 from portico.services.system.containment import AllowedRoot, AllowedRoots
 from portico.services.system.cursors import Cursors
@@ -24,7 +26,7 @@ from portico.services.system.files.questions import Files
 from portico.services.system.files.walk import FileCriteria, FileEntry
 from portico.services.system.levels import Part, Privacy
 from portico.services.system.privacy import Anonymizer
-from portico.services.system.registry.machine import branches
+from portico.services.system.registry.branches import branches
 from portico.services.system.registry.portable import PortableRegistry
 from portico.services.system.registry.tree import Datum, Registry, shown
 from portico.services.system.results import (
@@ -56,6 +58,9 @@ from portico.services.system.text import cut, plain, plain_all
 T = TypeVar("T")
 Paths = Mapping[str, str | os.PathLike[str]]
 
+# The user ids of people, on most systems.
+_FIRST_PERSON, _FIRST_BEYOND = 1000, 65_534
+
 
 class Machine:
     def __init__(
@@ -72,10 +77,10 @@ class Machine:
         index: bool = True,
     ) -> None:
         folder = None if data is None else Path(data)
-        secret = install.key(folder)
+        secret = installation_key(folder)
         denied = list(deny)
         self.levels = levels
-        self.privacy = Anonymizer(privacy, secret, install.names())
+        self.privacy = Anonymizer(privacy, secret, local_names())
         self.audit = Audit(None if folder is None else folder / "system-audit.jsonl")
         cursors = Cursors(secret)
         self.logs = Logs(lambda: sources.logs(logs or {}, machine=machine_logs, deny=denied), cursors)
@@ -302,3 +307,43 @@ def _time(time: int | None) -> str | None:
 
 def _now() -> str:
     return iso(time.time_ns() // 1000)
+
+
+# The secret of this installation, and the names that this machine is known by.
+
+
+def installation_key(folder: Path | None) -> bytes:
+    """The key of this installation, made when it is first asked for. Without a folder it lasts for this process."""
+    if folder is None:
+        return os.urandom(32)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = folder / "system.key"
+    fd, draft = tempfile.mkstemp(dir=folder)
+    try:
+        with open(fd, "wb") as file:
+            file.write(os.urandom(32))
+        # A link to a whole file is there at once or not at all: another process never reads half a key.
+        os.link(draft, path)
+    except FileExistsError:
+        pass
+    except OSError:
+        os.replace(draft, path)  # a file system without links
+    finally:
+        Path(draft).unlink(missing_ok=True)
+    found = path.read_bytes()
+    if len(found) != 32:
+        raise ValueError(f"{path} is no key: it should have 32 bytes")
+    return found
+
+
+def local_names() -> Iterator[tuple[str, str]]:
+    """The names of this machine and of the people who have an account on it."""
+    yield "host", socket.gethostname()
+    try:
+        import pwd  # not on Windows
+    except ImportError:
+        yield "user", os.environ.get("USERNAME", "")
+        return
+    for account in pwd.getpwall():
+        if _FIRST_PERSON <= account.pw_uid < _FIRST_BEYOND:
+            yield "user", account.pw_name

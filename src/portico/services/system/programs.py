@@ -13,7 +13,7 @@ from portico.services.system.errors import DamagedData, MissingDependency
 _FOLDERS = "/usr/bin:/bin:/usr/sbin:/sbin"
 _ENVIRONMENT = {"PATH": _FOLDERS, "LC_ALL": "C.UTF-8", "TZ": "UTC"}
 
-SECONDS = 20.0
+PROGRAM_SECONDS = 20.0
 LONGEST_LINE = 2**20
 
 
@@ -22,7 +22,7 @@ def find(program: str) -> str | None:
 
 
 def lines(
-    argv: list[str], *, seconds: float = SECONDS, env: dict[str, str] | None = None
+    argv: list[str], *, seconds: float = PROGRAM_SECONDS, env: dict[str, str] | None = None
 ) -> Generator[bytes, None, None]:
     """What a program writes, line by line, as long as anybody wants to read it. It is stopped when its time is up."""
     program = find(argv[0])

@@ -8,8 +8,7 @@ import textwrap
 from collections.abc import Iterable
 
 from portico.services.contracts.codegen import shapes
-from portico.services.contracts.codegen.literals import literal, text
-from portico.services.contracts.codegen.naming import pascal, snake, unique
+from portico.services.contracts.codegen.naming import literal, pascal, snake, text, unique
 from portico.services.contracts.codegen.shapes import Member, Method, Model, Surface, Type
 from portico.services.contracts.markdown import prose, visible
 

@@ -18,7 +18,7 @@ import msgspec
 
 from portico.services.system.errors import DamagedData, MissingDependency
 
-SECONDS = 3.0
+REPLY_SECONDS = 3.0
 LARGEST_ANSWER = 256 * 2**20
 MOST_IDLE = 2
 
@@ -45,7 +45,7 @@ class EvtxReader:
         child = self._child
         assert child.stdin is not None
         assert child.stdout is not None
-        watch = threading.Timer(SECONDS, child.kill)
+        watch = threading.Timer(REPLY_SECONDS, child.kill)
         watch.daemon = True
         watch.start()
         try:

@@ -16,7 +16,7 @@ from portico.services.system.errors import Absent, MachineError
 from portico.services.system.eventlog.entries import LEVELS, Log, LogEntry, Query
 from portico.services.system.text import LONGEST_MESSAGE
 
-SECONDS = 2.0
+QUERY_SECONDS = 2.0
 COUNTING_SECONDS = 0.05
 LARGEST_PAGE = 4 * 2**20
 MOST_PROBLEMS = 10
@@ -84,7 +84,7 @@ class Logs:
         limit: int,
         offset: int = 0,
         cursor: str | None = None,
-        seconds: float = SECONDS,
+        seconds: float = QUERY_SECONDS,
     ) -> LogPage:
         log = self.named(name)
         question = ["log", log.name, query]
@@ -103,7 +103,9 @@ class Logs:
                 room -= min(len(entry.message), LONGEST_MESSAGE)
             seen = offset + len(entries)
             # A position holds until the next entry is asked for, so the cursor is made before there is any counting.
-            following = None if asked.position is None else self._cursors.issue(question, [asked.position, seen])
+            position = asked.position
+            missing: list[str] = []
+            following = None if position is None else self._cursors.issue(question, [position, seen], missing)
             timed_out = asked.timed_out
             rest = self._rest(asked, log, query, seen)
         has_more = rest > 0 or timed_out
@@ -114,7 +116,7 @@ class Logs:
             counted=not asked.timed_out,
             has_more=has_more,
             cursor=following if has_more else None,
-            problems=asked.problems[:MOST_PROBLEMS],
+            problems=[*asked.problems, *(missing if has_more else ())][:MOST_PROBLEMS],
             timed_out=timed_out,
         )
 
@@ -133,7 +135,7 @@ class Logs:
             raise Absent(f"The log {name!r} has no entry {id}. It may have been vacuumed away.")
         return entry
 
-    def stats(self, name: str, query: Query, *, seconds: float = SECONDS) -> Stats:
+    def stats(self, name: str, query: Query, *, seconds: float = QUERY_SECONDS) -> Stats:
         """What a log consists of. Where there is more of it than there is time, the newest part."""
         asked = _RunningQuery(self.named(name), query, None, self._clock, seconds)
         levels: Counter[int] = Counter()

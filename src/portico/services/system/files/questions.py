@@ -23,7 +23,7 @@ from portico.services.system.files.walk import FileCriteria, FileEntry, kind_of,
 from portico.services.system.results import LARGEST_READ, Algorithm, TextMatch
 from portico.services.system.text import meant_path, shown_path
 
-SECONDS = 5.0
+QUERY_SECONDS = 5.0
 LARGEST_HASHED = 16 * 2**30
 HASHING_SECONDS = 60.0
 MOST_PROBLEMS = 10
@@ -100,7 +100,7 @@ class Files:
         within: str | None,
         limit: int,
         cursor: str | None,
-        seconds: float = SECONDS,
+        seconds: float = QUERY_SECONDS,
     ) -> Hits:
         """Files by name, size, time and what they contain. As far as it comes in the time it has."""
         tops = [self._top(path)] if path is not None else [root.path for root in self.roots.all if not root.only]
@@ -121,7 +121,7 @@ class Files:
             has_more = looking.timed_out or (len(hits) == limit and looking.next() is not None)
         return Hits(
             hits=hits,
-            cursor=self._cursors.issue(question, position) if has_more else None,
+            cursor=self._cursors.issue(question, position, looking.problems) if has_more else None,
             has_more=has_more,
             timed_out=looking.timed_out,
             used_index=isinstance(start[1], int),
