@@ -26,7 +26,7 @@ REDIRECT_URI = "http://127.0.0.1:8976/callback"
 
 
 class Bearer:
-    """A token that somebody gave us."""
+    """Sends a token that was given."""
 
     identity = 0
 

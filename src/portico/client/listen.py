@@ -154,8 +154,8 @@ class ChangeListener:
         self.honoured = honoured
         if self._gap:
             self._gap = False
-            # Events are not replayed (basic/utilities/subscriptions). Told now, and not when it broke: whoever
-            # fetches anew because of it hears of what changes after that.
+            # Events are not replayed (basic/utilities/subscriptions). Told now, and not when it broke, so that what is
+            # fetched because of it is newer than the gap.
             self.missed()
         self._switch_on()
 
@@ -255,7 +255,7 @@ class ChangeListener:
                     raise ProtocolError(f"{link.name} ended subscriptions/listen before it had begun")
                 return True
             except (TransportError, ProtocolError) as failure:
-                # Whoever waits for the beginning is told why there is none.
+                # The caller that waits for the beginning is told why there is none.
                 begun = self._on is None or self._on.done()
                 if not await self._upstream.should_retry(link, failure, patient=begun):
                     raise
@@ -288,7 +288,7 @@ class ChangeListener:
                 await asyncio.shield(self._unsubscribe_from(uri))
 
     async def _mend(self) -> None:
-        """Have the connection made again if it is broken: whoever only listens would never notice."""
+        """Have the connection made again if it is broken: without a request that would never be noticed."""
         pause = PAUSE_SECONDS
         self._told = False
         while True:

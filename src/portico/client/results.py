@@ -129,7 +129,7 @@ def read(
         if validate:
             _check(structured, given, promised, name)
         if given:
-            # Somebody who has a type of their own says there what is a date; the schema need not agree.
+            # A type that was asked for says itself what is a date; the schema need not agree.
             if promised._has_formats is None:
                 promised._has_formats = b'"format"' in msgspec.json.encode(promised.schema)
             if returns is None and promised._has_formats:

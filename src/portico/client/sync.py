@@ -95,7 +95,7 @@ class SyncClient:
         try:
             return future.result()
         except (KeyboardInterrupt, concurrent.futures.CancelledError):
-            # Whoever interrupts us has lost interest, and the server is told.
+            # The server is told that its result is no longer wanted.
             future.cancel()
             raise
 

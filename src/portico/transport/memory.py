@@ -14,7 +14,7 @@ from portico.rpc.channel import Channel
 from portico.transport.link import Duplex, Trace
 
 
-class Memory(Duplex):
+class MemoryLink(Duplex):
     """A client's Channel, connected to a Handler as over stdio."""
 
     def __init__(

@@ -77,7 +77,7 @@ MOST_UNREAD = 16 * 1024 * 1024
 SHUTDOWN_SECONDS = 2.0
 
 
-class Process(Duplex, asyncio.SubprocessProtocol):
+class ProcessLink(Duplex, asyncio.SubprocessProtocol):
     """A link to a child process. It has a process group of its own, so that its children end with it."""
 
     def __init__(

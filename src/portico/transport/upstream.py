@@ -22,8 +22,8 @@ from portico.transport.http_client.pool import Pool
 from portico.transport.http_client.sse import HttpSse
 from portico.transport.http_client.streamable import Sender, StreamableHttp
 from portico.transport.link import Link, Trace
-from portico.transport.memory import Memory
-from portico.transport.process import Process
+from portico.transport.memory import MemoryLink
+from portico.transport.process import ProcessLink
 from portico.transport.targets import Command, Here, Target, Url
 from portico.wire import jsonrpc, notices
 from portico.wire import meta as metas
@@ -228,9 +228,9 @@ class Upstream:
         target, trace = self.target, self._trace
         link: Link
         if isinstance(target, Here):
-            link = Memory(target.handler, self._receive, principal=self._principal, trace=trace)
+            link = MemoryLink(target.handler, self._receive, principal=self._principal, trace=trace)
         elif isinstance(target, Command):
-            link = Process(target.words, self._receive, env=target.env, cwd=target.cwd, trace=trace)
+            link = ProcessLink(target.words, self._receive, env=target.env, cwd=target.cwd, trace=trace)
         else:
             kind = HttpSse if target.sse else kind
             options: dict[str, Any] = {"headers": target.headers, "auth": self._auth, "pool": self._pool()}
@@ -424,7 +424,7 @@ class Upstream:
         seconds = min(LONGEST_PAUSE_SECONDS, PAUSE_SECONDS * 2 ** (tries - 1)) * random.uniform(0.5, 1.0)
         until = limit.when()
         late = until is not None and asyncio.get_running_loop().time() + seconds >= until
-        if tries > self._retries or late or isinstance(link, Memory):
+        if tries > self._retries or late or isinstance(link, MemoryLink):
             raise _about(reason, method)
         log.debug("%s; %s is asked again in %.2f s", reason, method, seconds)
         with contextlib.suppress(TimeoutError):

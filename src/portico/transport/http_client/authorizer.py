@@ -33,9 +33,9 @@ class Authorizer:
         self.identity = 0
         self._oauth = oauth
         self._visitor = visitor
-        # Proxies resolve names themselves, and then nobody would know which address was judged.
+        # A proxy would resolve the name itself, perhaps to another address than the one that was judged.
         self._pool = Pool(proxies=False)
-        # One conversation at a time; whoever waited finds the token that the other got.
+        # One conversation at a time; requests that waited find the token that the first one got.
         self._lock = asyncio.Lock()
 
     async def send(
@@ -66,7 +66,7 @@ class Authorizer:
 
     async def _hold(self, conversation: Conversation[T]) -> T:
         reply: Reply = None
-        # Whoever waits for somebody else's login has no less time for it.
+        # A request that waits for the login of another one has no less time for it.
         with unhurried() if self._lock.locked() else nullcontext():
             await self._lock.acquire()
         try:

@@ -56,7 +56,7 @@ from portico.wire.tools import Tool
 log = logging.getLogger("portico")
 
 JSON, EVENTS = "application/json", "text/event-stream"
-# What we post and nobody waits for: answers to the server's own questions. Each has a connection to itself.
+# What is posted without waiting: answers to the server's own questions. Each has a connection to itself.
 MOST_ERRANDS = 256
 MOST_REDIRECTS = 3
 # How often a stream is taken up again without a single event in between, and the first pause when none is asked for.
@@ -376,7 +376,7 @@ class StreamableHttp(HttpSide, Link):
             self._post_aside(reply)
 
     async def _begin_to_attend(self) -> None:
-        """Before anything is asked: what a server says while nobody attends is lost, and an answer may wait for it."""
+        """Open the stream of unasked messages first: what is sent before that is lost, and a result may need it."""
         begun = asyncio.Event()
 
         async def attend() -> None:
