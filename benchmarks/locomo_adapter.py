@@ -24,8 +24,8 @@ from portico.services.memory.search import model, model_download
 from portico.services.memory.search.meaning import Meanings, Sense
 from portico.services.memory.search.recall import Look, Search, look
 from portico.services.memory.store.capture import Draft
+from portico.services.memory.store.inputs import LONGEST_CONTENT
 from portico.services.memory.store.memories import Memories
-from portico.services.memory.store.texts import LONGEST_CONTENT
 from portico.store.database import Database
 
 T = TypeVar("T")

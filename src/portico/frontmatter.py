@@ -1,7 +1,7 @@
 """The frontmatter of a SKILL.md: the part of YAML that every parser of YAML reads alike.
 
-Whoever gets a skill parses its frontmatter too and compares, so what counts is not what YAML means but that nobody
-reads it differently. Read here: block mappings and lists, flow mappings and lists, plain and quoted scalars over one or
+Clients parse the frontmatter of a skill too and compare, so what counts is not what YAML means but that all parsers
+read it alike. Read here: block mappings and lists, flow mappings and lists, plain and quoted scalars over one or
 more lines, `|` and `>`, and comments. Refused with the line that is wrong: anchors, aliases, tags, merge keys, complex
 keys, keys given twice, tabs, and plain scalars such as `yes`, `007` or `2026-07-28`, which YAML 1.1 and 1.2 hold for
 different things.
@@ -72,10 +72,10 @@ def parse(text: str) -> dict[str, Any]:
             raise UsageError(f"line {number}: the frontmatter cannot hold {what}")
         if line.startswith(("---", "...")):
             raise UsageError(f"line {number}: a line that starts with {line[:3]!r} would end the frontmatter")
-    return _Reader(lines).mapping()
+    return _YamlReader(lines).mapping()
 
 
-class _Reader:
+class _YamlReader:
     """Goes down the lines. Each method stands on the line it reads and leaves on the line after."""
 
     def __init__(self, lines: list[str]) -> None:
@@ -165,7 +165,7 @@ class _Reader:
             try:
                 key, end = self._quoted(text, 0)
             except UsageError:
-                return None  # a text over several lines: whoever reads it as a value will say what is wrong
+                return None  # a text over several lines: reading it as a value says what is wrong
             colon = _QUOTED_COLON.match(text, end)
             return None if colon is None else (key, text[colon.end() :])
         colon = _COLON.search(text)

@@ -8,7 +8,7 @@ import pytest
 
 from portico.auth.challenges import Demand
 from portico.auth.errors import DiscoveryFailed, IssuerMismatch, ResourceMismatch, UnsafeAddress
-from portico.auth.metadata import Search, canonical, discover, resource_urls, server_urls
+from portico.auth.metadata import MetadataSearch, canonical, discover, resource_urls, server_urls
 
 SERVER = "https://mcp.example/mcp"
 PRM = "https://mcp.example/.well-known/oauth-protected-resource"
@@ -50,7 +50,7 @@ def test_a_server_that_does_not_say_is_called_by_its_canonical_name() -> None:
 
 
 def find(world: Any, demand: Demand | None = None, **search: Any) -> Any:
-    return world.hold(discover(Search(world.server.url, **search), demand or Demand()))
+    return world.hold(discover(MetadataSearch(world.server.url, **search), demand or Demand()))
 
 
 @pytest.mark.requirement("auth.resource-parameter")
@@ -141,7 +141,7 @@ def test_of_several_issuers_the_first_that_works_is_taken(make: Any) -> None:
 def test_of_several_issuers_the_known_one_is_asked_first(make: Any) -> None:
     one, other = make.Issuer("https://one.example"), make.Issuer("https://other.example")
     world = make.World(make.Server(authorization_servers=[one.issuer, other.issuer]), one, other)
-    found = world.hold(discover(Search(SERVER), Demand(), prefer=other.issuer))
+    found = world.hold(discover(MetadataSearch(SERVER), Demand(), prefer=other.issuer))
     assert found.server.issuer == other.issuer
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from schemas_by_chance import SCHEMAS
 
 from portico.schema import check
-from portico.schema.dialects import draft07
+from portico.schema.dialects import as_property, draft07
 from portico.schema.samples import NotUnderstood, Unsayable, sample, text_matching
 
 
@@ -229,3 +229,27 @@ def test_a_sample_fits_in_draft_07_too(schema: dict[str, Any]) -> None:
     except Unsayable:
         return
     assert check.complaints(draft07(schema), found) == []
+
+
+# As a part of another
+
+
+def test_references_still_lead_to_the_same_place_inside_another_schema() -> None:
+    schema = {
+        "type": "array",
+        "items": {"anyOf": [{"$ref": "#"}, {"$ref": "#/$defs/name"}, {"$ref": "#/definitions/age"}, {"$ref": "#/not"}]},
+        "not": {"const": {"$ref": "#"}},
+        "$defs": {"name": {"type": "string"}},
+        "definitions": {"age": {"type": "integer"}},
+    }
+    outer = as_property(schema, "result")
+    assert outer["$defs"] == schema["$defs"] and outer["definitions"] == schema["definitions"]
+    inner = outer["properties"]["result"]
+    assert [one["$ref"] for one in inner["items"]["anyOf"]] == [
+        "#/properties/result",
+        "#/$defs/name",
+        "#/definitions/age",
+        "#/properties/result/not",
+    ]
+    assert inner["not"] == {"const": {"$ref": "#"}}
+    assert check.complaints(outer, {"result": ["a", 1, [["b"]]]}) == []

@@ -1,9 +1,9 @@
-"""Where we let ourselves be sent.
+"""Which addresses may be visited on the way to a token.
 
-Everything on the way to a token is named by somebody else: the server names its metadata, the metadata names the
+Everything on the way to a token is named by another party: the server names its metadata, the metadata names the
 authorization server, that one names its endpoints. Each name is a chance to point us into a network that only we can
-reach. These are the rules, on URLs and addresses alone; whoever opens the connection asks them, and then connects to
-the very address that was asked about, not to the name again.
+reach. These are the rules, on URLs and addresses alone; the code that opens a connection applies them, and connects to
+the very address that was checked, not to the name again.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def same_origin(one: str, other: str) -> bool:
 
 
 def names_loopback(host: str) -> bool:
-    """Whether a host is this machine by its very name (RFC 6761, section 6.3), with nobody asked."""
+    """Whether a host is this machine by its very name (RFC 6761, section 6.3), without a look-up."""
     host = host.rstrip(".").lower()
     if host == "localhost" or host.endswith(".localhost"):
         return True

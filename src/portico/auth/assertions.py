@@ -16,7 +16,7 @@ from portico.auth.errors import RegistrationFailed, quoted
 from portico.wire.errors import UsageError
 
 # Long enough for a slow network, short enough that a stolen one is of no use.
-_LIFETIME = 120
+_LIFETIME_SECONDS = 120
 
 _ALGORITHMS = {("EC", "P-256"): "ES256", ("EC", "P-384"): "ES384", ("RSA", None): "RS256"}
 
@@ -59,7 +59,7 @@ def client_assertion(key: SigningKey, client_id: str, issuer: str, offered: list
         "aud": issuer,
         "jti": secrets.token_urlsafe(16),
         "iat": int(now),
-        "exp": int(now) + _LIFETIME,
+        "exp": int(now) + _LIFETIME_SECONDS,
     }
     return sign(loaded, algorithm, header, claims)
 

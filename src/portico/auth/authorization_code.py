@@ -92,7 +92,7 @@ class AuthorizationCode:
         if self._client is not None:
             return bound(ask, self._client)
         if self._document is not None and server.client_id_metadata_document_supported:
-            # Portable between issuers: nobody gave it to us, and so it is nobody's to be kept from others.
+            # Portable between issuers: no issuer gave it to us, so it need not be kept from others.
             signs = self._document_key is not None and PRIVATE_KEY_JWT in (
                 server.token_endpoint_auth_methods_supported or ()
             )
@@ -106,7 +106,7 @@ class AuthorizationCode:
             return known
         if server.registration_endpoint is None:
             raise RegistrationFailed(
-                f"{quoted(ask.issuer)} registers nobody by itself, and we have no client id for it. Register there by "
+                f"{quoted(ask.issuer)} does not register clients itself, and we have no client id for it. Register by "
                 f"hand, with the redirect URI {quoted(self._redirect_uri)}, and configure the client id"
                 + (", or configure a client metadata URL." if server.client_id_metadata_document_supported else ".")
             )
@@ -161,7 +161,7 @@ class _Pending(Struct, frozen=True):
     def code(self, returned: Mapping[str, str], server: ServerMetadata) -> str:
         """The code, once it is sure that this is the answer to our question and comes from the one we asked.
 
-        Until both are sure, nothing of what came back is repeated to anybody (2026-07-28, Authorization Response
+        Until both are sure, nothing of what came back is shown to the user (2026-07-28, Authorization Response
         Validation).
         """
         if not hmac.compare_digest(returned.get("state", "").encode(), self.state.encode()):
@@ -173,7 +173,7 @@ class _Pending(Struct, frozen=True):
         # Plain string equality; no normalising of any kind (RFC 9207, section 2.4).
         if issuer is not None and issuer != self.issuer:
             raise RedirectRejected(
-                f"We asked {quoted(self.issuer)} and somebody else answered. The answer was dropped: it may be an "
+                f"We asked {quoted(self.issuer)} and another issuer answered. The answer was dropped: it may be an "
                 "attempt to have a login at one place redeemed at another."
             )
         if issuer is None and server.authorization_response_iss_parameter_supported:
@@ -191,9 +191,9 @@ class _Pending(Struct, frozen=True):
 
 
 def _check_pkce(server: ServerMetadata) -> None:
-    """2026-07-28, Authorization Code Protection: who does not say that they do PKCE does not do it."""
+    """2026-07-28, Authorization Code Protection: a server that does not announce PKCE counts as one without it."""
     if "S256" not in (server.code_challenge_methods_supported or ()):
         raise DiscoveryFailed(
             f"{quoted(server.issuer)} does not say that it supports PKCE with S256, and without it a login could be "
-            "stolen on its way back. Whoever runs it has to list it in `code_challenge_methods_supported`."
+            "stolen on its way back. Its operator has to list it in `code_challenge_methods_supported`."
         )

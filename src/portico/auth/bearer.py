@@ -1,4 +1,4 @@
-"""A token that everybody who may come in knows."""
+"""One static token for all clients of a server."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class BearerToken:
         self._principal = Principal("token")
 
     def verify(self, authorization: bytes | None) -> Principal | None:
-        """Who sent this `Authorization` header; None for nobody we know."""
+        """The principal of an `Authorization` header; None when the token is wrong or missing."""
         if authorization is None or authorization[:7].lower() != _SCHEME:
             return None
         given = authorization[7:].strip()

@@ -54,7 +54,7 @@ def challenges(field: str) -> list[Challenge]:
             found.append(Challenge(scheme[1].lower(), {}, token68[1] if token68 else ""))
         elif noise := _NOISE.match(field, at):
             at = noise.end()
-        else:  # a quote that nobody closes: there is nothing to hold on to after it
+        else:  # a quote that is not closed: nothing after it can be read
             return found
 
 

@@ -32,7 +32,7 @@ class Registration(Struct, frozen=True, kw_only=True, omit_defaults=True):
     redirect_uris: tuple[str, ...] = ()
     scopes: tuple[str, ...] = ()
     expires_at: float | None = None
-    # Whose it is. None, for one that a user configured: whoever it is first used with.
+    # The issuer that gave it. None, for one that a user configured: the issuer it is first used with.
     issuer: str | None = None
     key: SigningKey | None = None
 

@@ -38,7 +38,6 @@ class Store(Protocol):
 
     def write(self, key: Key, value: bytes | None) -> None:
         """Keep a value; None forgets it."""
-        ...
 
 
 class Credentials:
@@ -61,22 +60,22 @@ class Credentials:
     def keep_token(self, server: str, token: Token) -> None:
         """Keep a token, and that this server, by exactly this URL, was last used with it."""
         self._write(("token", token.issuer, token.resource), token)
-        self._write(("server", server), _Place(token.issuer, token.resource))
+        self._write(("server", server), _LastUsed(token.issuer, token.resource))
 
     def forget_token(self, token: Token) -> None:
         self._write(("token", token.issuer, token.resource), None)
 
     def last_token(self, server: str) -> Token | None:
         """The token that a server was last used with."""
-        place = self._read(("server", server), _Place)
+        place = self._read(("server", server), _LastUsed)
         return None if place is None else self.token(place.issuer, place.resource)
 
     def bind(self, server: str, client: str, issuer: str) -> None:
         """Tie what a user configured to the issuer it is first used with; any other is refused from then on."""
         key = ("client", server, client)
-        bound = self._read(key, _Place)
+        bound = self._read(key, _LastUsed)
         if bound is None:
-            self._write(key, _Place(issuer))
+            self._write(key, _LastUsed(issuer))
         elif bound.issuer != issuer:
             raise CredentialsMismatch(client or "that was configured", bound.issuer, issuer)
 
@@ -93,7 +92,7 @@ class Credentials:
         self._store.write(key, None if value is None else msgspec.json.encode(value))
 
 
-class _Place(Struct, frozen=True):
+class _LastUsed(Struct, frozen=True):
     issuer: str
     resource: str = ""
 

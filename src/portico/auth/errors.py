@@ -2,8 +2,8 @@
 
 ```
 AuthorizationFailed          no token, or none that the server takes
-├── UnsafeAddress            a URL that somebody named, and that we do not visit
-├── DiscoveryFailed          nobody says, or says properly, where tokens come from
+├── UnsafeAddress            a URL that a server named, and that we do not visit
+├── DiscoveryFailed          there is no usable metadata about where tokens come from
 │   ├── ResourceMismatch           the metadata is about another server
 │   └── IssuerMismatch             the metadata is another issuer's
 ├── RegistrationFailed       there is no client id to be had
@@ -24,12 +24,12 @@ from portico.wire.errors import Error
 _LONGEST_QUOTE = 300
 
 _ADVICE = {
-    "access_denied": "Somebody declined, at the browser or by policy. Start again to be asked again.",
+    "access_denied": "Access was declined, at the browser or by policy. Start again to be asked again.",
     "invalid_client": "Check the client id and its secret or key; if they were registered automatically, start again.",
     "invalid_grant": "What was presented is expired, revoked or used up. Start again to log in anew.",
     "invalid_scope": "One of the scopes is not to be had there.",
-    "invalid_target": "The authorization server does not know this MCP server. Whoever runs them has to connect them.",
-    "unauthorized_client": "This client may not use this grant. Whoever runs the authorization server can allow it.",
+    "invalid_target": "The authorization server does not know this MCP server. Their operator has to connect them.",
+    "unauthorized_client": "This client may not use this grant. The operator of the authorization server can allow it.",
     "unsupported_grant_type": "The authorization server does not do this. Configure another way to log in.",
     "temporarily_unavailable": "Try again later.",
     "invalid_dpop_proof": "If everything else is right, compare this machine's clock with the world's.",
@@ -37,7 +37,7 @@ _ADVICE = {
 
 
 def quoted(text: object) -> str:
-    """Somebody else's words, made fit to stand in ours: one line, printable, not endless."""
+    """Text of another party, fit to stand in ours: one line, printable, bounded."""
     words = "".join(char if char.isprintable() else " " for char in str(text)[: _LONGEST_QUOTE + 1])
     return f"“{words[:_LONGEST_QUOTE]}…”" if len(words) > _LONGEST_QUOTE else f"“{words}”"
 
@@ -47,11 +47,11 @@ class AuthorizationFailed(Error):
 
 
 class UnsafeAddress(AuthorizationFailed):
-    """A URL that somebody named, and that we do not visit."""
+    """A URL that a server named, and that we do not visit."""
 
 
 class DiscoveryFailed(AuthorizationFailed):
-    """Nobody says, or says properly, where tokens for this server come from."""
+    """There is no usable metadata about where tokens for this server come from."""
 
 
 class ResourceMismatch(DiscoveryFailed):
@@ -59,7 +59,7 @@ class ResourceMismatch(DiscoveryFailed):
         super().__init__(
             f"The metadata at {quoted(metadata)} is about the resource {quoted(resource)}, and we are talking to "
             f"{quoted(server)}. A token for one is not for the other, so none was asked for. If the address is right, "
-            "tell whoever runs the server that its protected resource metadata names another one."
+            "tell the operator of the server that its protected resource metadata names another one."
         )
         self.resource = resource
 
@@ -68,7 +68,7 @@ class IssuerMismatch(DiscoveryFailed):
     def __init__(self, expected: str, metadata: str, found: str) -> None:
         super().__init__(
             f"The authorization server metadata at {quoted(metadata)} says that its issuer is {quoted(found)}; it has "
-            f"to be {quoted(expected)}, to the letter. The document was not used. Whoever runs the server has to make "
+            f"to be {quoted(expected)}, to the letter. The document was not used. The server's operator has to make "
             "`authorization_servers` and `issuer` the same string."
         )
         self.expected = expected
@@ -83,7 +83,7 @@ class CredentialsMismatch(RegistrationFailed):
     def __init__(self, client: str, theirs: str, issuer: str) -> None:
         super().__init__(
             f"The client {quoted(client)} is registered with {quoted(theirs)}, and the server now sends us to "
-            f"{quoted(issuer)}. Credentials are shown to nobody but their own issuer. If the move is genuine, register "
+            f"{quoted(issuer)}. Credentials are shown to their own issuer only. If the move is genuine, register "
             "with the new issuer and configure what it gives you."
         )
 

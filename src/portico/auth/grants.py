@@ -12,7 +12,7 @@ from portico.auth.conversation import Conversation, post_form
 from portico.auth.credentials import Credentials
 from portico.auth.dpop import Prover
 from portico.auth.errors import AuthorizationFailed, CredentialsMismatch, GrantDenied, quoted
-from portico.auth.metadata import Found, Search, ServerMetadata, find_server
+from portico.auth.metadata import DiscoveredServer, MetadataSearch, ServerMetadata, find_server
 from portico.auth.tokens import Issued, Token, read_issued, token_type
 
 JWT_BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"
@@ -28,7 +28,7 @@ class Ask(Struct, frozen=True, kw_only=True):
     """One wish for a token: for what, from whom, with which scopes."""
 
     server: str
-    found: Found
+    found: DiscoveredServer
     scopes: tuple[str, ...]
     credentials: Credentials
     clock: Callable[[], float]
@@ -155,7 +155,7 @@ class EnterpriseManaged:
     """A user whose enterprise decides (extension io.modelcontextprotocol/enterprise-managed-authorization).
 
     The identity provider turns the user's identity into a grant for one authorization server and one resource, an
-    ID-JAG; the authorization server turns that into a token. No browser is opened and nobody is asked.
+    ID-JAG; the authorization server turns that into a token. No browser is opened and the user is not asked.
     """
 
     offline = False
@@ -197,7 +197,7 @@ class EnterpriseManaged:
 
     def _metadata(self, ask: Ask) -> Conversation[ServerMetadata]:
         if self._provider.token_endpoint is None:
-            return (yield from find_server(Search(ask.server), self._provider.issuer))
+            return (yield from find_server(MetadataSearch(ask.server), self._provider.issuer))
         return ServerMetadata(issuer=self._provider.issuer, token_endpoint=self._provider.token_endpoint)
 
 

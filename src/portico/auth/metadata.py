@@ -60,7 +60,7 @@ class ServerMetadata(Struct, frozen=True, kw_only=True):
     dpop_signing_alg_values_supported: list[str] | None = None
 
 
-class Found(Struct, frozen=True):
+class DiscoveredServer(Struct, frozen=True):
     """Where tokens for a server come from. `resource` is sent as it was published, byte for byte."""
 
     resource: str
@@ -69,14 +69,14 @@ class Found(Struct, frozen=True):
     dpop_required: bool = False
 
 
-class Search(Struct, frozen=True):
+class MetadataSearch(Struct, frozen=True):
     """How to look: on whose behalf, and how strictly."""
 
     server: str
     # 2025-03-26 wants `MCP-Protocol-Version` on metadata requests (Server Metadata Discovery Headers).
     revision: str | None = None
     # Google, Atlassian and others publish `https://issuer` in one place and `https://issuer/` in another. To take the
-    # two for one is against the specification, so somebody has to say that they want it.
+    # two for one is against the specification, so it has to be asked for.
     tolerate_slash: bool = False
 
     def get(self, url: str) -> Conversation[Fetched]:
@@ -84,7 +84,7 @@ class Search(Struct, frozen=True):
         return fetch("GET", url, (("Accept", "application/json"), *said))
 
 
-def discover(search: Search, demand: Demand, prefer: str | None = None) -> Conversation[Found]:
+def discover(search: MetadataSearch, demand: Demand, prefer: str | None = None) -> Conversation[DiscoveredServer]:
     """Find the authorization server of a server, and what it can do. `prefer` is an issuer that we know already."""
     resource = yield from find_resource(search, demand)
     if resource is None:
@@ -93,7 +93,7 @@ def discover(search: Search, demand: Demand, prefer: str | None = None) -> Conve
     if not issuers:
         raise DiscoveryFailed(
             f"{quoted(search.server)} wants a token, and its protected resource metadata names no authorization "
-            "server. Whoever runs it has to fill in `authorization_servers`."
+            "server. Its operator has to fill in `authorization_servers`."
         )
     # Any of them will do (RFC 9728, section 7.6); one that we have credentials for saves the user a visit.
     issuers.sort(key=lambda issuer: issuer != prefer)
@@ -105,12 +105,12 @@ def discover(search: Search, demand: Demand, prefer: str | None = None) -> Conve
             failure = failure or error
         else:
             scopes = tuple(dict.fromkeys(resource.scopes_supported or ()))
-            return Found(resource.resource, server, scopes, resource.dpop_bound_access_tokens_required)
+            return DiscoveredServer(resource.resource, server, scopes, resource.dpop_bound_access_tokens_required)
     assert failure is not None
     raise failure
 
 
-def find_resource(search: Search, demand: Demand) -> Conversation[ResourceMetadata | None]:
+def find_resource(search: MetadataSearch, demand: Demand) -> Conversation[ResourceMetadata | None]:
     """The server's metadata, from where the challenge says or from the well-known places. None: it has none at all."""
     troubled = ""
     named = demand.resource_metadata if _is_absolute(demand.resource_metadata) else None
@@ -118,7 +118,7 @@ def find_resource(search: Search, demand: Demand) -> Conversation[ResourceMetada
         answer = yield from search.get(url)
         found = _decode(answer, ResourceMetadata)
         if found is not None:
-            # Before any browser opens: a token for what somebody else's document names is a token to give away.
+            # Before any browser opens: a token for what another server's document names is a token given away.
             if not covers(found.resource, search.server):
                 raise ResourceMismatch(search.server, url, found.resource)
             return found
@@ -128,12 +128,12 @@ def find_resource(search: Search, demand: Demand) -> Conversation[ResourceMetada
         # A server that speaks of metadata is no 2025-03-26 server: guessing at its endpoints would be a way down.
         raise DiscoveryFailed(
             f"{quoted(search.server)} wants a token, and its protected resource metadata{troubled} could not be read. "
-            "Try later, or tell whoever runs the server."
+            "Try later, or tell the operator of the server."
         )
     return None
 
 
-def find_server(search: Search, issuer: str) -> Conversation[ServerMetadata]:
+def find_server(search: MetadataSearch, issuer: str) -> Conversation[ServerMetadata]:
     """The metadata of one issuer: the first document that is there, and that is its own."""
     mismatch: IssuerMismatch | None = None
     statuses = []
@@ -166,7 +166,7 @@ def resource_urls(server: str) -> Iterator[str]:
 def server_urls(issuer: str) -> Iterator[str]:
     """The places of an issuer's metadata, in the order prescribed.
 
-    An issuer with a path is never looked for at the root: whoever is there is somebody else.
+    An issuer with a path is never looked for at the root, which may be another issuer's.
     """
     parts = split(issuer)
     if "?" in issuer or "#" in issuer:
@@ -187,7 +187,7 @@ def canonical(server: str) -> str:
     return f"{parts.scheme}://{parts.netloc.lower()}{path}" + (f"?{parts.query}" if parts.query else "")
 
 
-def _find_as_in_2025_03_26(search: Search) -> Conversation[Found]:
+def _find_as_in_2025_03_26(search: MetadataSearch) -> Conversation[DiscoveredServer]:
     """No metadata of its own: the server is its own authorization server, at the root of its origin.
 
     2025-03-26, authorization, Authorization Base URL; and Fallbacks for Servers without Metadata Discovery.
@@ -195,7 +195,7 @@ def _find_as_in_2025_03_26(search: Search) -> Conversation[Found]:
     parts = split(search.server)
     root = f"{parts.scheme}://{parts.netloc}"
     try:
-        # Nobody published an issuer to compare with. The root has two spellings and this revision chose neither.
+        # There is no published issuer to compare with. The root has two spellings and this revision chose neither.
         lenient = msgspec.structs.replace(search, tolerate_slash=True)
         server = yield from find_server(lenient, root)
     except IssuerMismatch:
@@ -208,7 +208,7 @@ def _find_as_in_2025_03_26(search: Search) -> Conversation[Found]:
             registration_endpoint=f"{root}/register",
             code_challenge_methods_supported=["S256"],  # that revision requires PKCE of everybody
         )
-    return Found(canonical(search.server), server)
+    return DiscoveredServer(canonical(search.server), server)
 
 
 def _checked(found: ServerMetadata) -> ServerMetadata:

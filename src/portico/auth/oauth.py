@@ -10,8 +10,8 @@
             break
 
 `hold` is the driver of `conversation.py`. Only one conversation of an OAuth may be held at a time: a driver that sends
-several requests at once takes a lock around `hold`, and none around the request. Whoever waited for it then finds the
-token that the other got.
+several requests at once takes a lock around `hold`, and none around the request. A request that waited for it then
+finds the token that the other got.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from portico.auth.credentials import Credentials
 from portico.auth.dpop import ALGORITHM, Prover
 from portico.auth.errors import DiscoveryFailed, GrantDenied, ScopeRejected, TokenRejected, quoted
 from portico.auth.grants import Ask, Grant
-from portico.auth.metadata import Found, Search, discover
+from portico.auth.metadata import DiscoveredServer, MetadataSearch, discover
 from portico.auth.tokens import Token
 from portico.wire.errors import UsageError
 
@@ -37,7 +37,7 @@ OFFLINE = "offline_access"
 _STEP_UPS = 2
 # A refusal that says nothing about what was refused.
 _PASSING = ("", "server_error", "temporarily_unavailable", "slow_down")
-# For one request, whatever the reasons: nobody is asked for ever.
+# For one request, whatever the reasons: the user is not asked without end.
 _TRIES = 6
 
 
@@ -62,16 +62,16 @@ class OAuth:
         tolerate_slash: bool = False,
     ) -> None:
         check_url(server)
-        self._search = Search(server, revision, tolerate_slash)
+        self._search = MetadataSearch(server, revision, tolerate_slash)
         self._grant = grant
-        self._clock = clock
+        self.clock = clock
         self._credentials = Credentials() if credentials is None else credentials
         self._scopes = tuple(scopes)
         self._dpop = dpop
         self._dpop_digest = dpop_digest
-        self._found: Found | None = None
+        self._found: DiscoveredServer | None = None
         self._token: Token | None = None
-        self._prover: Prover | None = None
+        self.prover: Prover | None = None
         self._recalled = False
         self._step_ups: dict[tuple[str, frozenset[str]], int] = {}
 
@@ -102,12 +102,12 @@ class OAuth:
             self._credentials.forget_token(self.token)
         self._adopt(None)
 
-    # What follows is between OAuth and its attempts.
+    # For attempts.
 
-    def _current(self) -> Conversation[Token | None]:
+    def current(self) -> Conversation[Token | None]:
         """The token to send now. One that ran out is renewed first, if it is known already where."""
         token = self.token
-        if token is None or not token.expired(self._clock()):
+        if token is None or not token.expired(self.clock()):
             return token
         found = self._found
         if token.refresh_token is None or found is None:
@@ -116,12 +116,12 @@ class OAuth:
             return None
         return (yield from self._refresh(found, token))
 
-    def _renew(self, asked: Demand, refused: set[str], tried: set[str]) -> Conversation[Token | None]:
+    def renew(self, asked: Demand, refused: set[str], tried: set[str]) -> Conversation[Token | None]:
         """A token in place of those that were refused, by what was not tried yet. None: all was."""
         found = yield from self._discover(asked)
         # Another process may have logged in, or refreshed, in the meantime.
         held = self._fit(self._credentials.token(found.server.issuer, found.resource))
-        if held is not None and held.access_token not in refused and not held.expired(self._clock()):
+        if held is not None and held.access_token not in refused and not held.expired(self.clock()):
             self._adopt(held)
             return held
         if held is not None and held.refresh_token is not None and "refresh" not in tried:
@@ -134,7 +134,7 @@ class OAuth:
         tried.add("grant")
         return (yield from self._obtain(found, asked))
 
-    def _step_up(self, operation: str, asked: Demand, steps: int) -> Conversation[Token]:
+    def step_up(self, operation: str, asked: Demand, steps: int) -> Conversation[Token]:
         """A token with more scopes: those challenged, and all that were asked for before."""
         had = () if self._token is None else (*self._token.asked, *self._token.scope.split())
         key = operation, frozenset(asked.scopes)
@@ -145,50 +145,50 @@ class OAuth:
                 f"{quoted(self.server)} wants the scopes {quoted(' '.join(asked.scopes))} for "
                 f"{quoted(operation or 'this request')}, and refused the token that we got with them"
                 + (f": {quoted(asked.error_description)}" if asked.error_description else "")
-                + ". The account may lack the permission; whoever runs the server can tell."
+                + ". The account may lack the permission; the operator of the server can tell."
             )
         self._step_ups[key] = tries + 1
         found = yield from self._discover(asked)
         return (yield from self._obtain(found, asked))
 
-    def _settled(self, operation: str) -> None:
+    def settled(self, operation: str) -> None:
         """An operation went through: whatever was tried for it is history."""
         for key in [key for key in self._step_ups if key[0] == operation]:
             del self._step_ups[key]
 
-    def _discover(self, asked: Demand) -> Conversation[Found]:
+    def _discover(self, asked: Demand) -> Conversation[DiscoveredServer]:
         # Afresh each time. Where a server's tokens come from may change, and this is how one learns of it.
         prefer = self.token.issuer if self.token is not None else None
         self._found = yield from discover(self._search, asked, prefer)
         return self._found
 
-    def _obtain(self, found: Found, asked: Demand) -> Conversation[Token]:
+    def _obtain(self, found: DiscoveredServer, asked: Demand) -> Conversation[Token]:
         prover = self._prover_for(found, asked)
         token = yield from self._grant.token(self._ask(found, self._choose(found, asked), prover))
-        self._prover = prover  # with the nonces that it learned on the way
+        self.prover = prover  # with the nonces that it learned on the way
         return self._keep(token)
 
-    def _refresh(self, found: Found, held: Token) -> Conversation[Token | None]:
+    def _refresh(self, found: DiscoveredServer, held: Token) -> Conversation[Token | None]:
         """The token, renewed. None: the refresh token is of no use any more, and forgotten."""
         kept = self._credentials.token(held.issuer, held.resource)
-        if kept is not None and kept.access_token != held.access_token and not kept.expired(self._clock()):
+        if kept is not None and kept.access_token != held.access_token and not kept.expired(self.clock()):
             self._adopt(kept)
             return kept
         self._adopt(held)
         try:
-            token = yield from self._grant.refresh(self._ask(found, held.asked, self._prover), held)
+            token = yield from self._grant.refresh(self._ask(found, held.asked, self.prover), held)
         except GrantDenied as error:
             if error.error in _PASSING:
                 raise
             kept = self._credentials.token(held.issuer, held.resource)
             if kept is not None and kept.refresh_token != held.refresh_token:
-                self._adopt(kept)  # somebody was quicker, and used it up
+                self._adopt(kept)  # another process was quicker, and used it up
                 return kept
             self._keep(msgspec.structs.replace(held, refresh_token=None))
             return None
         return self._keep(token)
 
-    def _choose(self, found: Found, asked: Demand) -> tuple[str, ...]:
+    def _choose(self, found: DiscoveredServer, asked: Demand) -> tuple[str, ...]:
         """Which scopes to ask for (2026-07-28, Scope Selection Strategy; and Step-Up Authorization Flow)."""
         scopes = [*(asked.scopes or (() if self._scopes else found.scopes)), *self._scopes]
         if self._token is not None and self._token.resource == found.resource:
@@ -201,7 +201,7 @@ class OAuth:
             scopes.append(OFFLINE)
         return tuple(scopes)
 
-    def _prover_for(self, found: Found, asked: Demand) -> Prover | None:
+    def _prover_for(self, found: DiscoveredServer, asked: Demand) -> Prover | None:
         wanted = self._dpop if self._dpop is not None else asked.dpop_only or found.dpop_required
         if not wanted:
             return None
@@ -210,20 +210,20 @@ class OAuth:
                 f"Tokens for {quoted(self.server)} are to be bound to a key (DPoP, {ALGORITHM}), and "
                 f"{quoted(found.server.issuer)} does not say that it can do that."
             )
-        return self._prover or Prover(self._clock, digest=self._dpop_digest)
+        return self.prover or Prover(self.clock, digest=self._dpop_digest)
 
     def _fit(self, token: Token | None) -> Token | None:
         """A token from the store, if it is of the type that is wanted now."""
         unfit = token is not None and self._dpop is not None and self._dpop != (token.type == "DPoP")
         return None if unfit else token
 
-    def _ask(self, found: Found, scopes: tuple[str, ...], prover: Prover | None) -> Ask:
+    def _ask(self, found: DiscoveredServer, scopes: tuple[str, ...], prover: Prover | None) -> Ask:
         return Ask(
             server=self.server,
             found=found,
             scopes=scopes,
             credentials=self._credentials,
-            clock=self._clock,
+            clock=self.clock,
             prover=prover,
         )
 
@@ -235,9 +235,9 @@ class OAuth:
     def _adopt(self, token: Token | None) -> None:
         self._token = token
         if token is None or token.key is None:
-            self._prover = None
-        elif self._prover is None or self._prover.key != token.key:
-            self._prover = Prover(self._clock, token.key, digest=self._dpop_digest)
+            self.prover = None
+        elif self.prover is None or self.prover.key != token.key:
+            self.prover = Prover(self.clock, token.key, digest=self._dpop_digest)
 
 
 class Attempt:
@@ -259,12 +259,12 @@ class Attempt:
         if not same_origin(url, self._oauth.server):
             raise UsageError(f"a token for {self._oauth.server} is not to be sent to {url}")
         self._url = url
-        self._sent = token = yield from self._oauth._current()
+        self._sent = token = yield from self._oauth.current()
         if token is None:
             return {}
         if token.type == "Bearer":
             return {"Authorization": f"Bearer {token.access_token}"}
-        prover = self._oauth._prover
+        prover = self._oauth.prover
         assert prover is not None
         self._nonce = prover.nonce(url)
         proof = prover.proof(method, url, token.access_token, body)
@@ -275,10 +275,10 @@ class Attempt:
 
         False leaves the answer to the caller; what cannot be mended is raised.
         """
-        if (prover := self._oauth._prover) is not None:
+        if (prover := self._oauth.prover) is not None:
             prover.note(self._url, answer)
         if answer.status not in (401, 403):
-            self._oauth._settled(self._operation)
+            self._oauth.settled(self._operation)
             return False
         asked = demand(answer)
         if answer.status == 403 and asked.error != "insufficient_scope":
@@ -291,17 +291,17 @@ class Attempt:
         if self._sent is not None:
             self._refused.add(self._sent.access_token)
         token = self._oauth.token
-        if token is not None and token.access_token not in self._refused and not token.expired(self._oauth._clock()):
+        if token is not None and token.access_token not in self._refused and not token.expired(self._oauth.clock()):
             return True  # while this request was on its way, another one got a new token
         if asked.error == "insufficient_scope":
-            yield from self._oauth._step_up(self._operation, asked, self._steps)
+            yield from self._oauth.step_up(self._operation, asked, self._steps)
             self._steps += 1
             return True
-        if (yield from self._oauth._renew(asked, self._refused, self._tried)) is None:
+        if (yield from self._oauth.renew(asked, self._refused, self._tried)) is None:
             raise TokenRejected(
                 f"{quoted(self._oauth.server)} refuses the token that its authorization server has just given for it"
                 + (f": {quoted(asked.error_description)}" if asked.error_description else "")
-                + ". Whoever runs the two has to look into it: mostly the audience or the issuer is not what the "
+                + ". The operator of the two has to look into it: mostly the audience or the issuer is not what the "
                 "server expects."
             )
         return True

@@ -1,4 +1,4 @@
-"""Who is asking, once somebody has checked."""
+"""The verified identity of a caller."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class Principal(Struct, frozen=True):
     """An identity that was verified. Sessions, subscriptions and states belong to one."""
 
     id: str
-    # None: whoever holds this identity may do everything.
+    # None: everything is allowed.
     scopes: frozenset[str] | None = None
 
     def lacks(self, needed: Set[str]) -> frozenset[str]:

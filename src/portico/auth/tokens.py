@@ -15,11 +15,11 @@ from portico.auth.errors import AuthorizationFailed, GrantDenied, quoted
 _FIT = re.compile(r"[\x21-\x7e]+")
 
 # A token that is about to expire has expired by the time it arrives.
-_TRAVEL = 10.0
+_TRAVEL_SECONDS = 10.0
 
 
 class Token(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A token, for one resource, from one issuer. It is shown to nobody else."""
+    """A token, for one resource, from one issuer. It is shown to no other."""
 
     access_token: str
     issuer: str
@@ -35,7 +35,7 @@ class Token(Struct, frozen=True, kw_only=True, omit_defaults=True):
     key: str | None = None
 
     def expired(self, now: float) -> bool:
-        return self.expires_at is not None and now >= self.expires_at - _TRAVEL
+        return self.expires_at is not None and now >= self.expires_at - _TRAVEL_SECONDS
 
     def __repr__(self) -> str:
         return f"Token({self.type}, issuer={self.issuer!r}, resource={self.resource!r}, scope={self.scope!r})"
@@ -88,7 +88,7 @@ def _fit(value: Any, name: str, asked: str) -> str:
 
 
 def _lifetime(value: Any) -> float | None:
-    """Seconds, also when they come as text, as they do from some; what makes no sense says nothing."""
+    """The lifetime in seconds, also from text, which some servers send; None when it makes no sense."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:

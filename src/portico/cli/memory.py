@@ -162,7 +162,7 @@ async def _export(shell: ServiceShell) -> None:
 async def _import(memory: Memory, shell: ServiceShell) -> None:
     """Not by the tool, which takes no more than a message can hold."""
     given = shell.arguments
-    memories, data = await memory.memories(), _input(given.words[0] if given.words else "-")
+    memories, data = await memory.store(), _input(given.words[0] if given.words else "-")
     result = await export_import.bring(memories, data, given.format, screen=memory.guard.passed, who=WHO)
     shell.show(result, f"{result.added} added, {result.updated} updated, {result.unchanged} unchanged")
     if shell.printer.form != "json":

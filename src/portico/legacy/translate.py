@@ -13,6 +13,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct
 from msgspec.structs import replace
 
+from portico.schema.dialects import as_property
 from portico.wire import content, discover, inputs, meta, notices, prompts, resources, tasks, tools
 from portico.wire.revisions import V2025_03_26, V2025_06_18, V2025_11_25, V2026_07_28, Revision
 
@@ -168,18 +169,8 @@ def tool(said: tools.Tool, revision: Revision) -> tools.Tool:
 
 
 def wrapped_schema(schema: dict[str, Any]) -> dict[str, Any]:
-    """`{"result": …}`, with the definitions moved to the root, where the references look for them."""
-    inner = {name: part for name, part in schema.items() if name != "$defs"}
-    outer: dict[str, Any] = {
-        "type": "object",
-        "properties": {"result": inner},
-        "required": ["result"],
-        "additionalProperties": False,
-        tools.WRAPPED: True,
-    }
-    if "$defs" in schema:
-        outer["$defs"] = schema["$defs"]
-    return outer
+    """The schema of `{"result": …}`."""
+    return {**as_property(schema, "result"), "additionalProperties": False, tools.WRAPPED: True}
 
 
 def _call_tool(said: tools.CallToolResult, revision: Revision) -> tools.CallToolResult:

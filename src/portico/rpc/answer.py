@@ -113,7 +113,7 @@ def _excuse(call: Call, failure: BaseException) -> bytes:
     if call.method == "tools/call":
         return conclude(call, failed(call, failure))
     if isinstance(failure, ToolError):
-        return _refuse(call, InternalError(_text(failure)))
+        return _refuse(call, InternalError(_text(failure), failure.described()))
     return _refuse(call, unexpected(failure, call.method))
 
 

@@ -1,4 +1,4 @@
-"""Values held against schemas that may be anybody's, by compiled validators and within bounds.
+"""Values held against schemas that others wrote, by compiled validators and within bounds.
 
 Nothing is fetched, and no pattern takes more than linear time. Validators are jsonschema-rs, where it is installed.
 """

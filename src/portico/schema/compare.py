@@ -1,6 +1,6 @@
 """What has become of a schema: for each place, whether it accepts more than before, less, or something else.
 
-Where that cannot be told, it is something else. Schemas are anybody's, so the work is bounded.
+Where that cannot be told, it is something else. Others wrote the schemas, so the work is bounded.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ def hook(tp: Any, value: Any) -> Any:
     return tp.decode(value)
 
 
-class Refusal(ValueError):
+class HookError(ValueError):
     """Stands between msgspec and the reason. msgspec adds its path to any ValueError of a hook except to its own."""
 
 
@@ -84,7 +84,7 @@ def convert(value: Any, tp: Any) -> Any:
     try:
         return msgspec.convert(value, tp, str_keys=True, dec_hook=hook)
     except msgspec.ValidationError as error:
-        raise Refusal from error
+        raise HookError from error
 
 
 def accepts(tp: Any) -> bool:
@@ -300,7 +300,7 @@ def _by_pydantic(tp: Any) -> Marker:
             return validate(msgspec.json.encode(value))
         except ValueError as error:
             # msgspec asks an error for its text, and pydantic's may be hundreds of megabytes.
-            raise Refusal from error
+            raise HookError from error
 
     return marker("pydantic", decode)
 

@@ -95,18 +95,18 @@ JSON_TYPES = {str: "string", int: "integer", float: "number", bool: "boolean", t
 
 def schema(tp: Any, *, closed: bool = True, output: bool = False) -> Schema:
     """A schema that stands alone. `output` describes what is written instead of what is accepted."""
-    writer = _Writer(closed, output)
+    writer = _SchemaWriter(closed, output)
     return writer.finish(writer.write(tp, _name(tp)))
 
 
 def object_schema(fields: Iterable[Field], *, closed: bool = True, where: str = "", description: str = "") -> Schema:
     """The schema of an object with these fields, such as the parameters of a function named `where`."""
-    writer = _Writer(closed, output=False)
+    writer = _SchemaWriter(closed, output=False)
     return writer.finish(writer.object(list(fields), where, description=description))
 
 
 def _is_path(tp: type) -> bool:
-    """By name: whoever has such a class has imported pathlib, and nobody else should pay for it."""
+    """By name: an author who uses such a class has imported pathlib, and other authors should not pay for it."""
     return any(cls.__name__ == "PurePath" and cls.__module__.startswith("pathlib") for cls in tp.__mro__)
 
 
@@ -138,7 +138,7 @@ def _foreign_value(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} is not JSON")
 
 
-class _Writer:
+class _SchemaWriter:
     """Writes one document. Classes are written as references first and put in their place by `finish`."""
 
     def __init__(self, closed: bool, output: bool) -> None:

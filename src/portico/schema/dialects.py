@@ -1,7 +1,8 @@
-"""Schemas of 2020-12 in the words of draft-07, for tools that know no other."""
+"""Schemas rewritten: in the words of draft-07, for tools that know no other; and as a part of another schema."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from portico.schema import Schema
@@ -74,3 +75,28 @@ def _referring(found: Schema) -> Schema:
         return found
     kept: Schema = {key: found.pop(key) for key in ("definitions", "$schema", "$id") if key in found}
     return {"allOf": [{"$ref": found.pop("$ref")}], **found, **kept}
+
+
+# As a part of another
+
+
+def as_property(schema: Schema, name: str, **beside: Any) -> Schema:
+    """The schema of an object that holds the value under a name, with `beside` said about the value.
+
+    The definitions move to the root, where references look for them; references to other parts follow these.
+    """
+    inner = _moved(schema, f"#/properties/{name}")
+    outer = {key: inner.pop(key) for key in ("$schema", "$defs", "definitions") if key in inner}
+    return {**outer, "type": "object", "properties": {name: {**beside, **inner}}, "required": [name]}
+
+
+def _moved(value: Any, place: str) -> Any:
+    if isinstance(value, list):
+        return [_moved(one, place) for one in value]
+    if not isinstance(value, dict):
+        return value
+    found = {key: one if key in _VALUES else _moved(one, place) for key, one in value.items()}
+    reference = found.get("$ref")
+    if isinstance(reference, str) and re.match(r"#(/(?!\$defs/|definitions/)|$)", reference):
+        found["$ref"] = f"{place}{reference[1:]}"
+    return found

@@ -164,7 +164,7 @@ def is_pydantic(tp: Any) -> bool:
 
 
 def adapter(tp: Any) -> Any:
-    """pydantic's view of a type. Whoever made such a type has imported pydantic, so it is only looked up."""
+    """pydantic's view of a type. The author of such a type has imported pydantic, so it is only looked up."""
     return sys.modules["pydantic"].TypeAdapter(tp)
 
 
@@ -239,7 +239,7 @@ def _of_struct(tp: Any, cls: type[Struct]) -> Shape:
 
 
 def _of_dataclass(tp: Any, cls: type, output: bool) -> Shape:
-    # Whoever made such a class has imported the module, so it is only looked up.
+    # The author of such a class has imported the module, so it is only looked up.
     dataclasses = sys.modules["dataclasses"]
     doc, hints = doc_of(cls), _hints(tp)
     fields = []

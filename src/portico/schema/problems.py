@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from portico.schema import Schema
-from portico.schema.decode import Refusal
+from portico.schema.decode import HookError
 from portico.schema.describe import SIMPLE
 from portico.schema.explain import described, listed, quoted, received
 from portico.schema.reader import Reader, kind_of, takes, values_of
@@ -209,7 +209,7 @@ def _origin(error: BaseException, path: str) -> tuple[str, BaseException]:
         text = str(error)
         if isinstance(error, msgspec.ValidationError) and text.endswith("`") and "`$" in text:
             path += text.rpartition("`$")[2][:-1]
-        if error.__cause__ is None or not isinstance(error, msgspec.ValidationError | Refusal):
+        if error.__cause__ is None or not isinstance(error, msgspec.ValidationError | HookError):
             return path, error
         error = error.__cause__
 
@@ -235,7 +235,7 @@ def _from_pydantic(error: Any, path: str) -> list[Problem]:
 
 
 def nearest(name: str, known: Iterable[str], most: int = 1) -> list[str]:
-    """Names that somebody who wrote this one may have meant. Comparing takes time, so both sides have a bound."""
+    """The known names that are most like this one. Comparing takes time, so both sides have a bound."""
     # Only ever needed to explain a mistake, so it is not imported before there is one.
     from difflib import get_close_matches
 

@@ -1,4 +1,4 @@
-"""Reading schemas, ours and anybody's: references, alternatives, and what is said about the values.
+"""Reading schemas, our own and those of others: references, alternatives, and what is said about the values.
 
 A schema may be wrong, endless, or made to hurt. So nothing is fetched, whatever is followed has a bound, and a keyword
 that is not of the type it must have counts as absent.

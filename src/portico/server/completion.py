@@ -7,6 +7,7 @@ from inspect import isawaitable, iscoroutinefunction, signature
 from typing import TYPE_CHECKING, Any
 
 from portico.rpc.call import Call, hand_over
+from portico.schema.reader import Reader, types_of, values_of
 from portico.wire.completion import MOST_VALUES, CompleteParams, CompleteResult, Completion
 
 if TYPE_CHECKING:
@@ -47,14 +48,13 @@ def result(found: Any) -> CompleteResult:
 
 def from_schema(schema: Mapping[str, Any], argument: str, typed: str) -> CompleteResult:
     """A Literal or an Enum completes itself; booleans too."""
-    field = schema.get("properties", {}).get(argument, {})
-    values = [value for option in field.get("anyOf", [field]) for value in _values(option)]
+    reader = Reader(schema)
+    options = reader.options(reader.member(reader.root, argument))
+    values = [
+        value
+        for option in options
+        for value in values_of(option) or (["true", "false"] if types_of(option) == ["boolean"] else [])
+    ]
     begun = typed.casefold()
     matching = [value for value in map(str, values) if value.casefold().startswith(begun)]
     return result(matching)
-
-
-def _values(field: Mapping[str, Any]) -> list[Any]:
-    if "const" in field:
-        return [field["const"]]
-    return field.get("enum") or (["true", "false"] if field.get("type") == "boolean" else [])

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from portico.schema import SchemaError
 from portico.schema.describe import schema
+from portico.schema.dialects import as_property
 from portico.schema.reader import options_of, properties_of, resolved, types_of, values_of
 from portico.wire.errors import ToolError, UsageError
 
@@ -55,10 +56,7 @@ def form(response_type: Any) -> Form:
         raise UsageError(str(error)) from error
     if described.get("type") == "object":
         return Form(_flat(described, response_type), partial(_read, response_type))
-    wrapped = {"type": "object", "properties": {"value": described}, "required": ["value"]}
-    if "$defs" in described:
-        wrapped["$defs"] = described["$defs"]
-    return Form(_flat(wrapped, response_type), partial(_read_value, response_type))
+    return Form(_flat(as_property(described, "value"), response_type), partial(_read_value, response_type))
 
 
 def _flat(described: dict[str, Any], response_type: Any) -> dict[str, Any]:

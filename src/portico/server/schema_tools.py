@@ -1,4 +1,4 @@
-"""Tools whose schema was written by somebody else: passed on verbatim, and held against the arguments as it is."""
+"""Tools that bring a schema of their own: passed on verbatim, and held against the arguments as it is."""
 
 from __future__ import annotations
 

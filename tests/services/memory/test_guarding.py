@@ -13,9 +13,9 @@ import pytest
 from remembering import CAPTURE, KEY, refused, said
 
 from portico import Client, UsageError
-from portico.services import assembly
+from portico.services import assembly, texts
 from portico.services.memory.service.service import Memory
-from portico.services.memory.store import screening_policy, texts
+from portico.services.memory.store import screening_policy
 from portico.services.memory.store.screening_policy import Guard
 
 Serving = Callable[..., Any]
@@ -186,9 +186,9 @@ async def test_read_only_on_the_command_line_is_stronger_than_a_file(tmp_path: P
 
 
 def test_what_no_database_keeps_becomes_a_replacement_character() -> None:
-    assert texts.whole("a\0b\ud800c\udfff") == "a\ufffdb\ufffdc\ufffd"
-    assert texts.whole("\ud83d\ude00 and é") == "😀 and é"
-    assert texts.whole("plain") == "plain"
+    assert texts.storable("a\0b\ud800c\udfff") == "a\ufffdb\ufffdc\ufffd"
+    assert texts.storable("\ud83d\ude00 and é") == "😀 and é"
+    assert texts.storable("plain") == "plain"
 
 
 async def test_that_something_could_not_be_stored_is_said(serving: Serving) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from remembering import HOSTILE, found, keep
 
-from portico.services.memory.errors import Invalid, NoSuchMemory, UnknownNamespace, VersionConflict
-from portico.services.memory.store import moments
+from portico.services import moments
+from portico.services.memory.errors import InvalidInput, MemoryChanged, NoSuchMemory, UnknownNamespace
+from portico.services.memory.store import inputs
 from portico.services.memory.store.capture import Draft
 from portico.services.memory.store.memories import Memories
 
@@ -34,7 +35,7 @@ async def test_any_text_is_a_query_and_a_filter(memories: Memories) -> None:
         await found(memories, text)
         try:
             await found(memories, "", text)
-        except Invalid:
+        except InvalidInput:
             pass
 
 
@@ -43,7 +44,7 @@ async def test_a_nul_becomes_a_replacement_character(memories: Memories) -> None
 
 
 async def test_what_is_too_long_is_refused_with_the_limit(memories: Memories) -> None:
-    with pytest.raises(Invalid, match="200,000"):
+    with pytest.raises(InvalidInput, match="200,000"):
         await keep(memories, "x" * 10_000_000)
 
 
@@ -71,9 +72,9 @@ async def test_an_update_keeps_what_was_before(memories: Memories) -> None:
 async def test_an_update_of_another_version_is_refused(memories: Memories) -> None:
     kept = await keep(memories, "The port is 8080", "config")
     await memories.update(kept.id, content="The port is 9090", expected_version=1)
-    with pytest.raises(VersionConflict, match="version 2"):
+    with pytest.raises(MemoryChanged, match="version 2"):
         await memories.update(kept.id, content="The port is 7070", expected_version=1)
-    with pytest.raises(VersionConflict):
+    with pytest.raises(MemoryChanged):
         await memories.delete(kept.id, expected_version=1)
 
 
@@ -127,7 +128,7 @@ async def test_the_filter_language(memories: Memories) -> None:
     assert await found(memories, "", "domain:user") == ["gamma"]
     assert await found(memories, "", "thread:t1") == ["gamma"]
     assert await found(memories, "", "ns:learnings beta") == ["beta"]
-    with pytest.raises(Invalid, match="active, archived"):
+    with pytest.raises(InvalidInput, match="active, archived"):
         await found(memories, "", "status:asleep")
 
 
@@ -165,7 +166,7 @@ async def test_a_duplicate_is_merged_superseded_refused_or_kept(memories: Memori
     text = "Deploys happen on fridays"
     merged = await memories.capture(Draft(content=text, namespace="decisions", tags=["friday"], on_duplicate="merge"))
     assert (merged.record.id, merged.record.tags, merged.record.version) == (first.id, ["ops", "friday"], 2)
-    with pytest.raises(Invalid, match=first.id):
+    with pytest.raises(InvalidInput, match=first.id):
         await memories.capture(Draft(content=text, namespace="decisions", on_duplicate="error"))
     kept = await memories.capture(Draft(content=text, namespace="decisions", on_duplicate="keep"))
     assert (kept.is_new, kept.duplicate_of) == (True, first.id)
@@ -196,17 +197,17 @@ async def test_a_contradiction_is_pointed_out_and_stored(memories: Memories) -> 
 
 
 async def test_what_was_known_at_a_moment(memories: Memories, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = moments.moment("2026-03-01")
+    clock = inputs.moment("2026-03-01")
     monkeypatch.setattr(moments, "now", lambda: clock)
     kept = await keep(memories, "The leader is Ann", "context")
-    clock = moments.moment("2026-03-10")
+    clock = inputs.moment("2026-03-10")
     await memories.update(kept.id, content="The leader is Bob")
     gone = await keep(memories, "A short visit of the leader", "context")
-    clock = moments.moment("2026-03-20")
+    clock = inputs.moment("2026-03-20")
     await memories.delete(gone.id)
 
     async def at(day: str, query: str = "") -> list[str]:
-        page = await memories.recall(query, memories.filter(""), as_of=moments.moment(day))
+        page = await memories.recall(query, memories.filter(""), as_of=inputs.moment(day))
         return sorted(hit.record.content for hit in page.hits)
 
     assert await at("2026-02-01") == []
@@ -237,7 +238,7 @@ async def test_delete_all_is_dry_first(memories: Memories) -> None:
     assert (await memories.delete_all(memories.filter("status:deleted"), dry_run=False)).count == 0
     assert (await memories.delete_all(memories.filter("status:deleted"), dry_run=False, hard=True)).count == 3
     for nothing in ("", "just words", "ns:progress and words"):
-        with pytest.raises(Invalid):
+        with pytest.raises(InvalidInput):
             await memories.delete_all(memories.filter(nothing), dry_run=False)
 
 

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from remembering import found, keep
 
+from portico.services import moments
 from portico.services.memory.search import index_build, index_upkeep, positions
 from portico.services.memory.search.index import TABLES
-from portico.services.memory.store import cleanup, moments
+from portico.services.memory.store import cleanup
 from portico.services.memory.store.capture import Draft
 from portico.services.memory.store.memories import Memories
 from portico.store.database import Database

@@ -12,7 +12,7 @@ from portico.services.memory.search.question import ask
 from portico.services.memory.search.stemming import stem
 from portico.services.memory.search.text_flags import NUMBER, QUESTION, REPLIES, SPEAKS_OF_SELF, STANDING, TIME
 from portico.services.memory.search.words import LONGEST, MOST_TERMS, read, term_of, words
-from portico.services.memory.store.moments import moment
+from portico.services.memory.store.inputs import moment
 
 
 def terms(text: str) -> set[str]:

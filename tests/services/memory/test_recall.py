@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from remembering import found, keep, refused, said
 
-from portico.services.memory.errors import Invalid
+from portico.services.memory.errors import InvalidInput
 from portico.services.memory.search import index_build, recall
 from portico.services.memory.store.capture import Draft
 from portico.services.memory.store.memories import Memories
@@ -131,7 +131,7 @@ async def test_without_a_model_there_are_words_and_vectors_say_what_is_missing(m
     page = await memories.recall("postgresql", memories.filter(""), mode="text")
     assert len(page.hits) == 1
     assert (memories.modes, memories.mode("hybrid"), memories.model) == (["text"], "text", None)
-    with pytest.raises(Invalid, match=r"portico\[memory-vectors\]"):
+    with pytest.raises(InvalidInput, match=r"portico\[memory-vectors\]"):
         await memories.recall("postgresql", memories.filter(""), mode="vector")
 
 

@@ -17,7 +17,7 @@ import pytest
 from remembering import CAPTURE, found, keep, refused, said
 
 from portico import Client, Server
-from portico.services.memory.errors import StorageFailed
+from portico.services.memory.errors import MemoryStoreFailed
 from portico.services.memory.service.service import Memory
 from portico.services.memory.store import records
 from portico.services.memory.store.memories import Memories
@@ -100,7 +100,7 @@ async def test_a_closed_storage_says_so(url: str) -> None:
     async with database:
         memories = Memories(database)
         await memories.open()
-    with pytest.raises(StorageFailed, match="closed"):
+    with pytest.raises(MemoryStoreFailed, match="closed"):
         await memories.get("abcd")
 
 
@@ -181,7 +181,7 @@ async def test_pages_that_are_damaged_are_said(tmp_path: Path) -> None:
         file.write(b"\xff" * (size // 4))
     async with Database(path) as database:
         memories = Memories(database, project="here/project")
-        with pytest.raises((StorageFailed, errors.Damaged)) as failure:
+        with pytest.raises((MemoryStoreFailed, errors.Damaged)) as failure:
             await memories.open()
             await memories.recall("", memories.filter(""), limit=1000)
         await memories.close()
@@ -214,7 +214,7 @@ async def test_another_process_that_holds_the_file_is_said_after_a_while(tmp_pat
         kept = await keep(memories, "before")
         other = sqlite3.connect(path, isolation_level=None)
         other.execute("begin immediate")
-        with pytest.raises(StorageFailed, match="another process has held") as failure:
+        with pytest.raises(MemoryStoreFailed, match="another process has held") as failure:
             await keep(memories, "while it is held")
         assert failure.value.retryable
         assert await found(memories) == ["before"]

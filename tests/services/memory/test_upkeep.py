@@ -12,9 +12,10 @@ import pytest
 from remembering import CAPTURE, HOSTILE, KEY, found, keep, refused, said
 
 from portico import Client
-from portico.services.memory.errors import Invalid, NoSuchMemory
+from portico.services import moments
+from portico.services.memory.errors import InvalidInput, NoSuchMemory
 from portico.services.memory.share import export_import, portable
-from portico.services.memory.store import cleanup, consolidation, graph, moments, templates
+from portico.services.memory.store import cleanup, consolidation, graph, templates
 from portico.services.memory.store.filters import Filter
 from portico.services.memory.store.memories import Memories
 from portico.store.database import Database
@@ -64,7 +65,7 @@ async def test_what_is_erased_is_nowhere_any_more(memories: Memories, url: str, 
     kept = await keep(memories, f"{secret} Smith said this first", author="Zanzibarquux Smith")
     await memories.update(kept.id, content=f"{secret} Smith said this second")
     await keep(memories, "stays")
-    with pytest.raises(Invalid):
+    with pytest.raises(InvalidInput):
         await cleanup.erase(memories)
     assert await cleanup.erase(memories, author="Zanzibarquux Smith") == 1
     tables = ("memory", "memory_event", "memory_tag", "memory_entity", "memory_mention", "memory_relation")
@@ -160,7 +161,7 @@ async def test_what_is_nearly_the_same_becomes_one_and_can_be_taken_back(memorie
         assert (back.content, back.status, back.tags) == (one.content, "active", one.tags)
     assert len(await found(memories, "nightly build")) == 3
     assert (await memories.get(other.id)) == other
-    with pytest.raises(Invalid):
+    with pytest.raises(InvalidInput):
         await consolidation.undo(memories, "nonsense")
 
 
@@ -265,7 +266,7 @@ async def test_a_prompt_that_cannot_be_is_refused(serving: Serving) -> None:
         {"name": "x", "content": f"The key is {KEY}"},
     ):
         await refused(client, "memory_prompts", action="save", **arguments)
-    with pytest.raises(Invalid, match="needs a"):
+    with pytest.raises(InvalidInput, match="needs a"):
         template = templates.made(
             domain="user", project=None, name="x", content="{{a}}", description="", variables={}, now=0
         )
@@ -293,7 +294,7 @@ async def test_entities_and_what_is_between_them(memories: Memories) -> None:
     assert await found(memories, "", "entity:mongodb") == ["PostgreSQL replaces MongoDB, says Bob Jones"]
     for picture in ("mermaid", "dot", "text"):
         assert "PostgreSQL" in graph.drawn(near, picture)  # type: ignore[arg-type]
-    with pytest.raises(Invalid, match="entities"):
+    with pytest.raises(InvalidInput, match="entities"):
         await memories.read(lambda tx: graph.neighbours(tx, "nobody", 1, 50))
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from portico.schema import Schema, SchemaError
 from portico.schema.check import require
+from portico.schema.dialects import as_property
 from portico.schema.reader import definitions_of, properties_of, resolved, types_of
 from portico.wire.errors import UsageError
 from portico.wire.tools import WRAPPED
@@ -33,16 +32,7 @@ def data_schema(output: Schema | None) -> Schema:
     output = unwrapped(output)
     if is_object(output):
         return output
-    moved = _moved(output)
-    definitions: Schema = {key: moved.pop(key) for key in ("$defs", "definitions") if key in moved}
-    dialect = {"$schema": moved.pop("$schema")} if "$schema" in moved else {}
-    return {
-        **dialect,
-        "type": "object",
-        "properties": {"result": {"description": "The value that the tool gives.", **moved}},
-        "required": ["result"],
-        **definitions,
-    }
+    return as_property(output, "result", description="The value that the tool gives.")
 
 
 def unwrapped(output: Schema) -> Schema:
@@ -57,19 +47,6 @@ def is_object(output: Schema) -> bool:
     """Whether what a tool gives is an object by its own word, and so is `data` as it stands."""
     found = resolved(output, output)
     return types_of(found) == ["object"] or ("type" not in found and bool(properties_of(found)))
-
-
-def _moved(schema: Schema) -> Schema:
-    """A schema as part of another: a reference to its root follows it there."""
-
-    def move(value: Any) -> Any:
-        if isinstance(value, dict):
-            found = {key: move(one) for key, one in value.items()}
-            return found | ({"$ref": "#/properties/result"} if found.get("$ref") == "#" else {})
-        return [move(one) for one in value] if isinstance(value, list) else value
-
-    moved: Schema = move(schema)
-    return moved
 
 
 def require_validator() -> None:

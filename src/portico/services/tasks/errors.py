@@ -166,7 +166,7 @@ class VersionConflict(NotNow):
 
     def __init__(self, id: str, expected: int, found: int) -> None:
         super().__init__(
-            f"The task {id} is at version {found}, and version {expected} was expected: somebody changed it since. "
+            f"The task {id} is at version {found}, and version {expected} was expected: it was changed since. "
             "Read it with get_task and try again with its version.",
             brief=f"version conflict: {id}",
             id=id,

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from portico.services.contracts.codegen import shapes
 from portico.services.contracts.codegen.naming import literal, pascal, snake, text, unique
-from portico.services.contracts.codegen.shapes import Member, Method, Model, Surface, Type
+from portico.services.contracts.codegen.shapes import Member, Model, Surface, ToolMethod, Type
 from portico.services.contracts.markdown import prose, visible
 
 WIDTH = 100
@@ -99,11 +99,11 @@ def _comment(member: Member, indent: str) -> str:
 def _type(kind: Type, models: dict[str, str]) -> str:
     if isinstance(kind, shapes.Basic):
         return _BASIC[kind.kind]
-    if isinstance(kind, shapes.Values):
+    if isinstance(kind, shapes.Literals):
         return f"Literal[{', '.join(literal(value) for value in kind.values)}]"
     if isinstance(kind, shapes.Array):
         return f"list[{_type(kind.item, models)}]"
-    if isinstance(kind, shapes.Places):
+    if isinstance(kind, shapes.Tuple):
         return f"list[{_either(kind.items, models)}]"
     if isinstance(kind, shapes.Mapping):
         return f"dict[str, {_type(kind.value, models)}]"
@@ -153,7 +153,7 @@ def _safe(name: str) -> str:
     return f"{name}_" if keyword.iskeyword(name) else name
 
 
-def _method(method: Method, models: dict[str, str], name: str) -> str:
+def _method(method: ToolMethod, models: dict[str, str], name: str) -> str:
     taken = {"self", "given", "said", "more", *models.values(), *_TAKEN}
     members = sorted(method.arguments.members, key=lambda member: not member.required)
     names = {one.name: unique(_safe(snake(one.name)), taken) for one in members}
@@ -173,7 +173,7 @@ def _parameter(member: Member, models: dict[str, str]) -> str:
     return kind if member.required else f"{kind} | UnsetType = UNSET"
 
 
-def _about(method: Method, names: dict[str, str]) -> str:
+def _about(method: ToolMethod, names: dict[str, str]) -> str:
     said = [method.tool.description.strip() or method.tool.title or method.tool.name]
     for member in method.arguments.members:
         words = "; ".join(one for one in (member.description, *member.notes) if one)
@@ -182,7 +182,7 @@ def _about(method: Method, names: dict[str, str]) -> str:
     return "\n\n".join(said)
 
 
-def _body(method: Method, names: dict[str, str], result: str) -> str:
+def _body(method: ToolMethod, names: dict[str, str], result: str) -> str:
     pairs = "".join(f"            {text(name)}: {given},\n" for name, given in names.items())
     more = "            **more,\n" if method.arguments.is_open else ""
     given = f"{{\n{pairs}{more}        }}" if pairs or more else "{}"

@@ -39,7 +39,7 @@ class Basic(Struct, frozen=True):
     kind: str
 
 
-class Values(Struct, frozen=True):
+class Literals(Struct, frozen=True):
     """One of a few values: texts, numbers, true, false, null."""
 
     values: tuple[Any, ...]
@@ -49,7 +49,7 @@ class Array(Struct, frozen=True):
     item: Type
 
 
-class Places(Struct, frozen=True):
+class Tuple(Struct, frozen=True):
     """An array with something else at each place."""
 
     items: tuple[Type, ...]
@@ -71,7 +71,7 @@ class Reference(Struct, frozen=True):
     name: str
 
 
-Type = Basic | Values | Array | Places | Mapping | Union | Reference
+Type = Basic | Literals | Array | Tuple | Mapping | Union | Reference
 
 ANY = Basic("any")
 
@@ -94,7 +94,7 @@ class Model(Struct):
     is_open: bool = False
 
 
-class Method(Struct, frozen=True):
+class ToolMethod(Struct, frozen=True):
     """One tool: what it takes, and what it gives; None where nothing is promised about that."""
 
     tool: Definition
@@ -107,7 +107,7 @@ class Surface(Struct, frozen=True):
 
     contract: Contract
     models: list[Model]
-    methods: list[Method]
+    methods: list[ToolMethod]
 
 
 def surface(contract: Contract, tools: Iterable[Definition]) -> Surface:
@@ -116,16 +116,16 @@ def surface(contract: Contract, tools: Iterable[Definition]) -> Surface:
     methods = []
     for tool in tools:
         stem = unique(pascal(tool.name), taken)
-        arguments = _Writer(tool.input_schema, stem, taken, models).arguments()
+        arguments = _ModelWriter(tool.input_schema, stem, taken, models).arguments()
         result = None
         if tool.output_schema is not None:
-            # The value itself: what older revisions wrap it in is taken off by whoever calls.
-            result = _Writer(unwrapped(tool.output_schema), stem, taken, models).result()
-        methods.append(Method(tool, arguments, result))
+            # The value itself: what older revisions wrap it in is taken off by the caller.
+            result = _ModelWriter(unwrapped(tool.output_schema), stem, taken, models).result()
+        methods.append(ToolMethod(tool, arguments, result))
     return Surface(contract, models, methods)
 
 
-class _Writer:
+class _ModelWriter:
     def __init__(self, root: Schema, stem: str, taken: set[str], models: list[Model]) -> None:
         self._root, self._stem, self._taken, self._models = root, stem, taken, models
         self._known: dict[str, Type] = {}
@@ -165,7 +165,7 @@ class _Writer:
     def _of(self, schema: Schema, name: str, depth: int, reference: str | None) -> Type:
         values = _values(schema)
         if values is not None:
-            return Values(values)
+            return Literals(values)
         whole = with_all_of(schema, self._root)
         options = [one for one in options_of(whole) if isinstance(one, dict)]
         if options and not all(_only_requires(one) for one in options):
@@ -181,7 +181,7 @@ class _Writer:
             first = schema.get("prefixItems")
             if isinstance(first, list) and first:
                 items = [self.type(one, f"{name}{at + 1}", depth - 1) for at, one in enumerate(first[:MOST_LITERALS])]
-                return Places(tuple(items))
+                return Tuple(tuple(items))
             return Array(self.type(schema.get("items"), f"{name}Item", depth - 1))
         if kind != "object":
             return Basic(kind)

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from portico.services.contracts.codegen import shapes
 from portico.services.contracts.codegen.naming import camel, pascal, unique
-from portico.services.contracts.codegen.shapes import Member, Method, Model, Surface, Type
+from portico.services.contracts.codegen.shapes import Member, Model, Surface, ToolMethod, Type
 from portico.services.contracts.markdown import visible
 
 _BASIC = {
@@ -110,7 +110,7 @@ def _text(text: str) -> str:
 
 
 def _doc(lines: Iterable[str], indent: str) -> str:
-    """A JSDoc comment. Nothing that somebody else wrote can end it."""
+    """A JSDoc comment. Nothing in the text can end it."""
     said = [line for text in lines for line in visible(text).replace("*/", "*\\/").strip().splitlines()]
     said = [line.strip() for line in said] or [""]
     if len(said) == 1:
@@ -124,11 +124,11 @@ def _doc(lines: Iterable[str], indent: str) -> str:
 def _type(kind: Type, models: dict[str, str]) -> str:
     if isinstance(kind, shapes.Basic):
         return _BASIC[kind.kind]
-    if isinstance(kind, shapes.Values):
+    if isinstance(kind, shapes.Literals):
         return " | ".join(json.dumps(value) for value in kind.values)
     if isinstance(kind, shapes.Array):
         return f"Array<{_type(kind.item, models)}>"
-    if isinstance(kind, shapes.Places):
+    if isinstance(kind, shapes.Tuple):
         return f"[{', '.join(_type(one, models) for one in kind.items)}]"
     if isinstance(kind, shapes.Mapping):
         return f"Record<string, {_type(kind.value, models)}>"
@@ -174,7 +174,7 @@ def _class(name: str, surface: Surface, models: dict[str, str]) -> str:
     return "\n".join([head, *methods]) + "}\n"
 
 
-def _method(method: Method, models: dict[str, str], name: str) -> str:
+def _method(method: ToolMethod, models: dict[str, str], name: str) -> str:
     tool, takes = method.tool, method.arguments
     needed = any(member.required for member in takes.members)
     kind = models[takes.name] if takes.members else "Record<string, unknown>"
@@ -200,7 +200,7 @@ def _param(name: str) -> str:
     return " ".join(visible(name).split())
 
 
-def _reader(method: Method) -> str:
+def _reader(method: ToolMethod) -> str:
     kind = method.result
     if kind is None:
         return "content"

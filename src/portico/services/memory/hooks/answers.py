@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from portico._lazy import load_module
+from portico.services import texts
 from portico.services.memory.search import likeness
 from portico.services.memory.share import repository
 from portico.services.memory.share.repository import Where
-from portico.services.memory.store import filters, records, texts
+from portico.services.memory.store import filters, inputs, records
 from portico.services.memory.store.filters import Filter
 from portico.services.memory.store.records import Record
 from portico.store.transaction import Transaction
@@ -47,7 +48,7 @@ def _told(event: str, found: list[Record]) -> Answer | None:
 
 def _related(tx: Transaction, prompt: str, home: Filter, now: int) -> list[Record]:
     """Only what shares a word of substance with the question: something unrelated is worse than nothing."""
-    question = texts.whole(prompt[:LONGEST_QUESTION])
+    question = texts.storable(prompt[:LONGEST_QUESTION])
     wanted = set(likeness.words(question))
     if not wanted:
         return []
@@ -65,7 +66,7 @@ def _about_a_file(tx: Transaction, given: Given, where: Where, home: Filter, now
     if not isinstance(path, str) or not path.strip(" ,"):
         return []
     # A comma would be another path.
-    path = repository.within(texts.whole(path)[: texts.LONGEST_LABEL], where.root).replace(",", " ")
+    path = repository.within(texts.storable(path)[: inputs.LONGEST_LABEL], where.root).replace(",", " ")
     return records.matching(tx, home.also("path", path), limit=ABOUT_A_FILE, at=now)
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from portico.services import moments
 from portico.services.memory.hooks import answers, transcript_picks
 from portico.services.memory.hooks.answers import Answer
 from portico.services.memory.hooks.transcript_picks import Picked
 from portico.services.memory.share.repository import Where
-from portico.services.memory.store import cleanup, moments
+from portico.services.memory.store import cleanup
 from portico.services.memory.store.capture import Draft
 from portico.services.memory.store.memories import Memories
 from portico.services.memory.store.namespaces import suggested

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from portico.services.memory.errors import Invalid
+from portico.services.memory.errors import InvalidInput
 from portico.services.memory.search import positions
 from portico.services.memory.search.text_flags import QUESTION
 from portico.services.memory.search.words import words
@@ -54,7 +54,7 @@ class Desk:
             values,
         )
         if number >= positions.MOST_SCOPES or threads >= positions.MOST_THREADS:
-            raise Invalid(f"{'/'.join(place)} has no room in the index of this store any more.")
+            raise InvalidInput(f"{'/'.join(place)} has no room in the index of this store any more.")
         self._scopes[place] = number
         self._free[number] = threads - count
         return number

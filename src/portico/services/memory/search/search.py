@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from msgspec.structs import replace
 
-from portico.services.memory.errors import Invalid
+from portico.services.memory.errors import InvalidInput
 from portico.services.memory.search import index as ranking
 from portico.services.memory.search import recall as ranker
 from portico.services.memory.search.meaning import Sense
@@ -51,7 +51,7 @@ def seek(
 ) -> list[tuple[str, float]]:
     """Ids, and how good each is beside the best: 1 to 0. `sense` is what the query means, where there is a model."""
     if mode == "vector" and sense is None:
-        raise Invalid(NO_VECTORS)
+        raise InvalidInput(NO_VECTORS)
     if any(one.key == "status" and (one.negated or set(one.values) - set(CURRENT)) for one in filter.conditions):
         return _looked_through(tx, query, filter, limit, at)
     scopes, rest = _scopes(tx, filter)

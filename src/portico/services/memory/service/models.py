@@ -13,9 +13,9 @@ from importlib import import_module
 from typing import Any
 
 from portico.server.context import Context
-from portico.services.memory.errors import Blocked, Invalid
-from portico.services.memory.service.opening import Opening
-from portico.services.memory.store import texts
+from portico.services.memory.errors import Blocked, InvalidInput
+from portico.services.memory.service.access import Access
+from portico.services.memory.store import inputs
 from portico.services.memory.store.advice import Answer, Ask
 from portico.wire.errors import ProtocolError, ToolError, UsageError
 
@@ -26,7 +26,7 @@ Rung = Callable[[str, int], Awaitable[Any]]
 CLIENT_SECONDS, PROVIDER_SECONDS = 300.0, 60.0
 
 
-def provider_named(given: Provider | str | None) -> Provider | None:
+def _imported(given: Provider | str | None) -> Provider | None:
     """From a portico.toml it comes as `module:function`."""
     if not isinstance(given, str):
         return given
@@ -41,10 +41,12 @@ def provider_named(given: Provider | str | None) -> Provider | None:
     return provider
 
 
-class Asking(Opening):
-    provider: Provider | None = None
+class ModelLadder:
+    def __init__(self, access: Access, provider: Provider | str | None) -> None:
+        self._access = access
+        self._provider = _imported(provider)
 
-    def ladder(self, ctx: Context) -> Ask | None:
+    def ask(self, ctx: Context) -> Ask | None:
         """None when there is no model at all."""
         rungs = list(self._rungs(ctx))
         if not rungs:
@@ -69,7 +71,7 @@ class Asking(Opening):
 
         if ctx.capabilities.sampling is not None:
             yield "client", client
-        provider = self.provider
+        provider = self._provider
         if provider is not None:
 
             async def configured(question: str, tokens: int) -> Any:
@@ -83,15 +85,15 @@ class Asking(Opening):
         try:
             said = await rung(question, tokens)
         except (ToolError, ProtocolError) as refusal:
-            ctx.warning(f"The model of the {name} did not answer: {refusal}", self.prefix)
+            ctx.warning(f"The model of the {name} did not answer: {refusal}", self._access.prefix)
             return None
         except Exception as failure:  # whatever somebody else's code raises
-            ctx.warning(f"The model of the {name} failed: {type(failure).__name__}", self.prefix)
+            ctx.warning(f"The model of the {name} failed: {type(failure).__name__}", self._access.prefix)
             return None
         if not isinstance(said, str) or not said.strip():
             return None
         try:
-            return (await self.guard.check(texts.content(said.strip()))).texts[0]
-        except (Blocked, Invalid):
-            ctx.warning(f"What the model of the {name} said cannot be stored.", self.prefix)
+            return (await self._access.guard.check(inputs.content(said.strip()))).texts[0]
+        except (Blocked, InvalidInput):
+            ctx.warning(f"What the model of the {name} said cannot be stored.", self._access.prefix)
             return None

@@ -1,4 +1,4 @@
-"""The tools that say where things stand: the whole, what contradicts what, what stands for what, and how to begin."""
+"""The tools that describe the memory as a whole: status, namespaces, conflicts, summaries, how to begin a session."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct, field
 
 from portico.server.context import Context
-from portico.services.memory.errors import Invalid
+from portico.services import moments
+from portico.services.memory.errors import InvalidInput
 from portico.services.memory.service import results, wording
-from portico.services.memory.service.opening import Opening, answered, who
-from portico.services.memory.store import conflicts, consolidation, moments, statistics
+from portico.services.memory.service.access import Access
+from portico.services.memory.store import conflicts, consolidation, statistics
 from portico.services.memory.store.conflicts import Dispute, Keep
+from portico.services.memory.store.namespaces import NAMESPACES
+from portico.services.stored import copied, requester
 
 MOST_AT_THE_BEGINNING = 20
 
@@ -42,32 +45,30 @@ class Guide(Struct, frozen=True, kw_only=True):
     text: str
 
 
-class Overview(Opening):
-    async def standing(self) -> results.Standing:
-        memories = await self.memories()
-        counts = await memories.read(statistics.counts)
-        return results.Standing(
-            total=counts.total,
-            by_namespace=counts.by_namespace,
-            by_domain=counts.by_domain,
-            by_status=counts.by_status,
-            by_project=counts.by_project,
-            by_branch=counts.by_branch,
-            conflicts=counts.conflicts,
-            storage=memories.database.engine,
-            secrets=self.guard.secrets,
-            personal=self.guard.personal,
-            modes=memories.modes,
-            indexed=counts.indexed,
-            embedded=counts.embedded,
-            model=memories.model,
-            tags=counts.tags,
-            project=memories.project,
-            newest=None if counts.newest is None else moments.written(counts.newest),
-            oldest=None if counts.oldest is None else moments.written(counts.oldest),
+class OverviewTools:
+    def __init__(self, access: Access) -> None:
+        self._access = access
+
+    async def status(self, ctx: Context) -> results.Standing:
+        """How many memories there are, of which kinds, and how they are kept."""
+        return await status_of(self._access)
+
+    async def namespaces(self, ctx: Context) -> results.Namespaces:
+        """The namespaces: what each is for, and how many memories it has."""
+        counts = await (await self._access.memories()).read(statistics.counts)
+        return results.Namespaces(
+            namespaces=[
+                results.NamespaceCount(
+                    name=one.name,
+                    about=one.about,
+                    signals=list(one.signals),
+                    writable=one.writable,
+                    count=counts.by_namespace.get(one.name, 0),
+                )
+                for one in NAMESPACES.values()
+            ]
         )
 
-    @answered
     async def conflicts(
         self,
         ctx: Context,
@@ -81,34 +82,23 @@ class Overview(Opening):
     ) -> Disputed:
         """Memories that contradict each other, until somebody has decided. Ask the user which of them holds."""
         if action == "list":
-            found = await conflicts.disputes(await self.memories(), limit)
+            found = await conflicts.disputes(await self._access.memories(), limit)
             return Disputed(count=len(found), conflicts=found)
         if memory_id is None or other_id is None:
-            raise Invalid("The action resolve needs memory_id and other_id.")
-        gone = await conflicts.settle(await self.writing(), memory_id, other_id, keep, who=who(ctx))
-        left = await conflicts.disputes(await self.memories(), limit)
-        note = f"{self.prefix}_restore brings it back." if gone else "Both stay as they are."
+            raise InvalidInput("The action resolve needs memory_id and other_id.")
+        gone = await conflicts.settle(await self._access.writable(), memory_id, other_id, keep, who=requester(ctx))
+        left = await conflicts.disputes(await self._access.memories(), limit)
+        note = f"{self._access.prefix}_restore brings it back." if gone else "Both stay as they are."
         return Disputed(count=len(left), conflicts=left, superseded=gone, note=note)
 
-    @answered
     async def summary(
         self,
         ctx: Context,
         memory_id: Annotated[str, Meta(min_length=1, max_length=300, description="The id of a summary, or its URN")],
     ) -> Summary:
         """A summary that memory_consolidate made, and the memories it stands for."""
-        return await self.summed_up(memory_id)
+        return await summary_of(self._access, memory_id)
 
-    async def summed_up(self, id: str) -> Summary:
-        memories = await self.memories()
-        record = await memories.get(id)
-        sources = await memories.read(lambda tx: consolidation.sources(tx, record))
-        return Summary(
-            memory=results.whole(record, self.scheme),
-            sources=[results.found(one, self.scheme, "medium") for one in sources],
-        )
-
-    @answered
     async def init(
         self,
         ctx: Context,
@@ -117,21 +107,48 @@ class Overview(Opening):
         recall_limit: Annotated[int, Meta(ge=1, le=MOST_AT_THE_BEGINNING, description="How many memories")] = 5,
     ) -> Beginning:
         """Everything to begin a session with, in one call: how to use this, how much there is, and what is known."""
-        memories = await self.memories()
+        memories = await self._access.memories()
         counts = await memories.read(statistics.counts)
         found: list[results.Found] = []
         if include_recall:
             page = await memories.recall(recall_query, memories.filter(""), limit=recall_limit)
-            found = [results.found(hit.record, self.scheme, "light") for hit in page.hits]
+            found = [results.found(hit.record, self._access.prefix, "light") for hit in page.hits]
         return Beginning(
-            guide=wording.beginning(self.prefix),
+            guide=wording.beginning(self._access.prefix),
             total=counts.total,
             by_namespace=counts.by_namespace,
             project=memories.project,
             memories=found,
         )
 
-    @answered
     async def guide(self, ctx: Context) -> Guide:
         """How to use this memory: the same as the resource help."""
-        return Guide(text=wording.help_page(self.prefix))
+        return Guide(text=wording.help_page(self._access.prefix))
+
+
+async def status_of(access: Access) -> results.Standing:
+    memories = await access.memories()
+    counts = await memories.read(statistics.counts)
+    return copied(
+        counts,
+        results.Standing,
+        moments.written,
+        storage=memories.database.engine,
+        secrets=access.guard.secrets,
+        personal=access.guard.personal,
+        modes=memories.modes,
+        model=memories.model,
+        project=memories.project,
+        newest=None if counts.newest is None else moments.written(counts.newest),
+        oldest=None if counts.oldest is None else moments.written(counts.oldest),
+    )
+
+
+async def summary_of(access: Access, id: str) -> Summary:
+    memories = await access.memories()
+    record = await memories.get(id)
+    sources = await memories.read(lambda tx: consolidation.sources(tx, record))
+    return Summary(
+        memory=results.whole(record, access.prefix),
+        sources=[results.found(one, access.prefix, "medium") for one in sources],
+    )

@@ -11,7 +11,7 @@ from portico.server.completion import Completer
 from portico.server.prompts import Prompt
 from portico.server.service import Completes, Offered
 from portico.services.memory.service import wording
-from portico.services.memory.service.opening import Opening
+from portico.services.memory.service.access import Access
 from portico.services.memory.store import statistics
 from portico.services.memory.store.namespaces import NAMESPACES
 from portico.services.memory.store.records import Record
@@ -19,8 +19,11 @@ from portico.services.memory.store.records import Record
 SHOWN = 10
 
 
-class Prompting(Opening):
-    def _prompts(self) -> Iterator[Offered]:
+class MemoryPrompts:
+    def __init__(self, access: Access) -> None:
+        self._access = access
+
+    def offers(self) -> Iterator[Offered]:
         own: dict[str, Callable[..., Any]] = {
             "capture": self._capture,
             "recall": self._recall,
@@ -31,7 +34,7 @@ class Prompting(Opening):
             "tutorial": self._tutorial,
         }
         for name, fn in own.items():
-            yield Prompt(fn, name=f"{self.prefix}_{name}")
+            yield Prompt(fn, name=f"{self._access.prefix}_{name}")
         others: dict[str, Callable[..., Any]] = {
             "generate_decision": self._decision,
             "intent_search": self._intent_search,
@@ -42,22 +45,22 @@ class Prompting(Opening):
         }
         for name, fn in others.items():
             yield Prompt(fn, name=name)
-        for name, argument in ((f"{self.prefix}_review", "namespace"), ("query_suggest", "namespace")):
+        for name, argument in ((f"{self._access.prefix}_review", "namespace"), ("query_suggest", "namespace")):
             yield Completes(name, argument, Completer(_namespaces))
         for name, argument in (("discover", "topic"), ("discover", "tag")):
-            yield Completes(name, argument, Completer(self._complete_topic))
+            yield Completes(name, argument, Completer(self._access.complete_topic))
 
     async def _capture(self, content: Annotated[str, "Content to capture"]) -> str:
         """Guided memory capture"""
-        return wording.capture(content, self.prefix)
+        return wording.capture(content, self._access.prefix)
 
     async def _recall(self, query: Annotated[str, "What to find out"]) -> str:
         """Guided search in memory"""
-        return wording.recall(query, self.prefix)
+        return wording.recall(query, self._access.prefix)
 
     async def _session_start(self) -> str:
         """Begin a session with what is known"""
-        return wording.session_start(await self._found("", SHOWN), self.prefix)
+        return wording.session_start(await self._found("", SHOWN), self._access.prefix)
 
     async def _browse(
         self,
@@ -66,7 +69,7 @@ class Prompting(Opening):
         top: Annotated[int, Meta(ge=1, le=100), "How many"] = SHOWN,
     ) -> str:
         """Look around in memory"""
-        return wording.browse(filter, view, top, self.prefix)
+        return wording.browse(filter, view, top, self._access.prefix)
 
     async def _list(
         self,
@@ -75,7 +78,7 @@ class Prompting(Opening):
         limit: Annotated[int, Meta(ge=1, le=1000), "How many"] = 50,
     ) -> str:
         """List memories"""
-        return wording.listing(filter, format, limit, self.prefix)
+        return wording.listing(filter, format, limit, self._access.prefix)
 
     async def _review(
         self,
@@ -86,7 +89,7 @@ class Prompting(Opening):
     ) -> str:
         """Go through memories and put them in order"""
         found = await self._found(f"ns:{namespace}" if namespace in NAMESPACES else "", 50)
-        return wording.review(namespace, action, found, self.prefix)
+        return wording.review(namespace, action, found, self._access.prefix)
 
     async def _tutorial(
         self,
@@ -96,7 +99,7 @@ class Prompting(Opening):
         focus: Annotated[Literal["overview", "capture", "search", "workflows"], "What about"] = "overview",
     ) -> str:
         """Learn to use this memory"""
-        return wording.tutorial(familiarity, focus, self.prefix)
+        return wording.tutorial(familiarity, focus, self._access.prefix)
 
     async def _decision(
         self,
@@ -105,7 +108,7 @@ class Prompting(Opening):
         alternatives: Annotated[str, "What else was considered"] = "",
     ) -> str:
         """Document a decision"""
-        return wording.decision(decision, context, alternatives, self.prefix)
+        return wording.decision(decision, context, alternatives, self._access.prefix)
 
     async def _generate_tutorial(
         self,
@@ -114,7 +117,7 @@ class Prompting(Opening):
         format: Annotated[Literal["markdown", "outline", "steps"], "How it is to be written"] = "markdown",
     ) -> str:
         """Write a tutorial out of what is remembered"""
-        return wording.generated_tutorial(topic, level, format, await self._found(topic, SHOWN), self.prefix)
+        return wording.generated_tutorial(topic, level, format, await self._found(topic, SHOWN), self._access.prefix)
 
     async def _intent_search(
         self,
@@ -123,13 +126,13 @@ class Prompting(Opening):
         context: Annotated[str, "What it is about"] = "",
     ) -> str:
         """Search for what is meant, not only for what is said"""
-        return wording.intent_search(query, intent, context, self.prefix)
+        return wording.intent_search(query, intent, context, self._access.prefix)
 
     async def _query_suggest(
         self, query: Annotated[str, "A search"], namespace: Annotated[str, "Only in this namespace"] = ""
     ) -> str:
         """Better searches"""
-        memories = await self.memories()
+        memories = await self._access.memories()
         topics = await memories.read(lambda tx: statistics.topics(tx, 30))
         return wording.query_suggest(query, namespace, list(topics))
 
@@ -139,16 +142,16 @@ class Prompting(Opening):
         threshold: Annotated[str, "How sure to be, 0 to 1"] = "0.7",
     ) -> str:
         """Pick what is worth remembering out of a conversation"""
-        return wording.context_capture(conversation, threshold, self.prefix)
+        return wording.context_capture(conversation, threshold, self._access.prefix)
 
     async def _discover(
         self, topic: Annotated[str, "Where to begin"] = "", tag: Annotated[str, "A tag to begin with"] = ""
     ) -> str:
         """See what hangs together"""
-        return wording.discover(topic, tag, await self._found(topic, SHOWN, tag), self.prefix)
+        return wording.discover(topic, tag, await self._found(topic, SHOWN, tag), self._access.prefix)
 
     async def _found(self, words: str, limit: int, tag: str = "") -> list[Record]:
-        memories = await self.memories()
+        memories = await self._access.memories()
         wanted = memories.filter(words)
         if tag:
             wanted = wanted.also("tag", tag)

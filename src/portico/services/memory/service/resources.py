@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import quote
 
 from msgspec import Struct
 
 from portico.server.completion import Completer
-from portico.server.context import Context
 from portico.server.resources import Resource
 from portico.server.service import Completes, Offered
-from portico.services.memory.errors import Invalid, NoSuchMemory, Trouble
+from portico.services import moments
+from portico.services.memory.errors import InvalidInput, NoSuchMemory
 from portico.services.memory.service import results, wording
-from portico.services.memory.service.overview import Overview, Summary
-from portico.services.memory.store import graph, moments, records, statistics, templates
+from portico.services.memory.service.access import Access
+from portico.services.memory.service.overview import Summary, status_of, summary_of
+from portico.services.memory.store import graph, records, statistics, templates
 from portico.services.memory.store.filters import Filter
 from portico.services.memory.store.namespaces import DOMAINS, NAMESPACES
 from portico.services.memory.store.templates import Template
-from portico.wire.errors import InternalError
 
 MOST_LISTED = 100
 JSON, MARKDOWN = "application/json", "text/markdown"
@@ -57,9 +56,13 @@ class SavedListing(Struct, frozen=True):
     prompts: list[SavedLine]
 
 
-class Reading(Overview):
-    def _resources(self) -> Iterator[Offered]:
-        at = f"{self.scheme}://"
+class MemoryResources:
+    def __init__(self, access: Access, watch: Callable[[str], None]) -> None:
+        self._access = access
+        self._watch = watch
+
+    def offers(self) -> Iterator[Offered]:
+        at = f"{self._access.prefix}://"
         listing = "List {}-scoped memories"
         yield Resource(self._help, f"{at}help", name="Help Documentation", mime_type=MARKDOWN)
         yield Resource(self._help_topic, f"{at}help/{{topic}}", name="Help on a topic", mime_type=MARKDOWN)
@@ -72,7 +75,7 @@ class Reading(Overview):
         yield Resource(self._namespace_table, f"{at}namespaces", name="Namespaces", mime_type=JSON)
         yield Resource(self._topics, f"{at}topics", name="Topics", mime_type=JSON)
         yield Resource(self._of_topic, f"{at}topics/{{topic}}", name="Memories on a topic", mime_type=JSON)
-        yield Completes(f"{at}topics/{{topic}}", "topic", Completer(self._complete_topic))
+        yield Completes(f"{at}topics/{{topic}}", "topic", Completer(self._access.complete_topic))
         yield Resource(self._one_listing, f"{at}{{domain}}/{{namespace}}", name="A namespace", mime_type=JSON)
         yield Completes(f"{at}{{domain}}/{{namespace}}", "domain", Completer(_domains))
         yield Completes(f"{at}{{domain}}/{{namespace}}", "namespace", Completer(_namespaces))
@@ -90,33 +93,26 @@ class Reading(Overview):
         yield Resource(self._around, f"{at}graph/{{entity}}", name="What is around an entity", mime_type=JSON)
         yield Completes(f"{at}graph/{{entity}}", "entity", Completer(self._complete_entity))
 
-    async def _met(self, ctx: Context) -> None:
-        await self.meet(ctx.server)
-
-    async def _help(self, ctx: Context) -> str:
+    async def _help(self) -> str:
         """What this memory is and how to use it"""
-        await self._met(ctx)
-        return wording.help_page(self.prefix)
+        return wording.help_page(self._access.prefix)
 
     async def _help_topic(self, topic: str) -> str | None:
         """Help on setup, concepts, capture, search, workflows, troubleshooting or advanced use"""
-        return wording.help_topic(topic, self.prefix)
+        return wording.help_topic(topic, self._access.prefix)
 
     def _of_domain(self, domain: str) -> Any:
-        async def read(ctx: Context) -> Listing:
-            await self._met(ctx)
+        async def read() -> Listing:
             return await self._listing(Filter().also("domain", domain))
 
         return read
 
-    async def _everything(self, ctx: Context) -> Listing:
+    async def _everything(self) -> Listing:
         """The newest memories of every domain"""
-        await self._met(ctx)
         return await self._listing(Filter())
 
-    async def _one_listing(self, ctx: Context, domain: str, namespace: str) -> Listing | None:
+    async def _one_listing(self, domain: str, namespace: str) -> Listing | None:
         """The memories of one namespace; _ stands for any domain or namespace"""
-        await self._met(ctx)
         return await self.listed(domain, namespace)
 
     async def listed(self, domain: str, namespace: str) -> Listing | None:
@@ -131,89 +127,73 @@ class Reading(Overview):
         return await self._listing(wanted)
 
     async def _listing(self, wanted: Filter) -> Listing:
-        memories, now = await self.memories(), moments.now()
+        memories, now = await self._access.memories(), moments.now()
         wanted = wanted.within(memories.project)
-        with _explained():
-            count = await memories.read(lambda tx: records.count(tx, wanted, at=now))
-            found = await memories.read(lambda tx: records.matching(tx, wanted, limit=MOST_LISTED, at=now))
+        count = await memories.read(lambda tx: records.count(tx, wanted, at=now))
+        found = await memories.read(lambda tx: records.matching(tx, wanted, limit=MOST_LISTED, at=now))
         return Listing(count, [self._line(one) for one in found])
 
     def _line(self, record: records.Record) -> Line:
-        shown = results.found(record, self.scheme, "light")
+        shown = results.found(record, self._access.prefix, "light")
         return Line(shown.id, shown.namespace, shown.tags, shown.urn, shown.content)
 
-    async def _by_urn(self, ctx: Context, domain: str, namespace: str, id: str) -> results.Whole | None:
+    async def _by_urn(self, domain: str, namespace: str, id: str) -> results.Whole | None:
         """One memory by its URN"""
-        found = await self._by_id(ctx, id)
+        found = await self._by_id(id)
         if found is None or domain not in (found.domain, "_") or namespace not in (found.namespace, "_"):
             return None
         return found
 
-    async def _by_id(self, ctx: Context, id: str) -> results.Whole | None:
+    async def _by_id(self, id: str) -> results.Whole | None:
         """One memory with all of its content"""
-        await self._met(ctx)
         try:
-            with _explained():
-                return results.whole(await (await self.memories()).get(id), self.scheme)
-        except (NoSuchMemory, Invalid):
+            return results.whole(await (await self._access.memories()).get(id), self._access.prefix)
+        except (NoSuchMemory, InvalidInput):
             return None
 
-    async def _search(self, ctx: Context, query: str) -> results.Recalled:
+    async def _search(self, query: str) -> results.Recalled:
         """The memories that a search finds, best first"""
-        await self._met(ctx)
-        self.watch(f"search/{quote(query, safe='')}")
-        memories = await self.memories()
-        with _explained():
-            page = await memories.recall(query, Filter().within(memories.project), limit=10)
-        shown = [results.found(hit.record, self.scheme, "medium", hit.score) for hit in page.hits]
+        self._watch(f"search/{quote(query, safe='')}")
+        memories = await self._access.memories()
+        page = await memories.recall(query, Filter().within(memories.project), limit=10)
+        shown = [results.found(hit.record, self._access.prefix, "medium", hit.score) for hit in page.hits]
         return results.Recalled(count=len(shown), memories=shown, mode=memories.mode("hybrid"))
 
-    async def _topics(self, ctx: Context) -> dict[str, int]:
+    async def _topics(self) -> dict[str, int]:
         """The tags that memories have, the most frequent first"""
-        await self._met(ctx)
-        with _explained():
-            return await (await self.memories()).read(lambda tx: statistics.topics(tx, MOST_LISTED))
+        return await (await self._access.memories()).read(lambda tx: statistics.topics(tx, MOST_LISTED))
 
-    async def _of_topic(self, ctx: Context, topic: str) -> Listing:
+    async def _of_topic(self, topic: str) -> Listing:
         """The memories with a tag"""
-        await self._met(ctx)
-        self.watch(f"topics/{quote(topic, safe='')}")
+        self._watch(f"topics/{quote(topic, safe='')}")
         return await self._listing(Filter().also("tag", topic))
 
-    async def _status(self, ctx: Context) -> results.Standing:
+    async def _status(self) -> results.Standing:
         """How many memories there are, of which kinds, and how they are kept"""
-        await self._met(ctx)
-        with _explained():
-            return await self.standing()
+        return await status_of(self._access)
 
-    async def _summaries(self, ctx: Context) -> Listing:
+    async def _summaries(self) -> Listing:
         """The memories that sum others up"""
-        await self._met(ctx)
-        self.watch("summaries")
+        self._watch("summaries")
         return await self._listing(Filter().also("tag", "summary"))
 
-    async def _summary(self, ctx: Context, id: str) -> Summary | None:
+    async def _summary(self, id: str) -> Summary | None:
         """A memory that sums others up, and those it stands for"""
-        await self._met(ctx)
         try:
-            with _explained():
-                return await self.summed_up(id)
+            return await summary_of(self._access, id)
         except NoSuchMemory:
             return None
 
-    async def _saved_prompts(self, ctx: Context) -> SavedListing:
+    async def _saved_prompts(self) -> SavedListing:
         """The prompts that were saved; each is also a prompt of this server"""
-        await self._met(ctx)
         return await self._saved("_")
 
-    async def _saved_in(self, ctx: Context, domain: str) -> SavedListing | None:
+    async def _saved_in(self, domain: str) -> SavedListing | None:
         """The prompts that were saved in one domain"""
-        await self._met(ctx)
         return await self._saved(domain) if domain in (*DOMAINS, "_") else None
 
-    async def _saved_one(self, ctx: Context, domain: str, name: str) -> Template | None:
+    async def _saved_one(self, domain: str, name: str) -> Template | None:
         """A saved prompt with its text"""
-        await self._met(ctx)
         return next((one for one in await self._templates() if one.name == name and domain in (one.domain, "_")), None)
 
     async def _saved(self, domain: str) -> SavedListing:
@@ -221,47 +201,33 @@ class Reading(Overview):
         return SavedListing(len(found), [self._saved_line(one) for one in found])
 
     def _saved_line(self, one: Template) -> SavedLine:
-        uri = f"{self.scheme}://{one.domain}/_prompts/{one.name}"
+        uri = f"{self._access.prefix}://{one.domain}/_prompts/{one.name}"
         return SavedLine(one.name, one.domain, one.description, list(one.variables), uri)
 
     async def _templates(self) -> list[Template]:
-        memories = await self.memories()
-        with _explained():
-            return await memories.read(lambda tx: templates.visible(tx, memories.project))
+        memories = await self._access.memories()
+        return await memories.read(lambda tx: templates.visible(tx, memories.project))
 
-    async def _around(self, ctx: Context, entity: str) -> graph.Graph | None:
+    async def _around(self, entity: str) -> graph.Graph | None:
         """What memories say about a person, a technology or a file, and what is mentioned together with it"""
-        await self._met(ctx)
-        self.watch(f"graph/{quote(entity, safe='')}")
-        memories = await self.memories()
+        self._watch(f"graph/{quote(entity, safe='')}")
+        memories = await self._access.memories()
         try:
-            with _explained():
-                return await memories.read(lambda tx: graph.neighbours(tx, entity, 1, MOST_LISTED))
-        except Invalid:
+            return await memories.read(lambda tx: graph.neighbours(tx, entity, 1, MOST_LISTED))
+        except InvalidInput:
             return None
 
     async def _complete_saved(self, typed: str) -> list[str]:
         return [one.name for one in await self._templates() if one.name.startswith(typed)]
 
     async def _complete_entity(self, typed: str) -> list[str]:
-        memories = await self.memories()
+        memories = await self._access.memories()
         found = await memories.read(lambda tx: graph.entities(tx, None, 1000))
         return [one.name for one in found if one.name.casefold().startswith(typed.casefold())][:MOST_LISTED]
 
     async def _namespace_table(self) -> dict[str, str]:
         """The namespaces and what each is for"""
         return {one.name: one.about for one in NAMESPACES.values()}
-
-
-@contextmanager
-def _explained() -> Iterator[None]:
-    """A storage that fails is our trouble; that something is not there is the reader's."""
-    try:
-        yield
-    except (NoSuchMemory, Invalid):
-        raise
-    except Trouble as trouble:
-        raise InternalError(str(trouble), trouble.described()) from None
 
 
 def _help_topics(typed: str) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from portico.services.memory.store import moments, texts
+from portico.services import moments, texts
 from portico.services.memory.store.capture import Disagreement, Taken
 from portico.services.memory.store.records import Event, Record
 from portico.services.memory.store.screening_policy import Passed

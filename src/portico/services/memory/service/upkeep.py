@@ -8,24 +8,25 @@ from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
 from portico.server.context import Context
-from portico.services.memory.errors import Invalid
-from portico.services.memory.service.models import Asking
-from portico.services.memory.service.opening import answered, who
+from portico.services import moments, texts
+from portico.services.memory.errors import InvalidInput
+from portico.services.memory.service.access import Access, FilterChoice, Id
+from portico.services.memory.service.listings import ServerListings
+from portico.services.memory.service.models import ModelLadder
 from portico.services.memory.share import export_import, sync
 from portico.services.memory.share.export_import import LONGEST_IMPORT, MOST_EXPORTED, Brought
 from portico.services.memory.share.portable import Format
 from portico.services.memory.share.sync import Direction, Synced
-from portico.services.memory.store import cleanup, consolidation, enrichment, moments, templates, texts
+from portico.services.memory.store import cleanup, consolidation, enrichment, inputs, templates
 from portico.services.memory.store import graph as graphs
 from portico.services.memory.store.cleanup import Collected
 from portico.services.memory.store.consolidation import Strategy
 from portico.services.memory.store.entities import Kind
-from portico.services.memory.store.filters import LONGEST as LONGEST_FILTER
 from portico.services.memory.store.filters import Condition
 from portico.services.memory.store.namespaces import checked_namespace
-from portico.services.memory.store.templates import Template, Variable
+from portico.services.memory.store.templates import Variable
+from portico.services.stored import copied, requester
 
-FilterText = Annotated[str | None, Meta(max_length=LONGEST_FILTER, description="Which memories: as for memory_recall")]
 DryRun = Annotated[bool, "Only say what would be done"]
 
 
@@ -91,8 +92,12 @@ class Count(Struct, frozen=True, kw_only=True):
     note: str
 
 
-class Upkeep(Asking):
-    @answered
+class UpkeepTools:
+    def __init__(self, access: Access, models: ModelLadder, listings: ServerListings) -> None:
+        self._access = access
+        self._models = models
+        self._listings = listings
+
     async def consolidate(
         self,
         ctx: Context,
@@ -112,18 +117,18 @@ class Upkeep(Asking):
     ) -> Consolidated:
         """Put together memories that say nearly the same. Run it dry first; a run can be taken back with undo."""
         if undo is not None:
-            back = await consolidation.undo(await self.writing(), undo, who=who(ctx))
+            back = await consolidation.undo(await self._access.writable(), undo, who=requester(ctx))
             return Consolidated(looked_at=0, groups=[], dry_run=False, kept=back, note="Taken back.")
-        memories = await (self.memories() if dry_run else self.writing())
+        memories = await (self._access.memories() if dry_run else self._access.writable())
         wanted = memories.filter(query)
         if namespaces:
             values = tuple(checked_namespace(one) for one in namespaces)
             wanted = replace(wanted, conditions=(*wanted.conditions, Condition("ns", values)))
         if days is not None:
-            since = moments.now() - days * 86_400 * moments.SECOND
+            since = moments.now() - days * 86_400 * moments.SECOND_MS
             wanted = replace(wanted, since=max(since, wanted.since or 0))
         plan = await consolidation.plan(
-            memories, wanted, strategy=strategy, similarity=similarity, least=min_memories, ask=self.ladder(ctx)
+            memories, wanted, strategy=strategy, similarity=similarity, least=min_memories, ask=self._models.ask(ctx)
         )
         groups = [
             Group([one.id for one in each.members], texts.preview(each.content, 500), each.by) for each in plan.clusters
@@ -131,7 +136,7 @@ class Upkeep(Asking):
         if dry_run:
             note = "Nothing was changed. Call it again with dry_run=false." if groups else "Nothing belongs together."
             return Consolidated(looked_at=plan.looked_at, groups=groups, dry_run=True, note=note)
-        done = await consolidation.carry_out(memories, plan, who=who(ctx))
+        done = await consolidation.carry_out(memories, plan, who=requester(ctx))
         return Consolidated(
             looked_at=plan.looked_at,
             groups=groups,
@@ -142,11 +147,10 @@ class Upkeep(Asking):
             note=f"Call it with undo={done.run} to take it back." if done.kept else "Nothing was changed.",
         )
 
-    @answered
     async def enrich(
         self,
         ctx: Context,
-        memory_id: Annotated[str, Meta(min_length=1, max_length=300, description="The id of a memory, or its URN")],
+        memory_id: Id,
         enrich_tags: Annotated[bool, "Add tags"] = True,
         enrich_structure: Annotated[bool, "Write it more clearly, if there is a model to do that"] = False,
         add_context: Annotated[bool, "Add what related memories say"] = False,
@@ -156,16 +160,16 @@ class Upkeep(Asking):
 
         Asks the client's model where it can be asked, and goes by rules where not.
         """
-        memories = await (self.memories() if dry_run else self.writing())
+        memories = await (self._access.memories() if dry_run else self._access.writable())
         proposed = await enrichment.enrich(
             memories,
             memory_id,
             tags=enrich_tags,
             structure=enrich_structure,
             context=add_context,
-            ask=self.ladder(ctx),
+            ask=self._models.ask(ctx),
         )
-        after = proposed.record if dry_run else await enrichment.apply(memories, proposed, who=who(ctx))
+        after = proposed.record if dry_run else await enrichment.apply(memories, proposed, who=requester(ctx))
         return Enriched(
             id=after.id,
             tags=[*proposed.record.tags, *proposed.tags],
@@ -176,7 +180,6 @@ class Upkeep(Asking):
             dry_run=dry_run,
         )
 
-    @answered
     async def gc(
         self,
         ctx: Context,
@@ -186,10 +189,9 @@ class Upkeep(Asking):
         older_than: Annotated[str | None, "How long ago: 30d when left out"] = None,
     ) -> Collected:
         """Collect what has expired, what belongs to a finished branch, and what was deleted long ago."""
-        memories = await (self.memories() if dry_run else self.writing())
+        memories = await (self._access.memories() if dry_run else self._access.writable())
         return await cleanup.collect(memories, dry_run=dry_run, branch=branch, purge=purge, older_than=older_than)
 
-    @answered
     async def sync(
         self,
         ctx: Context,
@@ -201,27 +203,27 @@ class Upkeep(Asking):
         What was changed on both sides is merged; what could not be is listed in conflicts, and the text that lost is in
         the memory's history.
         """
-        memories = await self.writing()
-        return await sync.sync(memories, direction=direction, remote=remote, screen=self.guard.passed, who=who(ctx))
+        memories = await self._access.writable()
+        return await sync.sync(
+            memories, direction=direction, remote=remote, screen=self._access.guard.passed, who=requester(ctx)
+        )
 
-    @answered
     async def export(
         self,
         ctx: Context,
-        filter: FilterText = None,
+        filter: FilterChoice = None,
         format: Annotated[Format, "jsonl: one memory a line; markdown: for people"] = "jsonl",
         limit: Annotated[int, Meta(ge=1, le=MOST_EXPORTED, description="At most so many")] = 100,
         cursor: Annotated[str | None, "nextCursor of the answer before"] = None,
     ) -> Exported:
         """Memories as a text that memory_import reads, here or elsewhere."""
-        memories = await self.memories()
-        start = position(cursor)
+        memories = await self._access.memories()
+        start = inputs.position(cursor)
         data, count, more = await export_import.export(
             memories, memories.filter(filter), format, limit=limit, offset=start
         )
         return Exported(format=format, count=count, data=data, next_cursor=str(start + count) if more else None)
 
-    @answered
     async def import_(
         self,
         ctx: Context,
@@ -230,12 +232,11 @@ class Upkeep(Asking):
         dry_run: DryRun = False,
     ) -> Brought:
         """Take in what memory_export gave. What is here already is changed only by a newer version of itself."""
-        memories = await (self.memories() if dry_run else self.writing())
+        memories = await (self._access.memories() if dry_run else self._access.writable())
         return await export_import.bring(
-            memories, data, format, screen=self.guard.passed, who=who(ctx), dry_run=dry_run
+            memories, data, format, screen=self._access.guard.passed, who=requester(ctx), dry_run=dry_run
         )
 
-    @answered
     async def prompts(
         self,
         ctx: Context,
@@ -249,29 +250,29 @@ class Upkeep(Asking):
     ) -> Prompts:
         """Keep prompts with places to fill in. Each saved one is also a prompt of this server."""
         if action == "list":
-            memories = await self.memories()
+            memories = await self._access.memories()
             found = await memories.read(lambda tx: templates.visible(tx, memories.project))
-            return Prompts(prompts=[_saved(one) for one in found])
+            return Prompts(prompts=[copied(one, Saved, moments.written) for one in found])
         if name is None:
-            raise Invalid(f"The action {action} needs the name of a prompt.")
+            raise InvalidInput(f"The action {action} needs the name of a prompt.")
         if action == "save":
             return await self._save_prompt(name, content, description, variables_def or {}, domain)
-        memories = await (self.writing() if action == "delete" else self.memories())
+        memories = await (self._access.writable() if action == "delete" else self._access.memories())
         found_one = await memories.read(lambda tx: templates.get(tx, name, memories.project))
         if action in ("run", "render"):
             return Prompts(text=templates.filled(found_one, variables or {}))
         if action == "delete":
             await memories.write(lambda tx: templates.delete(tx, found_one))
             return Prompts(note=f"The prompt {name} is deleted.")
-        return Prompts(prompts=[_saved(found_one)])
+        return Prompts(prompts=[copied(found_one, Saved, moments.written)])
 
     async def _save_prompt(
         self, name: str, content: str | None, description: str, variables: dict[str, Variable], domain: str
     ) -> Prompts:
-        memories = await self.writing()
-        if self.is_taken(name):
-            raise Invalid(f"The server has a prompt {name!r} of its own. Choose another name.")
-        kept, about = (await self.guard.check(content, description)).texts
+        memories = await self._access.writable()
+        if self._listings.is_taken(name):
+            raise InvalidInput(f"The server has a prompt {name!r} of its own. Choose another name.")
+        kept, about = (await self._access.guard.check(content, description)).texts
         template = templates.made(
             domain=domain,
             project=memories.project,
@@ -282,9 +283,8 @@ class Upkeep(Asking):
             now=moments.now(),
         )
         saved = await memories.write(lambda tx: templates.save(tx, template))
-        return Prompts(prompts=[_saved(saved)], note=f"It can be used as the prompt {name}.")
+        return Prompts(prompts=[copied(saved, Saved, moments.written)], note=f"It can be used as the prompt {name}.")
 
-    @answered
     async def graph(
         self,
         ctx: Context,
@@ -299,11 +299,13 @@ class Upkeep(Asking):
         limit: Annotated[int, Meta(ge=1, le=graphs.MOST_EDGES, description="At most so many")] = 50,
     ) -> Drawn:
         """Who and what memories speak of, and how it hangs together. The filter entity: finds the memories."""
-        memories = await self.memories()
+        memories = await self._access.memories()
         if operation == "entities":
             return Drawn(nodes=await memories.read(lambda tx: graphs.entities(tx, kind, limit)), edges=[])
         if entity is None or (operation == "path" and to_entity is None):
-            raise Invalid(f"The operation {operation} needs entity{' and to_entity' if operation == 'path' else ''}.")
+            raise InvalidInput(
+                f"The operation {operation} needs entity{' and to_entity' if operation == 'path' else ''}."
+            )
         start, end = entity, to_entity or ""
         if operation == "path":
             found = await memories.read(lambda tx: graphs.path(tx, start, end))
@@ -313,48 +315,27 @@ class Upkeep(Asking):
         picture = graphs.drawn(found, format) if operation == "visualize" else None
         return Drawn(nodes=found.nodes, edges=found.edges, picture=picture)
 
-    @answered
     async def erase(
         self,
         ctx: Context,
         memory_id: Annotated[str | None, "One memory"] = None,
         author: Annotated[str | None, "Everything that somebody said"] = None,
-        filter: FilterText = None,
+        filter: FilterChoice = None,
         confirm: Annotated[bool, "Nothing is erased without it"] = False,
     ) -> Count:
         """Erase memories for good, with their histories and whatever was noted about them, as the law may demand."""
-        memories = await self.writing()
+        memories = await self._access.writable()
         if not confirm:
-            raise Invalid("This cannot be undone. Ask the user, then call it again with confirm=true.")
+            raise InvalidInput("This cannot be undone. Ask the user, then call it again with confirm=true.")
         wanted = None if filter is None else memories.filter(f"project:* {filter}")
         count = await cleanup.erase(memories, id=memory_id, author=author, filter=wanted)
         return Count(count=count, note="They are gone. Clones that were synced with forget them at their next sync.")
 
-    @answered
     async def reindex(self, ctx: Context) -> Count:
         """Build the index anew from the memories themselves."""
-        memories = await self.writing()
+        memories = await self._access.writable()
 
         def done(count: int, total: int) -> None:
             ctx.report_progress(count, total)
 
         return Count(count=await memories.reindex(done), note="The index is new.")
-
-
-def position(cursor: str | None) -> int:
-    if cursor is None:
-        return 0
-    if not cursor.isdigit() or len(cursor) > 7:
-        raise Invalid("The cursor is none of ours. Use nextCursor of the answer before, or leave it out.")
-    return int(cursor)
-
-
-def _saved(template: Template) -> Saved:
-    return Saved(
-        name=template.name,
-        domain=template.domain,
-        description=template.description,
-        variables=template.variables,
-        version=template.version,
-        content=template.content,
-    )

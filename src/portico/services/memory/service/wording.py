@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from portico.services.memory.store.namespaces import NAMESPACES, WRITABLE, suggested
 from portico.services.memory.store.records import Record
-from portico.services.memory.store.texts import preview
+from portico.services.texts import preview
 
 TOPICS = {
     "setup": (

@@ -8,10 +8,11 @@ from collections.abc import Callable
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from portico.services.memory.errors import Blocked, Invalid
+from portico.services import moments
+from portico.services.memory.errors import Blocked, InvalidInput
 from portico.services.memory.share import portable
 from portico.services.memory.share.portable import Format, Portable
-from portico.services.memory.store import moments, records, texts
+from portico.services.memory.store import inputs, records
 from portico.services.memory.store.filters import Filter
 from portico.services.memory.store.memories import BATCH, Memories, reindex
 from portico.services.memory.store.namespaces import STATUSES
@@ -40,7 +41,7 @@ async def export(
 ) -> tuple[str, int, bool]:
     """A text with these memories, how many they are, and whether there are more. Deleted ones only if asked for."""
     if filter.words:
-        raise Invalid(f"{filter.words[:80]!r} is no condition; an export takes conditions only.")
+        raise InvalidInput(f"{filter.words[:80]!r} is no condition; an export takes conditions only.")
     now = moments.now()
     usual = tuple(one for one in STATUSES if one != "deleted")
     found = await memories.read(
@@ -85,9 +86,9 @@ def _read(text: str, format: Format, screen: Screen, now: int, project: str | No
     for given in portable.loaded(text, format):
         try:
             if isinstance(given, str):
-                raise Invalid(given)
+                raise InvalidInput(given)
             fine.append(portable.unpacked(screened(given, screen), now, project=project))
-        except (Invalid, Blocked) as trouble:
+        except (InvalidInput, Blocked) as trouble:
             problems.append(f"{given.id[:16] if isinstance(given, Portable) else ''} {trouble}".strip()[:300])
     # What was said first comes first: neighbours in threads find each other by that.
     return sorted(fine, key=lambda one: (one.at, one.id)), problems
@@ -95,10 +96,10 @@ def _read(text: str, format: Format, screen: Screen, now: int, project: str | No
 
 def screened(given: Portable, screen: Screen) -> Portable:
     """Whatever of it is text of somebody's."""
-    texts.bounded(given.content)
+    inputs.bounded(given.content)
     labels = ("source", "author", "thread", "branch", "path")
     kept: dict[str, str] = {name: screen(said)[0] for name in labels if (said := getattr(given, name))}
-    tags = [screen(one)[0] for one in given.tags[: texts.MOST_TAGS + 1]]
+    tags = [screen(one)[0] for one in given.tags[: inputs.MOST_TAGS + 1]]
     return replace(given, content=screen(given.content)[0], tags=tags, **kept)
 
 

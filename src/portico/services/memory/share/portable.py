@@ -12,8 +12,9 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct, field
 
-from portico.services.memory.errors import Invalid
-from portico.services.memory.store import moments, records, texts
+from portico.services import moments
+from portico.services.memory.errors import InvalidInput
+from portico.services.memory.store import inputs, records
 from portico.services.memory.store.capture import author_kind, new_id
 from portico.services.memory.store.namespaces import STATUSES, checked_domain, checked_namespace
 from portico.services.memory.store.records import Record
@@ -60,11 +61,11 @@ def packed(record: Record) -> Portable:
 
 
 def unpacked(given: Portable, now: int, *, project: str | None) -> Record:
-    """Raises Invalid for what cannot be a memory."""
-    content = texts.content(given.content)
+    """Raises InvalidInput for what cannot be a memory."""
+    content = inputs.content(given.content)
     domain = checked_domain(given.domain)
     if given.status not in STATUSES or not 1 <= given.version < 1_000_000_000:
-        raise Invalid(f"{given.status[:40]!r} is no status, or {given.version} no version.")
+        raise InvalidInput(f"{given.status[:40]!r} is no status, or {given.version} no version.")
     created = _moment(given.created_at, now)
     deleted = _moment(given.deleted_at, now) if given.status == "deleted" else None
     return Record(
@@ -72,28 +73,28 @@ def unpacked(given: Portable, now: int, *, project: str | None) -> Record:
         domain=domain,
         namespace=checked_namespace(given.namespace),
         content=content,
-        tags=texts.tags(given.tags),
-        source=texts.label(given.source, "source"),
-        author=texts.label(given.author, "author"),
+        tags=inputs.tags(given.tags),
+        source=inputs.label(given.source, "source"),
+        author=inputs.label(given.author, "author"),
         author_kind=author_kind(given.author),
-        thread=texts.label(given.thread, "thread"),
+        thread=inputs.label(given.thread, "thread"),
         place=given.place if given.place is not None and 0 <= given.place < 2**63 else None,
-        project=(texts.label(given.project, "project") or project) if domain == "project" else None,
-        branch=texts.label(given.branch, "branch"),
-        path=texts.label(given.path, "path"),
+        project=(inputs.label(given.project, "project") or project) if domain == "project" else None,
+        branch=inputs.label(given.branch, "branch"),
+        path=inputs.label(given.path, "path"),
         status=given.status,
         version=given.version,
         at=_moment(given.at, created),
         created_at=created,
         updated_at=_moment(given.updated_at, created),
-        expires_at=None if given.expires_at is None else moments.moment(given.expires_at),
+        expires_at=None if given.expires_at is None else inputs.moment(given.expires_at),
         deleted_at=deleted,
         digest=records.digest(content),
     )
 
 
 def _moment(text: str | None, otherwise: int) -> int:
-    return otherwise if text is None else moments.moment(text)
+    return otherwise if text is None else inputs.moment(text)
 
 
 # Many in one text
@@ -158,7 +159,7 @@ def page(record: Record) -> str:
 
 
 def from_page(text: str) -> Portable:
-    """Raises Invalid for what is no such file."""
+    """Raises InvalidInput for what is no such file."""
     head, mark, content = text.removeprefix("---\n").partition("\n---\n")
     said: dict[str, Any] = {"content": content.removesuffix("\n")}
     try:
@@ -166,10 +167,10 @@ def from_page(text: str) -> Portable:
             name, _, value = line.partition(": ")
             said[name] = msgspec.json.decode(value)
         if not mark or not text.startswith("---\n"):
-            raise Invalid("There is no head between two lines of ---.")
+            raise InvalidInput("There is no head between two lines of ---.")
         return msgspec.convert(said, Portable)
     except (msgspec.DecodeError, UnicodeError) as failure:
-        raise Invalid(f"This is no memory: {failure}") from None
+        raise InvalidInput(f"This is no memory: {failure}") from None
 
 
 def escaped(content: str) -> str:

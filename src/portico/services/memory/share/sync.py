@@ -22,11 +22,12 @@ from typing import Any, Literal
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from portico.services.memory.errors import Blocked, Invalid, SyncFailed
+from portico.services import moments
+from portico.services.memory.errors import Blocked, InvalidInput, SyncFailed
 from portico.services.memory.search import search
 from portico.services.memory.share import export_import, portable
 from portico.services.memory.share.git import Git
-from portico.services.memory.store import moments, records
+from portico.services.memory.store import records
 from portico.services.memory.store.memories import Memories, reindex
 from portico.services.memory.store.records import Record
 from portico.store.transaction import Transaction
@@ -190,12 +191,12 @@ def _read(
         try:
             given = portable.from_page(page)
             if given.id != _id(path) or path != _path(given.id):
-                raise Invalid("it is not the memory that its name says")
+                raise InvalidInput("it is not the memory that its name says")
             if given.domain != "project":
-                raise Invalid("it does not belong to a project")
+                raise InvalidInput("it does not belong to a project")
             given = export_import.screened(given, screen)
             found[given.id] = Side(page, portable.unpacked(given, now, project=project))
-        except (Invalid, Blocked) as trouble:
+        except (InvalidInput, Blocked) as trouble:
             problems.append(f"{path[:100]}: {trouble}"[:300])
     return files, found, problems
 

@@ -8,9 +8,10 @@ import re
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
-from portico.services.memory.errors import Invalid
+from portico.services import texts
+from portico.services.memory.errors import InvalidInput
 from portico.services.memory.search import likeness
-from portico.services.memory.store import entities, texts
+from portico.services.memory.store import entities, inputs
 from portico.services.memory.store.records import Record
 
 TAGS_TOKENS, SUMMARY_TOKENS = 100, 800
@@ -58,8 +59,8 @@ def read_tags(answer: str) -> list[str]:
     words = [one.strip(" -*#`\"'.[]") for one in said if isinstance(one, str)] if isinstance(said, list) else []
     fine = [one.replace(" ", "-") for one in words if one and len(one) <= 40 and one.count(" ") <= 2]
     try:
-        return texts.tags([one for one in fine if _TAG.fullmatch(one)][:10])
-    except Invalid:
+        return inputs.tags([one for one in fine if _TAG.fullmatch(one)][:10])
+    except InvalidInput:
         return []
 
 
@@ -99,7 +100,7 @@ def local_tags(record: Record) -> list[str]:
     words = [one for one in likeness.words(record.content[:5000]) if len(one) > 5 and one.isalpha()]
     found += sorted(dict.fromkeys(words), key=lambda one: (-words.count(one), -len(one)))[:3]
     fine = [one for one in found if len(one) <= 40]
-    return [one for one in texts.tags(fine[:20]) if one not in record.tags][:6]
+    return [one for one in inputs.tags(fine[:20]) if one not in record.tags][:6]
 
 
 def local_summary(contents: Sequence[str]) -> str:
@@ -113,4 +114,4 @@ def local_summary(contents: Sequence[str]) -> str:
             if words and len(words - said) / len(words) > 0.3:
                 parts.append(sentence.strip())
                 said |= words
-    return "\n".join(parts)[: texts.LONGEST_CONTENT]
+    return "\n".join(parts)[: inputs.LONGEST_CONTENT]

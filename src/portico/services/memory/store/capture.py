@@ -11,9 +11,10 @@ from typing import Literal
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from portico.services.memory.errors import Invalid
+from portico.services import texts
+from portico.services.memory.errors import InvalidInput
 from portico.services.memory.search import likeness, search
-from portico.services.memory.store import entities, moments, records, texts
+from portico.services.memory.store import entities, inputs, records
 from portico.services.memory.store.namespaces import checked_domain, checked_namespace
 from portico.services.memory.store.records import Record
 from portico.store.transaction import Transaction
@@ -78,25 +79,25 @@ def author_kind(author: str | None) -> str | None:
 
 
 def record_of(draft: Draft, now: int) -> Record:
-    content = texts.content(draft.content)
-    lasting = None if draft.ttl is None else moments.span(draft.ttl)
+    content = inputs.content(draft.content)
+    lasting = None if draft.ttl is None else inputs.span(draft.ttl)
     domain = checked_domain(draft.domain)
     return Record(
         id=new_id(),
         domain=domain,
         namespace=checked_namespace(draft.namespace),
         content=content,
-        tags=texts.tags(draft.tags),
-        source=texts.label(draft.source, "source"),
-        author=texts.label(draft.author, "author"),
-        author_kind=texts.label(draft.author_kind, "author_kind") or author_kind(draft.author),
-        thread=texts.label(draft.thread, "thread"),
+        tags=inputs.tags(draft.tags),
+        source=inputs.label(draft.source, "source"),
+        author=inputs.label(draft.author, "author"),
+        author_kind=inputs.label(draft.author_kind, "author_kind") or author_kind(draft.author),
+        thread=inputs.label(draft.thread, "thread"),
         place=next(_PLACES),
         # What belongs to the user or to everybody belongs to no project.
-        project=texts.label(draft.project, "project") if domain == "project" else None,
-        branch=texts.label(draft.branch, "branch"),
-        path=texts.label(draft.path, "path"),
-        at=now if draft.at is None else moments.moment(draft.at),
+        project=inputs.label(draft.project, "project") if domain == "project" else None,
+        branch=inputs.label(draft.branch, "branch"),
+        path=inputs.label(draft.path, "path"),
+        at=now if draft.at is None else inputs.moment(draft.at),
         created_at=now,
         updated_at=now,
         expires_at=None if lasting is None else now + lasting,
@@ -114,7 +115,7 @@ def take(tx: Transaction, draft: Draft, record: Record, *, who: str, compare: bo
     if known is None or draft.on_duplicate == "keep":
         return _stored(tx, record, conflicts, duplicate_of=None if known is None else known.id)
     if draft.on_duplicate == "error":
-        raise Invalid(
+        raise InvalidInput(
             f"The memory {known.id} says this already: {texts.preview(known.content, 200)}", duplicate_of=known.id
         )
     if draft.on_duplicate == "supersede":
@@ -167,7 +168,7 @@ def _merged(tx: Transaction, known: Record, record: Record, who: str) -> Record:
     merged = replace(
         known,
         content=max(known.content, record.content, key=len),
-        tags=list(dict.fromkeys([*known.tags, *record.tags]))[: texts.MOST_TAGS],
+        tags=list(dict.fromkeys([*known.tags, *record.tags]))[: inputs.MOST_TAGS],
         source=known.source or record.source,
         expires_at=ends,
         updated_at=record.created_at,

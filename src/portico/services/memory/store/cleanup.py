@@ -8,9 +8,10 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from portico.services.memory.errors import Invalid
+from portico.services import moments
+from portico.services.memory.errors import InvalidInput
 from portico.services.memory.search import search
-from portico.services.memory.store import moments, records
+from portico.services.memory.store import inputs, records
 from portico.services.memory.store.filters import Filter
 from portico.services.memory.store.memories import BATCH, Memories, put_away
 from portico.services.memory.store.namespaces import STATUSES
@@ -36,7 +37,7 @@ async def collect(
 ) -> Collected:
     """Delete what has expired, archive what is of a branch that is done with, purge what was deleted long ago."""
     now = moments.now()
-    age = moments.span(older_than or KEPT_AFTER_DELETION) or 0
+    age = inputs.span(older_than or KEPT_AFTER_DELETION) or 0
 
     def expire(tx: Transaction, found: list[Record]) -> None:
         for one in found:
@@ -90,9 +91,9 @@ async def erase(
 ) -> int:
     """For good, whatever their state: the texts, the index, the histories, and what was noted about them."""
     if sum(one is not None for one in (id, author, filter)) != 1:
-        raise Invalid("Give one of memory_id, author or filter: whose memories are to be erased.")
+        raise InvalidInput("Give one of memory_id, author or filter: whose memories are to be erased.")
     if filter is not None and (filter.words or filter.is_empty):
-        raise Invalid("Erasing needs a filter of conditions alone, such as thread:t1.")
+        raise InvalidInput("Erasing needs a filter of conditions alone, such as thread:t1.")
     wanted = filter or (Filter().also("author", author) if author is not None else None)
     now = moments.now()
 

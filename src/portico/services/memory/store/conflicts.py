@@ -7,9 +7,10 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from portico.services.memory.errors import Invalid
+from portico.services import moments, texts
+from portico.services.memory.errors import InvalidInput
 from portico.services.memory.search import likeness, search
-from portico.services.memory.store import moments, records, texts
+from portico.services.memory.store import records
 from portico.services.memory.store.memories import Memories
 from portico.services.memory.store.namespaces import CURRENT
 from portico.services.memory.store.records import Record
@@ -93,7 +94,7 @@ async def settle(memories: Memories, id: str, other: str, keep: Keep, *, who: st
             pair,
         )
         if not gone:
-            raise Invalid(
+            raise InvalidInput(
                 f"No conflict between {here.id} and {there.id} is known. The action list shows those there are."
             )
         if keep == "both" or here.id == there.id:

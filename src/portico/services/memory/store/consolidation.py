@@ -15,9 +15,10 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from portico.services.memory.errors import Invalid
+from portico.services import moments
+from portico.services.memory.errors import InvalidInput
 from portico.services.memory.search import likeness, search
-from portico.services.memory.store import advice, capture, entities, moments, records, texts
+from portico.services.memory.store import advice, capture, entities, inputs, records
 from portico.services.memory.store.advice import Ask
 from portico.services.memory.store.filters import Filter
 from portico.services.memory.store.memories import Memories, put_away, reindex
@@ -144,7 +145,7 @@ async def carry_out(memories: Memories, made: Plan, *, who: str = "") -> Done:
 def _joined(tx: Transaction, cluster: Cluster, strategy: Strategy, run: str, now: int, who: str) -> str:
     """The memory that now stands for all of them; its id."""
     first = cluster.stays
-    tags = list(dict.fromkeys(tag for one in cluster.members for tag in one.tags))[: texts.MOST_TAGS - 1]
+    tags = list(dict.fromkeys(tag for one in cluster.members for tag in one.tags))[: inputs.MOST_TAGS - 1]
     if strategy == "summarize":
         summary = replace(
             first,
@@ -192,7 +193,7 @@ async def undo(memories: Memories, run: str, *, who: str = "") -> list[str]:
 
     back = await memories.write(write)
     if not back:
-        raise Invalid(f"There is no consolidation {run[:40]!r} that could be taken back.")
+        raise InvalidInput(f"There is no consolidation {run[:40]!r} that could be taken back.")
     return back
 
 

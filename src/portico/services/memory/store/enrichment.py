@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from portico.services.memory.store import advice, entities, records, texts
+from portico.services.memory.store import advice, entities, inputs, records
 from portico.services.memory.store.advice import Ask
 from portico.services.memory.store.filters import Filter
 from portico.services.memory.store.memories import Memories
@@ -37,7 +37,7 @@ async def enrich(
         answer = None if ask is None else await ask(advice.ask_for_tags(record.content), advice.TAGS_TOKENS)
         found = [] if answer is None else [one for one in advice.read_tags(answer.text) if one not in record.tags]
         by = answer.by if answer is not None and found else by
-        found = (found or advice.local_tags(record))[: max(0, texts.MOST_TAGS - len(record.tags))]
+        found = (found or advice.local_tags(record))[: max(0, inputs.MOST_TAGS - len(record.tags))]
     if structure and ask is not None:
         answer = await ask(advice.ask_for_structure(record.content), advice.SUMMARY_TOKENS)
         if answer is not None:
@@ -51,7 +51,7 @@ async def enrich(
         if answer is not None:
             more, by = f"\n\nContext: {answer.text}", answer.by
         # What has no room left is long enough to be understood by itself.
-        content += more if len(content) + len(more) <= texts.LONGEST_CONTENT else ""
+        content += more if len(content) + len(more) <= inputs.LONGEST_CONTENT else ""
     named, _ = entities.extract(content, record.author)
     return Enrichment(record=record, tags=found, content=content, entities=[one.label for one in named], by=by)
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
-from portico.services.memory.store import moments
+from portico.services import moments
 from portico.services.memory.store.records import Record
 from portico.store.transaction import Transaction
 

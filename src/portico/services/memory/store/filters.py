@@ -13,8 +13,8 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from portico.services.memory.errors import Invalid
-from portico.services.memory.store import moments
+from portico.services.memory.errors import InvalidInput
+from portico.services.memory.store import inputs
 from portico.services.memory.store.namespaces import DOMAINS, NAMESPACES, STATUSES, checked_domain
 
 KEYS = (
@@ -74,7 +74,7 @@ class Filter(Struct, frozen=True):
 def parse(text: str, at: int) -> Filter:
     """`at` is now, for `since:7d`."""
     if len(text) > LONGEST:
-        raise Invalid(f"The filter has {len(text):,} characters; at most {LONGEST:,} are read.")
+        raise InvalidInput(f"The filter has {len(text):,} characters; at most {LONGEST:,} are read.")
     conditions: list[Condition] = []
     since: int | None = None
     until: int | None = None
@@ -86,26 +86,26 @@ def parse(text: str, at: int) -> Filter:
         if key not in KEYS:
             words.append(found[0])
         elif key == "since":
-            since = max(moments.ago_or_moment(value, at), since or 0)
+            since = max(inputs.ago_or_moment(value, at), since or 0)
         elif key == "until":
-            until = min(moments.ago_or_moment(value, at), until if until is not None else at + moments.LONGEST)
+            until = min(inputs.ago_or_moment(value, at), until if until is not None else at + inputs.LONGEST_SPAN_MS)
         else:
             conditions.append(_condition(key, value, negated=bool(found["minus"])))
     if len(conditions) > MOST:
-        raise Invalid(f"The filter has {len(conditions)} conditions; at most {MOST} are read.")
+        raise InvalidInput(f"The filter has {len(conditions)} conditions; at most {MOST} are read.")
     return Filter(tuple(conditions), since, until, " ".join(words))
 
 
 def _condition(key: str, value: str, *, negated: bool) -> Condition:
     values = tuple(part for part in value.split(",") if part)
     if not values:
-        raise Invalid(f"{key}: needs a value, as in {key}:name.")
+        raise InvalidInput(f"{key}: needs a value, as in {key}:name.")
     if key == "domain":
         values = tuple(checked_domain(one) for one in values)
     known: tuple[str, ...] | None = {"ns": tuple(NAMESPACES), "status": STATUSES, "domain": DOMAINS}.get(key)
     for one in values if known is not None else ():
         if one not in (known or ()):
-            raise Invalid(f"{key}:{one[:40]} cannot match anything. Use one of {', '.join(known or ())}.")
+            raise InvalidInput(f"{key}:{one[:40]} cannot match anything. Use one of {', '.join(known or ())}.")
     return Condition(key, tuple(one.lower() for one in values) if key in ("tag", "entity") else values, negated)
 
 

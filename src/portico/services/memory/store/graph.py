@@ -7,7 +7,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from portico.services.memory.errors import Invalid
+from portico.services.memory.errors import InvalidInput
 from portico.services.memory.store.namespaces import CURRENT
 from portico.store.transaction import Transaction
 
@@ -77,7 +77,7 @@ def beside(tx: Transaction, name: str, limit: int = MOST_EDGES) -> list[Edge]:
 def neighbours(tx: Transaction, name: str, depth: int, limit: int) -> Graph:
     start = _found(tx, name)
     if not 1 <= depth <= MOST_DEPTH:
-        raise Invalid(f"depth is 1 to {MOST_DEPTH}.")
+        raise InvalidInput(f"depth is 1 to {MOST_DEPTH}.")
     edges: dict[tuple[str, str, str], Edge] = {}
     reached, border = {start}, [start]
     for _ in range(depth):
@@ -123,7 +123,7 @@ def _found(tx: Transaction, name: str) -> str:
         found = [one for one in near if low and low in one][:5]
     if len(found) != 1:
         meant = f" Did you mean {', '.join(found)}?" if found else " The operation entities lists those there are."
-        raise Invalid(f"There is no entity {name[:80]!r}.{meant}")
+        raise InvalidInput(f"There is no entity {name[:80]!r}.{meant}")
     return found[0]
 
 

@@ -17,11 +17,12 @@ from typing import TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from portico.services.memory.errors import Invalid, StorageFailed, Trouble, VersionConflict
+from portico.services import moments, texts
+from portico.services.memory.errors import InvalidInput, MemoryChanged, MemoryRefusal, MemoryStoreFailed
 from portico.services.memory.search import index_build, likeness, search
 from portico.services.memory.search.index_upkeep import Keeper
 from portico.services.memory.search.meaning import Meanings, NoModel, Sense
-from portico.services.memory.store import capture, entities, filters, moments, records, texts
+from portico.services.memory.store import capture, entities, filters, inputs, records
 from portico.services.memory.store.capture import Draft, Taken
 from portico.services.memory.store.filters import Condition, Filter
 from portico.services.memory.store.namespaces import CURRENT, STATUSES, checked_namespace
@@ -120,7 +121,7 @@ class Memories:
                     raise
                 return await how(fn)
         except StoreError as failure:
-            raise failed(failure) from failure
+            raise refusal_of(failure) from failure
 
     def filter(self, text: str | None, at: int | None = None) -> Filter:
         """What was written, within the project that this is about."""
@@ -138,7 +139,7 @@ class Memories:
     def mode(self, wanted: str) -> str:
         """How a search is really done."""
         if wanted == "vector" and self._meanings is None:
-            raise Invalid(search.NO_VECTORS)
+            raise InvalidInput(search.NO_VECTORS)
         return "text" if self._meanings is None else wanted
 
     # Taking in
@@ -174,9 +175,9 @@ class Memories:
     ) -> Page:
         """The best first; without words to look for, the newest."""
         limit, offset = _bounded(limit, offset)
-        words = texts.whole(" ".join(said for said in (query, filter.words) if said.strip() not in ("", "*")))
+        words = texts.storable(" ".join(said for said in (query, filter.words) if said.strip() not in ("", "*")))
         if len(words) > filters.LONGEST:
-            raise Invalid(f"The query has {len(words):,} characters; at most {filters.LONGEST:,} are read.")
+            raise InvalidInput(f"The query has {len(words):,} characters; at most {filters.LONGEST:,} are read.")
         if as_of is not None:
             hits = await self.read(lambda tx: _past(tx, words, filter, as_of))
             return Page(hits[offset : offset + limit], len(hits) > offset + limit)
@@ -204,7 +205,7 @@ class Memories:
             return await asyncio.to_thread(self._meanings.of_question, words)
         except NoModel as failure:
             if mode == "vector":
-                raise Invalid(f"{failure} {search.NO_VECTORS}") from failure
+                raise InvalidInput(f"{failure} {search.NO_VECTORS}") from failure
             return None
 
     async def get(self, id: str) -> Record:
@@ -236,22 +237,22 @@ class Memories:
     ) -> Record:
         now = moments.now()
         fresh = {
-            "content": None if content is None else texts.content(content),
-            "tags": None if tags is None else texts.tags(tags),
+            "content": None if content is None else inputs.content(content),
+            "tags": None if tags is None else inputs.tags(tags),
             "namespace": None if namespace is None else checked_namespace(namespace),
             "status": None if status is None else _settable(status),
         }
         changes = {name: value for name, value in fresh.items() if value is not None}
         if ttl is not None:
-            lasting = moments.span(ttl)
+            lasting = inputs.span(ttl)
             changes["expires_at"] = None if lasting is None else now + lasting  # type: ignore[assignment]
         if not changes:
-            raise Invalid("Nothing is to be changed. Give content, tags, namespace, status or ttl.")
+            raise InvalidInput("Nothing is to be changed. Give content, tags, namespace, status or ttl.")
 
         def write(tx: Transaction) -> Record:
             before = _expected(tx, id, expected_version)
             if before.status == "deleted":
-                raise Invalid(f"The memory {before.id} is deleted. memory_restore brings it back; then change it.")
+                raise InvalidInput(f"The memory {before.id} is deleted. memory_restore brings it back; then change it.")
             after = records.change(
                 tx, before, replace(before, updated_at=now, **changes), "updated", who=who, reason=reason
             )
@@ -317,9 +318,9 @@ class Memories:
     async def delete_all(self, filter: Filter, *, dry_run: bool = True, hard: bool = False, who: str = "") -> Swept:
         """Everything that a filter lets through."""
         if filter.words:
-            raise Invalid(f"{filter.words[:80]!r} is no condition, and words are not enough to delete by.")
+            raise InvalidInput(f"{filter.words[:80]!r} is no condition, and words are not enough to delete by.")
         if not filter.conditions and filter.since is None and filter.until is None:
-            raise Invalid(
+            raise InvalidInput(
                 "A filter is needed, such as ns:progress until:2026-01-31. domain:project is everything there."
             )
         if not hard and filter.names("status"):
@@ -377,32 +378,30 @@ def _past(tx: Transaction, words: str, filter: Filter, moment: int) -> list[Hit]
 def _expected(tx: Transaction, id: str, version: int | None) -> Record:
     found = records.get(tx, _id(id))
     if version is not None and version != found.version:
-        raise VersionConflict(found.id, version, found.version)
+        raise MemoryChanged(found.id, version, found.version)
     return found
 
 
 def _id(given: str) -> str:
     """An id, or an address that ends with one: `memory://project/decisions/1f…`, `urn:memory:project:decisions:1f…`."""
-    return texts.whole(given).strip().rstrip("/").rpartition("/")[2].rpartition(":")[2]
+    return texts.storable(given).strip().rstrip("/").rpartition("/")[2].rpartition(":")[2]
 
 
 def _settable(status: str) -> str:
     if status not in STATUSES or status == "deleted":
         settable = ", ".join(one for one in STATUSES if one != "deleted")
-        raise Invalid(f"Invalid status: {status[:40]}. Use one of {settable}; memory_delete deletes.")
+        raise InvalidInput(f"Invalid status: {status[:40]}. Use one of {settable}; memory_delete deletes.")
     return status
 
 
 def _bounded(limit: int, offset: int) -> tuple[int, int]:
     if not 1 <= limit <= MOST_RESULTS or not 0 <= offset <= 1_000_000:
-        raise Invalid(f"limit is 1 to {MOST_RESULTS}, and offset 0 to 1,000,000.")
+        raise InvalidInput(f"limit is 1 to {MOST_RESULTS}, and offset 0 to 1,000,000.")
     return limit, offset
 
 
-def failed(failure: StoreError) -> Trouble:
-    """What the store says names paths and servers, which are none of a client's business."""
+def refusal_of(failure: StoreError) -> MemoryRefusal:
+    """What a client is told of a failed store: without the paths and addresses that the store names."""
     if isinstance(failure, UnfitValue):
-        return Invalid("An argument has a NUL or half of a character, which no database holds. Leave it out.")
-    trouble = StorageFailed(f"The memory could not be stored or read: {failure.outward}.")
-    trouble.retryable = failure.passing
-    return trouble
+        return InvalidInput("An argument has a NUL or half of a character, which no database holds. Leave it out.")
+    return MemoryStoreFailed(f"The memory could not be stored or read: {failure.outward}.", retryable=failure.passing)

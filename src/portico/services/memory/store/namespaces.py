@@ -7,7 +7,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from portico.services.memory.errors import Invalid, UnknownNamespace
+from portico.services.memory.errors import InvalidInput, UnknownNamespace
 
 
 class Namespace(Struct, frozen=True):
@@ -118,7 +118,7 @@ def checked_domain(name: str) -> Domain:
     for one in DOMAINS:
         if name == one:
             return one
-    raise Invalid(f"Invalid domain: {name[:80]}. Use one of {', '.join(DOMAINS)}.")
+    raise InvalidInput(f"Invalid domain: {name[:80]}. Use one of {', '.join(DOMAINS)}.")
 
 
 def suggested(text: str) -> str:

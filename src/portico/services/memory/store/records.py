@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from portico.services.memory.errors import Invalid, NoSuchMemory
+from portico.services.memory.errors import InvalidInput, NoSuchMemory
 from portico.services.memory.store.filters import Filter, where
 from portico.services.memory.store.namespaces import CURRENT
 from portico.store.rows import to_json
@@ -171,7 +171,7 @@ def get(tx: Transaction, id: str) -> Record:
         )
         found = near[0] if len(near) == 1 else None
         if len(near) > 1:
-            raise Invalid(f"More than one memory begins with {id!r}. Give more of its id.")
+            raise InvalidInput(f"More than one memory begins with {id!r}. Give more of its id.")
     if found is None:
         raise NoSuchMemory(id)
     return found

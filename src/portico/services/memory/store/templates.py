@@ -9,8 +9,8 @@ from keyword import iskeyword
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from portico.services.memory.errors import Invalid, NoSuchPrompt
-from portico.services.memory.store import texts
+from portico.services import texts
+from portico.services.memory.errors import InvalidInput, NoSuchPrompt
 from portico.services.memory.store.namespaces import DOMAINS, checked_domain
 from portico.store.rows import to_json
 from portico.store.transaction import Transaction
@@ -53,7 +53,7 @@ def filled(template: Template, values: Mapping[str, str]) -> str:
     """What was given is put in as it is: what looks like a place to fill in there stays what it is."""
     missing = [name for name, one in template.variables.items() if one.default is None and values.get(name) is None]
     if missing:
-        raise Invalid(f"The prompt {template.name!r} needs {', '.join(missing)}.", missing=missing)
+        raise InvalidInput(f"The prompt {template.name!r} needs {', '.join(missing)}.", missing=missing)
 
     def value(found: re.Match[str]) -> str:
         said = values.get(found[1])
@@ -73,30 +73,30 @@ def made(
     now: int,
 ) -> Template:
     if not _NAME.fullmatch(name):
-        raise Invalid(
+        raise InvalidInput(
             f"{name[:80]!r} is no name for a prompt. Use a letter, then letters, digits, _ and -, at most 64."
         )
     if not content.strip() or len(content) > LONGEST:
-        raise Invalid(f"A prompt has 1 to {LONGEST:,} characters.")
-    content = texts.whole(content)
+        raise InvalidInput(f"A prompt has 1 to {LONGEST:,} characters.")
+    content = texts.storable(content)
     names = variables_of(content)
     strange = [one for one in names if iskeyword(one)]
     if strange or len(names) > MOST_VARIABLES:
-        raise Invalid(
+        raise InvalidInput(
             f"{strange[0]!r} cannot be the name of a variable."
             if strange
             else f"At most {MOST_VARIABLES} variables, please."
         )
     unused = [one for one in variables if one not in names]
     if unused:
-        raise Invalid(f"The prompt has no {{{{{unused[0][:64]}}}}}; it has {', '.join(names) or 'no variables'}.")
+        raise InvalidInput(f"The prompt has no {{{{{unused[0][:64]}}}}}; it has {', '.join(names) or 'no variables'}.")
     domain = checked_domain(domain)
     return Template(
         domain=domain,
         project=(project or "") if domain == "project" else "",
         name=name,
         content=content,
-        description=texts.whole(description)[:500],
+        description=texts.storable(description)[:500],
         variables={one: variables.get(one, Variable()) for one in names},
         created_at=now,
         updated_at=now,

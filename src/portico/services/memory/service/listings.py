@@ -1,0 +1,99 @@
+"""What comes and goes on the servers: the namespaces that have filled, and the saved prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from inspect import Parameter, Signature
+from typing import Annotated, Any, Literal
+
+from portico.server.prompts import Prompt
+from portico.server.resources import Resource
+from portico.server.server import Server
+from portico.services.memory.service.access import Access
+from portico.services.memory.store import statistics, templates
+from portico.services.memory.store.memories import Memories
+from portico.services.memory.store.templates import Template
+from portico.wire.errors import UsageError
+
+
+class ServerListings:
+    """`read` gives the memories of a namespace."""
+
+    def __init__(self, access: Access, read: Callable[[str, str], Awaitable[Any]]) -> None:
+        self._access = access
+        self._read = read
+        # For each server, its saved prompts by name, and its namespaces by URI.
+        self._listed: dict[Server, dict[str, Template | None]] = {}
+
+    def add_server(self, server: Server) -> None:
+        self._listed.setdefault(server, {})
+
+    async def refresh(self, memories: Memories) -> None:
+        """Bring the servers' lists up to date."""
+        if not self._listed:
+            return
+        saved = await memories.read(lambda tx: templates.visible(tx, memories.project))
+        filled = await memories.read(statistics.places)
+        for server in self._listed:
+            self._list_prompts(server, {one.name: one for one in saved})
+        for domain, namespace in filled:
+            self.add_namespace(domain, namespace)
+
+    def add_namespace(self, domain: str, namespace: str) -> None:
+        """A namespace that has something in it is listed. The template reads it just the same."""
+        for server in self._listed:
+            self._list_namespace(server, domain, namespace)
+
+    def _list_namespace(self, server: Server, domain: str, namespace: str) -> None:
+        uri = f"{self._access.prefix}://{domain}/{namespace}"
+        if uri in self._listed[server]:
+            return
+        self._listed[server][uri] = None
+
+        async def read() -> Any:
+            return await self._read(domain, namespace)
+
+        described = f"The {namespace} of the {domain}" if domain != "user" else f"The user's {namespace}"
+        listing = Resource(read, uri, name=f"{domain} {namespace}", description=described, mime_type="application/json")
+        try:
+            server.add(listing)
+        except UsageError:
+            pass  # another service has this URI; it can still be read through the template
+
+    # Saved prompts
+
+    def _list_prompts(self, server: Server, saved: dict[str, Template]) -> None:
+        listed = self._listed[server]
+        for name in [name for name, one in listed.items() if one is not None and saved.get(name) != one]:
+            del listed[name]
+            server.remove(name)
+        for name, template in saved.items():
+            if name in listed or name in server.prompts:
+                continue
+            server.add(self._live(template))
+            # A choice of words completes itself.
+            for variable in (one for one, about in template.variables.items() if not about.choices):
+                server.completion(name, variable)(self._access.complete_topic)
+            listed[name] = template
+
+    def is_taken(self, name: str) -> bool:
+        """Whether a server has a prompt of that name that was not saved listed."""
+        return any(name in server.prompts and name not in listed for server, listed in self._listed.items())
+
+    def _live(self, template: Template) -> Prompt:
+        """A saved prompt as a prompt of the protocol: its variables are the arguments."""
+
+        async def fill(**given: str | None) -> str:
+            return templates.filled(template, {name: value for name, value in given.items() if value is not None})
+
+        parameters = []
+        for name, one in template.variables.items():
+            kind: Any = Literal[tuple(one.choices)] if one.choices else str
+            hint: Any = Annotated[kind, one.description or name]
+            if one.default is not None:
+                hint = Annotated[kind | None, one.description or name]
+            default = Parameter.empty if one.default is None else None
+            parameters.append(Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=hint))
+        fill.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+        fill.__annotations__ = {one.name: one.annotation for one in parameters}
+        return Prompt(fill, name=template.name, description=template.description or f"The saved prompt {template.name}")

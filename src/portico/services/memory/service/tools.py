@@ -1,0 +1,223 @@
+"""The tools for single memories: capturing, finding, changing and deleting them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from portico.server.context import Context
+from portico.services.memory.errors import UnknownNamespace
+from portico.services.memory.service import results
+from portico.services.memory.service.access import Access, Id
+from portico.services.memory.share import repository
+from portico.services.memory.store import inputs
+from portico.services.memory.store.capture import Draft, OnDuplicate
+from portico.services.memory.store.filters import LONGEST as LONGEST_FILTER
+from portico.services.memory.store.memories import MOST_RESULTS
+from portico.services.memory.store.namespaces import NAMESPACES, WRITABLE, checked_namespace
+from portico.services.stored import requester
+
+LIST_LIMIT, SEARCH_LIMIT = 50, 10
+
+Content = Annotated[
+    str, Meta(min_length=1, description="What is to be remembered: one fact, decision or finding, in full sentences")
+]
+# The schema names them; that an unknown one is refused in our own words is our business.
+NamespaceName = Annotated[str, Meta(extra_json_schema={"enum": list(WRITABLE)})]
+Tags = Annotated[list[str] | None, "Words to find it by, such as database or auth"]
+FilterText = Annotated[
+    str | None,
+    Meta(
+        max_length=LONGEST_FILTER,
+        description="Conditions, with spaces: ns:decisions tag:db,sql -tag:old since:7d until:2026-01-31 source: "
+        "project: branch: path:src/ status: author: thread: entity:. A comma is or; a key twice is and",
+    ),
+]
+DomainName = Annotated[
+    Literal["project", "user", "org"], "Who it belongs to: this project, the user everywhere, or the organisation"
+]
+
+
+class MemoryTools:
+    def __init__(self, access: Access) -> None:
+        self._access = access
+
+    async def capture(
+        self,
+        ctx: Context,
+        content: Content,
+        namespace: Annotated[NamespaceName, "What kind of memory it is"],
+        tags: Tags = None,
+        source: Annotated[str | None, "Where it comes from: a file, a URL, a ticket"] = None,
+        ttl: Annotated[str | None, "How long it is to be kept: 7d, 24h, 60m, 3600s; for ever when left out"] = None,
+        domain: DomainName = "project",
+        thread: Annotated[
+            str | None, "The conversation, file or session it belongs to; its neighbours help to find it"
+        ] = None,
+        author: Annotated[str | None, "Who said it, such as user, assistant or a name"] = None,
+        at: Annotated[str | None, "When it was said or happened, if not now: 2026-01-31T12:00:00Z"] = None,
+        branch: Annotated[str | None, "The git branch it is about"] = None,
+        path: Annotated[str | None, "The file it is about"] = None,
+        on_duplicate: Annotated[
+            OnDuplicate,
+            "When it is known already: skip (keep the old one), merge (add to it), supersede (replace it), "
+            "error, keep (both)",
+        ] = "skip",
+    ) -> results.Captured:
+        """Store a memory: a decision, a finding, a preference, anything worth knowing in a later conversation.
+
+        One thought per memory. Answers with its id and URN, with the memory that says the same if there is one, and
+        with memories that seem to say otherwise. Secrets are refused or blacked out.
+        """
+        memories = await self._access.writable()
+        checked_namespace(namespace)
+        passed = await self._access.guard.check(
+            inputs.bounded(content), source, thread, author, branch, path, *(tags or ())
+        )
+        kept, kept_source, kept_thread, kept_author, kept_branch, kept_path, *kept_tags = passed.texts
+        draft = Draft(
+            content=kept,
+            namespace=namespace,
+            tags=kept_tags,
+            domain=domain,
+            source=kept_source,
+            ttl=ttl,
+            thread=kept_thread,
+            author=kept_author or None,
+            at=at,
+            branch=kept_branch or (repository.branch(memories.root) if domain == "project" else None),
+            path=repository.within(kept_path, memories.root),
+            on_duplicate=on_duplicate,
+        )
+        taken = await memories.capture(draft, who=requester(ctx, draft.author))
+        ctx.info(
+            f"Captured memory {taken.record.id}" if taken.is_new else f"Known as {taken.record.id}", self._access.prefix
+        )
+        return results.captured(taken, self._access.prefix, passed, inputs.replaced(content))
+
+    async def recall(
+        self,
+        ctx: Context,
+        query: Annotated[
+            str | None, "What to look for, in plain words or as a question; left out or *: the newest"
+        ] = None,
+        filter: FilterText = None,
+        namespace: Annotated[NamespaceName | None, "Only of this kind"] = None,
+        mode: Annotated[Literal["hybrid", "vector", "text"], "How to look: by words, by meaning, or both"] = "hybrid",
+        detail: Annotated[
+            Literal["light", "medium", "everything"], "How much of each: a line, a paragraph, or all of it"
+        ] = "medium",
+        limit: Annotated[
+            int | None, Meta(ge=1, le=MOST_RESULTS, description="At most so many; 10 for a search, 50 for a list")
+        ] = None,
+        offset: Annotated[int, Meta(ge=0, le=1_000_000, description="Leave out so many at the beginning")] = 0,
+        cursor: Annotated[str | None, "nextCursor of the answer before, for what comes next"] = None,
+        entity: Annotated[str | None, "Only what mentions this person, technology or file"] = None,
+        as_of: Annotated[str | None, "What was known at this moment: 2026-01-31T12:00:00Z"] = None,
+    ) -> results.Recalled:
+        """Find memories by what they say, best first. Without a query, list them, newest first.
+
+        Look here before asking the user something they may have said before, and before deciding anything that may
+        have been decided. Content may be cut; memory_get gives all of it.
+        """
+        memories = await self._access.memories()
+        if namespace is not None and namespace not in NAMESPACES:
+            raise UnknownNamespace(namespace, tuple(NAMESPACES))
+        wanted = memories.filter(filter).also("ns", namespace).also("entity", entity)
+        searching = (query or "").strip() not in ("", "*") or bool(wanted.words)
+        count = limit or (SEARCH_LIMIT if searching else LIST_LIMIT)
+        start = inputs.position(cursor) if cursor is not None else offset
+        moment = None if as_of is None else inputs.moment(as_of)
+        page = await memories.recall(query or "", wanted, limit=count, offset=start, as_of=moment, mode=mode)
+        shown = [
+            results.found(hit.record, self._access.prefix, detail, hit.score if searching else None)
+            for hit in page.hits
+        ]
+        return results.Recalled(
+            count=len(shown),
+            memories=shown,
+            mode=memories.mode(mode),
+            next_cursor=str(start + count) if page.more else None,
+        )
+
+    async def get(self, ctx: Context, memory_id: Id) -> results.Whole:
+        """One memory with all of its content and everything known about it."""
+        return results.whole(await (await self._access.memories()).get(memory_id), self._access.prefix)
+
+    async def update(
+        self,
+        ctx: Context,
+        memory_id: Id,
+        content: Annotated[str | None, "The new content; all of it"] = None,
+        tags: Annotated[list[str] | None, "The new tags; all of them"] = None,
+        namespace: Annotated[NamespaceName | None, "Move it to this namespace"] = None,
+        status: Annotated[Literal["active", "archived", "superseded", "pending"] | None, "Its new state"] = None,
+        ttl: Annotated[str | None, "From now on, keep it this long: 7d, 24h; 0 for ever"] = None,
+        expected_version: Annotated[int | None, "The version you have read; refused if it has changed since"] = None,
+        reason: Annotated[str, "Why, for its history"] = "",
+    ) -> results.Whole:
+        """Change a memory. What it said before stays in its history."""
+        memories = await self._access.writable()
+        passed = await self._access.guard.check(inputs.bounded(content or ""), reason, *(tags or ()))
+        kept, kept_reason, *kept_tags = passed.texts
+        after = await memories.update(
+            memory_id,
+            content=None if content is None else kept,
+            tags=None if tags is None else kept_tags,
+            namespace=namespace,
+            status=status,
+            ttl=ttl,
+            expected_version=expected_version,
+            who=requester(ctx),
+            reason=inputs.label(kept_reason, "reason") or "",
+        )
+        return results.whole(after, self._access.prefix, [*passed.notes(), *inputs.replaced(content or "")])
+
+    async def delete(
+        self,
+        ctx: Context,
+        memory_id: Id,
+        hard: Annotated[bool, "For good, with its history; otherwise memory_restore can bring it back"] = False,
+        expected_version: Annotated[int | None, "The version you have read; refused if it has changed since"] = None,
+        reason: Annotated[str, "Why, for its history"] = "",
+    ) -> results.Deleted:
+        """Delete a memory: softly, or for good."""
+        memories = await self._access.writable()
+        (kept_reason,) = (await self._access.guard.check(reason)).texts
+        gone = await memories.delete(
+            memory_id,
+            hard=hard,
+            expected_version=expected_version,
+            who=requester(ctx),
+            reason=inputs.label(kept_reason, "reason") or "",
+        )
+        note = "It is gone for good." if hard else f"{self._access.prefix}_restore brings it back."
+        return results.Deleted(id=gone.id, deleted=True, hard=hard, note=note)
+
+    async def restore(self, ctx: Context, memory_id: Id) -> results.Whole:
+        """Bring back a memory that was deleted, archived, superseded or merged into another."""
+        return results.whole(
+            await (await self._access.writable()).restore(memory_id, who=requester(ctx)), self._access.prefix
+        )
+
+    async def history(
+        self, ctx: Context, memory_id: Id, limit: Annotated[int, Meta(ge=1, le=MOST_RESULTS)] = 20
+    ) -> results.Past:
+        """What a memory said before, and who changed it when; the newest change first."""
+        return results.past(*await (await self._access.memories()).history(memory_id, limit))
+
+    async def delete_all(
+        self,
+        ctx: Context,
+        filter: Annotated[
+            str, Meta(max_length=LONGEST_FILTER, description="Which: as for memory_recall; conditions only")
+        ],
+        dry_run: Annotated[bool, "Only say what would be deleted"] = True,
+        hard: Annotated[bool, "For good, with their histories"] = False,
+    ) -> results.Swept:
+        """Delete every memory that a filter lets through. Run it dry first, and show the user what would go."""
+        memories = await (self._access.memories() if dry_run else self._access.writable())
+        swept = await memories.delete_all(memories.filter(filter), dry_run=dry_run, hard=hard, who=requester(ctx))
+        note = "Nothing was deleted. Call it again with dry_run=false." if dry_run else "Deleted."
+        return results.Swept(count=swept.count, ids=swept.ids, dry_run=dry_run, note=note)

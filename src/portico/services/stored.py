@@ -1,0 +1,137 @@
+"""A service that keeps things in a database: opening it once, refusing writes, and telling servers of changes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from abc import abstractmethod
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any, ClassVar, Generic, TypeVar
+
+from msgspec import Struct
+
+from portico.server.context import Context
+from portico.server.server import Server
+from portico.server.service import Service
+from portico.services import texts
+from portico.store.database import Database
+from portico.store.errors import StoreError
+from portico.store.events import Event
+from portico.wire.errors import ToolError
+
+StoreT = TypeVar("StoreT")
+ResultT = TypeVar("ResultT", bound=Struct)
+
+LONGEST_REQUESTER = 200
+
+
+class StoredService(Service, Generic[StoreT]):
+    """A service with a store of its own kind, opened by the lifespan or by the first call, whichever comes first.
+
+    A service that is added while the server runs may be called before its lifespan was entered.
+    """
+
+    # What the database is asked to tell of.
+    topics: ClassVar[tuple[str, ...]]
+
+    def __init__(self, store: str | os.PathLike[str], *, read_only: bool) -> None:
+        super().__init__()
+        self._database = Database(store)
+        self._read_only = read_only
+        self._servers: set[Server] = set()
+        self._store: StoreT | None = None
+        self._opening = asyncio.Lock()
+        self._opened = AsyncExitStack()
+
+    @abstractmethod
+    async def _open_store(self, stack: AsyncExitStack) -> StoreT:
+        """Opens the store on the open database. What is to be closed again goes onto the stack."""
+
+    @abstractmethod
+    async def _changed(self, store: StoreT, event: Event) -> None:
+        """Called for each change to the store, also for those of other processes."""
+
+    @abstractmethod
+    def _failed(self, failure: StoreError) -> ToolError:
+        """What a client is told of a failure of the database, without paths and addresses."""
+
+    @abstractmethod
+    def _refused(self) -> ToolError:
+        """What a client is told that wants to change a read-only store."""
+
+    @asynccontextmanager
+    async def lifespan(self) -> AsyncIterator[None]:
+        # A StoreError from here names paths and addresses: the person who starts the server may see them.
+        await self._open_once()
+        try:
+            yield
+        finally:
+            self._store = None
+            await self._opened.aclose()
+
+    async def store(self) -> StoreT:
+        try:
+            return self._store if self._store is not None else await self._open_once()
+        except StoreError as failure:
+            raise self._failed(failure) from failure
+
+    async def writable_store(self) -> StoreT:
+        if self._read_only:
+            raise self._refused()
+        return await self.store()
+
+    async def _open_once(self) -> StoreT:
+        async with self._opening:
+            if self._store is None:
+                async with AsyncExitStack() as stack:
+                    await stack.enter_async_context(self._database)
+                    store = await self._open_store(stack)
+                    # Subscribed before the first call is answered, so that no change is missed.
+                    events = await stack.enter_async_context(self._database.subscribe(*self.topics))
+                    self._run(stack, self._follow(store, events))
+                    self._opened = stack.pop_all()
+                self._store = store
+        return self._store
+
+    async def _follow(self, store: StoreT, events: AsyncIterator[Event]) -> None:
+        async for event in events:
+            await self._changed(store, event)
+
+    @staticmethod
+    def _run(stack: AsyncExitStack, work: Coroutine[Any, Any, None]) -> None:
+        """Runs in the background until the store is closed."""
+        task = asyncio.create_task(work)
+
+        async def end() -> None:
+            task.cancel()
+            await asyncio.wait([task])
+
+        stack.push_async_callback(end)
+
+    def added(self, server: Server) -> None:
+        self._servers.add(server)
+
+    def _tell(self, uris: Iterable[str]) -> None:
+        """Tells the subscribers of every server that these resources have changed."""
+        for uri in uris:
+            for server in self._servers:
+                server.resource_updated(uri)
+
+
+def requester(ctx: Context, author: str | None = None) -> str:
+    """The name in a history: the authenticated principal, else the author that was given, else the client."""
+    name = author or (ctx.client.name if ctx.client is not None else "")
+    return texts.storable(name if ctx.principal is None else str(ctx.principal.id))[:LONGEST_REQUESTER]
+
+
+def copied(record: Struct, kind: type[ResultT], written: Callable[[int], str], **given: Any) -> ResultT:
+    """A result with the fields that it shares with a record, moments written out; `given` are the other ones."""
+    for name in kind.__struct_fields__:
+        if name not in given and hasattr(record, name):
+            value = getattr(record, name)
+            given[name] = written(value) if isinstance(value, int) and name.endswith(_MOMENTS) else value
+    return kind(**given)
+
+
+_MOMENTS = ("at", "_until")
