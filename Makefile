@@ -6,6 +6,8 @@ VENV   := .venv$(if $(filter-out python3,$(PYTHON)),-$(notdir $(PYTHON)))
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 PEERS  := $(VENV)/.peers
+# A file is one process's, with its servers; in the order of tests/conftest.py.
+SPREAD := --dist=loadfile --no-loadscope-reorder
 
 # The tests start hundreds of processes; each would compile everything anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -50,8 +52,8 @@ serve: $(READY)
 	@$(BIN)/portico serve --transport http
 
 test: $(READY) $(PEERS)
-	$(BIN)/python -m pytest --ignore=tests/peers --numprocesses=auto --dist=loadfile
-	$(VENV)/peers/bin/python -m pytest tests/peers --numprocesses=auto --dist=loadfile
+	$(BIN)/python -m pytest --ignore=tests/peers --numprocesses=auto $(SPREAD)
+	$(VENV)/peers/bin/python -m pytest tests/peers --numprocesses=auto $(SPREAD)
 
 check: $(READY)
 	$(BIN)/ruff format --check .

@@ -22,7 +22,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from portico.services.memory.search import model, model_download
 from portico.services.memory.search.meaning import Meanings, Sense
-from portico.services.memory.search.recall import Look, Search, look
+from portico.services.memory.search.recall import Look, RecallQuery, look
 from portico.services.memory.store.capture import Draft
 from portico.services.memory.store.inputs import LONGEST_CONTENT
 from portico.services.memory.store.memories import Memories
@@ -68,7 +68,7 @@ class Memory:
         scopes = (
             None if scope is None else self._run(self._memories.read(lambda tx: tx.all(int, sql, {"scope": scope})))
         )
-        search = Search(query, scopes, sense=self._sense(query))
+        search = RecallQuery(query, scopes, sense=self._sense(query))
         seen: Look = self._run(self._memories.read(lambda tx: look(tx, search)))
         return seen, [self._names[one.memory] for one in seen.candidates]
 

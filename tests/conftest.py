@@ -36,6 +36,14 @@ MODERN = "2026-07-28"
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+# Files that take long come first, so that at the end one process does not wait for the other.
+LONG = {"test_storm.py", "test_load.py", "test_trouble.py", "test_recall.py", "test_signature.py", "test_typescript.py"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.name not in LONG)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def no_process_is_left() -> Iterator[None]:
     """The first fixture, so the last to end."""

@@ -155,7 +155,7 @@ def test_a_file_is_a_text_or_json_as_the_schema_wants(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     (tmp_path / "bytes").write_bytes(b"\xff")
     (tmp_path / "broken").write_text("{")
-    assert "no/such/file: No such file" in refused("city=@no/such/file")
+    assert "there is no file no/such/file" in refused("city=@no/such/file")
     assert f"{tmp_path}/bytes is not text in UTF-8" in refused(f"city=@{tmp_path}/bytes")
     assert f"{tmp_path}/broken is not valid JSON" in refused("city=x", f"place=@{tmp_path}/broken")
     assert "Is a directory" in refused(f"city=@{tmp_path}")

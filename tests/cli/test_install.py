@@ -108,8 +108,8 @@ def test_a_second_time_changes_nothing(home: Path, capsys: pytest.CaptureFixture
         ('{"mcpServers": []}', "should be an object"),
         ('{"a": 1, "a": 2}', "twice"),
         ("[" * 100_000, "too deeply"),
-        ("{\"a\": 'b'}", "a value is expected"),
-        ('{"a": 1 /* }', "a comma"),
+        ("{\"a\": 'b'}", "expecting value"),
+        ('{"a": 1 /* }', "expecting ',' delimiter"),
     ],
 )
 def test_a_file_that_cannot_be_read_stays_as_it_is(

@@ -873,10 +873,10 @@ def test_unions_that_hold_unions_take_linear_time() -> None:
 
     def seconds(depth: int) -> float:
         data = msgspec.json.encode({"x": expression(depth, "no number")})
-        start = time.perf_counter()
+        start = time.process_time()
         with pytest.raises(ArgumentError):
             signature.bind(data, None)
-        return time.perf_counter() - start
+        return time.process_time() - start
 
     seconds(2)
     # Trying every member anew at each level would take 2**40 attempts.
@@ -904,15 +904,15 @@ def test_four_megabytes_are_explained_in_linear_time(tp: Any, kind: str) -> None
     signature, data = taking(tp), HOSTILE[kind]
 
     def bind() -> float:
-        start = time.perf_counter()
+        start = time.process_time()
         with pytest.raises(ArgumentError) as caught:
             signature.bind(data, None)
         assert len(caught.value.problems) <= 20
         assert len(str(caught.value)) < 100_000
-        return time.perf_counter() - start
+        return time.process_time() - start
 
-    start = time.perf_counter()
+    start = time.process_time()
     json.loads(data)
-    parsing = time.perf_counter() - start
+    parsing = time.process_time() - start
     # Compared with the time that Python's own parser needs on this machine at this moment.
     assert bind() < 60 * parsing + 2

@@ -15,14 +15,13 @@ from __future__ import annotations
 import json
 import math
 import re
-import sys
 from base64 import b64encode
-from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
 from msgspec import UNSET, Struct
 
+from portico.cli.files import decoded, read_bytes
 from portico.cli.forms import is_text
 from portico.schema import Schema
 from portico.schema.explain import quoted
@@ -50,7 +49,7 @@ class Given(Struct, frozen=True):
     data: bytes = b""
 
     def read(self) -> str:
-        return _text(self.data, self.source) if self.source else self.text
+        return decoded(self.data, self.source) if self.source else self.text
 
 
 class Sources:
@@ -60,39 +59,13 @@ class Sources:
         self._is_read = False
 
     def open(self, word: str) -> tuple[str, bytes] | None:
-        """The name of the place and what is there, or nothing for a word that is meant as it stands."""
+        """The name of the place and what is there; None for a word that means itself."""
         if word == "-":
-            return "standard input", self._bounded("standard input", self._standard_input)
-        if word.startswith("@"):
-            return word[1:], self._bounded(word[1:], lambda: _file(word[1:]))
-        return None
-
-    def _bounded(self, place: str, read: Callable[[], bytes]) -> bytes:
-        try:
-            data = read()
-        except OSError as failure:
-            raise UsageError(f"cannot read {place}: {failure.strerror or failure}") from None
-        if len(data) > LONGEST_INPUT:
-            raise UsageError(f"{place} has more than {LONGEST_INPUT} bytes")
-        return data
-
-    def _standard_input(self) -> bytes:
-        if self._is_read:
-            raise UsageError("standard input can be read once: only one value can be -")
-        self._is_read = True
-        return sys.stdin.buffer.read(LONGEST_INPUT + 1)
-
-
-def _file(path: str) -> bytes:
-    with open(path, "rb") as file:
-        return file.read(LONGEST_INPUT + 1)
-
-
-def _text(data: bytes, place: str) -> str:
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        raise UsageError(f"{place} is not text in UTF-8") from None
+            if self._is_read:
+                raise UsageError("standard input can be read once: only one value can be -")
+            self._is_read = True
+            return "standard input", read_bytes("-", LONGEST_INPUT)
+        return (word[1:], read_bytes(word[1:], LONGEST_INPUT)) if word.startswith("@") else None
 
 
 def split(word: str, sources: Sources) -> Given:
@@ -114,7 +87,7 @@ def from_json(text: str, sources: Sources) -> dict[str, Any]:
     """What stands behind --json: an object, `@file`, or `-`."""
     found = sources.open(text)
     place = "--json" if found is None else found[0]
-    value = _parsed(text if found is None else _text(found[1], place), place)
+    value = _parsed(text if found is None else decoded(found[1], place), place)
     if not isinstance(value, dict):
         raise UsageError(f"{place} is not an object: all arguments are expected there, by their names")
     return value

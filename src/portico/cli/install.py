@@ -1,7 +1,7 @@
 """`portico install`: put a server into the configuration of a client.
 
-Those files belong to somebody else, and other programs write them. So nothing is written unless it is asked for; what
-was there is kept beside it; and a file that we cannot read stays as it is.
+Those files belong to other programs, which write them too. So nothing is written without --write; a copy of the old
+file is put beside it; and a file that cannot be read stays as it is.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from portico.cli.files import read_text, write_new
 from portico.cli.forms import parser_for
 from portico.cli.jsonc import InvalidConfiguration, drop, put
 from portico.cli.printable import printable, writing
@@ -54,7 +55,7 @@ def _here(*parts: str) -> Callable[[], Path]:
     return lambda: Path.cwd().joinpath(*parts)
 
 
-# By the client and by whom it is for: one user, or everybody who works on the project in this folder.
+# By the client and by whom it is for: one user, or all who work on the project in this folder.
 PLACES: dict[str, dict[str, ConfigurationFile]] = {
     "claude-desktop": {"user": ConfigurationFile(_application("Claude", "claude_desktop_config.json"))},
     "claude-code": {
@@ -126,21 +127,15 @@ def _checked(options: list[str], *, shared: bool) -> list[str]:
         return options
     if not Path(file).is_file():
         raise UsageError(f"there is no file {file!r}")
-    # Whoever starts it does so from another folder.
+    # The client starts it in another folder.
     return [os.path.abspath(file) + colon + name if word == target else word for word in options]
 
 
 def _read(path: Path) -> str:
     try:
-        if path.stat().st_size > LONGEST_FILE:
-            raise UsageError(f"{path} is longer than any configuration: it stays as it is")
-        return path.read_bytes().decode()
-    except FileNotFoundError:
-        return ""
-    except UnicodeDecodeError:
-        raise UsageError(f"{path} is not text in UTF-8: it stays as it is") from None
-    except OSError as failure:
-        raise UsageError(f"{path} cannot be read: {failure.strerror}") from None
+        return read_text(str(path), LONGEST_FILE) if path.exists() else ""
+    except UsageError as failure:
+        raise UsageError(f"{failure}: it stays as it is") from None
 
 
 def _edited(
@@ -159,11 +154,11 @@ def _finish(path: Path, before: str, after: str, arguments: argparse.Namespace) 
         return
     _say(_difference(path, before, after))
     if not arguments.write:
-        _say("Nothing has been written. Say --write to do so.")
+        _say("Nothing has been written; --write does it.")
         return
     kept = _replace(path, before, after)
     _say(f"{_short(path)}: written" + (f"; what was there is in {kept.name}" if kept else ""))
-    _say("Start the client anew, or let it read its configuration again.")
+    _say("Restart the client, or have it reload its configuration.")
 
 
 def _difference(path: Path, before: str, after: str) -> str:
@@ -180,16 +175,16 @@ def _short(path: Path) -> str:
 
 
 def _replace(path: Path, before: str, after: str) -> Path | None:
-    """At once or not at all, and only if nobody else has changed it since it was read."""
+    """Write the file whole or not at all, and only if it was not changed since it was read. The copy of the old one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        # Such files hold keys of other servers: whoever may not read the old one may not read these either.
+        # Such files hold keys of other servers, so a copy is no more readable than the file.
         mode = path.stat().st_mode & 0o777 if before else 0o600
-        _write(part, after, mode)
+        write_new(str(part), after, mode)
         kept = _keep(path, before, mode) if before else None
         if _read(path) != before:
-            raise UsageError(f"{path} was changed by somebody else just now: it stays as it is. Try again")
+            raise UsageError(f"{path} was changed by another program just now: it stays as it is. Try again")
         os.replace(part, path)
     except OSError as failure:
         raise UsageError(f"{path} cannot be written: {failure.strerror}") from None
@@ -204,18 +199,11 @@ def _keep(path: Path, before: str, mode: int) -> Path:
     for more in ("", *(f"-{number}" for number in range(2, 100))):
         kept = path.with_name(f"{path.name}.{stamp}{more}.bak")
         try:
-            _write(kept, before, mode)
+            write_new(str(kept), before, mode)
             return kept
         except FileExistsError:
             continue
     raise UsageError(f"there are too many copies of {path} already: it stays as it is")
-
-
-def _write(path: Path, text: str, mode: int) -> None:
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-        file.write(text.encode())
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _say(text: str) -> None:

@@ -29,17 +29,15 @@ FRAME = "\x1b[H\x1b[J"
 
 
 def run(words: list[str]) -> int:
-    arguments = parser_for("jobs").parse_args(words)
-    return asyncio.run(_run(arguments))
+    return asyncio.run(_run(parser_for("jobs").parse_args(words)))
 
 
 async def _run(arguments: argparse.Namespace) -> int:
-    action: Callable[[Database, argparse.Namespace, Printer], Awaitable[int]] = _ACTIONS[arguments.action]
-    printer = Printer(arguments.output)
     async with Database(_store(arguments)) as database:
         await database.migrate("tasks", MIGRATIONS)
-        status = await action(database, arguments, printer)
-    printer.flush()
+        command = JobsCommand(database, arguments)
+        status = await ACTIONS[arguments.action](command)
+    command.printer.flush()
     return status
 
 
@@ -55,85 +53,85 @@ def _store(arguments: argparse.Namespace) -> str:
     return str(stores[0])
 
 
-# Looking
+class JobsCommand:
+    """One action; each gives its exit status."""
+
+    def __init__(self, database: Database, arguments: argparse.Namespace) -> None:
+        self.database, self.arguments = database, arguments
+        self.printer = Printer(arguments.output)
+
+    async def list_jobs(self) -> int:
+        if self.arguments.watch and self.printer.form == "table" and self.printer.is_terminal:
+            return await self._watch()
+        recent = await self._recent()
+        items = [_plain(job) for job in recent] if self.printer.form == "json" else recent
+        self.printer.rows(items, HEADINGS, _row, empty="no tasks")
+        return 0
+
+    async def _watch(self) -> int:
+        """Draws the table again whenever something changes, until it is interrupted."""
+        async with self.database.subscribe(jobs.CREATED, jobs.CHANGED) as changes:
+            following = aiter(changes)
+            while True:
+                self.printer.raw(FRAME)
+                self.printer.table(HEADINGS, [_row(job) for job in await self._recent()])
+                self.printer.flush()
+                try:
+                    async with asyncio.timeout(WATCH_SECONDS):
+                        await anext(following)
+                except TimeoutError:
+                    continue
+                except StopAsyncIteration:
+                    return 0
+
+    async def _recent(self) -> list[Job]:
+        return await self.database.read(lambda tx: jobs.recent(tx, self.arguments.status, self.arguments.limit))
+
+    async def _find(self, id: str) -> Job | None:
+        return await self.database.read(lambda tx: jobs.find(tx, id))
+
+    async def show(self) -> int:
+        if len(self.arguments.ids) != 1:
+            raise UsageError("exactly one ID is required")
+        job = await self._find(self.arguments.ids[0])
+        if job is None:
+            raise UsageError(f"no task, or more than one, has an ID that begins with {self.arguments.ids[0]!r}")
+        steps = (await self.database.read(lambda tx: jobs.steps(tx, [job.id]))).get(job.id, {})
+        plain = {**_plain(job), "steps": {name: msgspec.json.decode(value) for name, value in steps.items()}}
+        self.printer.json(plain) if self.printer.form == "json" else self.printer.pretty(plain)
+        return 0
+
+    async def cancel(self) -> int:
+        return await self._each(jobs.cancel, "cancelled", "already ended")
+
+    async def retry(self) -> int:
+        return await self._each(jobs.retry, "queued again", "not ended yet")
+
+    async def _each(self, change: Any, done: str, refused: str) -> int:
+        if not self.arguments.ids:
+            raise UsageError("an ID is required")
+        results = [await self._change(id, change) for id in self.arguments.ids]
+        for id, changed in zip(self.arguments.ids, results, strict=True):
+            if self.printer.form == "json":
+                self.printer.json({"id": id, "changed": bool(changed)})
+            else:
+                self.printer.line(f"{id}: {'not found' if changed is None else done if changed else refused}")
+        return 0 if all(results) else 1
+
+    async def _change(self, id: str, change: Any) -> bool | None:
+        """Whether the task was changed; None if there is no such task."""
+        job = await self._find(id)
+        if job is None:
+            return None
+        return await self.database.write(lambda tx: change(tx, job.id, now())) is not None
 
 
-async def _list(database: Database, arguments: argparse.Namespace, printer: Printer) -> int:
-    if arguments.watch and printer.form == "table" and printer.is_terminal:
-        return await _watch(database, arguments, printer)
-    found = await _found(database, arguments)
-    if printer.form == "json":
-        for job in found:
-            printer.json(_plain(job))
-    elif found:
-        printer.table(HEADINGS, [_row(job) for job in found])
-    else:
-        printer.aside("no tasks")
-    return 0
-
-
-async def _watch(database: Database, arguments: argparse.Namespace, printer: Printer) -> int:
-    """Draws the table again whenever something changes, until it is interrupted."""
-    async with database.subscribe(jobs.CREATED, jobs.CHANGED) as changes:
-        following = aiter(changes)
-        while True:
-            found = await _found(database, arguments)
-            printer.raw(FRAME)
-            printer.table(HEADINGS, [_row(job) for job in found])
-            printer.flush()
-            try:
-                async with asyncio.timeout(WATCH_SECONDS):
-                    await anext(following)
-            except TimeoutError:
-                continue
-            except StopAsyncIteration:
-                return 0
-
-
-async def _found(database: Database, arguments: argparse.Namespace) -> list[Job]:
-    return await database.read(lambda tx: jobs.recent(tx, arguments.status, arguments.limit))
-
-
-async def _show(database: Database, arguments: argparse.Namespace, printer: Printer) -> int:
-    if len(arguments.ids) != 1:
-        raise UsageError("exactly one ID is required")
-    job = await database.read(lambda tx: jobs.find(tx, arguments.ids[0]))
-    if job is None:
-        raise UsageError(f"no task, or more than one, has an ID that begins with {arguments.ids[0]!r}")
-    done = (await database.read(lambda tx: jobs.steps(tx, [job.id]))).get(job.id, {})
-    plain = {**_plain(job), "steps": {name: msgspec.json.decode(value) for name, value in done.items()}}
-    printer.json(plain) if printer.form == "json" else printer.pretty(plain)
-    return 0
-
-
-# Changing
-
-
-async def _cancel(database: Database, arguments: argparse.Namespace, printer: Printer) -> int:
-    return await _each(database, arguments, printer, jobs.cancel, "cancelled", "already ended")
-
-
-async def _retry(database: Database, arguments: argparse.Namespace, printer: Printer) -> int:
-    return await _each(database, arguments, printer, jobs.retry, "queued again", "not ended yet")
-
-
-async def _each(
-    database: Database, arguments: argparse.Namespace, printer: Printer, change: Any, done: str, otherwise: str
-) -> int:
-    if not arguments.ids:
-        raise UsageError("an ID is required")
-    status = 0
-    for id in arguments.ids:
-        job = await database.read(lambda tx, id=id: jobs.find(tx, id))  # type: ignore[misc]
-        changed = None if job is None else await database.write(lambda tx, id=job.id: change(tx, id, now()))  # type: ignore[misc]
-        if changed is None:
-            status = 1
-        if printer.form == "json":
-            printer.json({"id": id, "changed": changed is not None})
-        else:
-            result = done if changed is not None else otherwise if job is not None else "not found"
-            printer.line(f"{id}: {result}")
-    return status
+ACTIONS: dict[str, Callable[[JobsCommand], Awaitable[int]]] = {
+    "list": JobsCommand.list_jobs,
+    "show": JobsCommand.show,
+    "cancel": JobsCommand.cancel,
+    "retry": JobsCommand.retry,
+}
 
 
 # What is shown
@@ -173,6 +171,3 @@ def _plain(job: Job) -> dict[str, Any]:
         if isinstance(value, msgspec.Raw):
             fields[name] = msgspec.json.decode(value) if bytes(value) else None
     return fields
-
-
-_ACTIONS = {"list": _list, "show": _show, "cancel": _cancel, "retry": _retry}

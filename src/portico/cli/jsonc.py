@@ -1,200 +1,177 @@
-"""Changing one value in a configuration file that belongs to somebody else.
+"""Changes one value in a JSON file with comments, such as the configuration of an editor.
 
-Everything but that value stays as it was, byte for byte: comments, trailing commas, the order of the keys, the way the
-lines are indented. What cannot be read is not changed; what has been changed is read again before anybody writes it.
+Everything but that value stays as it was, byte for byte: comments, trailing commas, the order of the keys, the
+indentation. A text that cannot be read is not changed, and a changed text is read again before it is returned.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from portico.wire.errors import UsageError
 
-# Also Python's stack has an end.
-DEEPEST = 200
-
-_SPACE = re.compile(r"(?:[ \t\r\n]+|//[^\r\n]*|/\*.*?\*/)*", re.DOTALL)
-_STRING = re.compile(r'"(?:[^"\\\x00-\x1f]|\\.)*"')
-_SCALAR = re.compile(r"-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|true|false|null")
+_STRING = r'"(?:[^"\\\n]|\\.)*"'
+_COMMENT = re.compile(rf"{_STRING}|//[^\r\n]*|/\*.*?\*/", re.DOTALL)
+_TRAILING_COMMA = re.compile(rf"{_STRING}|,(?=\s*[}}\]])", re.DOTALL)
+_VISIBLE = re.compile(r"[^\r\n]")
+_SPACE = re.compile(r"\s*")
 _INDENT = re.compile(r"\n([ \t]+)\S")
+_DECODER = json.JSONDecoder()
 
 
 class InvalidConfiguration(UsageError):
-    """The text is not JSON, also not with comments in it."""
+    """The text is not JSON, even when comments and trailing commas are ignored."""
+
+
+class Document(NamedTuple):
+    """A text that was read. `bare` is the text with comments blanked out, `strict` also without trailing commas: a
+    position in one of them is the same in all."""
+
+    value: dict[str, Any]
+    bare: str
+    strict: str
 
 
 class JsonMember(NamedTuple):
-    # Where its name begins.
+    """Where the name of a member begins, and where its value begins and ends."""
+
     at: int
-    node: JsonNode
-
-
-class JsonNode(NamedTuple):
-    """A value, and where it stands in the text."""
-
     start: int
     end: int
-    value: Any
-    members: dict[str, JsonMember]
 
 
-def read(text: str) -> JsonNode:
+def read(text: str) -> Document:
     """The whole document. An empty one is an empty object."""
-    start = _SPACE.match(text).end()  # type: ignore[union-attr]
-    if start == len(text):
-        return JsonNode(start, start, {}, {})
-    node = _value(text, start, 0)
-    end = _SPACE.match(text, node.end).end()  # type: ignore[union-attr]
-    if end != len(text):
-        raise _mistake(text, end, "nothing more is expected")
-    if not isinstance(node.value, dict):
-        raise _mistake(text, start, "an object is expected")
-    return node
+    bare = _blanked(_COMMENT, text)
+    strict = _blanked(_TRAILING_COMMA, bare)
+    try:
+        value = json.loads(strict, object_pairs_hook=_unique, parse_constant=_refuse) if strict.strip() else {}
+    except json.JSONDecodeError as failure:
+        raise _mistake(text, failure.pos, failure.msg.lower()) from None
+    except RecursionError:
+        raise InvalidConfiguration("it is nested too deeply") from None
+    except ValueError as failure:
+        raise InvalidConfiguration(str(failure)) from None
+    if not isinstance(value, dict):
+        raise _mistake(text, _after(bare, 0), "an object is expected")
+    return Document(value, bare, strict)
 
 
 def put(text: str, path: tuple[str, ...], value: Any) -> str:
-    """With the value at the end of the path; the objects on the way are made where they are missing."""
-    root = read(text)
-    unit = _unit(text)
-    if root.start == root.end:
+    """The text with this value at the end of the path. Objects on the way are made where they are missing."""
+    document, unit = read(text), _unit(text)
+    at, depth = _after(document.bare, 0), 0
+    if at == len(text):
         return text + _written(_nested(path, value), unit, "") + "\n"
-    node, depth = root, 0
     for name in path[:-1]:
-        if name not in node.members:
+        member = _members(document, at).get(name)
+        if member is None:
             break
-        node, depth = node.members[name].node, depth + 1
-        if not isinstance(node.value, dict):
-            raise _mistake(text, node.start, f"{name!r} should be an object")
+        at, depth = member.start, depth + 1
+        if text[at] != "{":
+            raise _mistake(text, at, f"{name!r} should be an object")
     name, rest = path[depth], _nested(path[depth + 1 :], value)
-    known = node.members.get(name)
-    if known is not None:
-        changed = text[: known.node.start] + _written(rest, unit, _indent_of(text, known.at)) + text[known.node.end :]
+    members = _members(document, at)
+    if name in members:
+        known = members[name]
+        changed = text[: known.start] + _written(rest, unit, _indent_of(text, known.at)) + text[known.end :]
     else:
-        changed = _appended(text, node, name, rest, unit)
-    return _checked(changed, _with(root.value, path, value))
+        changed = _appended(text, document, at, members, {name: rest})
+    return _checked(changed, _with(document.value, path, value))
 
 
 def drop(text: str, path: tuple[str, ...]) -> str:
-    """Without the value at the end of the path, if there is one."""
-    root = node = read(text)
-    for name in path[:-1]:
-        if name not in node.members:
+    """The text without the value at the end of the path, if there is one."""
+    document = read(text)
+    at, known = _after(document.bare, 0), None
+    for name in path:
+        known = _members(document, at).get(name) if document.strict[at : at + 1] == "{" else None
+        if known is None:
             return text
-        node = node.members[name].node
-    if path[-1] not in node.members:
-        return text
-    known = node.members[path[-1]]
-    start, end = len(text[: known.at].rstrip()), known.node.end
-    following = _after(text, end)
-    if text[following] == ",":
+        at = known.start
+    assert known is not None
+    start, end = len(text[: known.at].rstrip()), known.end
+    following = _after(document.bare, end)
+    if document.bare[following] == ",":
         end = following + 1
     elif text[start - 1] == ",":
         start -= 1
-    return _checked(text[:start] + text[end:], _without(root.value, path))
+    return _checked(text[:start] + text[end:], _without(document.value, path))
 
 
 # Reading
 
 
-def _value(text: str, at: int, depth: int) -> JsonNode:
-    if depth > DEEPEST:
-        raise _mistake(text, at, "it is nested too deeply")
-    first = text[at : at + 1]
-    if first == "{":
-        return _object(text, at, depth)
-    if first == "[":
-        return _array(text, at, depth)
-    found = _STRING.match(text, at) if first == '"' else _SCALAR.match(text, at)
-    if found is None:
-        raise _mistake(text, at, "a value is expected")
-    try:
-        return JsonNode(at, found.end(), json.loads(found[0]), {})
-    except ValueError:
-        raise _mistake(text, at, "a value is expected") from None
+def _blanked(pattern: re.Pattern[str], text: str) -> str:
+    """The text with spaces in place of each match that is not a string."""
+    return pattern.sub(lambda match: match[0] if match[0][0] == '"' else _VISIBLE.sub(" ", match[0]), text)
 
 
-def _object(text: str, start: int, depth: int) -> JsonNode:
-    value: dict[str, Any] = {}
-    members: dict[str, JsonMember] = {}
+def _unique(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    members: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in members:
+            raise ValueError(f"{name!r} is there twice")
+        members[name] = value
+    return members
+
+
+def _refuse(word: str) -> Any:
+    raise ValueError(f"{word} is not JSON")
+
+
+def _members(document: Document, start: int) -> dict[str, JsonMember]:
+    """The members of the object that begins here."""
+    text, members = document.strict, {}
     at = _after(text, start + 1)
-    while text[at : at + 1] != "}":
-        found = _STRING.match(text, at)
-        if found is None:
-            raise _mistake(text, at, "a name in quotes, or }, is expected")
-        name = json.loads(found[0], strict=False)
-        if name in value:
-            raise _mistake(text, at, f"{name!r} is there twice, and nobody knows which of them counts")
-        colon = _after(text, found.end())
-        if text[colon : colon + 1] != ":":
-            raise _mistake(text, colon, ": is expected")
-        node = _value(text, _after(text, colon + 1), depth + 1)
-        value[name], members[name] = node.value, JsonMember(at, node)
-        at = _next(text, node.end, "}")
-    return JsonNode(start, at + 1, value, members)
-
-
-def _array(text: str, start: int, depth: int) -> JsonNode:
-    value = []
-    at = _after(text, start + 1)
-    while text[at : at + 1] != "]":
-        node = _value(text, at, depth + 1)
-        value.append(node.value)
-        at = _next(text, node.end, "]")
-    return JsonNode(start, at + 1, value, {})
-
-
-def _next(text: str, end: int, closing: str) -> int:
-    """Behind a value: the next one, or what closes all of them."""
-    at = _after(text, end)
-    if text[at : at + 1] == ",":
-        return _after(text, at + 1)
-    if text[at : at + 1] != closing:
-        raise _mistake(text, at, f"a comma or {closing} is expected")
-    return at
+    while text[at] != "}":
+        name, end = _DECODER.raw_decode(text, at)
+        value_at = _after(text, _after(text, end) + 1)
+        _, end = _DECODER.raw_decode(text, value_at)
+        members[name] = JsonMember(at, value_at, end)
+        at = _after(text, end)
+        at = _after(text, at + 1) if text[at] == "," else at
+    return members
 
 
 def _after(text: str, at: int) -> int:
-    """Past what says nothing: spaces and comments."""
-    return _SPACE.match(text, at).end()  # type: ignore[union-attr]
+    """The position behind the spaces that begin here."""
+    space = _SPACE.match(text, at)
+    return space.end() if space is not None else at
 
 
-def _mistake(text: str, at: int, expected: str) -> InvalidConfiguration:
+def _mistake(text: str, at: int, what: str) -> InvalidConfiguration:
     line = text.count("\n", 0, at) + 1
-    return InvalidConfiguration(f"line {line}, column {at - text.rfind(chr(10), 0, at)}: {expected}")
+    return InvalidConfiguration(f"line {line}, column {at - text.rfind(chr(10), 0, at)}: {what}")
 
 
 # Writing
 
 
-def _appended(text: str, node: JsonNode, name: str, value: Any, unit: str) -> str:
-    outer = _indent_of(text, node.start)
-    last = max((member.node.end for member in node.members.values()), default=None)
-    line = f"{json.dumps(name, ensure_ascii=False)}: "
-    ending = _newline(text)
-    if last is None:
-        inner = f"{ending}{outer}{unit}{line}{_written(value, unit, outer + unit)}"
-        # Comments may stand in an object that is otherwise empty.
-        kept = text[node.start + 1 : node.end - 1].rstrip()
-        return f"{text[: node.start + 1]}{kept}{inner}{ending}{outer}{text[node.end - 1 :]}"
-    closing = node.end - 1
-    kept = text[last:closing].rstrip()
-    has_comma = text[_after(text, last)] == ","
-    comma = "" if has_comma else ","
-    first = next(iter(node.members.values()))
-    if "\n" in text[node.start : node.end]:
-        indent = _indent_of(text, first.at) if "\n" in text[node.start : first.at] else outer + unit
-        added = f"{ending}{indent}{line}{_written(value, unit, indent)}{ending}{outer}"
-    else:
-        added = f" {line}{json.dumps(value, ensure_ascii=False)}"
-    return f"{text[:last]}{comma}{kept}{added}{text[closing:]}"
+def _appended(text: str, document: Document, start: int, members: dict[str, JsonMember], added: dict[str, Any]) -> str:
+    """The text with one more member in the object that begins here, behind the others."""
+    (name, value), unit, ending = *added.items(), _unit(text), "\r\n" if "\r\n" in text else "\n"
+    last = max((member.end for member in members.values()), default=start + 1)
+    closing = _DECODER.raw_decode(document.strict, start)[1] - 1
+    # Comments may stand behind the last member, or in an object that is otherwise empty.
+    comments = text[last:closing].rstrip()
+    comma = "," if members and document.bare[_after(document.bare, last)] != "," else ""
+    key = f"{json.dumps(name, ensure_ascii=False)}: "
+    if members and "\n" not in text[start:closing]:
+        return f"{text[:last]}{comma}{comments} {key}{json.dumps(value, ensure_ascii=False)}{text[closing:]}"
+    outer = _indent_of(text, start)
+    first = next(iter(members.values()), None)
+    indent = _indent_of(text, first.at) if first and "\n" in text[start : first.at] else outer + unit
+    line = f"{ending}{indent}{key}{_written(value, unit, indent)}{ending}{outer}"
+    return f"{text[:last]}{comma}{comments}{line}{text[closing:]}"
 
 
 def _written(value: Any, unit: str, indent: str) -> str:
-    """Behind the first, each line as far in as the place where it goes."""
-    lines = json.dumps(value, ensure_ascii=False, indent=unit).split("\n")
-    return f"\n{indent}".join(lines)
+    """JSON whose lines, except the first, are indented as the place that it goes to."""
+    return f"\n{indent}".join(json.dumps(value, ensure_ascii=False, indent=unit).split("\n"))
 
 
 def _nested(path: tuple[str, ...], value: Any) -> Any:
@@ -204,12 +181,8 @@ def _nested(path: tuple[str, ...], value: Any) -> Any:
 
 
 def _unit(text: str) -> str:
-    found = _INDENT.search(text)
-    return found[1] if found else "  "
-
-
-def _newline(text: str) -> str:
-    return "\r\n" if "\r\n" in text else "\n"
+    indent = _INDENT.search(text)
+    return indent[1] if indent else "  "
 
 
 def _indent_of(text: str, at: int) -> str:
@@ -222,7 +195,7 @@ def _indent_of(text: str, at: int) -> str:
 
 def _checked(text: str, expected: Any) -> str:
     if read(text).value != expected:
-        raise InvalidConfiguration("this file is written in a way that we cannot change safely")
+        raise InvalidConfiguration("this file is written in a way that cannot be changed safely")
     return text
 
 

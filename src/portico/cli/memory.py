@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import importlib.util
+import os
 import sys
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 from portico.cli import memory_hooks
 from portico.cli.data import NAME, store_url
+from portico.cli.files import read_text
 from portico.cli.forms import check_text, parser_for
 from portico.cli.service_shell import LONGEST_INPUT, WHO, ServiceShell, opened, required, text_of
 from portico.services.memory import Memory
@@ -114,14 +115,7 @@ async def _list(shell: ServiceShell) -> None:
         detail="everything",
         limit=given.limit or USUAL_LIMITS[given.action],
     )
-    memories = recalled["memories"]
-    if shell.printer.form == "json":
-        for one in memories:
-            shell.printer.json(one)
-    elif memories:
-        shell.printer.table(HEADINGS, [_row(one) for one in memories])
-    else:
-        shell.printer.aside("no memories found")
+    shell.printer.rows(recalled["memories"], HEADINGS, _row, empty="no memories found")
 
 
 def _filter(given: argparse.Namespace) -> str:
@@ -162,7 +156,8 @@ async def _export(shell: ServiceShell) -> None:
 async def _import(memory: Memory, shell: ServiceShell) -> None:
     """Not by the tool, which takes no more than a message can hold."""
     given = shell.arguments
-    memories, data = await memory.store(), _input(given.words[0] if given.words else "-")
+    data = _input(given.words[0] if given.words else "-")
+    memories = await memory.store()
     result = await export_import.bring(memories, data, given.format, screen=memory.guard.passed, who=WHO)
     shell.show(result, f"{result.added} added, {result.updated} updated, {result.unchanged} unchanged")
     if shell.printer.form != "json":
@@ -171,13 +166,7 @@ async def _import(memory: Memory, shell: ServiceShell) -> None:
 
 
 def _input(path: str) -> str:
-    if path == "-":
-        return sys.stdin.read(LONGEST_INPUT)
-    try:
-        with Path(path).expanduser().open(encoding="utf-8") as file:
-            return file.read(LONGEST_INPUT)
-    except (OSError, UnicodeDecodeError) as failure:
-        raise UsageError(f"{path} cannot be read: {getattr(failure, 'strerror', None) or 'it is not UTF-8'}") from None
+    return sys.stdin.read(LONGEST_INPUT) if path == "-" else read_text(os.path.expanduser(path), LONGEST_INPUT)
 
 
 async def _sync(shell: ServiceShell) -> None:

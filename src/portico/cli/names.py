@@ -1,8 +1,7 @@
-"""What the servers that were talked to are known to have, kept for whoever presses TAB: a small file for each target.
+"""The names that servers were seen to have, stored for completion: a small file for each target.
 
-Only names are kept, and only those that mean nothing to a shell: a server could call its tool `$(rm …)`, and a line
-is run as it was completed. The target itself is not written down, for a URL may hold a secret: the file is called by
-its hash.
+Only names are stored, and only those that mean nothing to a shell: a server could call its tool `$(rm …)`, and a line
+is run as it was completed. The target itself is not stored, for a URL may hold a secret: the file is named by its hash.
 """
 
 from __future__ import annotations
@@ -12,6 +11,9 @@ import json
 import os
 import re
 from typing import Any
+
+from portico.cli.files import write_text
+from portico.wire.errors import UsageError
 
 MOST_TARGETS = 64
 MOST_NAMES = 500
@@ -28,7 +30,7 @@ def is_harmless(name: str) -> bool:
 
 
 def place(target: str | list[str]) -> str:
-    """The file of a target. Paths and commands mean what they mean in the folder they are said in."""
+    """The file of a target. Paths and commands depend on the folder that they were typed in."""
     is_url = isinstance(target, str) and target.lower().startswith(("http://", "https://"))
     key = json.dumps([target, "" if is_url else os.getcwd()])
     return os.path.join(_folder(), f"{hashlib.sha256(key.encode(errors='surrogateescape')).hexdigest()[:32]}.json")
@@ -42,25 +44,26 @@ def _folder() -> str:
 
 
 def recall(target: str | list[str]) -> Known:
-    """What is known of a target; nothing if nothing is, or if somebody has written nonsense there."""
+    """What is stored about a target; an empty dict if there is nothing, or nothing that can be read."""
     try:
         with open(place(target), encoding="utf-8") as file:
-            said = json.loads(file.read(LONGEST_FILE))
+            stored = json.loads(file.read(LONGEST_FILE))
     except (OSError, ValueError, RecursionError):
         return {}
-    return said if isinstance(said, dict) else {}
+    return stored if isinstance(stored, dict) else {}
 
 
 def remember(target: str | list[str], kind: str, found: dict[str, dict[str, list[str]]]) -> None:
-    """Keep the names of one kind, each with its arguments and what they can be. To fail at this is no failure."""
+    """Store the names of one kind, each with its arguments and their choices. Failures are ignored."""
     kept = {name: _arguments(arguments) for name, arguments in found.items() if is_harmless(name)}
     known = {**recall(target), kind: dict(list(kept.items())[:MOST_NAMES])}
-    path = place(target)
+    path, text = place(target), json.dumps(known)
     try:
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        _write(path, json.dumps(known))
+        if len(text) <= LONGEST_FILE:
+            write_text(path, text, 0o600)
         _forget(os.path.dirname(path))
-    except OSError:
+    except (OSError, UsageError):
         return
 
 
@@ -71,23 +74,8 @@ def _arguments(found: dict[str, list[str]]) -> dict[str, list[str]]:
     return {name: values[:MOST_ARGUMENTS] for name, values in list(kept.items())[:MOST_ARGUMENTS]}
 
 
-def _write(path: str, text: str) -> None:
-    if len(text) > LONGEST_FILE:
-        return
-    # Made for its owner alone, and put in place whole.
-    draft = f"{path}.{os.getpid()}.draft"
-    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(draft, path)
-    except OSError:
-        os.unlink(draft)
-        raise
-
-
 def _forget(folder: str) -> None:
-    """The targets that have not been used for longest make room."""
+    """Delete the files of the targets that were not used for longest."""
     files = [entry for entry in os.scandir(folder) if entry.name.endswith((".json", ".draft"))]
     if len(files) > MOST_TARGETS:
         files.sort(key=lambda entry: entry.stat().st_mtime)

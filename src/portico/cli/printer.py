@@ -11,7 +11,7 @@ import sys
 import time
 from base64 import b64decode
 from binascii import Error as NotBase64
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TextIO
 
 import msgspec
@@ -45,7 +45,7 @@ class Printer:
     """Standard output in one of three forms, `table`, `text` or `json`; standard error for all that is no result."""
 
     def __init__(self, form: str | None) -> None:
-        # Either may have been closed by whoever started us.
+        # Either may have been closed by the parent process.
         self.out: TextIO = sys.stdout or io.StringIO()
         self.err: TextIO = sys.stderr or io.StringIO()
         self.is_terminal = self.out.isatty()
@@ -77,6 +77,18 @@ class Printer:
         ]
         drawn = rich_table(headings, cells, self.out) if self.form == "table" else None
         self._write(plain_table(headings, cells) if drawn is None else drawn)
+
+    def rows(
+        self, items: Sequence[Any], headings: Sequence[str], row: Callable[[Any], Sequence[str]], *, empty: str
+    ) -> None:
+        """A line of JSON for each item, or a table of them; to people, `empty` if there are none."""
+        if self.form == "json":
+            for item in items:
+                self.json(item)
+        elif items:
+            self.table(headings, [row(item) for item in items])
+        else:
+            self.aside(empty)
 
     def raw(self, codes: str) -> None:
         """Codes of our own for the terminal."""

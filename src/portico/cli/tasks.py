@@ -178,15 +178,11 @@ class TaskShell:
         given = self.given
         is_open = not given.all and given.status is None
         items, more = await self._listed(is_open)
-        if self.printer.form == "json":
-            for one in items:
-                self.printer.json(one)
-        elif items:
-            self.printer.table(HEADINGS, [_row(one) for one in items])
-            if more:
-                self.printer.aside(f"There are more than {given.limit}; --limit shows more of them.")
-        else:
-            self.printer.aside("There is nothing to do." if is_open else "There is no such task.")
+        self.printer.rows(
+            items, HEADINGS, _row, empty="There is nothing to do." if is_open else "There is no such task."
+        )
+        if more and self.printer.form != "json":
+            self.printer.aside(f"There are more than {given.limit}; --limit shows more of them.")
 
     async def _listed(self, is_open: bool) -> tuple[list[Item], bool]:
         """The tasks, and whether there are more. Open ones are those of two statuses."""
@@ -234,15 +230,7 @@ class TaskShell:
         # A deleted task can only be named by its whole id.
         id = word if word.startswith("task_") else await self.id(word)
         changes = (await self.call("task_history", id=id, limit=self.given.limit))["changes"]
-        if self.printer.form == "json":
-            for change in changes:
-                self.printer.json(change)
-            return
-        rows = [
-            (str(one["version"]), one["at"][:16].replace("T", " "), one.get("who", ""), one["change"], _fields(one))
-            for one in changes
-        ]
-        self.printer.table(("V", "WHEN", "WHO", "CHANGE", "WHAT"), rows)
+        self.printer.rows(changes, ("V", "WHEN", "WHO", "CHANGE", "WHAT"), _change_row, empty="no changes")
 
 
 ACTIONS: dict[str, Callable[[TaskShell], Awaitable[int | None]]] = {
@@ -267,6 +255,11 @@ def _row(item: Item) -> tuple[str, ...]:
         status = "blocked" if item["blocked"] else "waiting" if item.get("open_children") else status
     created = datetime.fromisoformat(item["created_at"]).astimezone().strftime("%Y-%m-%d %H:%M")
     return item["id"][-SHOWN:], str(item["priority"]), status, item.get("worker", ""), created, item["description"]
+
+
+def _change_row(change: Item) -> tuple[str, ...]:
+    when = change["at"][:16].replace("T", " ")
+    return str(change["version"]), when, change.get("who", ""), change["change"], _fields(change)
 
 
 def _fields(change: Item) -> str:

@@ -147,14 +147,14 @@ def make(name: str, options: Mapping[str, Any], place: ServicePlace) -> Service:
 
 
 def _lowered(levels: Any) -> Any:
-    """What could be written is read; what is disabled, or said in a way that nobody understands, stays as it is."""
+    """The levels with read-only in place of read-write; disabled and unknown ones stay as they are."""
     if not isinstance(levels, dict):
         return levels
     return {part: "read-only" if level == "read-write" else level for part, level in levels.items()}
 
 
 def _usual(name: str, place: ServicePlace) -> dict[str, Any]:
-    """What a service is told when nobody says otherwise."""
+    """The options that a service is given by default."""
     if name == "system":
         return {"data": place.data / "system"}
     if name == "memory":

@@ -15,7 +15,7 @@ def names() -> list[str]:
 
 
 def find(name: str) -> Path:
-    """The file of a profile: one of ours by its name, anybody's by its path, which has a slash or ends with .toml."""
+    """The file of a profile: one of ours by its name, any other by its path, which has a slash or ends with .toml."""
     if name.endswith(".toml") or "/" in name or "\\" in name:
         return Path(name)
     known = names()

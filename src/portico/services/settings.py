@@ -45,7 +45,7 @@ class ServerIdentity(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class ServeSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A whole file. Unknown parts are mistakes: a setting that nobody reads protects nobody."""
+    """A whole file. Unknown parts are mistakes: a setting that is not read does not protect."""
 
     about: str = ""
     server: ServerIdentity = field(default_factory=ServerIdentity)
@@ -69,7 +69,7 @@ def read(path: str | Path, known: Collection[str]) -> Table:
     unknown = [f"services.{name}" for name in settings.services if name not in known]
     unknown += [f"shapes.{name}" for name in settings.shapes if name not in known]
     if unknown:
-        raise UsageError(f"{path}: nobody reads {', '.join(unknown)}; the services are {', '.join(known)}")
+        raise UsageError(f"{path}: unknown {', '.join(unknown)}; the services are {', '.join(known)}")
     return said
 
 

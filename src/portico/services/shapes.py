@@ -38,7 +38,7 @@ from portico.wire.uris import Template
 log = logging.getLogger("portico")
 
 # Until this revision a result has no member for structured content, so an envelope has something to add. Later it would
-# say everything twice, so it is in `_meta`, for whoever asks for it there.
+# say everything twice, so it is in `_meta`, for clients that ask for it there.
 ENVELOPED_UNTIL = V2025_03_26
 ENVELOPE = "portico/envelope"
 

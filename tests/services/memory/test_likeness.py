@@ -10,7 +10,7 @@ from portico.services.memory.search.likeness import (
     RELATED,
     SAME,
     USUALLY_SAME,
-    Said,
+    ComparedText,
     conflict,
     is_same,
     likeness,
@@ -26,15 +26,22 @@ TEXTS = some.lists(some.sampled_from(["the", "cache", "is", "not", "kept", "7", 
 
 @given(TEXTS, TEXTS, some.sampled_from([*SAME.values(), USUALLY_SAME, RELATED]))
 def test_the_same_are_those_that_are_alike_enough(one: str, other: str, least: float) -> None:
-    assert is_same(Said(one), Said(other), least) == (likeness(one, other) >= least)
+    assert is_same(ComparedText(one), ComparedText(other), least) == (likeness(one, other) >= least)
     assert likeness(one, other) == likeness(other, one)
-    assert conflict(one, other) is None or overlap(one, other) >= RELATED
+    assert conflict(one, other) is None or overlap(ComparedText(one), ComparedText(other)) >= RELATED
 
 
 def test_likeness_is_the_share_of_words_and_of_pairs_of_words() -> None:
     # Of five words and pairs, “cache warm” and its two words are in both.
     assert likeness("the cache warm", "a cache warm again") == 3 / 5
     assert likeness("the", "the") == 1 and likeness("the", "of") == 0
+
+
+def test_a_typographic_apostrophe_denies_as_the_plain_one_does() -> None:
+    for apostrophe in ("'", "’"):
+        denied = conflict("use tabs in this project", f"don{apostrophe}t use tabs in this project")
+        assert denied == "one says it and the other denies it"
+    assert likeness("it's the project's cache", "it’s the project’s cache") == 1
 
 
 @pytest.mark.parametrize(

@@ -156,7 +156,7 @@ async def test_a_lost_table_is_made_again(memories: Memories, damage: str) -> No
 async def test_an_index_that_misses_something_is_noticed_when_it_is_opened(
     url: str, damage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(index_upkeep, "LATER", 0)
+    monkeypatch.setattr(index_upkeep, "COMPARE_AFTER_SECONDS", 0)
     async with Database(url) as database:
         first = Memories(database, project="here/project")
         await first.open()

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from portico.services.memory.search.dates import date_words
 from portico.services.memory.search.question import MOST_TERMS as MOST_ASKED
 from portico.services.memory.search.question import ask
-from portico.services.memory.search.stemming import stem
+from portico.services.memory.search.terms import LONGEST, MOST_TERMS, read, term_of
 from portico.services.memory.search.text_flags import NUMBER, QUESTION, REPLIES, SPEAKS_OF_SELF, STANDING, TIME
-from portico.services.memory.search.words import LONGEST, MOST_TERMS, read, term_of, words
 from portico.services.memory.store.inputs import moment
+from portico.services.words import stem, words
 
 
 def terms(text: str) -> set[str]:
@@ -125,7 +125,7 @@ def test_no_text_breaks_the_calendar(text: str, at: int) -> None:
     ],
 )
 def test_what_kind_of_text_it_is(text: str, mark: int) -> None:
-    assert read(text).marks & mark == mark
+    assert read(text).flags & mark == mark
 
 
 def test_what_kind_of_question_it_is() -> None:

@@ -1,4 +1,4 @@
-"""What a server promises, as plain data: its tools' definitions, out of a list that may be anybody's."""
+"""What a server promises, as plain data: its tools' definitions, from a list that may be hostile."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ INVOCATION = "portico/invocation"
 NOTES = "portico/spec"
 
 HINTS = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
-# What a hint means where nobody has given one (server/tools, ToolAnnotations).
+# What a hint means where none is given (server/tools, ToolAnnotations).
 ASSUMED = {"readOnlyHint": False, "destructiveHint": True, "idempotentHint": False, "openWorldHint": True}
 
 

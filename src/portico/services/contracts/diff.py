@@ -29,7 +29,7 @@ _INPUT: dict[Effect, Level] = {
     "default": "minor",
     "words": "patch",
 }
-# What a tool gives may become more certain, not less; more members are no harm to anybody who reads by name.
+# What a tool gives may become more certain, not less; more members do no harm to callers that read by name.
 _OUTPUT: dict[Effect, Level] = {
     "wider": "breaking",
     "narrower": "minor",

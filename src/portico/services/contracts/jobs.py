@@ -102,7 +102,7 @@ class BackgroundCalls:
             job.status, job.ended = status, self._clock()
 
     def find(self, id: str, owner: str) -> BackgroundCall | None:
-        """Only whoever started it finds it."""
+        """The call with this id, if this owner started it."""
         self._forget()
         job = self._jobs.get(id)
         return job if job is not None and job.owner == owner else None

@@ -1,4 +1,4 @@
-"""contracts.lock: what the tools of a server promised when somebody looked, and approved of it.
+"""contracts.lock: what the tools of a server promised when a person approved of it.
 
 A server may change a description after it was approved, and descriptions are what models obey. So everything that a
 model or a program sees of a tool is pinned, and whatever is not as it was is drift.
@@ -22,7 +22,7 @@ LONGEST = 32 * 1024 * 1024
 
 
 class BadLock(ValueError):
-    """A file that is no lock, or one that somebody has changed by hand."""
+    """A file that is no lock, or one that was changed by hand."""
 
 
 class _Server(Struct, frozen=True):
@@ -94,7 +94,7 @@ def _read(name: str, pinned: _Pinned) -> Definition:
         raise BadLock(f"the definition of {name!r} has another name: write the file anew")
     tool = definition_of(pinned.definition)
     if f"sha256:{digest(tool)}" != pinned.digest:
-        raise BadLock(f"the definition of {name!r} does not have the digest beside it: somebody has changed the file")
+        raise BadLock(f"the definition of {name!r} does not have the digest beside it: the file was changed by hand")
     return tool
 
 

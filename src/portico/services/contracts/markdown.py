@@ -1,4 +1,4 @@
-"""Markdown, as far as specifications need it: written so that nobody's words can break it, read with line numbers."""
+"""Markdown, as far as specifications need it: written so that no text can break it, read with line numbers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _SPECIAL = ("#", ">", "<", "|", "```", "~~~", "::")
 
 
 def prose(text: str) -> str:
-    """Words of somebody's as paragraphs: no heading, fence or table begins in them."""
+    """A foreign text as paragraphs: no heading, fence or table begins in them."""
     return "\n".join(map(_harmless, visible(text).strip().split("\n")))
 
 
@@ -125,7 +125,7 @@ class Subsection(Struct):
         return "\n".join(text for _, text in self.lines)
 
 
-# Longer ones are no headings: nobody could read them.
+# Longer ones are no headings.
 LONGEST_HEADING = 500
 
 

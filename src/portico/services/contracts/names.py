@@ -32,7 +32,7 @@ def invocation(module: str, name: str) -> str:
 
 
 def numbered(wanted: str, taken: Iterable[str]) -> str:
-    """The name, or with a number behind it if somebody else has it."""
+    """The name, or with a number behind it if it is taken."""
     if wanted not in taken:
         return wanted
     number = 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Iterable
 
@@ -12,14 +11,12 @@ from msgspec import Struct
 from portico.schema.problems import nearest
 from portico.schema.reader import fields
 from portico.services.contracts.definitions import Definition
+from portico.services.words import camel_parts, stem, words
 
 MOST_WORDS = 32
 LONGEST_TEXT = 20_000
 # What a word counts for, by where it stands.
 _WEIGHTS = {"name": 4.0, "title": 3.0, "description": 1.5, "parameters": 1.0}
-
-_WORD = re.compile(r"[^\W_]+")
-_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
 class SearchMatch(Struct, frozen=True):
@@ -41,15 +38,8 @@ def search(tools: Iterable[Definition], query: str, most: int = 10) -> list[Sear
 
 
 def _words(text: str) -> list[str]:
-    return [_stem(word.lower()) for word in _WORD.findall(_HUMP.sub(" ", text[:LONGEST_TEXT]))]
-
-
-def _stem(word: str) -> str:
-    """Enough for English plurals and participles; other languages are left alone."""
-    for ending in ("ing", "ies", "es", "ed", "s"):
-        if word.isascii() and word.endswith(ending) and len(word) - len(ending) > 2:
-            return word.removesuffix(ending) + ("y" if ending == "ies" else "")
-    return word.removesuffix("e") if word.isascii() and len(word) > 4 else word
+    text = text[:LONGEST_TEXT]
+    return [stem(word) for word in (*words(text.lower()), *camel_parts(text))]
 
 
 def _weights(tool: Definition) -> dict[str, float]:

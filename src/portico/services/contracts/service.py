@@ -83,7 +83,7 @@ class BatchCall(Struct, forbid_unknown_fields=True):
 
 
 def failed(error_type: str, message: str, details: dict[str, Any] | str | None = None) -> Any:
-    """A tool's refusal with its type, for whoever calls by contract: `return failed("FileNotFoundError", …)`.
+    """A tool's refusal with its type, for callers by contract: `return failed("FileNotFoundError", …)`.
 
     It is a ToolResult, whatever else the tool returns.
     """
@@ -142,7 +142,7 @@ class Contracts(Service):
     # Looking around
 
     async def _contract(self, ctx: Context) -> Contract:
-        """All tools that whoever asks is shown: those of this server, and of what is mounted in it."""
+        """All tools that this caller is shown: those of the server, and of what is mounted in it."""
         return await asking.contract_from(ctx.server, principal=ctx.principal, client=ctx.client)
 
     async def _tool(self, ctx: Context, name: str) -> tuple[Contract, Definition]:
@@ -287,7 +287,7 @@ class Contracts(Service):
     async def _call(
         self, ctx: Context, contract: Contract, name: str, arguments: dict[str, Any], emit: Callable[[str, Any], None]
     ) -> Outcome:
-        """One call on behalf of whoever asks: with their rights, and without their ear, so nothing can be asked."""
+        """One call on behalf of the caller: with their rights, and without a way to ask them anything."""
         return await self._made(ctx.server, contract, name, arguments, ctx.principal, ctx.client, emit)
 
     async def _made(
@@ -435,7 +435,7 @@ class Contracts(Service):
 
 
 async def _aside(ctx: Context, work: Callable[..., T], *given: Any) -> T:
-    """In a thread: schemas are anybody's, and nobody else should wait while one is looked at."""
+    """The result of `work`, in a thread: a hostile schema must not hold up other callers."""
     found: T = await ctx.server.threads.run(work, given)
     return found
 
@@ -445,7 +445,7 @@ def _page(name: str) -> str:
 
 
 def _owner(ctx: Context) -> str:
-    """Whose job it is: nobody on this machine's own pipes is one owner, and who has logged in is another."""
+    """The owner of a job: empty on stdio, and a digest of the principal's id otherwise."""
     principal = ctx.principal
     if principal is None:
         return ""

@@ -79,7 +79,7 @@ class Section(Struct):
 
 
 class Written(Struct):
-    """One tool's specification as somebody wrote it. Nothing in it need be there, or right."""
+    """One tool's specification as it is written. Every part may be missing, or wrong."""
 
     # As its heading has it; empty where there is no such heading.
     name: str

@@ -38,7 +38,7 @@ class AttachedApplication:
         self._image = Interpreter(namespace, runs=evaluate, alone=False)
         self._lock = asyncio.Lock()
         self._used = time.monotonic()
-        # Also when nobody waits any more for what is running.
+        # Also after the caller stopped waiting for what is running.
         self._busy = False
 
     async def open(self) -> None:
@@ -93,7 +93,7 @@ class AttachedApplication:
 class Attached(Live):
     """The objects of a namespace as a service, to be added to a server that this process runs.
 
-    Looking is all there is, unless `evaluate` is switched on: then whoever can call the server can do whatever the
+    Looking is all there is, unless `evaluate` is switched on: then every client can do whatever the
     application can.
     """
 

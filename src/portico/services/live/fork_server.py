@@ -1,6 +1,6 @@
 """The process that workers come from. It has loaded Python once, and each worker is a copy of it.
 
-It runs nobody's code and talks to nobody but the server: one line of JSON and two descriptors for each worker that is
+It runs no code of clients and talks to the server alone: one line of JSON and two descriptors for each worker that is
 wanted; back come its process as a descriptor, and in the end what became of it. When the server goes away, however it
 goes, the fork server ends, and with it every worker.
 
@@ -47,7 +47,7 @@ class ForkServer:
         self.poll.register(control, select.EPOLLIN)
         # By their pidfd: the number that the server gave them, and their process.
         self.workers: dict[int, tuple[int, int]] = {}
-        # Who is cleaning up after somebody, also by their pidfd.
+        # The processes that clean up after a worker, also by their pidfd.
         self.cleaners: dict[int, int] = {}
         setup = json.loads(control.recv(LONGEST_LINE))
         self.limits = Limits(**setup["limits"])
@@ -55,7 +55,7 @@ class ForkServer:
         self.readable = jail.installation(setup["readable"])
         for name in (*_STAPLES.split(), *setup["preload"]):
             importlib.import_module(name)
-        # What is here now is shared with every worker as long as nobody touches it; the collector would.
+        # What is here now is shared with every worker as long as it is not written to; the garbage collector would.
         gc.collect()
         gc.freeze()
         self.directory = tempfile.mkdtemp(prefix="portico-live-")
@@ -120,7 +120,7 @@ class ForkServer:
 
     def _bury(self, process: int) -> None:
         number, pid = self.workers.pop(process)
-        # Its number is still its own, so that this cannot meet anybody else's group.
+        # Its number is still its own, so that this cannot meet another group.
         try:
             os.killpg(pid, signal.SIGKILL)
         except (ProcessLookupError, PermissionError):
@@ -135,7 +135,7 @@ class ForkServer:
         os.close(process)
 
     def _clean(self, home: str) -> None:
-        """Most leave nothing behind. What others leave can take long to remove, and somebody may want a worker."""
+        """Most leave nothing behind. What others leave can take long to remove, and a client may want a worker."""
         try:
             os.rmdir(home)
         except OSError:
@@ -148,7 +148,7 @@ class ForkServer:
             self.poll.register(cleaner, select.EPOLLIN)
 
     def close(self) -> None:
-        """The end of every worker, and of what they have written. Nobody waits for the disk."""
+        """The end of every worker, and of what they have written. The disk is not waited for."""
         everybody = {process: pid for process, (_, pid) in self.workers.items()} | self.cleaners
         for process, pid in everybody.items():
             signal.pidfd_send_signal(process, signal.SIGKILL)

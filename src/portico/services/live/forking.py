@@ -115,7 +115,7 @@ class Forked:
         except BlockingIOError:
             sent = 0
         except OSError:
-            # It has gone; whoever listens is told by the end of the channel.
+            # It has gone; its reader is told by the end of the channel.
             self._unsent = b""
             sent = 0
         self._unsent = self._unsent[sent:]
@@ -200,7 +200,7 @@ class Forking:
         self._control: socket.socket | None = None
         self._directory: str | None = None
         self._lock = asyncio.Lock()
-        # Who waits for the fork server's word about a worker, by its number. Nobody may wait any more when it comes.
+        # The futures of workers that the fork server is starting, by number. One may be cancelled before its answer.
         self._waiting: dict[int, asyncio.Future[tuple[dict[str, Any], list[int]]]] = {}
         self._alive: dict[int, Forked] = {}
         self._last = 0
@@ -259,7 +259,7 @@ class Forking:
             ) from None
         except asyncio.CancelledError:
             if said.done() and not said.cancelled():
-                # The word came, and nobody will hear it.
+                # The answer came, and its caller has gone.
                 _close(said.result()[1])
             raise
         finally:

@@ -39,7 +39,7 @@ class Interpreter:
     ) -> None:
         self.limits = limits or Limits()
         self.runs = runs
-        # Nobody else draws in this process, so every open figure is meant for us.
+        # Nothing else draws in this process, so every open figure is meant for us.
         self.alone = alone
         self.busy = False
         self.evaluations = 0
@@ -67,7 +67,7 @@ class Interpreter:
         return lambda **arguments: question(self.names, **arguments)
 
     def answer(self, op: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Raises Refusal with a reason for whoever asked."""
+        """The result of one operation. Raises InspectionError with a reason for the caller."""
         operation = self._operations.get(op)
         if operation is None:
             raise InspectionError(f"There is no operation {op!r}.")

@@ -336,7 +336,7 @@ def _items(value: Any) -> list[Json]:
 
 
 def complete(names: Names, kind: str, typed: str, className: str | None = None) -> Json:
-    """Names that begin as somebody has begun, for classes also by the last part of the name."""
+    """Names that begin with what was typed, for classes also by the last part of the name."""
     begun = typed.lower()
     if kind == "package":
         candidates: Iterator[str] = (one["name"] for one in packages()["packages"])

@@ -1,4 +1,4 @@
-"""The jail: what a worker does to itself, for good, before it reads the first byte of anybody's code.
+"""The jail: what a worker does to itself, for good, before it reads the first byte of a client's code.
 
 Nothing here can be taken back by the process that has done it. Linux only: seccomp decides which system calls there
 are, Landlock which files, rlimits how much.

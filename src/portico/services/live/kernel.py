@@ -17,11 +17,11 @@ _CAPABILITY_VERSION_3 = 0x20080522
 
 
 class SandboxUnavailable(Exception):
-    """Why the jail cannot be built here, in words for whoever runs the server."""
+    """Why the jail cannot be built here, in words for the operator of the server."""
 
 
 def architecture() -> Architecture:
-    """The machine we are on. Raises Unavailable on one whose numbers nobody has written down."""
+    """The processor architecture. Raises SandboxUnavailable on one whose system calls are not listed."""
     machine = platform.machine()
     try:
         return ARCHITECTURES[machine]

@@ -24,7 +24,7 @@ REFER, TRUNCATE, IOCTL_DEV = (1 << bit for bit in range(13, 16))
 _RIGHTS = {1: (1 << 13) - 1, 2: REFER, 3: TRUNCATE, 5: IOCTL_DEV}
 # Binding and connecting with TCP (4), abstract sockets and signals to processes outside (6).
 _NET, _SCOPES = (4, 0b11), (6, 0b11)
-# Refused attempts are not logged (7): code that tries all day must not fill somebody's disk.
+# Refused attempts are not logged (7): code that tries all day must not fill the disk.
 _QUIET = (7, 1)
 
 READ = READ_FILE | READ_DIR

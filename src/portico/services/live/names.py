@@ -24,7 +24,7 @@ _MISSING = object()
 
 
 class InspectionError(Exception):
-    """Why something was not answered, in words for whoever asked."""
+    """Why an operation has no result, in words for the caller."""
 
 
 class Names:
@@ -131,7 +131,7 @@ class Names:
     # Values, without running anything
 
     def follow(self, expression: str) -> Any:
-        """The value of a path like `app.users["ada"].orders[0]`, found without calling anything of anybody's."""
+        """The value of a path like `app.users["ada"].orders[0]`, found without calling any code of the application."""
         try:
             tree = ast.parse(expression.strip(), mode="eval").body
         except SyntaxError:
@@ -158,7 +158,7 @@ class Names:
             constant = ast.literal_eval(key)
         except ValueError:
             raise InspectionError("Only constants may stand in brackets here: evaluating is switched off.") from None
-        # The subscript of a subclass could be anybody's code.
+        # The subscript of a subclass could run any code.
         if type(value) not in (dict, list, tuple, str, bytes):
             raise InspectionError(f"A {type(value).__name__} is not looked into here: evaluating is switched off.")
         try:

@@ -22,7 +22,7 @@ log = logging.getLogger("portico")
 MAIN = "main"
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
 
-# Whoever a session belongs to, and what they call it. Nobody reaches the session of somebody else.
+# The owner of a session, and its name. No owner reaches the session of another.
 Key = tuple[str | None, str]
 
 
@@ -48,7 +48,7 @@ class LiveSession:
         self.lock = asyncio.Lock()
         self.evaluations = 0
         self.used = self.begun = time.monotonic()
-        # What became of the worker before this one, until somebody has been told.
+        # What became of the worker before this one, until its owner has been told.
         self.loss: str | None = None
 
 
@@ -121,7 +121,7 @@ class SessionPool:
         try:
             answer = await self._insist(session, op, arguments, seconds)
         except WorkerEnded as end:
-            # Whoever asked is told, so the next one need not be.
+            # The caller is told, so the next one need not be.
             session.worker = None
             end.answer.note, session.loss = session.loss, None
             raise
@@ -137,8 +137,8 @@ class SessionPool:
         except WorkerEnded as end:
             if end.reason != UNASKED:
                 raise
-        # It may have answered what was asked before, and that was answered already: somebody had lied. Nothing is left
-        # of what it did, so it can be asked again, once.
+        # It may have answered what was asked before, which code had answered already in its name. Nothing is left of
+        # what it did, so it can be asked again, once.
         return await self._ask(session, op, arguments, seconds)
 
     async def _ask(self, session: LiveSession, op: str, arguments: Mapping[str, Any], seconds: float) -> WorkerReply:
@@ -185,7 +185,7 @@ class SessionPool:
         return session
 
     def _evict(self) -> None:
-        """Make room: the session that nobody has used for longest, if that is long."""
+        """Make room: the session that was not used for longest, if that is long."""
         idle = [key for key, one in self._sessions.items() if not one.lock.locked()]
         oldest = min(idle, key=lambda key: self._sessions[key].used, default=None)
         if oldest is None or time.monotonic() - self._sessions[oldest].used < self.idle:

@@ -2,7 +2,7 @@
 
 Refused means an error, not death. The call is not made either way; with an error, Python code sees a PermissionError
 that a model can read, and a library that only tries something goes on without it. A call in the manner of another
-architecture, whose numbers mean other things, ends the process: nobody does that by accident.
+architecture, whose numbers mean other things, ends the process: that is no accident.
 
 The filter is a program for the kernel's old packet filter. It sees the number of the call and its six arguments, not
 what a pointer points to; so a call whose danger is behind a pointer (clone3, openat2) is not there, and libc takes the
@@ -33,7 +33,7 @@ _ERRNO = 0x00050000
 REFUSE = _ERRNO | errno.EPERM
 # What a kernel says that has never heard of a call: libc then does it in another way.
 ABSENT = _ERRNO | errno.ENOSYS
-# What a file system says that has no such thing: nobody minds.
+# What a file system says that has no such thing: programs expect it.
 UNSUPPORTED = _ERRNO | errno.ENOTSUP
 # Nothing happens, and the caller is told that it has.
 PRETEND = _ERRNO
@@ -60,8 +60,8 @@ recvfrom getsockname getpeername getsockopt shutdown
 
 ALLOWED = _ALLOWED.split()
 
-# Landlock does not hold who may change modes and times, so nobody may; but copying a file begins with trying. And
-# there is nobody to lock a file against, while each lock takes memory of the kernel's that nobody counts.
+# Landlock does not hold who may change modes and times, so no code may; but copying a file begins with trying. And
+# there is no one to lock a file against, while each lock takes kernel memory that has no limit.
 PRETENDED = ("flock", "chmod", "fchmod", "fchmodat", "utime", "utimes", "futimesat", "utimensat")
 
 ATTRIBUTES = tuple(f"{kind}{what}xattr" for kind in ("", "l", "f") for what in ("set", "get", "list"))
@@ -110,7 +110,7 @@ def conditions(pid: int, threads: bool) -> dict[str, Conditions]:
         # Both ends of a stream are ours, and it cannot be sent anywhere else: what an event loop wakes itself with.
         "socketpair": [([Test(0, _AF_UNIX), Test(1, _SOCK_STREAM, _SOCK_TYPE)], ALLOW)],
         "sendto": [([_nothing(4)], ALLOW)],
-        # To itself, and to nobody else.
+        # To itself, and to no other process.
         "kill": [([Test(0, pid)], ALLOW)],
         "tgkill": [([Test(0, pid)], ALLOW)],
         "tkill": [([Test(0, pid)], ALLOW)],
@@ -124,7 +124,7 @@ def conditions(pid: int, threads: bool) -> dict[str, Conditions]:
 
 def _opening(place: int) -> Conditions:
     """A file of which the name is gone, or never was, is not counted in the scratch directory. And before its third
-    version, Landlock lets a file be emptied by somebody who may only read it."""
+    version, Landlock lets a process empty a file that it may only read."""
     return [
         ([Test(place, 0, _O_TMPFILE | _O_TRUNC)], ALLOW),
         ([Test(place, 1, _O_TMPFILE | _O_ACCMODE)], ALLOW),

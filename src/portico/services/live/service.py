@@ -57,8 +57,8 @@ class Live(Service):
     """A Python that stays alive between calls: `server.add(Live())`.
 
     By default code runs in a jail of Linux's own, with the packages of `python`. `strict` runs it in WebAssembly
-    instead, on any system and with the standard library alone; `unsafe` runs it with no jail at all, as whoever runs
-    the server. Raises UsageError with the reason where the jail cannot be built.
+    instead, on any system and with the standard library alone; `unsafe` runs it with no jail at all, as the user
+    who runs the server. Raises UsageError with the reason where the jail cannot be built.
     """
 
     name = "live"

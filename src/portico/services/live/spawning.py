@@ -27,7 +27,7 @@ IMAGE = 256 * 1024 * 1024
 
 
 class Piped(asyncio.SubprocessProtocol):
-    """The server's ends of one worker: its standard input and output. Nobody's code can reach them from inside."""
+    """The server's ends of one worker: its standard input and output. Code inside cannot reach them."""
 
     prints = True
 

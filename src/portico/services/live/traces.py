@@ -1,4 +1,4 @@
-"""What went wrong in somebody's code, in the few lines that are theirs. No path of this machine is in them."""
+"""Tracebacks of a client's code: only its own lines, and no path of this machine."""
 
 from __future__ import annotations
 

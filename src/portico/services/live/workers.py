@@ -47,7 +47,7 @@ class Ends(Protocol):
     def send(self, data: bytes) -> None: ...
 
     def rest(self, most: int) -> bytes:
-        """What it has printed and nobody has read, at most so much."""
+        """What it has printed and was not read yet, at most so much."""
 
     def freeze(self) -> None:
         """Let nothing of it run until `thaw`."""
@@ -78,11 +78,11 @@ class WorkerReply(Struct):
     dropped: int = 0
     # Time was up, and it could be stopped without being ended.
     interrupted: bool = False
-    # Something about the session that whoever asked should know.
+    # Something about the session that the caller should know.
     note: str | None = None
 
 
-UNASKED = "it said what nobody had asked for"
+UNASKED = "it answered without a question"
 
 
 class WorkerEnded(Exception):
@@ -121,7 +121,7 @@ class PythonWorker:
         self._loop = asyncio.get_running_loop()
         self._frames = Frames(LONGEST_REPLY)
         self._asked = READY
-        # Its first words come by themselves, so somebody waits for them from the beginning.
+        # Its first message comes by itself, so it is awaited from the beginning.
         self._waiting: asyncio.Future[WorkerReply] | None = self._loop.create_future()
         self._printed = bytearray()
         self._dropped = 0
@@ -214,7 +214,7 @@ class PythonWorker:
     # Its end
 
     def kill(self, reason: str) -> None:
-        """End it, for this reason. Whoever waits for it hears of it at once."""
+        """End it, for this reason. A waiting caller is told at once."""
         if self.reason is not None:
             return
         self.reason = reason

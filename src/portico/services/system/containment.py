@@ -32,7 +32,7 @@ class AllowedRoot(Struct, frozen=True):
 
 
 class RequestedPath(Struct, frozen=True):
-    """A path that somebody asked for, taken apart."""
+    """A path that was asked for, taken apart."""
 
     root: AllowedRoot
     relative: str
@@ -81,7 +81,7 @@ class OpenFile:
             yield block
 
     def image(self) -> Image:
-        """All bytes. They are mapped if nobody else can cut the file short meanwhile, for that would end this process;
+        """All bytes. They are mapped if no other user can cut the file short meanwhile, which would end this process;
         otherwise they are copied."""
         if self.size == 0:
             return b""
@@ -149,7 +149,7 @@ class AllowedRoots:
         self, paths: Iterable[str | os.PathLike[str]], deny: Iterable[str] = (), *, tells_paths: bool = True
     ) -> None:
         self.denials = Denials(deny)
-        # Whoever asks for a log by its name need not hear where it lies.
+        # A caller that asks for a log by its name need not hear where it lies.
         self._tells_paths = tells_paths
         self.all = [_root(os.path.abspath(path)) for path in paths]
 

@@ -1,5 +1,4 @@
-"""Where questions about the machine are answered: what was asked is allowed and understood, and what is answered is fit
-to be shown. It knows nothing of any protocol."""
+"""The machine as this service shows it: every query is checked, and every result anonymized. It knows no protocol."""
 
 from __future__ import annotations
 
@@ -98,7 +97,7 @@ class Machine:
         evtx_reader.close()
 
     def _said(self, result: T, besides: Iterable[Any] = ()) -> T:
-        """A result as it may be shown: with nobody in it, unless privacy is off."""
+        """A result as it may be shown: with tokens for names, unless privacy is off."""
         if self.privacy.level == "off":
             return result
         hidden = self.privacy.hide(msgspec.to_builtins(result), besides)
@@ -259,7 +258,7 @@ class Machine:
         return self._said(result)
 
     def trail(self) -> AuditTrail:
-        """The last calls. Where privacy matters, what was asked is nobody's business but that of who asked."""
+        """The last calls; without their arguments, unless privacy is off: they are the business of their caller."""
         records = list(self.audit.recent)
         if self.privacy.level != "off":
             records = [msgspec.structs.replace(record, arguments={}) for record in records]

@@ -1,4 +1,4 @@
-"""Which words name somebody or some machine: by the field they stand in, by their form, by the words before them."""
+"""Which words name a person or a machine: by the field they stand in, by their form, by the words before them."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def in_field(kind: Kind, value: str) -> Iterator[tuple[Kind, str]]:
         whole = value.strip("\\").removesuffix("$")
         yield kind, whole
         first, _, domain = whole.partition(".")
-        # Neither "com" nor "co" of "co.uk" is anybody's.
+        # Neither "com" nor "co" of "co.uk" is a name.
         if domain and len(first) > 2:
             yield kind, first
         if "." in domain:
@@ -150,7 +150,7 @@ def is_well_known(name: str) -> bool:
 
 
 def looks_like_address(text: str) -> bool:
-    """Whether a text that nobody has called an address is one: `a::b` could be, but is rather C++."""
+    """Whether a text that no field calls an address is one: `a::b` could be, but is rather C++."""
     return is_address(text) and any(character.isdigit() for character in text)
 
 

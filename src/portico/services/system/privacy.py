@@ -1,13 +1,13 @@
-"""Who and where, made unrecognisable: users, hosts, addresses, SIDs and e-mails become tokens.
+"""Anonymizes results: users, hosts, addresses, SIDs and e-mails become tokens.
 
-A token is a keyed digest, so the same user is the same token everywhere and always, and nobody without the key can
-check a guess. It is done in two passes. First the fields that say what they are: what is in `TargetUserName` is a
+A token is a keyed digest, so the same user is the same token everywhere and always, and a guess cannot be checked
+without the key. It is done in two passes. First the fields that say what they are: what is in `TargetUserName` is a
 user. Then the texts, which are searched for the names just learned, and for what is recognised by its form.
 
-What was learned from one result is forgotten with it, or whoever can write to a log could teach us that `error` is a
-user, for everybody and for ever. Only the names that this machine itself is known by are always looked for.
+What was learned from one result is forgotten with it, or a program that can write to a log could teach us that
+`error` is a user, for all results. Only the names that this machine itself is known by are always looked for.
 
-Accounts and addresses that every machine has (`SYSTEM`, `S-1-5-18`, `127.0.0.1`) identify nobody and stay, except under
+Accounts and addresses that every machine has (`SYSTEM`, `S-1-5-18`, `127.0.0.1`) identify no one and stay, except under
 `strict`, where nothing does.
 """
 
@@ -51,8 +51,8 @@ class Anonymizer:
         self._known = [pair for kind, value in known for pair in naming.in_field(kind, value)]
 
     def hide(self, value: Any, besides: Iterable[Any] = ()) -> Any:
-        """A result with nobody in it: anything that JSON can hold. Names are also learned from the fields of what is
-        known besides, and is not part of the result."""
+        """A result with tokens for names: anything that JSON can hold. Names are also learned from the fields of
+        `besides`, which are not part of the result."""
         if self.level == "off":
             return value
         learned = _Learned(self)

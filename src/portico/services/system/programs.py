@@ -9,7 +9,7 @@ from collections.abc import Generator
 
 from portico.services.system.errors import DamagedData, MissingDependency
 
-# Not the PATH of whoever started us: these are programs of the system.
+# Not the PATH that the server was started with: these are programs of the system.
 _FOLDERS = "/usr/bin:/bin:/usr/sbin:/sbin"
 _ENVIRONMENT = {"PATH": _FOLDERS, "LC_ALL": "C.UTF-8", "TZ": "UTC"}
 
@@ -24,7 +24,7 @@ def find(program: str) -> str | None:
 def lines(
     argv: list[str], *, seconds: float = PROGRAM_SECONDS, env: dict[str, str] | None = None
 ) -> Generator[bytes, None, None]:
-    """What a program writes, line by line, as long as anybody wants to read it. It is stopped when its time is up."""
+    """The lines that a program writes, as long as they are read. It is stopped when its time is up."""
     program = find(argv[0])
     if program is None:
         raise MissingDependency(f"This needs the program {argv[0]!r}, which this machine does not have.")

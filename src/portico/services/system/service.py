@@ -133,7 +133,7 @@ class System(Service):
 
     @property
     def machine(self) -> Machine:
-        """Whoever answers. It brings a great deal with it, so it is not there before the first question."""
+        """What answers the calls. It imports a great deal, so it is made for the first of them."""
         with self._lock:
             if self._machine is None:
                 made: Machine = load_module("portico.services.system.machine").Machine(**self._options)
@@ -179,7 +179,7 @@ class System(Service):
             await asyncio.sleep(self._follow_seconds)
 
     def _begin(self) -> None:
-        """Filling the index takes a while, so it begins before anybody asks."""
+        """Filling the index takes a while, so it begins before the first query."""
         if self.machine.index is not None:
             self.machine.index.start()
 

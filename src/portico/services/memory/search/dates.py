@@ -2,7 +2,7 @@
 
 A memory is found by the day it was made, and by the days it speaks of: `8 May`, `May 8th`, `2023-05-08`, and
 `yesterday` in a memory of the 9th are all the word `@8/5`. Months and years are words like others, so that “in June
-2023” finds what was said then, even where nobody said so.
+2023” finds what was written then, even where the text does not say so.
 """
 
 from __future__ import annotations
@@ -11,7 +11,11 @@ import re
 from datetime import date, timedelta
 from functools import lru_cache
 
-from portico.services.memory.search.vocabulary import MONTHS, WEEKDAYS
+MONTHS = (
+    "january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november",
+    "december",
+)  # fmt: skip
+WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 
 _MONTH = "|".join([*MONTHS, "jan", "feb", "mar", "apr", "jun", "jul", "aug", "sept?", "oct", "nov", "dec"])
 _DAY = r"(\d{1,2})(?:st|nd|rd|th)?"
@@ -26,35 +30,35 @@ _RELATIVE = re.compile(
     r"|last (?P<weekday>mon|tue|wed|thu|fri|sat|sun)[a-z]{0,6})\b"
 )
 _NEAR = {"yesterday": -1, "last night": -1, "tomorrow": 1}
-# Without one of these there is nothing relative; to look for them is much quicker.
+# A text without any of these has no relative date, and this test is much quicker.
 _NEAR_WORDS = ("yesterday", "last ", "today", "tonight", "tomorrow", "morning", " ago")
 _HAS_DAY = re.compile(r"\b(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)|\d{4}-\d\d")
 _NUMBER_OF_MONTH = {name[:3]: number for number, name in enumerate(MONTHS, 1)}
 _EPOCH = date(1970, 1, 1)
-_MILLISECONDS = 86_400_000
+_DAY_MS = 86_400_000
 # The first and the last moment that a date can have, with a margin for what is added to it.
 _EARLIEST, _LATEST = -62_000_000_000_000, 253_000_000_000_000
 
 
 def date_words(text: str, at: int | None = None) -> set[str]:
-    """Of a text in small letters, and of the moment it was written, in milliseconds."""
+    """The date words of a lowered text, and of the moment it was written, in milliseconds."""
     found = _spoken(text)
     if at is None or not _EARLIEST < at < _LATEST:
         return found
-    day = _day(at // _MILLISECONDS)
+    day = _day(at // _DAY_MS)
     return found | _of(day) | _relative(text, day)
 
 
 def relative_words(text: str, at: int) -> set[str]:
-    """Only what the text says of days around the moment it was written."""
+    """The date words of phrases such as “yesterday”, relative to the moment."""
     if not _EARLIEST < at < _LATEST:
         return set()
-    return _relative(text, _day(at // _MILLISECONDS))
+    return _relative(text, _day(at // _DAY_MS))
 
 
 @lru_cache(1024)
 def _day(number: int) -> date:
-    """Counted from 1970."""
+    """The date that is so many days after 1 January 1970."""
     return _EPOCH + timedelta(number)
 
 

@@ -1,4 +1,4 @@
-"""What speaks for a memory, as numbers: the second of two looks. Each has a name, and a weight in `weights.py`."""
+"""The features of the second ranking stage. Each has a name, and a weight in `weights.py`."""
 
 from __future__ import annotations
 
@@ -54,25 +54,25 @@ FEATURES = (
 
 
 class Candidate(Struct, frozen=True):
-    """A memory that may be an answer."""
+    """A memory that the second stage scores."""
 
     seat: int
     memory: str
     author: int | None
     kind: int
     substance: int
-    marks: int
+    flags: int
 
 
-class Named(Struct, frozen=True):
-    """Whom the question names, of those who have written something."""
+class NamedAuthors(Struct, frozen=True):
+    """The authors whom the question names, and the scopes they have written in."""
 
     authors: Collection[int]
     scopes: Collection[int]
 
 
 def measure(
-    question: Question, matches: Matches, named: Named, candidates: Iterable[Candidate]
+    question: Question, matches: Matches, named: NamedAuthors, candidates: Iterable[Candidate]
 ) -> list[tuple[float, ...]]:
     """The features of each candidate, in the order of FEATURES. A search spends most of its time here: one loop."""
     get, shift = matches.by_seat.get, matches.shift
@@ -111,29 +111,29 @@ def measure(
 
 
 def _kind(one: Candidate, question: Question) -> tuple[float, ...]:
-    """How it is said. Whether something is so is a number here: one, or nothing."""
-    marks, kind = one.marks, one.kind
+    """The features that depend on the text and the question alone; a truth value counts as 1 or 0."""
+    flags, kind = one.flags, one.kind
     substance = math.log(1 + one.substance)
     return (
         substance,
         substance if question.broad else 0.0,
-        marks & QUESTION != 0,
-        marks & AFTER_QUESTION != 0,
+        flags & QUESTION != 0,
+        flags & AFTER_QUESTION != 0,
         kind != NOTE and positions.place_of(one.seat) == 0,
-        marks & REPLIES != 0,
-        marks & SPEAKS_TO_OTHER != 0,
-        marks & SPEAKS_OF_SELF != 0,
-        marks & NAMES != 0,
-        marks & NUMBER != 0,
-        marks & TIME != 0,
-        question.when and marks & TIME != 0,
-        question.request and kind != ASSISTANT and marks & STANDING != 0,
+        flags & REPLIES != 0,
+        flags & SPEAKS_TO_OTHER != 0,
+        flags & SPEAKS_OF_SELF != 0,
+        flags & NAMES != 0,
+        flags & NUMBER != 0,
+        flags & TIME != 0,
+        question.when and flags & TIME != 0,
+        question.request and kind != ASSISTANT and flags & STANDING != 0,
         1.0,
     )
 
 
 class _Shares:
-    """Which share of the question a set of its terms is. A set is a mask of bits, and few different ones are met."""
+    """The share of the question that a set of its terms is. A set is a mask of bits, and few different ones occur."""
 
     def __init__(self, matches: Matches) -> None:
         terms, order = matches.terms, matches.order

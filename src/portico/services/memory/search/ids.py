@@ -1,4 +1,4 @@
-"""Who gives out numbers: to scopes, threads, authors, and to each memory its seat."""
+"""Allocates the integer ids of the index: of scopes, threads, authors, and the position of each memory."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from portico.services.memory.errors import InvalidInput
 from portico.services.memory.search import positions
 from portico.services.memory.search.text_flags import QUESTION
-from portico.services.memory.search.words import words
+from portico.services.words import words
 from portico.store.transaction import Transaction
 
-# What kind of memory it is: of nobody and alone, of nobody in a thread, or by whom. What is absent keeps a seat, but
-# it is not in the index.
+# The kind of a memory: without an author and a thread, without an author in a thread, or by whom. An absent one keeps
+# its position, but is not in the index.
 NOTE, LINE, PERSON, USER, ASSISTANT = range(5)
 ABSENT = -1
 KINDS = {"person": PERSON, "user": USER, "assistant": ASSISTANT}
@@ -19,22 +19,22 @@ KINDS = {"person": PERSON, "user": USER, "assistant": ASSISTANT}
 Place = tuple[str, str, str]
 
 
-class Desk:
-    """It remembers what it gave out for as long as one lot of memories is indexed. `expected` is how many of these each
-    scope will get."""
+class IdAllocator:
+    """Lives as long as one batch of memories is indexed, and remembers the ids of it. `expected` is how many memories
+    of the batch each scope will get."""
 
     def __init__(self, tx: Transaction, expected: Mapping[Place, int]) -> None:
         self._tx = tx
         self._expected = expected
         self._scopes: dict[Place, int] = {}
-        # Of each scope, the next thread that nobody has.
+        # Of each scope, the next free number of a thread.
         self._free: dict[int, int] = {}
-        # Of each thread by name: its number, its next place, and whether the last one in it asks something.
+        # Of each thread by name: its number, its next place, and whether its last memory asks something.
         self._threads: dict[tuple[int, str], tuple[int, int, bool]] = {}
         self._authors: dict[tuple[int, str], int] = {}
 
     def scope(self, place: Place) -> int:
-        """Its number. At the first time, all that will be needed of it is set aside, in one statement."""
+        """The number of a scope. The first call reserves the thread numbers for the whole batch in one statement."""
         known = self._scopes.get(place)
         if known is not None:
             return known
@@ -60,9 +60,9 @@ class Desk:
         return number
 
     def seat(self, scope: int, thread: str | None, known: int | None, asks: bool) -> tuple[int, bool]:
-        """Its seat, and whether whoever sits before it asks something. `known` is where it sat before."""
+        """The position of a memory, and whether the one before it asks something. `known` is its earlier position."""
         if known is not None and positions.scope_of(known) == scope and self._name_of(known) == thread:
-            # Who sits behind it sat down after it.
+            # What follows it was written after it, so the position is still right.
             return known, self._asks(known - 1)
         if thread is None:
             return positions.seat(scope, self._new(scope), 0), False
@@ -73,7 +73,7 @@ class Desk:
         return positions.seat(scope, number, place), asked
 
     def author(self, scope: int, name: str, *, named: bool) -> int:
-        """`named` is for people: “the user” in a question is not a name."""
+        """The number of an author. `named` is for people: “the user” in a question is not a name."""
         key = (scope, name)
         number = self._authors.get(key)
         if number is None:
@@ -90,9 +90,9 @@ class Desk:
         return number
 
     def _end_of(self, scope: int, name: str) -> tuple[int, int, bool]:
-        """The thread, its next free place, and whether the last one asks something."""
-        # Whoever speaks in a thread waits for those who do so at the same time. The sign keeps SQLite from going
-        # through all threads of the scope in the order of their numbers: hardly any name has more than one.
+        """The thread, its next free place, and whether its last memory asks something."""
+        # The lock makes concurrent writers to a thread wait for each other. The plus sign keeps SQLite from scanning
+        # all threads of the scope in the order of their numbers: hardly any name has more than one.
         sql = "select number from memory_thread where scope = ? and name = ? order by +number desc limit 1 for update"
         thread = self._tx.maybe(int, sql, (scope, name))
         if thread is None:

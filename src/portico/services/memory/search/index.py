@@ -1,10 +1,9 @@
-"""The index: what is written of a memory when it is kept, and taken out again when it is forgotten.
+"""The index: what is written when a memory is stored, and deleted when it is forgotten.
 
-Everything here is a function of a Transaction, so a memory and its index are written together or not at all. What is
-counted for each word is how much it says in that memory, worked out once, while it is written (`posting_weight`).
+Everything here is a function of a Transaction, so a memory and its index are written together or not at all. The
+weight of a term in a memory is computed once, when it is written (`posting_weight`).
 
-Where a row is there already that should not be, it is overwritten: a damaged index must not keep anybody from
-remembering something.
+An unexpected row is overwritten: a damaged index must not prevent a memory from being stored.
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from portico.services.memory.search import positions
-from portico.services.memory.search.ids import ABSENT, KINDS, LINE, NOTE, PERSON, Desk
+from portico.services.memory.search.ids import ABSENT, KINDS, LINE, NOTE, PERSON, IdAllocator
+from portico.services.memory.search.terms import TextTerms, read
 from portico.services.memory.search.text_flags import AFTER_QUESTION, QUESTION
-from portico.services.memory.search.words import Reading, read
 from portico.store.transaction import Transaction
 
 # Okapi BM25 with a mild correction for length, towards a text of a hundred words.
@@ -27,12 +26,12 @@ ONE = 64
 TABLES = ("posting", "terms", "vector", "sign", "seat", "author_word", "author", "thread", "scope")
 
 Posting = tuple[str, int, int]
-# The row of a seat: seat, memory, author, kind, substance, marks.
+# A row of memory_seat: seat, memory, author, kind, substance, marks.
 _Seated = tuple[int, str, int | None, int, int, int]
 
 
 class Indexed(Protocol):
-    """What the index wants to know of a memory."""
+    """The fields of a memory that the index uses."""
 
     @property
     def id(self) -> str: ...
@@ -55,32 +54,32 @@ class Indexed(Protocol):
 
 
 def index(tx: Transaction, memories: Sequence[Indexed], *, new: bool = False) -> None:
-    """Put memories that are in the table `memory` into the index; of a thread, in the order in which they were said.
-    One that is in it already is read anew; `new` ones have never been."""
+    """Put memories that are in the table `memory` into the index; those of a thread in the order of their time. One
+    that is in it already is indexed again; `new` ones are known not to be."""
     sql = "select memory, seat from memory_seat where memory in :ids"
     known = {} if new else dict(tx.all(tuple[str, int], sql, {"ids": [one.id for one in memories]}))
     if known:
         unindex(tx, list(known))
-    desk = Desk(tx, Counter((one.domain, one.namespace, one.project or "") for one in memories))
+    ids = IdAllocator(tx, Counter((one.domain, one.namespace, one.project or "") for one in memories))
     rows: list[_Seated] = []
     terms: list[tuple[int, str]] = []
     postings: list[Posting] = []
     for one in memories:
         reading = read(one.content, one.at)
-        scope = desk.scope((one.domain, one.namespace, one.project or ""))
-        seat, after_question = desk.seat(scope, one.thread, known.get(one.id), bool(reading.marks & QUESTION))
-        marks = reading.marks | (AFTER_QUESTION if after_question else 0)
+        scope = ids.scope((one.domain, one.namespace, one.project or ""))
+        seat, after_question = ids.seat(scope, one.thread, known.get(one.id), bool(reading.flags & QUESTION))
+        flags = reading.flags | (AFTER_QUESTION if after_question else 0)
         kind = kind_of(one)
-        author = None if one.author is None else desk.author(scope, one.author, named=kind == PERSON)
-        rows.append((seat, one.id, author, kind, reading.substance, marks))
+        author = None if one.author is None else ids.author(scope, one.author, named=kind == PERSON)
+        rows.append((seat, one.id, author, kind, reading.substance, flags))
         terms.append((seat, " ".join(reading.terms)))
         postings += _postings(reading, seat)
     _write(tx, rows, terms, postings)
 
 
 def unindex(tx: Transaction, ids: Sequence[str]) -> None:
-    """Take memories out of the index. They keep their seats as long as they are in the table `memory`, so that whoever
-    comes back sits where it sat."""
+    """Take memories out of the index. They keep their positions as long as they are in the table `memory`, so that a
+    restored one is where it was."""
     found = tx.all(
         tuple[int, str],
         "select memory_terms.seat, memory_terms.terms from memory_terms join memory_seat "
@@ -102,8 +101,8 @@ def unindex(tx: Transaction, ids: Sequence[str]) -> None:
 
 
 def forget(tx: Transaction, ids: Sequence[str]) -> None:
-    """Before memories leave the table `memory`: nothing of them stays, nor of authors, threads and scopes that had only
-    these."""
+    """Delete all index rows of memories that are about to leave the table `memory`, and of the authors, threads and
+    scopes that have no others."""
     unindex(tx, ids)
     sql = "select seat, author from memory_seat where memory in :ids"
     found = tx.all(tuple[int, int | None], sql, {"ids": list(ids)})
@@ -141,7 +140,7 @@ def posting_weight(count: int, length: int, in_head: bool) -> int:
     return round(ONE * fullness) << 1 | in_head
 
 
-def _postings(reading: Reading, seat: int) -> list[Posting]:
+def _postings(reading: TextTerms, seat: int) -> list[Posting]:
     heads, length = reading.heads, reading.length
     # Of most words there is one.
     once = posting_weight(1, length, False), posting_weight(1, length, True)

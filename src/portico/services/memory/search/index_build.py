@@ -1,8 +1,8 @@
-"""Building the index from the memories themselves: for a store that has none, and where it is damaged.
+"""Builds the index from the table `memory`: for a store that has none, and where it is damaged.
 
-A lot at a time, in the order in which things were said, so that neighbours in threads come to sit next to each other.
-How far it has come is written down with each lot: whoever comes next goes on from there. What is captured meanwhile is
-indexed at once, as always.
+It works in batches, in the order of time, so that neighbours in threads get neighbouring positions. Each batch also
+writes how far the build has come, and the next process continues from there. What is captured meanwhile is indexed at
+once, as always.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from portico.services.memory.store.namespaces import CURRENT
 from portico.store.errors import BadStatement, Damaged
 from portico.store.transaction import Transaction
 
-# Another one when what is written into the index changes: then it is built anew.
+# To be increased when what is written into the index changes: it is then rebuilt.
 FORMAT = 1
-# Each lot rewrites most of the pages of the index, so they are not too small; others wait for one on SQLite.
-LOT = 2000
+# Each batch rewrites most of the pages of the index, so it is not too small; on SQLite other writers wait for it.
+BATCH = 2000
 MIGRATIONS = Path(__file__).parent.parent / "store" / "migrations"
 SAMPLE = 50
 
 
-class _Row(Struct, frozen=True):
-    """What the index wants of a memory."""
+class _UnindexedMemory(Struct, frozen=True):
+    """The columns of a memory that the index uses."""
 
     id: str
     domain: str
@@ -41,8 +41,8 @@ class _Row(Struct, frozen=True):
     place: int
 
 
-class _Reached(Struct, frozen=True):
-    """How far it has been built: everything up to here. Without a moment, everything."""
+class _BuildProgress(Struct, frozen=True):
+    """How far the index has been built: everything up to this memory; everything if `at` is None."""
 
     format: int = FORMAT
     at: int | None = None
@@ -51,11 +51,11 @@ class _Reached(Struct, frozen=True):
 
 
 # Before all moments.
-_START = _Reached(at=-9_000_000_000_000_000_000, place=0, memory="")
+_START = _BuildProgress(at=-9_000_000_000_000_000_000, place=0, memory="")
 
 
 def is_whole(tx: Transaction) -> bool:
-    return _reached(tx) == _Reached()
+    return _reached(tx) == _BuildProgress()
 
 
 def is_empty(tx: Transaction) -> bool:
@@ -63,14 +63,14 @@ def is_empty(tx: Transaction) -> bool:
 
 
 def begin(tx: Transaction) -> None:
-    """Forget the index, and write down that it has to be built from the beginning."""
+    """Empty the index, and record that it has to be built from the beginning."""
     for table in TABLES:
         tx.run(f"delete from memory_{table}")
     _note(tx, _START)
 
 
-def build(tx: Transaction, most: int = LOT) -> int:
-    """Index the next lot; how many they were. None are left when it is 0, and then it is whole."""
+def build(tx: Transaction, most: int = BATCH) -> int:
+    """Index the next batch and return its size. At 0 none are left, and the index is whole."""
     reached = _reached(tx)
     if reached.format != FORMAT:
         begin(tx)
@@ -78,7 +78,7 @@ def build(tx: Transaction, most: int = LOT) -> int:
     if reached.at is None:
         return 0
     found = tx.all(
-        _Row,
+        _UnindexedMemory,
         "select id, domain, namespace, project, content, author, author_kind, thread, at, coalesce(place, 0) as place "
         "from memory where at >= :at and (at, coalesce(place, 0), id) > (:at, :place, :memory) and status in :current "
         "order by at, coalesce(place, 0), id limit cast(:most as bigint)",
@@ -86,13 +86,13 @@ def build(tx: Transaction, most: int = LOT) -> int:
     )
     index(tx, found)
     last = found[-1] if len(found) == most else None
-    _note(tx, _Reached() if last is None else _Reached(at=last.at, place=last.place, memory=last.id))
+    _note(tx, _BuildProgress() if last is None else _BuildProgress(at=last.at, place=last.place, memory=last.id))
     return len(found)
 
 
 def trouble(tx: Transaction) -> str | None:
-    """What is wrong with an index that should be whole, if that can be seen by counting, and by looking up what a few
-    memories are indexed by."""
+    """What is wrong with an index that should be whole, found by counting and by checking the newest memories; None if
+    nothing is."""
     sql = "select count(*) from memory where status in :current"
     wanted = tx.one(int, sql, {"current": list(CURRENT)})
     counted = tx.one(int, "select cast(coalesce(sum(memories), 0) as bigint) from memory_scope")
@@ -109,7 +109,7 @@ def trouble(tx: Transaction) -> str | None:
 
 
 def unreadable(tx: Transaction) -> list[str]:
-    """Which tables of the index are not there, or cannot be read."""
+    """The tables of the index that are missing or cannot be read."""
     reading = "pragma quick_check(memory_{})" if tx.engine == "sqlite" else "select 'ok' from memory_{} limit 0"
     found = []
     for table in (*TABLES, "indexed"):
@@ -123,7 +123,7 @@ def unreadable(tx: Transaction) -> list[str]:
 
 
 def anew(tx: Transaction, damaged: Sequence[str]) -> None:
-    """Make all tables of the index again."""
+    """Create all tables of the index again."""
     for table in (*TABLES, "indexed"):
         if table in damaged and tx.engine == "sqlite":
             _put_aside(tx, table)
@@ -133,7 +133,7 @@ def anew(tx: Transaction, damaged: Sequence[str]) -> None:
 
 
 def _put_aside(tx: Transaction, table: str) -> None:
-    """SQLite reads a table in order to drop it, but not to rename it. What is left of it is in nobody's way."""
+    """Rename a damaged table: SQLite reads a table in order to drop it, but not to rename it."""
     there = set(tx.all(str, "select name from sqlite_master"))
     if f"memory_{table}" in there:
         name = next(name for number in range(1000) if (name := f"damaged_{number}_{table}") not in there)
@@ -143,12 +143,12 @@ def _put_aside(tx: Transaction, table: str) -> None:
             tx.run(f"drop index {one}")
 
 
-def _reached(tx: Transaction) -> _Reached:
-    found = tx.all(_Reached, "select format, at, place, memory from memory_indexed")
-    return found[0] if len(found) == 1 else _Reached(format=0)
+def _reached(tx: Transaction) -> _BuildProgress:
+    found = tx.all(_BuildProgress, "select format, at, place, memory from memory_indexed")
+    return found[0] if len(found) == 1 else _BuildProgress(format=0)
 
 
-def _note(tx: Transaction, reached: _Reached) -> None:
+def _note(tx: Transaction, reached: _BuildProgress) -> None:
     tx.run("delete from memory_indexed")
     sql = "insert into memory_indexed (format, at, place, memory) values (:format, :at, :place, :memory)"
     tx.run(sql, asdict(reached))

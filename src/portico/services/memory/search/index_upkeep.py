@@ -1,5 +1,5 @@
-"""Who looks after the index while others work: it is built where it is not whole, mended where it is damaged, and where
-there is a model, what has no vector yet gets one."""
+"""The background task of the index: builds it where it is not whole, repairs it where it is damaged, and computes
+missing vectors where there is a model."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("portico")
 
-# Seconds after the start, when the index is compared with the memories.
-LATER = 5.0
+# How long after the start the index is compared with the memories.
+COMPARE_AFTER_SECONDS = 5.0
 
 
-class Keeper:
-    """One for each process that has a store open. What it does not get done, the next one does."""
+class IndexUpkeep:
+    """One for each process that has a store open. The next process continues what it does not finish."""
 
     def __init__(self, database: Database, meanings: Meanings | None) -> None:
         self._database = database
@@ -56,13 +56,13 @@ class Keeper:
             await asyncio.wait([task])
 
     def wake(self) -> None:
-        """Something was written."""
+        """Called after a write: there may be work."""
         self._news.set()
         if self._meanings is not None:
             self._done.clear()
 
     async def done(self) -> None:
-        """Wait until there is nothing left to do, for now."""
+        """Wait until there is nothing left to do."""
         if self._task is not None:
             await self._done.wait()
 
@@ -76,11 +76,11 @@ class Keeper:
             pass
 
     async def mend(self) -> bool:
-        """Whether something was wrong with the index. It is then there again, and being built."""
+        """Repair the index; returns whether something was wrong with it. It is then being rebuilt."""
         known = self._mended
         async with self._mending:
             if self._mended != known:
-                return True  # somebody else has seen it, too
+                return True  # another caller has repaired it meanwhile
             if damaged := await self._database.read(index_build.unreadable):
                 log.warning("The index of the memory is damaged, and is built anew.")
                 await self._database.write(lambda tx: index_build.anew(tx, damaged))
@@ -108,16 +108,16 @@ class Keeper:
                 await self._keep(thorough=False)
             self._done.set()
         except DatabaseClosed:
-            pass  # whoever opens it next goes on
+            pass  # the next process continues
         except (StoreError, NoModel) as failure:
-            # Without it everything works, only not as well.
+            # Everything works without it, only not as well.
             log.warning("The index of the memory cannot be looked after: %s", failure)
 
     async def _keep(self, thorough: bool) -> None:
         await self._build()
         if thorough:
-            # What has just been started has something else to do.
-            await asyncio.sleep(LATER)
+            # A process that has just started has more urgent work.
+            await asyncio.sleep(COMPARE_AFTER_SECONDS)
             if await self._database.read(_trouble) is not None and await self.mend():
                 await self._build()
         while self._meanings is not None:
@@ -137,5 +137,5 @@ class Keeper:
 
 
 def _trouble(tx: Transaction) -> str | None:
-    """An index that is still being built is not in trouble."""
+    """What is wrong with the index; None while it is still being built."""
     return index_build.trouble(tx) if index_build.is_whole(tx) else None

@@ -1,101 +1,30 @@
 """How alike two texts are, and whether they contradict each other. By their words alone, so that it is the same every
-time and on every machine."""
+time and on every machine.
+
+The words are not those of the index (`services/words.py`): here a date, a file name, a version or `x-api-key` is one
+word, and so is `don't`, and `not` counts; see docs/decisions/stemming.md for what changes otherwise.
+"""
 
 from __future__ import annotations
 
 import re
 from itertools import pairwise
 
+from portico.services.words import listed
+
 _WORD = re.compile(r"\w+(?:[.'-]\w+)*")
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
-_SMALL = frozenset(
-    [
-        "a",
-        "an",
-        "and",
-        "are",
-        "as",
-        "at",
-        "be",
-        "been",
-        "but",
-        "by",
-        "can",
-        "could",
-        "did",
-        "do",
-        "does",
-        "for",
-        "from",
-        "had",
-        "has",
-        "have",
-        "he",
-        "her",
-        "his",
-        "i",
-        "if",
-        "in",
-        "into",
-        "is",
-        "it",
-        "its",
-        "me",
-        "my",
-        "of",
-        "on",
-        "or",
-        "our",
-        "she",
-        "should",
-        "so",
-        "some",
-        "than",
-        "that",
-        "the",
-        "their",
-        "them",
-        "then",
-        "there",
-        "these",
-        "they",
-        "this",
-        "to",
-        "too",
-        "up",
-        "us",
-        "was",
-        "we",
-        "were",
-        "what",
-        "when",
-        "which",
-        "who",
-        "will",
-        "with",
-        "would",
-        "you",
-        "your",
-    ]
+_IGNORED = listed(
+    """
+    a an and are as at be been but by can could did do does for from had has have he her his i if in into is it its me
+    my of on or our she should so some than that the their them then there these they this to too up us was we were what
+    when which who will with would you your
+    """
 )
-_NOT = frozenset(
-    [
-        "not",
-        "no",
-        "never",
-        "don't",
-        "doesn't",
-        "isn't",
-        "aren't",
-        "won't",
-        "can't",
-        "cannot",
-        "without",
-        "avoid",
-        "stop",
-        "against",
-        "instead",
-    ]
+_NEGATIONS = listed(
+    """
+    not no never don't doesn't isn't aren't won't can't cannot without avoid stop against instead
+    """
 )
 
 # From which likeness on two memories of a namespace are the same. Where a single word may change everything, more.
@@ -105,8 +34,8 @@ USUALLY_SAME = 0.9
 RELATED = 0.45
 
 
-class Said:
-    """A text taken apart, so that it can be compared with many."""
+class ComparedText:
+    """A text split into words, to be compared with many others."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -118,27 +47,23 @@ class Said:
 
 
 def words(text: str) -> list[str]:
-    return [one for one in _WORD.findall(text.casefold()) if one not in _SMALL]
+    # “don’t” is written with either apostrophe.
+    return [word for word in _WORD.findall(text.casefold().replace("’", "'")) if word not in _IGNORED]
 
 
 def likeness(one: str, other: str) -> float:
     """The share of words and neighbouring pairs of words that both have: 0 to 1."""
-    return _likeness(Said(one), Said(other))
-
-
-def overlap(one: str, other: str) -> float:
-    """The share of words that both have, whatever their order."""
-    return _overlap(Said(one), Said(other))
+    return _likeness(ComparedText(one), ComparedText(other))
 
 
 def same_from(namespace: str) -> float:
     return SAME.get(namespace, USUALLY_SAME)
 
 
-def is_same(one: Said, other: Said, least: float) -> bool:
-    """Whether they are alike as much as this."""
+def is_same(one: ComparedText, other: ComparedText, least: float) -> bool:
+    """Whether the likeness is at least this."""
     common = len(one.words & other.words)
-    # All pairs of the shorter one in common would be the most: nearly always that is seen not to be enough.
+    # At best all pairs of the shorter one are common; nearly always that is not enough, and the rest is saved.
     pairs = min(len(one.order), len(other.order)) - 1
     if pairs >= 0 and (common + pairs) / (len(one.words) + len(other.words) - common + pairs) < least:
         return False
@@ -146,16 +71,16 @@ def is_same(one: Said, other: Said, least: float) -> bool:
 
 
 def conflict(one: str, other: str) -> str | None:
-    """Why two texts about the same thing cannot both hold, if it looks like that."""
-    return contradiction(Said(one), Said(other))
+    """Why two texts seem to contradict each other; None if they do not."""
+    return contradiction(ComparedText(one), ComparedText(other))
 
 
-def contradiction(one: Said, other: Said) -> str | None:
-    """`conflict`, of what was taken apart before."""
-    if _overlap(one, other) < RELATED:
+def contradiction(one: ComparedText, other: ComparedText) -> str | None:
+    """`conflict`, for texts that are split already."""
+    if overlap(one, other) < RELATED:
         return None
     first, second = one.words, other.words
-    if first.isdisjoint(_NOT) != second.isdisjoint(_NOT):
+    if first.isdisjoint(_NEGATIONS) != second.isdisjoint(_NEGATIONS):
         return "one says it and the other denies it"
     if set(_NUMBER.findall(one.text)) != set(_NUMBER.findall(other.text)):
         return "the numbers differ"
@@ -165,7 +90,7 @@ def contradiction(one: Said, other: Said) -> str | None:
     return None
 
 
-def _overlap(one: Said, other: Said) -> float:
+def overlap(one: ComparedText, other: ComparedText) -> float:
     """The share of words that both have."""
     if not one.words or not other.words:
         return 0.0
@@ -173,7 +98,7 @@ def _overlap(one: Said, other: Said) -> float:
     return common / (len(one.words) + len(other.words) - common)
 
 
-def _likeness(one: Said, other: Said) -> float:
+def _likeness(one: ComparedText, other: ComparedText) -> float:
     if not one.words or not other.words:
         return float(one.text.split() == other.text.split())
     first, second = one.pairs(), other.pairs()

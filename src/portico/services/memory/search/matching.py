@@ -1,11 +1,11 @@
-"""Which memories have words of the question, read from the postings: the first of two looks.
+"""The first ranking stage: which memories have words of the question, read from the postings.
 
 What the words of a question matched in a memory is one whole number, the sum of what each posting brings:
 
     score, in units of 1/UNIT | a bit for each word that is near the beginning | a bit for each word
 
-So one addition for each posting finds all that the second look wants to know, both engines come to the same sums, and
-to compare two of these numbers is to compare their scores.
+So one addition for each posting collects all that the second stage needs, both database engines get the same sums, and
+comparing two of these numbers compares their scores.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ FEW_TERMS, FEW_POSTINGS = 8, 200
 MANY_MEMORIES = 20_000
 BEST = 160
 FEW_MATCHES = 800
-# What makes a memory worth a second look, besides its own words: those of them near its beginning, its neighbours, and
+# What counts for the estimate of a memory besides its own words: those of them near its beginning, its neighbours, and
 # the best in its thread.
 _HEAD, _NEAR, _THREAD = 2.0, 0.4, 0.5
-# Second looks are for so many for each that is wanted, and for those with this share of the last wanted one's hope.
+# The second stage gets at least so many for each wanted one, and those with this share of the last wanted one's
+# estimate.
 _AT_LEAST, _HOPE = 4, 0.3
 
 Posting = tuple[int, int]
@@ -58,7 +59,7 @@ class Matches:
         self.thread_all: dict[int, int] = {}
 
     def add(self, term: str, postings: Sequence[Posting], frequency: int) -> None:
-        """What one more term matched, which is in so many memories."""
+        """Add the postings of one more term, which `frequency` memories have."""
         rarity = math.log(1 + max(0.0, self.memories - frequency + 0.5) / (frequency + 0.5))
         bit = 1 << len(self.order)
         self.order.append(term)
@@ -86,8 +87,8 @@ class Matches:
                 best[thread] = together[thread] = value
 
     def candidates(self, most: int, wanted: int | None = None) -> list[int]:
-        """Whom to look at again: the best, and those who sit next to them. Where only so many are wanted, without those
-        who have little hope beside them."""
+        """The positions for the second stage: the best, and their neighbours. Where only `wanted` results are needed,
+        those with a low estimate are left out."""
         self.settle(max(BEST, most))
         get, thread_best, thread_of = self.by_seat.get, self.thread_best.get, positions.thread_of
         shift, head_shift, bits = self.shift, self.head_shift, self.bits
@@ -100,7 +101,7 @@ class Matches:
         hopeful = []
         for seat in seen:
             own = get(seat, 0)
-            # To add up what is beside the scores as well does no harm that anybody could see.
+            # The bits beside the scores are added as well; that is far below the precision that matters.
             near = get(seat - 1, 0) + get(seat + 1, 0) + get(seat - 2, 0)
             thread = thread_best(thread_of(seat), 0)
             mask = own >> head_shift & bits
@@ -163,7 +164,7 @@ def most_alike(tx: Transaction, terms: Mapping[str, float], scope: int, memories
     found = Matches({term: terms[term] for term in longest}, memories)
     read = _newest(tx, longest, scope, FEW_POSTINGS)
     for postings, term in sorted(zip(read, longest, strict=True), key=lambda one: len(one[0])):
-        # What very many have tells nobody apart, unless there is nothing else.
+        # A term that very many have distinguishes nothing, unless there is no other.
         if postings and (len(postings) < FEW_POSTINGS or not found.by_seat):
             found.add(term, postings, len(postings))
     return [seat for _, seat in found.leading(most)]

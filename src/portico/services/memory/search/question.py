@@ -1,4 +1,4 @@
-"""What is asked: the words to look for, and what kind of question it is."""
+"""A question, parsed: the terms to search for, and what kind of question it is."""
 
 from __future__ import annotations
 
@@ -7,13 +7,23 @@ import re
 from msgspec import Struct
 
 from portico.services.memory.search.dates import date_words, relative_words
-from portico.services.memory.search.stemming import stem
-from portico.services.memory.search.vocabulary import ASKING
-from portico.services.memory.search.words import term_of, words
+from portico.services.memory.search.terms import term_of
+from portico.services.words import listed, stem, words
 
 LONGEST = 4000
 MOST_TERMS = 40
-# What a word that speaks to the memory counts for.
+# “Can you give me a summary of the different things I mentioned about …” is about what comes after it. These words
+# count for less in a question.
+ASKING = listed(
+    """
+    according across after ask asked asking aspect aspects based before between bring brought chat chats clear
+    comprehensive conversation conversations cover covered describe different discuss discussed discussing discussion
+    discussions during ever explain first get give go going got happen happened help include including item items key
+    kind know like list long made make many mention mentioned mentions much often only order overview please provide
+    recall regarding related remember remind said say saying says session sessions show sort summarise summarize summary
+    tell think thought throughout told type various want wanted way
+    """
+)
 ASKING_SHARE = 0.3
 
 _WORD = re.compile(r"[^\W_]+")
@@ -35,66 +45,66 @@ _OF_ASSISTANT = re.compile(
 
 
 class Question(Struct, frozen=True):
-    # Each word of the index, and what it counts for.
+    # Each term, and its weight.
     terms: dict[str, float]
-    # As it was written, for those who want to know why something was found.
+    # Each term as it is written in the question, to explain a result.
     written: dict[str, str]
-    # Words that may be the name of somebody, and whether they are written as one.
+    # Words that may be a person's name, and whether they have a capital letter.
     names: dict[str, bool]
     when: bool
     # About many things, or a long time.
     broad: bool
-    # Wants something done, rather than to know what was.
+    # Asks for something to be done, rather than about the past.
     request: bool
     # About what the assistant said, rather than what the user did.
     of_assistant: bool
 
 
 def terms_of(text: str) -> dict[str, float]:
-    """Only the words to look for."""
+    """The terms to search for, each with its weight."""
     return _words(text[:LONGEST].lower().strip(), None)[0]
 
 
 def ask(text: str, now: int | None = None) -> Question:
-    """`now` is what “yesterday” counts from."""
-    small = text[:LONGEST].lower().strip()
-    terms, written, said = _words(small, now)
-    # The first word has a capital letter whatever it is.
+    """Parse a question. `now` is what “yesterday” is relative to."""
+    lower = text[:LONGEST].lower().strip()
+    terms, written, content_words = _words(lower, now)
+    # The first word always has a capital letter.
     capitals = {word for one in _WORD.findall(text[:LONGEST])[1:] if one[0].isupper() for word in words(one.lower())}
-    names = {word: word in capitals for word in said}
-    broad, of_assistant = bool(_BROAD.search(small)), bool(_OF_ASSISTANT.search(small))
+    names = {word: word in capitals for word in content_words}
+    broad, of_assistant = bool(_BROAD.search(lower)), bool(_OF_ASSISTANT.search(lower))
     return Question(
         terms,
         written,
         names,
-        when=bool(_WHEN.search(small)),
+        when=bool(_WHEN.search(lower)),
         broad=broad,
-        # “Can you list …” and “what did you recommend” want to know what was.
-        request=not broad and not of_assistant and bool(_REQUEST.search(small)),
+        # “Can you list …” and “what did you recommend” ask about the past.
+        request=not broad and not of_assistant and bool(_REQUEST.search(lower)),
         of_assistant=of_assistant,
     )
 
 
-def _words(small: str, now: int | None) -> tuple[dict[str, float], dict[str, str], list[str]]:
-    """The words of the index and what each counts for; how each is written; and all that say something."""
+def _words(lower: str, now: int | None) -> tuple[dict[str, float], dict[str, str], list[str]]:
+    """The terms with their weights, how each is written, and all words that are not stop words."""
     terms: dict[str, float] = {}
     written: dict[str, str] = {}
-    said = []
-    for word in dict.fromkeys(words(small)):
+    content_words = []
+    for word in dict.fromkeys(words(lower)):
         term = term_of(word)
         if not term:
             continue
         share = ASKING_SHARE if word in ASKING else 1.0
         terms[term] = max(share, terms.get(term, 0.0))
         written.setdefault(term, word)
-        said.append(word)
+        content_words.append(word)
         if len(terms) == MOST_TERMS:
             break
-    days = date_words(small)
+    days = date_words(lower)
     if now is not None:
-        days |= relative_words(small, now)
+        days |= relative_words(lower, now)
     for day in sorted(days):
         term = stem(day)
         terms[term] = 1.0
         written.setdefault(term, day.lstrip("@"))
-    return terms, written, said
+    return terms, written, content_words

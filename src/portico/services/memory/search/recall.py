@@ -1,8 +1,8 @@
 """Recall: a question, and the memories that answer it, the best first.
 
-Two looks. The first reads the postings of the question's words and finds whom to look at again: those that have the
-words, and those that sit next to them; with a model, also those whose meaning is near. The second weighs everything
-that speaks for each of these (`features.py`).
+Two stages. The first reads the postings of the question's words and finds the candidates: the memories that have the
+words, and their neighbours; with a model, also those whose meaning is near. The second scores each of these by its
+features (`features.py`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from portico.services.memory.search.features import Candidate, Named, measure
+from portico.services.memory.search.features import Candidate, NamedAuthors, measure
 from portico.services.memory.search.matching import Matches, match, most_alike
 from portico.services.memory.search.meaning import Sense
 from portico.services.memory.search.question import Question, ask, terms_of
@@ -32,14 +32,14 @@ MOST_ALLOWED = 5000
 _UNEXPIRED = " and memory_seat.memory not in (select id from memory where expires_at <= :recall_now)"
 
 
-class Hit(Struct, frozen=True):
+class RankedMemory(Struct, frozen=True):
     id: str
-    # As likely as the best, or less likely by this factor: 1 to 0.
+    # How likely it is beside the best one: 1 to 0.
     score: float
 
 
-class Search(Struct, frozen=True):
-    """What is asked, and where."""
+class RecallQuery(Struct, frozen=True):
+    """A question, and where to search."""
 
     query: str
     # Numbers of `memory_scope`; none means all.
@@ -54,7 +54,7 @@ class Search(Struct, frozen=True):
 
 
 class Look(Struct, frozen=True):
-    """All that was seen while looking: for whoever ranks, and for whoever learns how to."""
+    """The candidates and their features: for ranking, and for fitting the weights."""
 
     question: Question
     matches: Matches
@@ -63,7 +63,7 @@ class Look(Struct, frozen=True):
     features: list[tuple[float, ...]]
 
 
-def recall(tx: Transaction, search: Search) -> list[Hit]:
+def recall(tx: Transaction, search: RecallQuery) -> list[RankedMemory]:
     """By words; with a sense, by words and meanings."""
     seen = look(tx, search)
     weights = BY_WORDS if search.sense is None else BY_MEANING
@@ -74,17 +74,17 @@ def recall(tx: Transaction, search: Search) -> list[Hit]:
     return _ranked(scored, search.limit)
 
 
-def by_meaning(tx: Transaction, search: Search) -> list[Hit]:
+def by_meaning(tx: Transaction, search: RecallQuery) -> list[RankedMemory]:
     """By meanings alone."""
     sense = search.sense
     if sense is None:
         return []
-    finding = _Finding(tx, search)
+    finding = _CandidateReader(tx, search)
     found = finding.enough(lambda most: sense.nearest(tx, search.scopes, most), NEAREST)
     near = sense.closeness(tx, [one.seat for one in found])
     scored = [(near[one.seat], one.seat, one.memory) for one in found if one.seat in near]
     scored.sort(reverse=True)
-    return [Hit(memory, max(0.0, close)) for close, _, memory in scored[: search.limit]]
+    return [RankedMemory(memory, max(0.0, close)) for close, _, memory in scored[: search.limit]]
 
 
 def alike(tx: Transaction, text: str, place: tuple[str, str, str], limit: int, now: int) -> list[tuple[str, str]]:
@@ -106,35 +106,35 @@ def alike(tx: Transaction, text: str, place: tuple[str, str, str], limit: int, n
     return [found[seat] for seat in seats if seat in found]
 
 
-def look(tx: Transaction, search: Search) -> Look:
+def look(tx: Transaction, search: RecallQuery) -> Look:
     question, sense = ask(search.query, search.now), search.sense
     memories = _memories(tx, search.scopes)
     named, names = _named(tx, question, search.scopes)
     terms = {term: share for term, share in question.terms.items() if question.written[term] not in names}
-    # Of somebody's name alone, whoever speaks of them.
+    # If the question is only a name, search for the texts that mention it.
     matches = match(tx, terms or question.terms, search.scopes, memories)
     nearest = [] if sense is None else sense.nearest(tx, search.scopes, NEAREST)
     most = max(LOOKED_AT, 3 * search.limit)
     # What a condition leaves of them is not known before.
     choose = matches.candidates if search.condition else partial(matches.candidates, wanted=search.limit)
-    candidates = _Finding(tx, search).enough(choose, most, nearest, matches.is_near)
+    candidates = _CandidateReader(tx, search).enough(choose, most, nearest, matches.is_near)
     features = measure(question, matches, named, candidates)
     if sense is not None:
         features = _with_meaning(tx, sense, candidates, features)
     return Look(question, matches, candidates, features)
 
 
-def _ranked(scored: list[tuple[float, int, str]], limit: int) -> list[Hit]:
+def _ranked(scored: list[tuple[float, int, str]], limit: int) -> list[RankedMemory]:
     # Of two that are alike, the later one.
     scored.sort(reverse=True)
     best = scored[0][0] if scored else 0.0
-    return [Hit(memory, math.exp(score - best)) for score, _, memory in scored[:limit]]
+    return [RankedMemory(memory, math.exp(score - best)) for score, _, memory in scored[:limit]]
 
 
 def _with_meaning(
     tx: Transaction, sense: Sense, candidates: list[Candidate], features: list[tuple[float, ...]]
 ) -> list[tuple[float, ...]]:
-    """Whoever has not been encoded yet is taken to be as near as the others are on the whole."""
+    """The features with the closeness of meaning; for a memory without a vector, the mean of the others."""
     near = sense.closeness(tx, [one.seat for one in candidates])
     usual = sum(near.values()) / len(near) if near else 0.0
     return [(*row, near.get(one.seat, usual)) for one, row in zip(candidates, features, strict=True)]
@@ -147,12 +147,12 @@ def _memories(tx: Transaction, scopes: Sequence[int] | None) -> int:
     return tx.one(int, sql, {"scopes": list(scopes)})
 
 
-def _named(tx: Transaction, question: Question, scopes: Sequence[int] | None) -> tuple[Named, set[str]]:
+def _named(tx: Transaction, question: Question, scopes: Sequence[int] | None) -> tuple[NamedAuthors, set[str]]:
     """The authors whom the question names: by a word with a capital letter, or by all of their name. And by which words
     with a capital letter, which are not looked for in texts then: those who say a name are seldom those who bear it.
     A word that is written small may be any word."""
     if not question.names:
-        return Named((), ()), set()
+        return NamedAuthors((), ()), set()
     values: dict[str, Any] = {"words": list(question.names)}
     within = ""
     if scopes is not None:
@@ -167,14 +167,14 @@ def _named(tx: Transaction, question: Question, scopes: Sequence[int] | None) ->
         for (author, scope, count), said in called.items()
         if len(said) == count or any(question.names[word] for word in said)
     }
-    named = Named({author for author, _ in meant}, {scope for _, scope in meant})
+    named = NamedAuthors({author for author, _ in meant}, {scope for _, scope in meant})
     return named, {word for said in meant.values() for word in said}
 
 
-class _Finding:
-    """Seats to candidates, as far as a condition lets them through."""
+class _CandidateReader:
+    """Reads the candidates at given positions, as far as a condition lets them through."""
 
-    def __init__(self, tx: Transaction, search: Search) -> None:
+    def __init__(self, tx: Transaction, search: RecallQuery) -> None:
         self._tx = tx
         self._search = search
         self._source = (
@@ -192,9 +192,9 @@ class _Finding:
         also: Sequence[int] = (),
         fits: Callable[[int], bool] = lambda seat: True,
     ) -> list[Candidate]:
-        """As many as are wanted, of those that `choose` gives first. Where a condition leaves too few of them, it goes
-        by the condition: all that it lets through and that fit. Where those would be too many, by more and more of
-        what `choose` gives."""
+        """As many candidates as are wanted, of those that `choose` returns first. Where the condition leaves too few of
+        them: all that it lets through and that fit; where those would be too many, more and more of what `choose`
+        returns."""
         while True:
             chosen = choose(most)
             found = self._candidates(list(dict.fromkeys([*chosen, *also])))

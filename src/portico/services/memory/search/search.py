@@ -15,8 +15,8 @@ from portico.services.memory.search import index as ranking
 from portico.services.memory.search import recall as ranker
 from portico.services.memory.search.meaning import Sense
 from portico.services.memory.search.question import terms_of
-from portico.services.memory.search.recall import Search, by_meaning, recall
-from portico.services.memory.search.words import read
+from portico.services.memory.search.recall import RecallQuery, by_meaning, recall
+from portico.services.memory.search.terms import read
 from portico.services.memory.store import records
 from portico.services.memory.store.filters import Condition, Filter, where
 from portico.services.memory.store.namespaces import CURRENT
@@ -56,7 +56,7 @@ def seek(
         return _looked_through(tx, query, filter, limit, at)
     scopes, rest = _scopes(tx, filter)
     condition, values = _condition(rest)
-    search = Search(query, scopes, limit, condition, values, at, None if mode == "text" else sense)
+    search = RecallQuery(query, scopes, limit, condition, values, at, None if mode == "text" else sense)
     hits = by_meaning(tx, search) if mode == "vector" else recall(tx, search)
     return [(one.id, one.score) for one in hits]
 

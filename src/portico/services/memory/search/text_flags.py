@@ -1,10 +1,11 @@
-"""What kind of text a memory is, seen once when it is indexed, one bit for each thing seen."""
+"""Flags of a text, one bit each, computed once when a memory is indexed."""
 
 from __future__ import annotations
 
 import re
 
-from portico.services.memory.search.vocabulary import MONTHS, WEEKDAYS, listed
+from portico.services.memory.search.dates import MONTHS, WEEKDAYS
+from portico.services.words import listed
 
 QUESTION = 1  # asks something
 AFTER_QUESTION = 2  # what came before it in the thread asks something
@@ -38,21 +39,21 @@ _DIGIT = re.compile(r"\d")
 _ENOUGH = 8000
 
 
-def marks(plain: str, small: str, words: list[str]) -> int:
-    """Of a text without its code: as it is, in small letters, and in words."""
-    said = set(words)
-    found = QUESTION if "?" in plain else 0
-    if _DIGIT.search(small):
-        found |= NUMBER
-        if _WHEN.search(small, 0, _ENOUGH):
-            found |= TIME
-    for mark, any_of in ((TIME, _TIME), (SPEAKS_OF_SELF, _SELF), (SPEAKS_TO_OTHER, _OTHER)):
-        if not said.isdisjoint(any_of):
-            found |= mark
+def text_flags(plain: str, lower: str, words: list[str]) -> int:
+    """The flags of a text without its code, given also in lower case and as words."""
+    different = set(words)
+    flags = QUESTION if "?" in plain else 0
+    if _DIGIT.search(lower):
+        flags |= NUMBER
+        if _WHEN.search(lower, 0, _ENOUGH):
+            flags |= TIME
+    for flag, any_of in ((TIME, _TIME), (SPEAKS_OF_SELF, _SELF), (SPEAKS_TO_OTHER, _OTHER)):
+        if not different.isdisjoint(any_of):
+            flags |= flag
     if _NAMES.search(plain, 0, _ENOUGH):
-        found |= NAMES
+        flags |= NAMES
     if words and (words[0] in _REPLIES or tuple(words[:2]) in _REPLIES_OF_TWO):
-        found |= REPLIES
-    if words and (words[0] in _STANDING_FIRST or (said & _STANDING_WORDS and _STANDING.search(small, 0, _ENOUGH))):
-        found |= STANDING
-    return found
+        flags |= REPLIES
+    if words and (words[0] in _STANDING_FIRST or (different & _STANDING_WORDS and _STANDING.search(lower, 0, _ENOUGH))):
+        flags |= STANDING
+    return flags

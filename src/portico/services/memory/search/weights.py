@@ -1,7 +1,7 @@
-"""How much each feature speaks for a memory. Written by `benchmarks/fit_memory_weights.py`, which says how.
+"""The weight of each feature. Written by `benchmarks/fit_memory_weights.py`, which says how.
 
-Which of these apply is a matter of who wrote the memory: nobody and it stands alone, nobody and it is in a thread, a
-person, or a user and an assistant. The first four are for words alone, the last four for words and meanings.
+Which of these apply is a matter of the kind of memory: without author and thread, without author in a thread, by a
+person, or by a user and an assistant. The first four are for words alone, the last four for words and meanings.
 """
 
 from __future__ import annotations

@@ -184,9 +184,9 @@ def _compared(tx: Transaction, record: Record) -> tuple[Record | None, list[Disa
     """The memory that is nearly the same, if there is one, and those that say otherwise."""
     conflicts = []
     least = likeness.same_from(record.namespace)
-    said = likeness.Said(record.content)
+    said = likeness.ComparedText(record.content)
     for id, content in search.alike(tx, record, NEIGHBOURS, longest=LONGEST_QUESTION, at=record.created_at):
-        other = likeness.Said(content)
+        other = likeness.ComparedText(content)
         if likeness.is_same(said, other, least):
             return records.get(tx, id), []
         why = likeness.contradiction(said, other)

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from portico.services import moments, texts
 from portico.services.memory.errors import InvalidInput, MemoryChanged, MemoryRefusal, MemoryStoreFailed
 from portico.services.memory.search import index_build, likeness, search
-from portico.services.memory.search.index_upkeep import Keeper
+from portico.services.memory.search.index_upkeep import IndexUpkeep
 from portico.services.memory.search.meaning import Meanings, NoModel, Sense
 from portico.services.memory.store import capture, entities, filters, inputs, records
 from portico.services.memory.store.capture import Draft, Taken
@@ -81,7 +81,7 @@ class Memories:
     ) -> None:
         self.database = database
         self._meanings = meanings
-        self._keeper = Keeper(database, meanings)
+        self._keeper = IndexUpkeep(database, meanings)
         self.project = project
         # The folder of its repository, if it is in one.
         self.root = root

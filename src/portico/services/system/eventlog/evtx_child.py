@@ -1,6 +1,6 @@
 """A program of its own that reads chunks of Windows event logs: a chunk comes in, its records go out.
 
-It imports nothing of Portico, since it is started for whoever wants to read one file. Chunks and answers are preceded
+It imports nothing of Portico, since it is started anew to read one file. Chunks and answers are preceded
 by their length, in four bytes.
 """
 

@@ -72,7 +72,7 @@ class FolderLog:
         return [part.stamp() for part in self._parts([]).values()]
 
     def _parts(self, problems: list[str]) -> dict[str, Log]:
-        """What the folder has now. A part is known by a mark of its name, since a cursor can be read by anybody."""
+        """The parts that the folder has now, by a digest of their names, which keeps positions short."""
         found: dict[str, Log] = {}
         try:
             if files(self._roots, [self._path], []):

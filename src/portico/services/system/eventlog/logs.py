@@ -121,7 +121,7 @@ class Logs:
         )
 
     def _rest(self, asked: _RunningQuery, log: Log, query: Query, seen: int) -> int:
-        """How many more there are. Where nobody knows it they are counted, but not for long."""
+        """How many more entries there are. Where the log does not know they are counted, but not for long."""
         asked.allow(COUNTING_SECONDS)
         if asked.next() is None:
             return 0

@@ -1,4 +1,4 @@
-"""Being told when a folder changes: inotify on Linux; elsewhere nobody tells, and one has to look again."""
+"""Notices when a folder changes: inotify on Linux; elsewhere the index is refreshed now and then."""
 
 from __future__ import annotations
 

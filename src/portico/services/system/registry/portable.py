@@ -52,7 +52,7 @@ class PortableRegistry:
             if self._database is None:
                 self._database = sqlite3.connect(self._file, check_same_thread=False, isolation_level=None, timeout=10)
                 self._database.executescript(_SCHEMA)
-                # Whoever forgets to close it has it closed all the same.
+                # A thread that ends without closing it has it closed all the same.
                 weakref.finalize(self, self._database.close)
             return self._database.execute(sql, values).fetchall()
 

@@ -84,7 +84,7 @@ class Offsets:
 class _Values(dict[int, Pair]):
     """Data objects by their offsets, read when they are first asked for, and unpacked within a budget.
 
-    It knows the file's bytes and not the file: a circle of references would keep them until somebody looks for such.
+    It knows the file's bytes and not the file: a circle of references would keep them until the garbage collector runs.
     """
 
     def __init__(self, image: Image, start: int) -> None:

@@ -1,15 +1,74 @@
-"""Words to stems: `painting`, `painted` and `paints` are one word to the index, and so are `buy` and `bought`.
+"""Text to words, and words to stems: one tokenizer for every search in the services.
 
-English suffixes are taken off in the order of Porter's algorithm (An algorithm for suffix stripping, 1980), whose
-“measure” of a word is how often a run of vowels is followed by a run of consonants. Forms that no suffix explains are
-in a table. A word of another language or a number stays as it is.
+`painting`, `painted` and `paints` have one stem, and so have `buy` and `bought`. English suffixes are taken off in the
+order of Porter's algorithm (An algorithm for suffix stripping, 1980), whose “measure” of a word is how often a run of
+vowels is followed by a run of consonants. Forms that no suffix explains are in a table. A word of another language or
+a number stays as it is. Why this is not a library: docs/decisions/stemming.md.
+
+The text of users is data here and never syntax: any text gives words.
 """
 
 from __future__ import annotations
 
+import re
+import unicodedata
+from collections.abc import Iterator
 from functools import lru_cache
 
-# The first of each line stands for the others.
+# A version number is one word; an underscore, a hyphen and an apostrophe separate two.
+_WORD = re.compile(r"\d+(?:\.\d+)+|[^\W_]+")
+_CAMEL = re.compile(r"[a-z][A-Z]|[A-Z]{2}[a-z]{2}")
+_CAMEL_WORD = re.compile(r"\b\w*(?:[a-z][A-Z]|[A-Z]{2}[a-z]{2})\w*")
+_CAMEL_PART = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
+# Scripts that put no space between words: CJK and what belongs to it.
+_UNSPACED = re.compile(r"[\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]+")
+
+
+def listed(words: str) -> frozenset[str]:
+    """The set of the words in a text."""
+    return frozenset(words.split())
+
+
+# Words that say nothing about what a text is about.
+STOP = listed(
+    """
+    a about am an and any are as at be been but by can could d did do does doing don for from had has have having he her
+    hers him his how i if in into is it its just ll m me my not of on or our ours re s she so some t than that the their
+    theirs them then there these they this to too us ve was we were what when where which while who whom whose why will
+    with would you your yours
+    """
+)
+
+
+def words(lower: str) -> Iterator[str]:
+    """The words of a lowered text, in order."""
+    if lower.isascii():
+        yield from _WORD.findall(lower)
+        return
+    for word in _WORD.findall(lower):
+        yield from (word,) if word.isascii() else _without_accents(word)
+
+
+def camel_parts(text: str) -> list[str]:
+    """`get`, `user` and `name` of `getUserName`, which is one word to `words`."""
+    if not _CAMEL.search(text):
+        return []
+    return [part.lower() for word in _CAMEL_WORD.findall(text) for part in _CAMEL_PART.findall(word)]
+
+
+def _without_accents(word: str) -> list[str]:
+    """A word without accents; where no spaces separate words, each two neighbouring characters are one."""
+    letters = unicodedata.normalize("NFKD", word).casefold()
+    plain = unicodedata.normalize("NFC", "".join(one for one in letters if not unicodedata.combining(one)))
+    if not _UNSPACED.search(plain):
+        return _WORD.findall(plain)
+    pairs = [run[n : n + 2] for run in _UNSPACED.findall(plain) for n in range(max(1, len(run) - 1))]
+    return pairs + _WORD.findall(_UNSPACED.sub(" ", plain))
+
+
+# Stems
+
+# The first of each group stands for the others.
 _IRREGULAR = """
 go goes went gone | make made | take took taken | get got gotten | give gave given | see saw seen | come came
 know knew known | think thought | find found | tell told | become became | leave left | feel felt | bring brought
@@ -47,7 +106,7 @@ _DROPPED = (
 
 @lru_cache(65536)
 def stem(word: str) -> str:
-    """Of a word in small letters."""
+    """The stem of a lowered word."""
     word = _FORMS.get(word, word)
     if len(word) < 3 or not (word.isascii() and word.isalpha()):
         return word
@@ -76,7 +135,7 @@ def _without_inflection(word: str) -> str:
 
 
 def _mended(rest: str) -> str:
-    """What is left of `hoping`, `hopping` and `created` is `hope`, `hop` and `create`."""
+    """A word whose `ed` or `ing` is cut off, mended: `hop` of `hoping` to `hope`, `hopp` of `hopping` to `hop`."""
     if rest.endswith(("at", "bl", "iz")):
         return rest + "e"
     if _ends_doubled(rest) and rest[-1] not in "lsz":
