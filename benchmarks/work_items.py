@@ -15,8 +15,9 @@ from pathlib import Path
 
 from goals import Goal, same
 from peers import NotInstalled, Peer
-from portico.services.tasks import claiming, moments
-from portico.services.tasks.changing import Draft
+from portico.services import moments
+from portico.services.tasks import claims
+from portico.services.tasks.edits import Draft
 from portico.services.tasks.items import WorkItems
 from portico.store.database import Database
 from portico.store.transaction import Transaction
@@ -151,7 +152,7 @@ async def _turns(of: dict[str, WorkItems], calls: int, found: dict[str, list[flo
 
     def claim(taken: list[float], tx: Transaction) -> None:
         began = time.perf_counter()
-        assert claiming.claim(tx, "bench", moments.now(), None) is not None
+        assert claims.claim(tx, "bench", moments.now(), None) is not None
         taken.append(time.perf_counter() - began)
 
     for _ in range(max(1, calls // FEW)):

@@ -19,6 +19,7 @@ import pytest
 from portico.legacy.session import Lifecycle, Session
 from portico.rpc.call import Handler
 from portico.rpc.channel import Channel
+from portico.rpc.door import Sender
 from portico.transport.watchdog import watchdog
 from portico.wire.meta import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, PROTOCOL_VERSION
 
@@ -144,7 +145,7 @@ class Wire(_Conversation):
     def __init__(self, handler: Handler, *, principal: Any = None, lifecycle: Lifecycle = "auto") -> None:
         super().__init__()
         self.session = Session(handler, lifecycle=lifecycle)
-        self.channel = Channel(self.session, self._hear, principal=principal)
+        self.channel = Channel(handler, self._hear, session=self.session, sender=Sender(principal))
         self.session.stream = self.channel
         self._inbox: asyncio.Queue[bytes] = asyncio.Queue()
 

@@ -26,8 +26,7 @@ import pytest
 
 from portico import Client, Context, Server, Service
 from portico.legacy.session import MOST_SUBSCRIPTIONS
-from portico.rpc.answer import MOST_IN_BATCH
-from portico.rpc.channel import MOST_IN_FLIGHT
+from portico.rpc.channel import MOST_IN_BATCH, MOST_IN_FLIGHT
 from portico.rpc.rounds import LARGEST_STATE, LIFETIME
 from portico.schema.describe import schema
 from portico.schema.explain import LONGEST_QUOTE

@@ -67,7 +67,7 @@ class Counting:
     async def _listen(self, call: Call) -> Any:
         meta = {"io.modelcontextprotocol/subscriptionId": call.id}
         asked = json.loads(bytes(call.params))["notifications"]
-        self.emit = lambda method, params: call.emit(method, {"_meta": meta, **params})
+        self.emit = lambda method, params: call.reply.emit(method, {"_meta": meta, **params})
         self.emit("notifications/subscriptions/acknowledged", {"notifications": asked})
         await asyncio.Event().wait()
 

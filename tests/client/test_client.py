@@ -438,9 +438,9 @@ async def test_a_handler_may_answer_in_many_ways(revision: str, waiting: bool, a
 @pytest.mark.parametrize("revision", HANDSHAKE)
 async def test_a_question_that_was_not_invited_is_refused(revision: str) -> None:
     async def pushy(call: Call) -> Any:
-        assert call.ask is not None
+        assert call.reply.asks
         try:
-            await call.ask("sampling/createMessage", {"messages": [], "maxTokens": 1})
+            await call.reply.ask("sampling/createMessage", {"messages": [], "maxTokens": 1})
         except ProtocolError as refusal:
             return Raw(msgspec.json.encode({"content": [{"type": "text", "text": str(refusal.code)}]}))
 

@@ -122,9 +122,9 @@ async def test_a_handler_that_fails_is_told_without_its_words(revision: str, cap
     async def pushy(call: Call) -> Any:
         if call.method == "server/discover":
             return DiscoverResult(supported_versions=[MODERN], capabilities=ServerCapabilities(), ttl_ms=0)
-        assert call.ask is not None
+        assert call.reply.asks
         try:
-            await call.ask("elicitation/create", FORM["params"])
+            await call.reply.ask("elicitation/create", FORM["params"])
         except ProtocolError as failure:
             return Raw(json.dumps({"content": [{"type": "text", "text": failure.message}]}).encode())
 
@@ -271,7 +271,7 @@ async def test_handlers_that_cannot_keep_up_do_not_pile_up(monkeypatch: pytest.M
         if call.method == "server/discover":
             return DiscoverResult(supported_versions=[MODERN], capabilities=ServerCapabilities(), ttl_ms=0)
         for _ in range(500):
-            call.emit("notifications/x", {})
+            call.reply.emit("notifications/x", {})
         return Raw(b'{"resultType":"complete","content":[]}')
 
     async with asyncio.timeout(PATIENCE), Client(handler, message_handler=slowly) as client:
@@ -308,7 +308,7 @@ async def test_progress_for_nobody_is_ignored() -> None:
         if call.method == "server/discover":
             return DiscoverResult(supported_versions=[MODERN], capabilities=ServerCapabilities(), ttl_ms=0)
         for token in (call.progress_token, 999, "x"):
-            call.emit("notifications/progress", {"progressToken": token, "progress": 1})
+            call.reply.emit("notifications/progress", {"progressToken": token, "progress": 1})
         return Raw(b'{"resultType":"complete","content":[]}')
 
     heard: list[Any] = []

@@ -20,8 +20,8 @@ from scripted import Endpoint, Peer, Request
 
 from portico import Client, ProtocolError
 from portico.client import client as clients
-from portico.client import results
 from portico.rpc.call import Call
+from portico.schema.check import with_formats
 from portico.transport import process
 from portico.wire.discover import DiscoverResult
 from portico.wire.errors import Closed, TimedOut
@@ -626,7 +626,7 @@ async def test_a_schema_that_is_a_weapon_does_no_harm(bomb: str) -> None:
 @pytest.mark.parametrize("bomb", BOMBS)
 def test_reading_dates_by_such_a_schema_takes_no_longer(bomb: str) -> None:
     structured, schema = BOMBS[bomb]
-    assert results.decoded(structured, schema) == structured
+    assert with_formats(structured, schema) == structured
 
 
 async def test_what_tools_promise_is_not_waited_for_longer_than_the_call(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -167,11 +167,11 @@ def acknowledge(call: Call, id: Any = ..., notifications: Any = ...) -> None:
         "_meta": {ID: call.id if id is ... else id},
         "notifications": wanted if notifications is ... else notifications,
     }
-    call.emit("notifications/subscriptions/acknowledged", params)
+    call.reply.emit("notifications/subscriptions/acknowledged", params)
 
 
 def change(call: Call, what: str, id: Any = ..., **params: Any) -> None:
-    call.emit(f"notifications/{what}", {"_meta": {ID: call.id if id is ... else id}, **params})
+    call.reply.emit(f"notifications/{what}", {"_meta": {ID: call.id if id is ... else id}, **params})
 
 
 END = Raw(b'{"resultType":"complete"}')
@@ -243,7 +243,7 @@ async def test_changes_of_others_are_not_ours() -> None:
         assert isinstance(call.id, int)
         for id in (call.id + 1, str(call.id), None, [call.id], True, float(call.id) + 0.5):
             change(call, "tools/list_changed", id=id)
-        call.emit("notifications/tools/list_changed", {})
+        call.reply.emit("notifications/tools/list_changed", {})
         change(call, "resources/updated")
         change(call, "resources/updated", uri=5)
         change(call, "resources/updated", uri="a://b")

@@ -15,10 +15,10 @@ from typing import Any, Literal
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from portico.rpc.answer import answer
 
 from portico import Context, Server, ToolError
 from portico.legacy.session import Session
-from portico.rpc.answer import answer
 from portico.rpc.channel import Channel
 from portico.wire.meta import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, LOG_LEVELS, PROTOCOL_VERSION
 from portico.wire.methods import LASTING, METHODS
@@ -328,7 +328,7 @@ class Stream:
     def __init__(self) -> None:
         self.said: list[bytes] = []
         self.session = Session(SERVER)
-        self.channel = Channel(self.session, self.said.append)
+        self.channel = Channel(SERVER, self.said.append, session=self.session)
         self.session.stream = self.channel
 
     def take(self, data: bytes) -> None:

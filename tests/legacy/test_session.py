@@ -11,7 +11,7 @@ import pytest
 
 from portico import Context, Server
 from portico.legacy.session import MOST_SUBSCRIPTIONS
-from portico.rpc.call import Call, Handler, hand_over
+from portico.rpc.call import Call, Handler
 from portico.wire.meta import LOG_LEVELS, Icon
 from portico.wire.revisions import (
     HANDSHAKE,
@@ -321,7 +321,7 @@ async def test_every_call_of_a_session_knows_what_was_negotiated(server: Server,
     assert (call.revision, call.principal, call.log_level) == (V2025_06_18, "somebody", "info")
     assert call.client is not None
     assert (call.client.name, call.capabilities.sampling) == ("a test", {})
-    assert call.ask is not None
+    assert call.reply.asks
 
 
 @pytest.mark.requirement("modern.no-memory")
@@ -337,7 +337,12 @@ async def test_a_modern_call_learns_nothing_from_the_session_around_it(server: S
     await wire.initialize(V2025_06_18, {"sampling": {}})
     await wire.modern("tools/list")
     call = calls[-1]
-    assert (call.revision, call.client, call.capabilities.sampling, call.ask) == (V2026_07_28, None, None, None)
+    assert (call.revision, call.client, call.capabilities.sampling, call.reply.asks) == (
+        V2026_07_28,
+        None,
+        None,
+        False,
+    )
 
 
 @pytest.mark.requirement("lifecycle.negotiated-version")
@@ -364,7 +369,6 @@ class Slow:
         self.failing = False
 
     async def __call__(self, call: Call) -> Any:
-        await hand_over(call)
         if call.method == "server/discover":
             self.reached.set()
             async with asyncio.timeout(PATIENCE):

@@ -12,9 +12,9 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
+from portico.rpc.answer import answer
 
 from portico import Context, ProtocolError, Server, ToolError
-from portico.rpc.answer import answer
 from portico.rpc.call import Call
 from portico.wire.meta import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, PROTOCOL_VERSION, SERVER_INFO
 from portico.wire.revisions import (

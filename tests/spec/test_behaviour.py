@@ -629,10 +629,12 @@ async def test_progress_goes_on_growing_when_an_older_client_is_asked(connect: C
             raise errors.MethodNotFound
         for progress in (1.0, 2.0):
             assert call.progress_token is not None
-            call.emit(notices.PROGRESS, notices.ProgressParams(progress_token=call.progress_token, progress=progress))
+            call.reply.emit(
+                notices.PROGRESS, notices.ProgressParams(progress_token=call.progress_token, progress=progress)
+            )
         if b"inputResponses" not in bytes(call.params):
             return question("a")
-        call.emit(notices.PROGRESS, notices.ProgressParams(progress_token=call.progress_token, progress=3.0))
+        call.reply.emit(notices.PROGRESS, notices.ProgressParams(progress_token=call.progress_token, progress=3.0))
         return CallToolResult(content=[], is_error=False)
 
     seen: list[float] = []
@@ -1205,7 +1207,7 @@ async def test_a_client_hears_of_notifications_it_does_not_know(heard: Any) -> N
     def herald(handler: Any) -> Any:
         async def announce(call: Call) -> Any:
             if call.method == "tools/call":
-                call.emit("notifications/of/tomorrow", {"a": 1})
+                call.reply.emit("notifications/of/tomorrow", {"a": 1})
             return await handler(call)
 
         return announce

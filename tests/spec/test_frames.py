@@ -474,7 +474,7 @@ class Peer:
     def __post_init__(self) -> None:
         self.heard: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self.session = Session(self.server)
-        self.channel = Channel(self.session, self._hear)
+        self.channel = Channel(self.server, self._hear, session=self.session)
         self.session.stream = self.channel
         self._last = 0
 

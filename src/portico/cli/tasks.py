@@ -87,7 +87,7 @@ async def _run(arguments: argparse.Namespace) -> int:
     service = Tasks(store_url(arguments.store, arguments.data, NAME))
     async with opened(service, arguments) as shell:
         # Leases that have ended are taken back first, so that the lists are up to date.
-        await (await service.items()).take_back()
+        await (await service.store()).take_back()
         return await TaskShell(shell, service).act() or 0
 
 
@@ -105,7 +105,7 @@ class TaskShell:
 
     async def id(self, text: str) -> str:
         """The id that begins or ends with this text."""
-        return await (await self._service.items()).id(text)
+        return await (await self._service.store()).id(text)
 
     async def ids(self, texts: list[str]) -> list[str]:
         return [await self.id(text) for text in texts]

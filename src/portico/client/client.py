@@ -26,7 +26,7 @@ from portico.client.inputs import ElicitationHandler, Inputs, Roots, SamplingHan
 from portico.client.listen import ChangeListener
 from portico.client.results import CallToolResult, Promise, T
 from portico.client.tasks import RemoteTask, handle
-from portico.rpc.call import Call, Handler, hand_over
+from portico.rpc.call import Call, Handler, Listening
 from portico.transport.greeting import ClientIdentity
 from portico.transport.http_client.pool import Pool
 from portico.transport.http_client.streamable import Sender
@@ -179,6 +179,8 @@ class Client:
         self._progress = progress_handler
         self._messages = message_handler
         self._tokens = count(1)
+        # What the server says on the way to a result is heard like all else that it says.
+        self._reply = Listening(self._notice)
         self._handling: set[asyncio.Task[None]] = set()
         self._listeners: set[ChangeListener] = set()
         self._news: dict[str, asyncio.Event] = {}
@@ -275,14 +277,11 @@ class Client:
 
     # What the server says to us
 
-    async def _answer(self, call: Call) -> Any:
+    def _answer(self, call: Call) -> Any:
         if call.id is None:
             self._notice(call.method, call.params)
             return None
-        if call.method == "ping":
-            return EmptyResult()
-        await hand_over(call)
-        return await self.inputs.answer(call.method, call.params)
+        return EmptyResult() if call.method == "ping" else self.inputs.answer(call.method, call.params)
 
     def _notice(self, method: str, params: Raw, on_progress: ProgressHandler | None = None) -> None:
         """Handle a notification. What a handler raises is logged, never passed on."""
@@ -360,9 +359,9 @@ class Client:
     def _call(self, method: str, params: dict[str, Any], progress: _Progress | None = None) -> Call:
         body = Raw(encode(params))
         if progress is None:
-            return Call(method=method, params=body, id=0, emit=self._notice)
-        emit = partial(self._notice, on_progress=progress.handler)
-        return Call(method=method, params=body, id=0, progress_token=progress.token, emit=emit)
+            return Call(method=method, params=body, id=0, reply=self._reply)
+        reply = Listening(partial(self._notice, on_progress=progress.handler))
+        return Call(method=method, params=body, id=0, progress_token=progress.token, reply=reply)
 
     async def _rounds(
         self,

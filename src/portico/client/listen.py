@@ -12,7 +12,7 @@ from typing import Any, Literal, Self
 import msgspec
 from msgspec import Raw, Struct
 
-from portico.rpc.call import Call
+from portico.rpc.call import Call, Listening
 from portico.transport.upstream import Upstream
 from portico.wire import notices
 from portico.wire.errors import ProtocolError, TimedOut, TransportError
@@ -234,7 +234,7 @@ class ChangeListener:
             params=Raw(encode(ListenParams(self.wanted))),
             id=0,
             capabilities=identity.able_with(EXTENSION) if self.wanted.task_ids else identity.capabilities,
-            emit=self._emit,
+            reply=Listening(self._emit),
         )
 
     def _emit(self, method: str, params: Any) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic
 import msgspec
 from msgspec import UNSET, Struct
 
-from portico.schema.check import DOES_NOT_FIT, UNCHECKED, Checker, Unbounded, Unfit, checker, with_formats
+from portico.schema.check import UNCHECKED, Checker, Unbounded, Unfit, checker, with_formats
 from portico.wire.content import TextContent
 from portico.wire.errors import ProtocolError, UsageError
 from portico.wire.tools import WRAPPED, ReceivedToolResult, Tool
@@ -70,7 +70,7 @@ class Promise(Struct):
                 return None
         except Unbounded:
             return None
-        return str(next(self._checker.complaints(structured), DOES_NOT_FIT))
+        return self._checker.reason(structured)
 
 
 def _checker_for(schema: dict[str, Any]) -> Checker | str:

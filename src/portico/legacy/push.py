@@ -9,31 +9,15 @@ import msgspec
 from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
-from portico.rpc.call import Call, Emit, Handler
+from portico.rpc.call import Call, Handler
 from portico.wire.errors import InternalError, MissingCapability
 from portico.wire.inputs import InputRequest, InputRequiredResult
 from portico.wire.jsonrpc import NOTHING
-from portico.wire.notices import ProgressParams
 
 # A server that never stops asking is broken; clients give up at about the same number.
 MOST_ROUNDS = 10
 
 _members = msgspec.json.Decoder(dict[str, Raw])
-
-
-class Growing:
-    """Progress that never goes back: a call that is entered again keeps its token, and must not seem to start over."""
-
-    def __init__(self, emit: Emit) -> None:
-        self._emit = emit
-        self._reached = float("-inf")
-
-    def emit(self, method: str, params: Any) -> None:
-        if isinstance(params, ProgressParams):
-            if params.progress <= self._reached:
-                return
-            self._reached = params.progress
-        self._emit(method, params)
 
 
 async def push(call: Call, asked: InputRequiredResult, handler: Handler) -> Any:
@@ -43,14 +27,14 @@ async def push(call: Call, asked: InputRequiredResult, handler: Handler) -> Any:
         if not isinstance(result, InputRequiredResult):
             return result
         answers = await _ask_all(call, result.input_requests or {})
-        result = await handler(replace(call, params=_again(call.params, answers, result.request_state), instant=False))
+        result = await handler(replace(call, params=_again(call.params, answers, result.request_state)))
     raise InternalError(f"{call.method} still asks after {MOST_ROUNDS} rounds")
 
 
 async def _ask_all(call: Call, questions: dict[str, InputRequest]) -> dict[str, Raw]:
-    if call.ask is None:
+    if not call.reply.asks:
         raise MissingCapability({_capability(one.method): {} for one in questions.values()})
-    replies = await asyncio.gather(*(call.ask(one.method, one.params) for one in questions.values()))
+    replies = await asyncio.gather(*(call.reply.ask(one.method, one.params) for one in questions.values()))
     return dict(zip(questions, replies, strict=True))
 
 

@@ -4,31 +4,42 @@
 CREATED ──initialize──▶ INITIALIZING ──notifications/initialized──▶ OPERATING ──end of stream──▶ SHUTDOWN
 ```
 
-A Session is a Handler around a Handler. Calls that carry their own revision (2026-07-28) pass through untouched, so
-both eras work on one stream. The inner handler only ever speaks the newest revision's methods: the handshake is made
-of `server/discover`, and subscriptions of `subscriptions/listen`.
+A Session stands between the door and a Handler. Calls that carry their own revision (2026-07-28) do not come through
+it, so both eras work on one stream. The inner handler only ever speaks the newest revision's methods: the handshake is
+made of `server/discover`, and subscriptions of `subscriptions/listen`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Coroutine
 from functools import partial
+from types import CoroutineType
 from typing import Any, Literal, Protocol
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Raw
 from msgspec.structs import replace
 
 from portico.legacy import translate
-from portico.legacy.push import Growing, push
-from portico.rpc.call import Ask, Call, Emit, Handler, hand_over
+from portico.legacy.push import push
+from portico.rpc.call import Call, Handler, Listening, Reply, members
+from portico.rpc.door import Sender, new_call
 from portico.wire import jsonrpc, notices
 from portico.wire.content import EmptyResult
 from portico.wire.discover import DiscoverResult, InitializeParams, InitializeResult
 from portico.wire.errors import InternalError, InvalidRequest, MethodNotFound, ProtocolError
 from portico.wire.inputs import InputRequiredResult
-from portico.wire.meta import NO_CAPABILITIES, SERVER_INFO, ClientCapabilities, Implementation, ServerCapabilities
+from portico.wire.jsonrpc import Frame
+from portico.wire.meta import (
+    NO_CAPABILITIES,
+    SERVER_INFO,
+    ClientCapabilities,
+    Implementation,
+    Meta,
+    ServerCapabilities,
+)
 from portico.wire.methods import METHODS
 from portico.wire.revisions import MODERN, NEWEST_HANDSHAKE, V2024_11_05, V2025_03_26, Revision, negotiate
 from portico.wire.subscriptions import Filter, ListenParams
@@ -52,19 +63,8 @@ class Stream(Protocol):
     def emit(self, method: str, params: Any) -> None: ...
 
 
-class _Greeting(Struct):
-    """The parts of the initialize result that the inner handler decides."""
-
-    capabilities: ServerCapabilities
-    server: Implementation
-    instructions: str | None
-
-
 class Session:
     """One client's conversation, from its handshake to the end of its stream."""
-
-    # A Session waits for nothing before the inner handler does.
-    instant = True
 
     def __init__(self, handler: Handler, *, lifecycle: Lifecycle = "auto") -> None:
         self.handler = handler
@@ -75,37 +75,48 @@ class Session:
         self.client: Implementation | None = None
         self.log_level = "info"
         self.stream: Stream | None = None
+        self._start = members(handler).start
         self._offered = ServerCapabilities()
         self._subscribed: dict[str, asyncio.Task[Any]] = {}
         self._listening: asyncio.Task[Any] | None = None
 
-    async def __call__(self, call: Call) -> Any:
-        if call.revision is not None:
-            if not getattr(self.handler, "instant", False):
-                await hand_over(call)
-            return await self.handler(call)
-        call.revision = self.revision
+    def open(self, frame: Frame, reply: Reply, sender: Sender, meta: Meta, typed: Any) -> Call:
+        """The Call of a frame that belongs to this session."""
+        reply.asks = True
+        if self.revision is not None and self.revision < NEWEST_HANDSHAKE:
+            reply.notice = partial(translate.notice, revision=self.revision)
+            reply.question = partial(translate.question, revision=self.revision)
+        return new_call(
+            frame,
+            reply,
+            sender,
+            meta,
+            typed,
+            revision=self.revision,
+            capabilities=self.capabilities,
+            client=self.client,
+            log_level=self.log_level,
+        )
+
+    def start(self, call: Call) -> Any:
+        """The result of a Call, or a coroutine that comes to it."""
         own = _OWN.get(call.method)
         if own is not None:
-            return await own(self, call)
+            return own(self, call)
         self._admit(call)
-        return await self._serve(call)
+        result = self._start(call)
+        return self._finish(call, result) if type(result) is CoroutineType else self._translated(call, result)
 
-    async def _serve(self, call: Call) -> Any:
-        assert self.revision is not None
-        call.capabilities = self.capabilities
-        call.client = self.client
-        call.log_level = self.log_level
-        if self.revision < NEWEST_HANDSHAKE:
-            call.emit = partial(_emit, call.emit, self.revision)
-            call.ask = partial(_ask, call.ask, self.revision) if call.ask is not None else None
-        if call.progress_token is not None:
-            call.emit = Growing(call.emit).emit
-        if not getattr(self.handler, "instant", False):
-            await hand_over(call)
-        result = await self.handler(call)
+    async def _finish(self, call: Call, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        result = await coroutine
         if isinstance(result, InputRequiredResult):
             result = await push(call, result, self.handler)
+        return self._translated(call, result)
+
+    def _translated(self, call: Call, result: Any) -> Any:
+        assert self.revision is not None
+        if isinstance(result, InputRequiredResult):
+            return self._finish(call, _came_to(result))
         if isinstance(result, CreateTaskResult):
             self._follow(result.task.task_id, call)
         return translate.result(result, self.revision)
@@ -139,52 +150,63 @@ class Session:
             return self.revision == V2024_11_05
         return self.lifecycle == "lenient"
 
-    async def _initialize(self, call: Call) -> InitializeResult:
+    def _initialize(self, call: Call) -> Any:
         if call.id is None:
             raise InvalidRequest("initialize is a request")
         if self.state != "CREATED":
             raise InvalidRequest("Already initialized")
-        params: InitializeParams = METHODS["initialize"].decode(call.params)
-        revision = negotiate(params.protocol_version)
+        params: InitializeParams = call.typed()
         self.state = "INITIALIZING"
+        about = Call(method="server/discover", id=0, revision=MODERN, principal=call.principal)
         try:
-            greeting = await self._greet(call)
+            discovered = self._start(about)
+            if type(discovered) is CoroutineType:
+                return self._discovering(call, params, discovered)
+            return self._welcome(call, params, discovered)
         except BaseException:
             self.state = "CREATED"
             raise
-        call.revision = self.revision = revision
-        self._offered = greeting.capabilities
+
+    async def _discovering(self, call: Call, params: InitializeParams, discovered: Any) -> InitializeResult:
+        try:
+            return self._welcome(call, params, await discovered)
+        except BaseException:
+            self.state = "CREATED"
+            raise
+
+    def _welcome(self, call: Call, params: InitializeParams, discovered: Any) -> InitializeResult:
+        """The end of the handshake, with what the handler says of itself."""
+        about = msgspec.json.decode(jsonrpc.encode(discovered), type=DiscoverResult)
+        self.revision = revision = negotiate(params.protocol_version)
+        self._offered = about.capabilities
         self.capabilities = params.capabilities
         self.client = params.client_info
         if self.stream is not None:
             self.stream.revision = revision
             # 2025-03-26 is the only revision whose text has batches; the one before was silent about them.
             self.stream.batches = revision <= V2025_03_26
-        said = InitializeResult(
+        result = InitializeResult(
             protocol_version=revision,
-            capabilities=_with_tasks(greeting.capabilities, revision, call.public),
-            server_info=greeting.server,
-            instructions=greeting.instructions,
+            capabilities=_with_tasks(about.capabilities, revision, call.anonymous),
+            server_info=self._server_info(about),
+            instructions=about.instructions,
         )
-        return translate.result(said, revision)  # type: ignore[no-any-return]
+        return translate.result(result, revision)  # type: ignore[no-any-return]
 
-    async def _greet(self, call: Call) -> _Greeting:
-        """What the inner handler says of itself."""
-        if not getattr(self.handler, "instant", False):
-            await hand_over(call)
-        question = Call(method="server/discover", id=0, revision=MODERN, principal=call.principal)
-        found = msgspec.json.decode(jsonrpc.encode(await self.handler(question)), type=DiscoverResult)
-        meta = found.meta if isinstance(found.meta, dict) else {}
-        server = msgspec.convert(meta.get(SERVER_INFO, {"name": "server", "version": "0"}), Implementation)
-        return _Greeting(found.capabilities, server, found.instructions)
+    def _server_info(self, about: DiscoverResult) -> Implementation:
+        info = members(self.handler).info
+        if info is not None:
+            return info
+        meta = about.meta if isinstance(about.meta, dict) else {}
+        return msgspec.convert(meta.get(SERVER_INFO, {"name": "server", "version": "0"}), Implementation)
 
-    async def _initialized(self, call: Call) -> None:
+    def _initialized(self, call: Call) -> None:
         if call.id is not None:
             raise MethodNotFound(f"Method not found: {call.method} is a notification")
         if self.state == "INITIALIZING" and self.revision is not None:
             self._operate()
 
-    async def _ping(self, call: Call) -> EmptyResult:
+    def _ping(self, call: Call) -> EmptyResult:
         return EmptyResult()
 
     def _admit_feature(self, call: Call, offered: Any) -> None:
@@ -193,9 +215,9 @@ class Session:
         if not offered:
             raise MethodNotFound(f"Method not found: {call.method} (not among the server's capabilities)")
 
-    async def _set_level(self, call: Call) -> EmptyResult:
+    def _set_level(self, call: Call) -> EmptyResult:
         self._admit_feature(call, self._offered.logging is not None)
-        self.log_level = METHODS["logging/setLevel"].decode(call.params).level
+        self.log_level = call.typed().level
         return EmptyResult()
 
     def _operate(self) -> None:
@@ -230,7 +252,7 @@ class Session:
             params=Raw(jsonrpc.encode(ListenParams(wanted))),
             id=0,
             revision=MODERN,
-            emit=relay,
+            reply=Listening(relay),
             principal=principal,
             capabilities=_HEARS_OF_TASKS if wanted.task_ids else NO_CAPABILITIES,
         )
@@ -253,21 +275,20 @@ class Session:
 
     async def _subscribe(self, call: Call) -> EmptyResult:
         self._admit_feature(call, (self._offered.resources or {}).get("subscribe"))
-        uri = METHODS[call.method].decode(call.params).uri
+        uri = call.typed().uri
         if uri in self._subscribed:
             return EmptyResult()
         if len(self._subscribed) >= MOST_SUBSCRIPTIONS:
             raise InternalError(f"Refused: {MOST_SUBSCRIPTIONS} subscriptions are the most a session may have")
         heard = asyncio.Event()
-        await hand_over(call)
         task = asyncio.get_running_loop().create_task(self._listen(Filter(resource_subscriptions=[uri]), heard))
         self._subscribed[uri] = task
         await heard.wait()
         return EmptyResult()
 
-    async def _unsubscribe(self, call: Call) -> EmptyResult:
+    def _unsubscribe(self, call: Call) -> EmptyResult:
         self._admit_feature(call, (self._offered.resources or {}).get("subscribe"))
-        task = self._subscribed.pop(METHODS[call.method].decode(call.params).uri, None)
+        task = self._subscribed.pop(call.typed().uri, None)
         if task is not None:
             task.cancel()
         return EmptyResult()
@@ -281,12 +302,8 @@ def _with_tasks(offered: ServerCapabilities, revision: Revision, public: bool) -
     return replace(offered, tasks=able if public else {"list": {}, **able})
 
 
-def _emit(emit: Emit, revision: Revision, method: str, params: Any) -> None:
-    emit(method, translate.notice(params, revision))
-
-
-async def _ask(ask: Ask, revision: Revision, method: str, params: Any) -> Raw:
-    return await ask(method, translate.question(params, revision))
+async def _came_to(result: Any) -> Any:
+    return result
 
 
 # What the session answers itself. Early servers knew the notification by its short name too.

@@ -1,32 +1,122 @@
-"""One interface: whatever answers a Call is a Handler."""
+"""One interface: whatever answers a Call is a Handler. The way back of a Call is its Reply."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Generator
-from contextvars import copy_context
-from types import coroutine
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import Any, Protocol
 
-from msgspec import UNSET, Raw, Struct
+from msgspec import Raw, Struct
 
+from portico.wire.errors import Closed, InternalError
 from portico.wire.jsonrpc import NOTHING, RequestId
 from portico.wire.meta import NO_CAPABILITIES, ClientCapabilities, Implementation, ProgressToken
+from portico.wire.methods import METHODS
+from portico.wire.mirrors import Mirror
+from portico.wire.notices import ProgressParams
 from portico.wire.revisions import Revision
 
 Emit = Callable[[str, Any], None]
-"""Says something on the way to the answer: a notification's method and params."""
+"""Takes a notification: its method and its params."""
 
 Ask = Callable[[str, Any], Awaitable[Raw]]
-"""Asks the client something and waits: only the handshake revisions have this."""
+"""Takes a question to the client, method and params, and returns the client's result."""
 
 
-def _silence(method: str, params: Any) -> None:
-    """Where nobody listens."""
+class Reply:
+    """The way back of one request: what is said before the answer, and whether the client still waits for it.
+
+    It lives as long as its request. Once the request is answered or cancelled it is closed, and a body that goes on in
+    a thread or in a task of its own speaks to nothing. Transports override the methods that begin with `_`, and
+    `begin` and `finish`, which the door calls.
+    """
+
+    # Answered, or cancelled.
+    closed = False
+    # The client has lost interest. A body in a thread cannot be stopped, but it can look.
+    cancelled = False
+    # Whether the revision and the transport have questions from server to client.
+    asks = False
+    # The code of the error that was the answer, for transports that have a status of their own.
+    error = 0
+    # Refused before the handler was asked: the envelope was at fault.
+    refused = False
+    # Put what is emitted and asked into the words of an older revision.
+    notice: Callable[[Any], Any] | None = None
+    question: Callable[[Any], Any] | None = None
+    _progress = float("-inf")
+
+    def emit(self, method: str, params: Any) -> None:
+        """Send a notification that belongs to this request. Progress that does not grow is dropped."""
+        if self.closed:
+            return
+        if type(params) is ProgressParams:
+            if params.progress <= self._progress:
+                return
+            self._progress = params.progress
+        self._emit(method, params if self.notice is None else self.notice(params))
+
+    async def ask(self, method: str, params: Any) -> Raw:
+        """Put a question to the client and return its result; only the handshake revisions have this."""
+        if self.closed:
+            raise Closed("the request is over")
+        return await self._ask(method, params if self.question is None else self.question(params))
+
+    async def drain(self) -> None:
+        """Wait until the client has read enough of what was emitted."""
+
+    def release(self) -> None:
+        """Let go of the connection while the work goes on; a client of 2025-11-25 over HTTP comes back."""
+
+    def close(self) -> None:
+        """Cut it off: nothing can be said on it any more."""
+        self.closed = True
+
+    def cancel(self) -> None:
+        self.cancelled = True
+        self.close()
+
+    # What a transport does
+
+    def _emit(self, method: str, params: Any) -> None:
+        """Write a notification."""
+
+    async def _ask(self, method: str, params: Any) -> Raw:
+        raise InternalError(f"There is no client here that could answer {method}")
+
+    def begin(self, call: Call, task: asyncio.Task[Any]) -> None:
+        """The request takes longer than one step: `task` is working on it."""
+
+    def finish(self, message: bytes | None) -> None:
+        """Write the response that the task came to; None if there is none, because it was cancelled."""
+        self.close()
 
 
-class Call(Struct, kw_only=True):
-    """A request (or a notification, when it has no id) with everything that is known about who sent it.
+def stop(task: asyncio.Task[Any]) -> None:
+    """Cancel a task in the next turn of the loop: one that is cancelled before its first step never runs its `finally`,
+    and leaves the coroutine that it was to await behind."""
+    loop = task.get_loop()
+    if not loop.is_closed():
+        loop.call_soon(task.cancel)
+
+
+class Listening(Reply):
+    """The Reply of a Call that this process makes itself: notifications go to a function."""
+
+    def __init__(self, emit: Emit) -> None:
+        self._emit = emit  # type: ignore[method-assign, assignment]
+
+
+class _Silent(Reply):
+    """The Reply of a Call that came without one. Calls share it, so that it is never closed."""
+
+    def close(self) -> None: ...
+    def cancel(self) -> None: ...
+
+
+class Call(Struct, frozen=True, kw_only=True):
+    """A request (or a notification, when it has no id) with everything that is known about its sender.
 
     A Call stands alone: 2026-07-28 sends all of this each time, and the session of a handshake revision fills it in.
     """
@@ -34,64 +124,66 @@ class Call(Struct, kw_only=True):
     method: str
     params: Raw = NOTHING
     id: RequestId | None = None
-    # None until somebody has said which: the sender in `_meta`, or the session it belongs to.
+    # None until it is known: from the sender's `_meta`, or from the session it belongs to.
     revision: Revision | None = None
     capabilities: ClientCapabilities = NO_CAPABILITIES
     client: Implementation | None = None
     principal: Any = None
     progress_token: ProgressToken | None = None
     log_level: str | None = None
-    emit: Emit = _silence
-    ask: Ask | None = None
-    # Set when the other side has lost interest. A body in a thread cannot be stopped, but it can look.
-    cancelled: bool = False
-    # The same, because its time is up; the caller is told so, and waits no longer.
-    expired: bool = False
-    # True while the Call runs inside the reader's own step, before it has a task of its own: see `hand_over`.
-    instant: bool = False
-    # What the transport waits for when the other side reads more slowly than we write.
-    drain: Callable[[], Awaitable[None]] | None = None
-    # Lets go of the connection while the work goes on; the client comes back for the answer (2025-11-25 over HTTP).
-    release: Callable[[], None] | None = None
-    # The questions of the body that makes this call from the inside, which then are this call's too.
-    rounds: Any = None
-    # Whether its body may go on as a task: see `ctx.detach`.
-    detachable: bool = False
-    # Others reach the same endpoint, and nobody has said which of them this is.
-    public: bool = False
-    # What the call is about, where somebody had to look already.
-    name: str = ""
-    # Whose results these are, for a failure that is said on the answerer's behalf.
-    stamp: Any = UNSET
-    # The code of the error it was answered with, for transports that have a status of their own.
-    error: int = 0
+    # Where the transport has them: the request's headers, names in lower case, and where it came from.
+    headers: Mapping[bytes, bytes] | None = None
+    address: str | None = None
+    reply: Reply = _Silent()
+    # The params as the door has read them already, and the bytes they were read from: see `typed`.
+    read: tuple[Raw, Any] | None = None
+
+    def typed(self) -> Any:
+        """The params as the Struct of this method. Raises InvalidParams for what does not fit."""
+        if self.read is not None and self.read[0] is self.params:
+            return self.read[1]
+        return METHODS[self.method].decode(self.params)
+
+    @property
+    def anonymous(self) -> bool:
+        """Whether others can reach the same endpoint, and the sender has not said who it is."""
+        return self.address is not None and self.principal is None
 
 
-Handler = Callable[[Call], Awaitable[Any]]
+class Handler(Protocol):
+    """Whatever answers a Call: a server, a gateway, a connection to a remote server, a function.
+
+    A Handler may have more members than this one; `members` reads them, and says what they are.
+    """
+
+    async def __call__(self, call: Call, /) -> Any: ...
+
+
 Middleware = Callable[[Handler], Handler]
 
 
-def first_step(call: Call, coro: Coroutine[Any, Any, Any]) -> tuple[Any, asyncio.Task[Any] | None]:
-    """Run a Call as far as it goes without waiting: most are answered by then, and never need a task.
+class Members(Struct, frozen=True):
+    """What a Handler may offer besides answering, with what it means if it does not."""
 
-    Gives what it came to, or the task that has the rest of it. Each Call has its own contextvars either way.
-    """
-    context = copy_context()
-    call.instant = True
-    try:
-        context.run(coro.send, None)
-    except StopIteration as done:
-        return done.value, None
-    return None, asyncio.get_running_loop().create_task(coro, context=context)
+    # Answers without waiting where it can: a result, or a coroutine that comes to it. Never waits itself.
+    start: Callable[[Call], Any]
+    # Entered while the handler answers.
+    lifespan: Callable[[], AbstractAsyncContextManager[Any]]
+    # Who answers, for results that say so; None for a handler that does not say.
+    info: Implementation | None
+    # The arguments of a tool that stand in HTTP headers too.
+    mirrored: Callable[[str], Sequence[Mirror]]
 
 
-@coroutine
-def hand_over(call: Call) -> Generator[None, None, None]:
-    """Give the Call a task of its own, if it has none yet.
+def members(handler: Handler) -> Members:
+    """The optional members of a Handler. This is the only place that asks whether they are there."""
+    return Members(
+        start=getattr(handler, "start", handler),
+        lifespan=getattr(handler, "lifespan", nullcontext),
+        info=getattr(handler, "info", None),
+        mirrored=getattr(handler, "mirrored", _nothing_mirrored),
+    )
 
-    A Call that needs no waiting is answered within the read that brought it, which spares a task for each. Whoever
-    is about to wait for something, or to run code that may, awaits this first.
-    """
-    if call.instant:
-        call.instant = False
-        yield
+
+def _nothing_mirrored(tool: str) -> Sequence[Mirror]:
+    return ()

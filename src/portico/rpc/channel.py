@@ -8,25 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Protocol
 
-from msgspec import UNSET, Raw, Struct
+from msgspec import UNSET, Raw
 
-from portico.rpc.answer import heed, in_batch, join, open_call, refuse_batch, respond
-from portico.rpc.call import Call, Handler, first_step
+from portico.rpc.call import Call, Handler, Reply, stop
+from portico.rpc.door import UNKNOWN_SENDER, Door, Handshake, Sender
+from portico.rpc.metrics import Metrics
 from portico.wire import jsonrpc, notices
-from portico.wire.errors import Closed, InternalError, ProtocolError, TimedOut, from_wire
+from portico.wire.errors import Closed, InternalError, InvalidRequest, ProtocolError, TimedOut, from_wire
 from portico.wire.jsonrpc import ErrorBody, Frame, Malformed, RequestId
 from portico.wire.methods import LASTING, METHODS
-from portico.wire.revisions import MODERN, Revision
+from portico.wire.revisions import Revision
 
 log = logging.getLogger("portico")
 
-Finish = Callable[[bytes | None], None]
-
 MOST_IN_FLIGHT = 1024
+MOST_IN_BATCH = 1000
 _MISSABLE = frozenset({notices.MESSAGE, notices.PROGRESS})
 
 
@@ -39,10 +39,47 @@ class Stream(Protocol):
     def finish(self, message: bytes | None) -> None:
         """The answer; None when there will be none, because the request was cancelled."""
 
+    async def drain(self) -> None:
+        """Wait until the other side has read enough."""
 
-class _Running(Struct, weakref=True):
-    task: asyncio.Task[Any]
-    call: Call
+    def release(self) -> None:
+        """Let go of the connection while the work goes on."""
+
+
+class ChannelReply(Reply):
+    """The way back of a request on a Channel: over its own stream where it has one, over the shared one elsewhere."""
+
+    task: asyncio.Task[Any] | None = None
+
+    def __init__(self, channel: Channel, stream: Stream | None, deliver: Callable[[bytes | None], None]) -> None:
+        self._channel = channel
+        self._stream = stream
+        self._deliver = deliver
+
+    def _emit(self, method: str, params: Any) -> None:
+        if self._stream is None:
+            self._channel.emit(method, params)
+        else:
+            self._stream.send(jsonrpc.notification(method, params))
+
+    async def _ask(self, method: str, params: Any) -> Raw:
+        return await self._channel.request(method, params, send=None if self._stream is None else self._stream.send)
+
+    async def drain(self) -> None:
+        await (self._channel.drain() if self._stream is None else self._stream.drain())
+
+    def release(self) -> None:
+        if self._stream is not None:
+            self._stream.release()
+
+    def begin(self, call: Call, task: asyncio.Task[Any]) -> None:
+        self.call, self.task = call, task
+        self._channel.begin(self)
+
+    def finish(self, message: bytes | None) -> None:
+        self.close()
+        self._channel.end_call(self)
+        self._deliver(message)
 
 
 class Channel:
@@ -57,15 +94,15 @@ class Channel:
         handler: Handler,
         send: Callable[[bytes], None],
         *,
+        session: Handshake | None = None,
+        metrics: Metrics | None = None,
         drain: Callable[[], Awaitable[None]] | None = None,
-        principal: Any = None,
-        public: bool = False,
+        sender: Sender = UNKNOWN_SENDER,
         most_in_flight: int = MOST_IN_FLIGHT,
     ) -> None:
-        self.handler = handler
+        self.door = Door(handler, session=session, metrics=metrics)
         self.send = send
-        self.principal = principal
-        self.public = public
+        self.sender = sender
         self.most_in_flight = most_in_flight
         # What the stream has settled on; a session sets both. Until then batches are let in, because a client of
         # the one revision that has them may begin with one.
@@ -74,12 +111,21 @@ class Channel:
         # Tells, where the transport knows, that the other side has not read for long.
         self.congested: Callable[[], bool] | None = None
         self._drain = drain
-        self._running: dict[RequestId, _Running] = {}
+        self._running: dict[RequestId, ChannelReply] = {}
         self._asked: dict[RequestId, asyncio.Future[Raw]] = {}
         self._last_id = 0
         self._errands: set[asyncio.Task[Any]] = set()
         self.closed = False
         self._reason: Exception | None = None
+
+    def use(
+        self,
+        send: Callable[[bytes], None],
+        drain: Callable[[], Awaitable[None]],
+        congested: Callable[[], bool],
+    ) -> None:
+        """Write to another stream from now on."""
+        self.send, self._drain, self.congested = send, drain, congested
 
     # Reading
 
@@ -87,73 +133,60 @@ class Channel:
         """Take one message. What can be said at once is returned; the rest follows through `send`."""
         return self.accept(jsonrpc.decode(data))
 
-    def accept(self, frame: Frame | Malformed | list[Frame | Malformed], stream: Stream | None = None) -> bytes | None:
-        """The same for a message that is decoded already, and that may have a stream of its own."""
+    def accept(
+        self,
+        frame: Frame | Malformed | list[Frame | Malformed],
+        stream: Stream | None = None,
+        sender: Sender | None = None,
+    ) -> bytes | None:
+        """Like `receive`, for a decoded frame; replies go to `stream` if one is given."""
         if type(frame) is Frame:
-            return self._take(frame, self.finish if stream is None else stream.finish, stream)
+            return self._take(frame, stream, self.deliver if stream is None else stream.finish, sender)
         if isinstance(frame, Malformed):
             return self._complain(frame)
         assert isinstance(frame, list)
-        return self._take_batch(frame, stream)
+        return self._take_batch(frame, stream, sender)
 
-    def finish(self, message: bytes | None) -> None:
+    def deliver(self, message: bytes | None) -> None:
         if message is not None:
             self.send(message)
 
-    def _take(self, frame: Frame, finish: Finish, stream: Stream | None) -> bytes | None:
+    def _take(
+        self,
+        frame: Frame,
+        stream: Stream | None,
+        deliver: Callable[[bytes | None], None],
+        sender: Sender | None,
+    ) -> bytes | None:
         if frame.method is UNSET:
             self._settle(frame)
             return None
-        try:
-            if stream is None:
-                call = open_call(frame, self.emit, self.ask, self.principal)
-            else:
-                emit, ask = partial(self._emit, stream.send), partial(self._ask, stream.send)
-                call = open_call(frame, emit, ask, self.principal)
-                call.release = getattr(stream, "release", None)
-                call.drain = getattr(stream, "drain", None)
-        except ProtocolError as failure:
-            # The envelope of 2026-07-28 was at fault, so it is answered in that revision's words.
-            return None if frame.id is UNSET else jsonrpc.error(frame.id, failure, MODERN)
-        if stream is None:
-            call.drain = self._drain
-        call.public = self.public
-        if call.id is None:
-            self._take_notice(call)
+        if frame.method == notices.CANCELLED and frame.id is UNSET:
+            self._cancel(frame.params)
             return None
-        if len(self._running) >= self.most_in_flight or call.id in self._running:
-            return self._refuse(call)
-        return self._step(call, self._serve(call, finish))
+        if frame.id in self._running or len(self._running) >= self.most_in_flight:
+            return self._refuse(frame)
+        return self.door.enter(frame, ChannelReply(self, stream, deliver), sender or self.sender)
 
-    def _step(self, call: Call, coro: Coroutine[Any, Any, Any]) -> bytes | None:
-        reply, task = first_step(call, coro)
-        if task is None:
-            return reply  # type: ignore[no-any-return]
-        if call.id is None:
-            self._keep(task)
+    def begin(self, reply: ChannelReply) -> None:
+        """A call goes on in a task."""
+        assert reply.task is not None
+        if reply.call.id is None:
+            self._keep(reply.task)
         else:
-            self._running[call.id] = _Running(task, call)
-        return None
+            self._running[reply.call.id] = reply
 
-    async def _serve(self, call: Call, finish: Finish) -> bytes | None:
-        reply: bytes | None = None
-        try:
-            reply = await respond(call, self.handler)
-        finally:
-            if not call.instant:
-                self._forget(call)
-                # A body may swallow its cancellation; the answer is dropped all the same.
-                finish(None if call.cancelled else reply)
-        return reply if call.instant else None
+    def end_call(self, reply: ChannelReply) -> None:
+        id = reply.call.id
+        if id is not None and self._running.get(id) is reply:
+            del self._running[id]
 
-    def _forget(self, call: Call) -> None:
-        running = self._running.get(call.id) if call.id is not None else None
-        if running is not None and running.call is call:
-            del self._running[call.id]  # type: ignore[arg-type]
-
-    def _refuse(self, call: Call) -> bytes:
-        reason = "this id is already in flight" if call.id in self._running else "too many calls in flight"
-        return jsonrpc.error(call.id, InternalError(f"Refused: {reason}"), call.revision or self.revision)
+    def _refuse(self, frame: Frame) -> bytes | None:
+        if frame.id is UNSET:
+            # Notifications are few, and have no answer that could refuse them.
+            return self.door.enter(frame, ChannelReply(self, None, self.deliver), self.sender)
+        reason = "this id is already in flight" if frame.id in self._running else "too many calls in flight"
+        return jsonrpc.error(frame.id, InternalError(f"Refused: {reason}"), self.revision)
 
     def _complain(self, found: Malformed) -> bytes | None:
         log.debug("malformed message: %s", found.error.message)
@@ -166,7 +199,9 @@ class Channel:
 
     # Batches
 
-    def _take_batch(self, frames: list[Frame | Malformed], stream: Stream | None) -> bytes | None:
+    def _take_batch(
+        self, frames: list[Frame | Malformed], stream: Stream | None, sender: Sender | None
+    ) -> bytes | None:
         refusal = refuse_batch(frames, self.batches)
         if refusal is not None:
             return jsonrpc.error(None, refusal, self.revision)
@@ -178,46 +213,46 @@ class Channel:
                 replies.append(reply)
 
         for frame in map(in_batch, frames):
-            reply = self._complain(frame) if isinstance(frame, Malformed) else self._take(frame, collect, stream)
+            if isinstance(frame, Malformed):
+                collect(self._complain(frame))
+                continue
+            reply = self._take(frame, stream, collect, sender)
+            running = self._running.get(frame.id) if isinstance(frame.id, int | str) else None
             if reply is not None:
                 replies.append(reply)
-            elif isinstance(frame, Frame) and frame.method is not UNSET and frame.id in self._running:
-                waiting.append(self._running[frame.id].task)
+            elif frame.method is not UNSET and running is not None and running.task is not None:
+                waiting.append(running.task)
         if not waiting:
             return join(replies)
-        finish = self.finish if stream is None else stream.finish
-        self._keep(asyncio.get_running_loop().create_task(self._reply_together(waiting, replies, finish)))
+        deliver = self.deliver if stream is None else stream.finish
+        self._keep(asyncio.get_running_loop().create_task(self._reply_together(waiting, replies, deliver)))
         return None
 
-    async def _reply_together(self, waiting: list[asyncio.Task[Any]], replies: list[bytes], finish: Finish) -> None:
+    async def _reply_together(
+        self, waiting: list[asyncio.Task[Any]], replies: list[bytes], deliver: Callable[[bytes | None], None]
+    ) -> None:
         """A batch is answered by one array when its last member is done; cancelled members are not in it."""
         await asyncio.wait(waiting)
-        finish(join(replies))
+        deliver(join(replies))
 
     def _keep(self, task: asyncio.Task[Any]) -> None:
         self._errands.add(task)
         task.add_done_callback(self._errands.discard)
 
-    # Notices
+    # Cancelling
 
-    def _take_notice(self, call: Call) -> None:
-        if call.method == notices.CANCELLED:
-            self._cancel(call)
-        else:
-            self._step(call, heed(call, self.handler))
-
-    def _cancel(self, notice: Call) -> None:
+    def _cancel(self, raw: Raw) -> None:
         try:
-            params = METHODS[notices.CANCELLED].decode(notice.params)
+            params = METHODS[notices.CANCELLED].decode(raw)
         except ProtocolError as failure:
             log.debug("%s", failure.message)
             return
-        running = self._running.get(params.request_id)
-        if running is None or running.call.method == "initialize":
+        reply = self._running.get(params.request_id)
+        if reply is None or reply.task is None or reply.call.method == "initialize":
             return
         log.debug("call %r is cancelled: %s", params.request_id, params.reason)
-        running.call.cancelled = True
-        running.task.cancel()
+        reply.cancel()
+        stop(reply.task)
 
     # Asking the other side
 
@@ -227,14 +262,9 @@ class Channel:
             return
         self.send(jsonrpc.notification(method, params))
 
-    def _emit(self, send: Callable[[bytes], None], method: str, params: Any) -> None:
-        send(jsonrpc.notification(method, params))
-
-    async def ask(self, method: str, params: Any) -> Raw:
-        return await self.request(method, params)
-
-    async def _ask(self, send: Callable[[bytes], None], method: str, params: Any) -> Raw:
-        return await self.request(method, params, send=send)
+    async def drain(self) -> None:
+        if self._drain is not None:
+            await self._drain()
 
     async def request(
         self,
@@ -290,7 +320,7 @@ class Channel:
     async def end(self, grace: float) -> None:
         """Let what is running come to its end for a moment, then stop it."""
         self._end_listening()
-        tasks = [*(running.task for running in self._running.values()), *self._errands]
+        tasks = [*(reply.task for reply in self._running.values() if reply.task is not None), *self._errands]
         if tasks and grace > 0:
             await asyncio.wait(tasks, timeout=grace)
         self.close()
@@ -300,22 +330,23 @@ class Channel:
 
     def _end_listening(self) -> None:
         """What would never end by itself is asked to: stopped, but not as cancelled by the client, it says goodbye."""
-        for running in self._running.values():
-            if running.call.method in LASTING:
-                running.task.cancel()
-                running.task.add_done_callback(partial(self._ended, running.call))
+        for reply in self._running.values():
+            if reply.call.method in LASTING and reply.task is not None:
+                stop(reply.task)
+                reply.task.add_done_callback(partial(self._ended, reply.call))
 
     def _ended(self, call: Call, task: asyncio.Task[Any]) -> None:
         # 2026-07-28, basic/patterns/cancellation: a server that ends a subscription on stdio also says so this way.
         self.emit(notices.CANCELLED, notices.CancelledParams(request_id=call.id, reason="the server is going away"))
 
     def close(self, reason: Exception | None = None) -> None:
-        """Stop everything; whoever waits for an answer learns that there will be none."""
+        """Stop everything; requests of ours that are not answered yet fail."""
         self.closed = True
         self._reason = self._reason or reason
-        for running in list(self._running.values()):
-            running.call.cancelled = True
-            running.task.cancel()
+        for reply in list(self._running.values()):
+            reply.cancel()
+            if reply.task is not None:
+                stop(reply.task)
         for task in list(self._errands):
             task.cancel()
         self.fail(reason or Closed("the connection is closed"))
@@ -325,3 +356,26 @@ class Channel:
         for future in self._asked.values():
             if not future.done():
                 future.set_exception(reason)
+
+
+# Batches: only 2025-03-26 has them
+
+
+def refuse_batch(frames: list[Frame | Malformed], batches: bool) -> InvalidRequest | None:
+    """Why a batch is refused; None if it is not. An empty one is no message anywhere."""
+    if not batches:
+        return InvalidRequest("Invalid request: this protocol revision has no batches")
+    if len(frames) > MOST_IN_BATCH:
+        return InvalidRequest(f"Invalid request: a batch has at most {MOST_IN_BATCH} members")
+    return None if frames else InvalidRequest("Invalid request: an empty batch")
+
+
+def in_batch(frame: Frame | Malformed) -> Frame | Malformed:
+    """2025-03-26, basic/lifecycle: initialize must not be part of a batch."""
+    if isinstance(frame, Frame) and frame.method == "initialize" and isinstance(frame.id, int | str):
+        return Malformed(InvalidRequest("Invalid request: initialize inside a batch"), frame.id)
+    return frame
+
+
+def join(replies: list[bytes]) -> bytes | None:
+    return b"[" + b",".join(replies) + b"]" if replies else None

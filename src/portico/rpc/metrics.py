@@ -1,6 +1,6 @@
-"""What happened, counted: a Handler around a Handler, and its numbers as Prometheus text.
+"""Counts and durations of what a server answers, as Prometheus text.
 
-The names are those of OpenTelemetry's conventions for MCP. It is there only where somebody can read it.
+The names are those of OpenTelemetry's conventions for MCP. They are counted only where they can be read.
 """
 
 from __future__ import annotations
@@ -8,12 +8,13 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import msgspec
 from msgspec import Struct
 
-from portico.rpc.call import Call, Handler
+from portico.rpc.call import Call
 from portico.wire.errors import ProtocolError, ToolError
 from portico.wire.methods import LASTING, METHODS
+from portico.wire.revisions import Revision
+from portico.wire.tools import CallToolResult
 
 # Seconds. Ours are mostly far below the first of OpenTelemetry's own, so there are some more.
 BUCKETS = (0.0001, 0.001, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
@@ -30,51 +31,36 @@ class _Series(Struct):
     number: int = 0
 
 
-class _Named(Struct, gc=False):
-    name: str = ""
-
-
-_named = msgspec.json.Decoder(_Named)
-
-
 class Metrics:
-    """Counts and durations of everything a handler answers."""
+    """Counts and durations of everything that is answered. The doors of one server share it."""
 
-    def __init__(self, handler: Handler) -> None:
-        self.handler = handler
-        self.instant = getattr(handler, "instant", False)
+    def __init__(self) -> None:
         self.in_flight = 0
         self._series: dict[tuple[str, str, str], _Series] = {}
 
-    async def __call__(self, call: Call) -> Any:
+    def begin(self, call: Call) -> float:
+        """A request begins. Returns the moment, for `end`."""
+        if call.method not in LASTING:
+            self.in_flight += 1
+        return time.perf_counter()
+
+    def end(self, call: Call, result: Any, failure: BaseException | None, began: float) -> None:
+        # A subscription lasts as long as its client likes: it is not work, and its duration says nothing.
         if call.method in LASTING:
-            # It lasts as long as its client likes, so its duration says nothing.
-            return await self.handler(call)
-        began = time.perf_counter()
-        self.in_flight += 1
-        outcome = ""
-        try:
-            result = await self.handler(call)
-            if getattr(result, "is_error", False):
-                outcome = "tool_error"
-            return result
-        except ToolError:
-            outcome = "tool_error"
-            raise
-        except ProtocolError as failure:
-            outcome = str(failure.code_at(call.revision))
-            raise
-        except BaseException as failure:
-            outcome = type(failure).__name__
-            raise
-        finally:
-            self.in_flight -= 1
-            self._observe(call, outcome, time.perf_counter() - began)
+            return
+        self.in_flight -= 1
+        if failure is not None:
+            outcome = _outcome(failure, call.revision)
+        else:
+            outcome = "tool_error" if type(result) is CallToolResult and result.is_error else ""
+        self._observe(call, outcome, time.perf_counter() - began)
 
     def _observe(self, call: Call, outcome: str, seconds: float) -> None:
         # Names that clients make up must not become series without end.
         method = call.method if call.method in METHODS else "other"
-        tool = self._tool(call) if method == "tools/call" and outcome != "-32602" else ""
+        tool = ""
+        if method == "tools/call" and outcome != "-32602" and call.read is not None:
+            tool = call.read[1].name
         series = self._series.get((method, tool, outcome))
         if series is None:
             if len(self._series) >= MOST_SERIES:
@@ -86,13 +72,6 @@ class Metrics:
         series.counts[at] += 1
         series.total += seconds
         series.number += 1
-
-    @staticmethod
-    def _tool(call: Call) -> str:
-        try:
-            return call.name or _named.decode(call.params).name
-        except msgspec.DecodeError:
-            return ""
 
     def text(self, gauges: dict[str, float]) -> str:
         """Everything, in the text format of Prometheus."""
@@ -109,6 +88,12 @@ class Metrics:
             kind = "counter" if name.endswith("_total") else "gauge"
             lines += [f"# TYPE {name} {kind}", f"{name} {value:.15g}"]
         return "\n".join(lines) + "\n"
+
+
+def _outcome(failure: BaseException, revision: Revision | None) -> str:
+    if isinstance(failure, ToolError):
+        return "tool_error"
+    return str(failure.code_at(revision)) if isinstance(failure, ProtocolError) else type(failure).__name__
 
 
 def _labels(**labels: str) -> str:

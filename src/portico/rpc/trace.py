@@ -6,7 +6,7 @@ import logging
 import time
 from typing import Any
 
-from portico.rpc.call import Call, Handler
+from portico.rpc.call import Call, Handler, members
 from portico.wire.errors import ProtocolError, ToolError
 
 log = logging.getLogger("portico.trace")
@@ -19,7 +19,8 @@ class Trace:
 
     def __init__(self, handler: Handler) -> None:
         self.handler = handler
-        self.instant = getattr(handler, "instant", False)
+        about = members(handler)
+        self.info, self.lifespan, self.mirrored = about.info, about.lifespan, about.mirrored
 
     async def __call__(self, call: Call) -> Any:
         log.debug("incoming message: %s id=%r params=%s", call.method, call.id, _short(bytes(call.params)))

@@ -18,7 +18,6 @@ from msgspec import Struct
 
 from portico.schema import Schema, SchemaError
 from portico.schema.cost import (
-    DEEPEST,
     EASY,
     LARGEST,
     LONGEST_SCHEMA,
@@ -27,7 +26,7 @@ from portico.schema.cost import (
     cost_of,
     size_of,
 )
-from portico.schema.reader import MOST_FIELDS, definitions_of, options_of, properties_of, required_of, target_of
+from portico.schema.reader import MOST_FIELDS, Reader, definitions_of, properties_of, required_of
 
 MOST_COMPLAINTS = 20
 # To say why a value does not fit, all ways to be valid are gone through: this many at most.
@@ -57,9 +56,6 @@ class Complaint(Struct, frozen=True):
     keyword: str
     message: str
     received: Any = None
-
-    def __str__(self) -> str:
-        return f"{self.path}: {self.message}" if self.path else self.message
 
 
 DOES_NOT_FIT = Complaint("", "", "it does not fit")
@@ -103,6 +99,12 @@ class Checker(Struct, frozen=True):
         """Why a value is not valid; nothing where it would take too long to say."""
         if self.validator is not None and not self._takes_long(value):
             yield from map(_complaint, self.validator.iter_errors(value))
+
+    def reason(self, value: Any) -> str:
+        """The first reason in the validator's words, where a schema does not contain itself."""
+        if self.validator is None or self.cost.recursive or self._takes_long(value):
+            return DOES_NOT_FIT.message
+        return str(next(iter(self.validator.iter_errors(value))).message)[:LONGEST_REASON]
 
     def _takes_long(self, value: Any) -> bool:
         """Where a schema contains itself, each level of the value multiplies the ways to be valid."""
@@ -204,8 +206,8 @@ def with_formats(value: Any, schema: Schema) -> Any:
     """A JSON value with its dates, times and ids as such, where the schema says that they are."""
     size = size_of(value, LARGEST)
     try:
-        return _FormatReader(schema, 16 * size + 1000).read(value, schema, 0) if size < LARGEST else value
-    except _Enough:
+        return _FormatReader(schema, 16 * size + 1000).read(value, schema) if size < LARGEST else value
+    except (_Enough, RecursionError):
         return value
 
 
@@ -213,42 +215,28 @@ class _Enough(Exception):
     """The schema makes more work of the value than it is worth: it stays as it came."""
 
 
-class _FormatReader:
-    def __init__(self, root: dict[str, Any], steps: int) -> None:
-        self._root = root
+class _FormatReader(Reader):
+    def __init__(self, root: Schema, steps: int) -> None:
+        super().__init__(root)
         self._steps = steps
 
-    def read(self, value: Any, schema: Any, depth: int) -> Any:
-        self._steps -= 1
-        if self._steps < 0:
-            raise _Enough
-        if not isinstance(schema, dict) or depth > DEEPEST:
-            return value
-        if isinstance(schema.get("$ref"), str):
-            return self.read(value, target_of(schema["$ref"], self._root), depth + 1)
-        if isinstance(value, str):
-            return self._formatted(value, schema, depth)
-        if isinstance(value, dict):
-            known = properties_of(schema)
-            rest = schema.get("additionalProperties")
-            if known or isinstance(rest, dict):
-                return {name: self.read(one, known.get(name, rest), depth + 1) for name, one in value.items()}
-        if isinstance(value, list) and "items" in schema:
-            return [self.read(one, schema["items"], depth + 1) for one in value]
-        return self._by_choice(value, schema, depth)
-
-    def _formatted(self, text: str, schema: dict[str, Any], depth: int) -> Any:
-        read = _FORMATS.get(str(schema.get("format")))
-        if read is not None:
-            with contextlib.suppress(ValueError):
-                return read(text)
-            return text
-        return self._by_choice(text, schema, depth)
-
-    def _by_choice(self, value: Any, schema: dict[str, Any], depth: int) -> Any:
-        """`X | None` and its like: the first alternative that makes something of it."""
-        for one in options_of(schema):
-            found = self.read(value, one, depth + 1)
+    def read(self, value: Any, schema: Schema) -> Any:
+        """What the first option makes of it that makes something of it: `X | None` and its like."""
+        for option in self.options(schema):
+            self._steps -= 1
+            if self._steps < 0:
+                raise _Enough
+            found = self._read(value, option)
             if found is not value and found != value:
                 return found
+        return value
+
+    def _read(self, value: Any, option: Schema) -> Any:
+        if isinstance(value, str) and (parse := _FORMATS.get(option.get("format", ""))):
+            with contextlib.suppress(ValueError):
+                return parse(value)
+        if isinstance(value, dict) and option.keys() & {"properties", "additionalProperties"}:
+            return {name: self.read(one, self.property(option, name)) for name, one in value.items()}
+        if isinstance(value, list) and option.keys() & {"items", "prefixItems"}:
+            return [self.read(one, self.item(option, at)) for at, one in enumerate(value)]
         return value

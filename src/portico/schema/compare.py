@@ -13,7 +13,6 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from portico.schema import Schema
-from portico.schema.explain import type_words
 from portico.schema.reader import (
     TYPES,
     kind_of,
@@ -26,6 +25,7 @@ from portico.schema.reader import (
     values_of,
     without,
 )
+from portico.schema.tables import type_words
 
 DEEPEST = 32
 MOST_STEPS = 5000
@@ -42,7 +42,6 @@ Effect = Literal[
 ]
 
 _WORDS = ("description", "title", "examples", "example", "$comment", "deprecated", "readOnly", "writeOnly")
-_NO_PROMISE = ("$defs", "definitions", "$schema", "$id", "$anchor")
 _LEAST = ("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties", "minContains")
 _MOST = ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties", "maxContains")
 _SHAPES = ("pattern", "format", "contentEncoding", "contentMediaType")

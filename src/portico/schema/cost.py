@@ -19,9 +19,8 @@ MOST_TIMES = 10_000
 # Counting is work as well.
 MOST_STEPS = 200_000
 
-# Longer schemas are not held against anything, and nothing is followed deeper than this.
+# Longer schemas are not held against anything.
 LONGEST_SCHEMA = 256 * 1024
-DEEPEST = 64
 # Nor is a value looked at more often than this, or read with more than so many values in it.
 MOST_LOOKS = 20_000_000
 LARGEST = 200_000

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
 from portico.schema import Schema
-from portico.schema.reader import options_of, properties_of, resolved, types_of
 
 LONGEST_QUOTE = 80
 MOST_LISTED = 20
-# In a table: the alternatives of a type, how deep they are looked into, and the length of all.
-MOST_ALTERNATIVES = 8
-DEEPEST = 4
-LONGEST_TYPE = 120
 
 FORMATS = {
     "date-time": 'a date and time such as "2026-01-31T12:00:00Z"',
@@ -172,45 +166,3 @@ def cut(text: str) -> str:
 
 def _json(value: Any) -> str:
     return msgspec.json.encode(value).decode()
-
-
-# For tables
-
-
-def type_words(schema: Any, root: Schema, depth: int = DEEPEST) -> str:
-    """The type of a value, as a table shows it: `string`, `array of integer`, `"a" or "b"`, `object or null`."""
-    found = resolved(schema, root)
-    if "const" in found:
-        return as_json(found["const"])
-    if isinstance(found.get("enum"), list) and found["enum"]:
-        return _shortened([as_json(value) for value in found["enum"]])
-    options = options_of(found)
-    if options and depth:
-        said = [type_words(one, root, depth - 1) for one in options[:MOST_ALTERNATIVES]]
-        return _shortened(list(dict.fromkeys([*said, "…"] if len(options) > MOST_ALTERNATIVES else said)))
-    kinds = types_of(found) or (["object"] if properties_of(found) else [])
-    return _shortened([_type(kind, found, root, depth) for kind in kinds]) or "any"
-
-
-def _type(kind: str, schema: Schema, root: Schema, depth: int) -> str:
-    if kind == "array" and isinstance(schema.get("items"), dict) and depth:
-        inner = type_words(schema["items"], root, depth - 1)
-        return "array" if inner == "any" else f"array of {inner}"
-    if kind == "string" and isinstance(schema.get("format"), str):
-        return f"string ({schema['format']})"
-    return kind
-
-
-def _shortened(parts: list[str]) -> str:
-    text = " or ".join(parts)
-    if len(text) <= LONGEST_TYPE:
-        return text
-    kept: list[str] = []
-    while parts and len(" or ".join([*kept, parts[0]])) < LONGEST_TYPE:
-        kept.append(parts.pop(0))
-    return f"{' or '.join(kept) or 'any'} …"
-
-
-def as_json(value: Any) -> str:
-    """JSON with a space between its parts, as people write it."""
-    return json.dumps(value, ensure_ascii=False)

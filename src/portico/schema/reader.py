@@ -7,10 +7,7 @@ that is not of the type it must have counts as absent.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
 from typing import Any
-
-from msgspec import Struct
 
 from portico.schema import Schema
 
@@ -19,11 +16,10 @@ TYPES = ("string", "integer", "number", "boolean", "null", "array", "object")
 # References that lead to references, and how deep alternatives are looked for inside alternatives.
 MOST_REFERENCES = 32
 DEEPEST = 16
-# Of one schema: its alternatives, or the parts of an `allOf`; the values it names; the rows of a table about it.
+# Of one schema: its alternatives, or the parts of an `allOf`; the values it names; its properties.
 MOST_OPTIONS = 64
 MOST_CHOICES = 500
 MOST_FIELDS = 200
-DEEPEST_FIELD = 4
 # Schemas read to answer one question. What refers to itself twice would otherwise be read for ever.
 MOST_READ = 300
 
@@ -278,39 +274,3 @@ def _distinct(values: list[Any]) -> list[Any]:
         if not any(kind_of(value) == kind_of(other) and value == other for other in found):
             found.append(value)
     return found
-
-
-# Objects as tables
-
-
-class TableField(Struct, frozen=True):
-    """One property of an object, for a table: `address.city` where it is inside another."""
-
-    name: str
-    schema: Schema
-    required: bool
-
-
-def fields(schema: Schema) -> list[TableField]:
-    """The properties of an object and of the objects in it, for a table."""
-    return list(islice(_fields(schema, schema, "", DEEPEST_FIELD), MOST_FIELDS))
-
-
-def _fields(schema: Schema, root: Schema, before: str, depth: int) -> Iterator[TableField]:
-    required = required_of(schema)
-    for name, one in properties_of(schema).items():
-        path = f"{before}{name}"
-        found = resolved(one, root)
-        yield TableField(path, found, name in required)
-        inside = _only_object(found, root)
-        if types_of(found) == ["array"] and isinstance(found.get("items"), dict):
-            path, inside = f"{path}[]", resolved(found["items"], root)
-        if depth > 1 and properties_of(inside):
-            yield from _fields(inside, root, f"{path}.", depth - 1)
-
-
-def _only_object(schema: Schema, root: Schema) -> Schema:
-    """The one alternative that has members of its own: `Address | None` is an Address for a table."""
-    options = [resolved(option, root) for option in options_of(schema)[:MOST_OPTIONS]]
-    found = [one for one in options if properties_of(one)]
-    return found[0] if len(found) == 1 and not properties_of(schema) else schema

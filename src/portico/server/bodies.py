@@ -6,11 +6,12 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from inspect import iscoroutinefunction
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import UNSET, Raw
 
-from portico.rpc.call import Call, Emit, hand_over
+from portico.rpc.call import Call
 from portico.server.context import Context
 from portico.server.inputs import Rounds
 from portico.server.schema_tools import SchemaSignature, schema_signature
@@ -52,67 +53,83 @@ class Body:
         self._fn = fn
         self._wants_context = self.signature.context is not None
 
-    async def run(self, call: Call, server: Server, params: Any, target: str, arguments: bytes | Raw) -> Any:
-        """What the function returns, or the result that asks for more. Wrong arguments raise ArgumentError."""
+    def start(self, call: Call, server: Server, params: Any, target: str, arguments: bytes | Raw) -> Any:
+        """What the function returns, or a coroutine that comes to it, or to the result that asks for more.
+
+        Wrong arguments raise ArgumentError.
+        """
         context = None
         retried = params.request_state is not UNSET or params.input_responses is not NOTHING
         if retried or self._wants_context:
-            start = partial(Rounds, call, server.seal, target, arguments, params.input_responses, params.request_state)
-            context = Context(call, server, start)
+            begin = partial(Rounds, call, server.seal, target, arguments, params.input_responses, params.request_state)
+            context = Context(call, server, begin)
             if retried:
-                # Whatever claims to be our state is verified, also when the body would not have looked at it.
-                await hand_over(call)
-                context.enter()
-                context.begin()
+                # What claims to be our state is verified, also when the body would not have looked at it.
+                return self._resume(context, call, server, arguments)
         args, kwargs = self.signature.bind(arguments, context)
         if self.running == "inline":
             return self._fn(*args, **kwargs)
-        await hand_over(call)
+        if self.running == "async" and context is None and self.timeout is None:
+            return self._fn(*args, **kwargs)
+        return self._run(context, server, args, kwargs)
+
+    async def run(self, call: Call, server: Server, params: Any, target: str, arguments: bytes | Raw) -> Any:
+        """The same for a caller that can wait."""
+        value = self.start(call, server, params, target, arguments)
+        if type(value) is not CoroutineType:
+            return value
+        try:
+            return await value
+        except BaseExceptionGroup as group:
+            raise unwrap_group(group) or group from None
+
+    async def _resume(self, context: Context, call: Call, server: Server, arguments: bytes | Raw) -> Any:
+        context.enter()
+        context.begin()
+        args, kwargs = self.signature.bind(arguments, context)
+        if self.running == "inline":
+            return self._fn(*args, **kwargs)
+        return await self._run(context, server, args, kwargs)
+
+    async def _run(self, context: Context | None, server: Server, args: Args, kwargs: Kwargs) -> Any:
         if context is not None:
             context.enter()
         try:
             if self.timeout is None:
-                return await self._start(call, server, args, kwargs)
-            return await self._in_time(call, server, args, kwargs, self.timeout)
+                return await self._call(context, server, args, kwargs)
+            return await self._in_time(context, server, args, kwargs, self.timeout)
         except asyncio.CancelledError:
             required = context.required() if context is not None else None
             if required is None:
                 raise
             return required
-        except BaseExceptionGroup as group:
-            raise _meant(group) or group from None
 
-    async def _in_time(self, call: Call, server: Server, args: Args, kwargs: Kwargs, seconds: float) -> Any:
+    async def _in_time(
+        self, context: Context | None, server: Server, args: Args, kwargs: Kwargs, seconds: float
+    ) -> Any:
         deadline = asyncio.timeout(seconds)
         try:
             async with deadline:
-                return await self._start(call, server, args, kwargs)
+                return await self._call(context, server, args, kwargs)
         except TimeoutError:
             if not deadline.expired():
                 raise
-            # A thread cannot be stopped, but its body can see that nobody waits any more.
-            call.expired = True
             raise ToolError(f"{self.name!r} did not finish within {seconds:g} s.", kind="TimeoutError") from None
 
-    async def _start(self, call: Call, server: Server, args: Args, kwargs: Kwargs) -> Any:
+    async def _call(self, context: Context | None, server: Server, args: Args, kwargs: Kwargs) -> Any:
         if self.running == "async":
             return await self._fn(*args, **kwargs)
-        if self._wants_context:
-            # The body is in another thread, so what it says on the way is sent by the loop's.
-            call.emit = partial(_emit_from_thread, asyncio.get_running_loop(), call.emit)
+        if context is not None:
+            context.leave_loop()
         return await server.threads.run(partial(self._fn, **kwargs) if kwargs else self._fn, args)
 
 
-def _meant(group: BaseExceptionGroup[Any]) -> BaseException | None:
+def unwrap_group(group: BaseExceptionGroup[Any]) -> BaseException | None:
     """What a body with a TaskGroup meant to say, out of the group that Python puts around it."""
     said: BaseException | None = group.subgroup((ToolError, ProtocolError))
     while isinstance(said, BaseExceptionGroup):
         said = said.exceptions[0]
     return said
-
-
-def _emit_from_thread(loop: asyncio.AbstractEventLoop, emit: Emit, method: str, params: Any) -> None:
-    loop.call_soon_threadsafe(emit, method, params)
 
 
 def _running(fn: Callable[..., Any], inline: bool, name: str) -> Running:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from inspect import isawaitable, iscoroutinefunction, signature
 from typing import TYPE_CHECKING, Any
 
-from portico.rpc.call import Call, hand_over
+from portico.rpc.call import Call
 from portico.schema.reader import Reader, types_of, values_of
 from portico.wire.completion import MOST_VALUES, CompleteParams, CompleteResult, Completion
 
@@ -23,7 +23,6 @@ class Completer:
         self._wants_context = len(signature(fn).parameters) > 1
 
     async def complete(self, call: Call, params: CompleteParams, server: Server) -> CompleteResult:
-        await hand_over(call)
         args: list[Any] = [params.argument.value]
         if self._wants_context:
             args.append((params.context.arguments if params.context is not None else None) or {})

@@ -11,9 +11,9 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from portico.rpc.call import Call
+from portico.rpc.call import Call, Reply
 from portico.server import elicitation
-from portico.server.inputs import Detached, Rounds
+from portico.server.inputs import BodyReply, Detached, Rounds, rounds_of
 from portico.wire import meta as metas
 from portico.wire import notices
 from portico.wire.content import SamplingBlock, TextContent
@@ -67,30 +67,30 @@ class Sample(Struct):
 
 
 class _Said:
-    """Something that has been sent already. Awaiting it is optional, and waits for a slow reader."""
+    """Returned by log and progress calls. The message is sent; awaiting this applies back-pressure."""
 
-    __slots__ = ("_drain",)
+    __slots__ = ("_reply",)
 
-    def __init__(self, drain: Callable[[], Awaitable[None]] | None) -> None:
-        self._drain = drain
+    def __init__(self, reply: Reply) -> None:
+        self._reply = reply
 
     def __await__(self) -> Generator[Any, None, None]:
-        if self._drain is not None:
-            yield from self._drain().__await__()
+        yield from self._reply.drain().__await__()
 
 
 class Context:
     """One call, as its body sees it. Ask for it with a parameter: `ctx: Context`."""
 
-    __slots__ = ("_call", "_progress", "_rounds", "_server", "_start", "_task")
+    __slots__ = ("_call", "_loop", "_rounds", "_server", "_start", "_task")
 
     def __init__(self, call: Call, server: Server, start: Callable[[asyncio.Task[Any]], Rounds]) -> None:
         self._call = call
         self._server = server
         self._start = start
-        self._rounds: Rounds | None = call.rounds
+        self._rounds: Rounds | None = rounds_of(call)
         self._task: asyncio.Task[Any] | None = None
-        self._progress = float("-inf")
+        # Of a body in a thread: what it says on the way is sent by the loop's.
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def begin(self) -> Rounds:
         """The questions of this call: nothing is prepared for them until there is one."""
@@ -103,9 +103,24 @@ class Context:
         """The body runs in this task; a question may come from one of its children."""
         self._task = asyncio.current_task()
 
+    def leave_loop(self) -> None:
+        """The body runs in a thread from here on."""
+        self._loop = asyncio.get_running_loop()
+
+    def _emit(self, method: str, params: Any) -> Awaitable[None]:
+        reply = self._call.reply
+        if self._loop is None:
+            reply.emit(method, params)
+        else:
+            try:
+                self._loop.call_soon_threadsafe(reply.emit, method, params)
+            except RuntimeError:
+                pass  # the loop has ended before the thread
+        return _Said(reply)
+
     def required(self) -> InputRequiredResult | Detached | None:
         """The result that asks. A body that was called by another leaves that to the other."""
-        if self._rounds is None or self._call.rounds is not None:
+        if self._rounds is None or rounds_of(self._call) is not None:
             return None
         return self._rounds.required()
 
@@ -144,7 +159,7 @@ class Context:
     @property
     def cancelled(self) -> bool:
         """Whether the client has lost interest. A body in a thread should look now and then."""
-        return self._call.cancelled or self._call.expired
+        return self._call.reply.cancelled or self._call.reply.closed
 
     # Saying something on the way. These may be called from a `def` body too, without `await`.
 
@@ -152,8 +167,8 @@ class Context:
         threshold = self._call.log_level
         if threshold is not None and LOG_LEVELS[level] >= LOG_LEVELS[threshold]:
             said = notices.MessageParams(level=level, logger=logger or self._server.name, data=message)
-            self._call.emit(notices.MESSAGE, said)
-        return _Said(self._call.drain)
+            return self._emit(notices.MESSAGE, said)
+        return _Said(self._call.reply)
 
     def debug(self, message: Any, logger: str | None = None) -> Awaitable[None]:
         return self.log("debug", message, logger)
@@ -172,17 +187,15 @@ class Context:
     ) -> Awaitable[None]:
         """Tell the client how far it is, if it asked to be told. Progress only ever grows; a step back is not sent."""
         token = self._call.progress_token
-        if token is not None and progress > self._progress:
-            self._progress = progress
+        if token is not None:
             said = notices.ProgressParams(progress_token=token, progress=progress, total=total, message=message)
-            self._call.emit(notices.PROGRESS, said)
-        return _Said(self._call.drain)
+            return self._emit(notices.PROGRESS, said)
+        return _Said(self._call.reply)
 
     def close_stream(self) -> None:
         """Let go of the connection while the work goes on. A client of 2025-11-25 over HTTP comes back for the answer;
         anywhere else this does nothing."""
-        if self._call.release is not None:
-            self._call.release()
+        self._call.reply.release()
 
     # Asking
 
@@ -205,8 +218,8 @@ class Context:
         """Tell a client of 2025-11-25 that what happened on the page is over; the others have no word for it."""
         if id is not None:
             said = notices.ElicitationCompleteParams(elicitation_id=id)
-            self._call.emit(notices.ELICITATION_COMPLETE, said)
-        return _Said(self._call.drain)
+            return self._emit(notices.ELICITATION_COMPLETE, said)
+        return _Said(self._call.reply)
 
     def _elicitation_id(self) -> str | None:
         """2025-11-25 alone gives such a request an id of its own."""
@@ -265,16 +278,19 @@ class Context:
         return result
 
     async def _within(self, name: str, inner: Call) -> Any:
-        if inner.rounds is None:
+        rounds = rounds_of(inner)
+        if rounds is None:
             return await self._server(inner)
         # What it asks and does has names of its own, so that two calls of one tool are kept apart.
-        with inner.rounds.places.inside_call(name):
+        with rounds.places.inside_call(name):
             return await self._server(inner)
 
     def _inner(self, method: str, params: dict[str, Any]) -> Call:
         asked = Raw(msgspec.json.encode(params))
-        rounds = self.begin() if self._call.ask is None else None
-        return replace(self._call, method=method, params=asked, instant=False, rounds=rounds)
+        reply = self._call.reply
+        if not reply.asks:
+            reply = BodyReply(reply, rounds=self.begin())
+        return replace(self._call, method=method, params=asked, reply=reply)
 
 
 def _conversation(messages: str | Sequence[str | SamplingMessage]) -> list[SamplingMessage]:

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
-from portico.rpc.call import Call
+from portico.rpc.call import Call, Reply
 from portico.rpc.rounds import Seal, binding
 from portico.server.places import Places
 from portico.wire.errors import InvalidParams, MissingCapability, ProtocolError, Refused
@@ -32,6 +32,39 @@ class Detached(Struct, frozen=True):
 
 
 _responses = msgspec.json.Decoder(dict[str, Raw] | None)
+
+
+class BodyReply(Reply):
+    """The Reply of a call as a body is to see it: that of the client's request, and what its questions need to know."""
+
+    def __init__(self, outer: Reply, *, rounds: Any = None, detachable: bool = False) -> None:
+        self._outer = outer
+        # The questions of the body that makes this call from the inside, which then are this call's too.
+        self.rounds = rounds
+        # Whether the body may go on as a task: see `ctx.detach`.
+        self.detachable = detachable
+        self.asks = outer.asks
+        self.emit, self.ask = outer.emit, outer.ask  # type: ignore[method-assign]
+        self.drain, self.release = outer.drain, outer.release  # type: ignore[method-assign]
+
+    def cancel(self) -> None:
+        self._outer.cancel()
+
+    def close(self) -> None:
+        self._outer.close()
+
+    @property
+    def closed(self) -> bool:  # type: ignore[override]
+        return self._outer.closed
+
+    @property
+    def cancelled(self) -> bool:  # type: ignore[override]
+        return self._outer.cancelled
+
+
+def rounds_of(call: Call) -> Any:
+    """The questions that a call from inside a body shares with it."""
+    return call.reply.rounds if isinstance(call.reply, BodyReply) else None
 
 
 class Rounds:
@@ -56,6 +89,7 @@ class Rounds:
         self._steps: dict[str, Raw] = {}
         self._asked: dict[str, InputRequest] = {}
         self.places = Places()
+        self._detachable = isinstance(call.reply, BodyReply) and call.reply.detachable
         self._detached = False
         if sealed is not UNSET:
             state = seal.open(sealed, self._binding())
@@ -73,14 +107,14 @@ class Rounds:
         require(call, method, params)
         result = METHODS[method].result
         key = self.places.question(method.partition("/")[0], key)
-        if call.ask is not None:
+        if call.reply.asks:
             try:
-                said = await call.ask(method, params)
+                said = await call.reply.ask(method, params)
             except ProtocolError as refusal:
                 # It is the client's answer to us, not ours to the client's request.
                 raise Refused(f"The client refused {method}: {refusal.message}") from None
             # For a body that will go on as a task, and is not to ask the same again.
-            if call.detachable:
+            if self._detachable:
                 self._answers[key] = said
             return typed(said, result, method)
         answer = self._answers.get(key)
@@ -97,13 +131,13 @@ class Rounds:
 
     async def detach(self) -> None:
         """Stop here and go on as a task, where the caller can deal with one; elsewhere nothing happens."""
-        if self._call.detachable:
+        if self._detachable:
             self._detached = True
             await self._stop()
 
     def required(self) -> InputRequiredResult | Detached | None:
         """The result that asks, when the body was stopped because of a question (and not by the client)."""
-        if not (self._asked or self._detached) or self._call.cancelled:
+        if not (self._asked or self._detached) or self._call.reply.cancelled:
             return None
         self._task.uncancel()
         if self._detached:

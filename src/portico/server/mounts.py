@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct
 from msgspec.structs import replace
 
-from portico.rpc.call import Call, Handler
+from portico.rpc.call import Call, Handler, Listening
 from portico.wire import jsonrpc, notices
 from portico.wire.content import EmbeddedResource, ResourceLink
 from portico.wire.errors import MethodNotFound, ProtocolError
@@ -74,7 +74,7 @@ async def entries(mount: Mount, method: str, call: Call) -> list[Any]:
     for _ in range(MOST_PAGES):
         params = Raw(jsonrpc.encode({} if cursor is UNSET else {"cursor": cursor}))
         try:
-            said = await mount.handler(replace(call, method=method, params=params, revision=MODERN, instant=False))
+            said = await mount.handler(replace(call, method=method, params=params, revision=MODERN))
         except MethodNotFound:
             return found
         page = msgspec.json.decode(jsonrpc.encode(said), type=METHODS[method].result)
@@ -104,7 +104,7 @@ async def delegate(mount: Mount, call: Call, member: str, inward: Any) -> Any:
     if able.extensions is not None and EXTENSION in able.extensions:
         others = {name: one for name, one in able.extensions.items() if name != EXTENSION}
         able = replace(able, extensions=others or None)
-    inner = replace(call, params=Raw(jsonrpc.encode(members)), capabilities=able, instant=False)
+    inner = replace(call, params=Raw(jsonrpc.encode(members)), capabilities=able)
     said = await mount.handler(inner)
     return _outward(mount, said) if isinstance(said, Struct) else said
 
@@ -147,7 +147,7 @@ def relay(mount: Mount, wanted: Filter, publish: Callable[[str, str | None], Non
         params=Raw(jsonrpc.encode(ListenParams(inner))),
         id=0,
         revision=MODERN,
-        emit=emit,
+        reply=Listening(emit),
     )
     return asyncio.get_running_loop().create_task(_listen(mount, call))
 

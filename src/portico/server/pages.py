@@ -9,9 +9,8 @@ from typing import Any, Generic, Protocol, TypeVar
 from msgspec import UNSET, Raw
 
 from portico.legacy import translate
-from portico.rpc.answer import unstamped
 from portico.wire import jsonrpc
-from portico.wire.content import CacheableResult
+from portico.wire.content import CacheableResult, strip_result_type
 from portico.wire.errors import InvalidParams, UsageError
 from portico.wire.revisions import MODERN, Revision
 
@@ -108,7 +107,7 @@ class Catalog(Generic[Offered]):
             return Raw(jsonrpc.encode(translate.modern(result)))
         result = translate.result(result, revision)
         result.meta = UNSET
-        return Raw(unstamped(jsonrpc.encode(result)))
+        return Raw(strip_result_type(jsonrpc.encode(result)))
 
 
 def cursor_at(position: int) -> str:

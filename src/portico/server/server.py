@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial, reduce
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
 from portico._lazy import load_module
-from portico.rpc.call import Call, Handler, Middleware, hand_over
+from portico.rpc.call import Call, Handler, Middleware
 from portico.rpc.rounds import Seal
 from portico.schema.problems import nearest
 from portico.server import completion, mounts
@@ -41,14 +42,13 @@ from portico.wire.errors import (
 )
 from portico.wire.jsonrpc import NOTHING
 from portico.wire.meta import SERVER_INFO, Icon, Implementation, ServerCapabilities
-from portico.wire.methods import METHODS
 from portico.wire.mirrors import Mirror
 from portico.wire.prompts import GetPromptParams
 from portico.wire.resources import (
     ReadResourceParams,
     ReadResourceResult,
 )
-from portico.wire.revisions import LATEST, MODERN, MODERN_REVISIONS, V2025_11_25
+from portico.wire.revisions import LATEST, MODERN_REVISIONS, V2025_11_25
 from portico.wire.subscriptions import Filter, ListenParams
 from portico.wire.tools import CallToolParams
 
@@ -102,7 +102,6 @@ class Server(Registrar):
         self.capabilities = ServerCapabilities(**(CAPABILITIES if capabilities is None else capabilities))
         self._extensions: dict[str, Any] = self.capabilities.extensions or {}
         self.subscriptions = Subscriptions(self._honoured)
-        self._stamp = Raw(jsonrpc.encode({SERVER_INFO: self.info}))
         self._hints: dict[str, Any] = {"ttl_ms": ttl_ms, "cache_scope": cache_scope}
         self._lives = Lives()
         # Where tasks are kept: a URL of the store. None: PORTICO_STORE, or memory.
@@ -118,7 +117,10 @@ class Server(Registrar):
         # For each listener what it wants, and who listens for it at the mounted handlers.
         self._relays: list[tuple[Filter, dict[Mount, asyncio.Task[None]]]] = []
         self.offers = Offers(
-            page_size=page_size, stamp=self._stamp, hints=self._hints, publish=self.subscriptions.publish
+            page_size=page_size,
+            stamp=Raw(jsonrpc.encode({SERVER_INFO: self.info})),
+            hints=self._hints,
+            publish=self.subscriptions.publish,
         )
         self.tools, self.prompts = self.offers.tools, self.offers.prompts
         self.resources, self.templates = self.offers.resources, self.offers.templates
@@ -138,9 +140,9 @@ class Server(Registrar):
         self.capabilities = replace(self.capabilities, extensions=extensions or None)
         self._answers = answers
 
-    def _answerers(self) -> dict[str, Callable[[Call], Awaitable[Any]]]:
+    def _answerers(self) -> dict[str, Callable[[Call], Any]]:
         """Who answers what. A capability that is not advertised is a method that is not there."""
-        features: dict[str, dict[str, Callable[[Call], Awaitable[Any]]]] = {
+        features: dict[str, dict[str, Callable[[Call], Any]]] = {
             "tools": {"tools/list": partial(self._list, self.tools), "tools/call": self._call_tool},
             "prompts": {"prompts/list": partial(self._list, self.prompts), "prompts/get": self._get_prompt},
             "resources": {
@@ -150,7 +152,7 @@ class Server(Registrar):
             },
             "completions": {"completion/complete": self._complete},
         }
-        answers: dict[str, Callable[[Call], Awaitable[Any]]] = {
+        answers: dict[str, Callable[[Call], Any]] = {
             "server/discover": self._discover,
             "subscriptions/listen": self._listen,
         }
@@ -170,36 +172,27 @@ class Server(Registrar):
     # Answering
 
     async def __call__(self, call: Call) -> Any:
-        if self._chain is not None:
-            await hand_over(call)
-            return await self._chain(call)
-        return await self._answer(call)
+        result = self.start(call)
+        return await result if type(result) is CoroutineType else result
 
-    # Its own methods hand a call over before they wait for anything.
-    instant = True
+    def start(self, call: Call) -> Any:
+        """The result of a Call, or a coroutine that comes to it."""
+        return self._dispatch(call) if self._chain is None else self._chain(call)
+
+    def _dispatch(self, call: Call) -> Any:
+        answer = self._answers.get(call.method)
+        if answer is not None:
+            return answer(call)
+        if call.id is None:
+            return None
+        raise MethodNotFound(f"Method not found: {call.method}")
 
     async def _answer(self, call: Call) -> Any:
-        answer = self._answers.get(call.method)
-        if answer is None:
-            if call.id is None:
-                return None
-            raise MethodNotFound(f"Method not found: {call.method}")
-        if call.revision is None or call.revision < MODERN:
-            return await answer(call)
-        call.stamp = self._stamp
-        result = await answer(call)
-        if type(result) is not Raw:
-            self._sign(result)
-        return result
+        """What the middleware is put around."""
+        result = self._dispatch(call)
+        return await result if type(result) is CoroutineType else result
 
-    def _sign(self, result: Any) -> None:
-        """2026-07-28: every result should say whose it is."""
-        if result.meta is UNSET:
-            result.meta = self._stamp
-        elif isinstance(result.meta, dict):
-            result.meta = {SERVER_INFO: self.info, **result.meta}
-
-    async def _discover(self, call: Call) -> DiscoverResult:
+    def _discover(self, call: Call) -> DiscoverResult:
         return DiscoverResult(
             supported_versions=list(MODERN_REVISIONS),
             capabilities=self.capabilities,
@@ -207,34 +200,34 @@ class Server(Registrar):
             **self._hints,
         )
 
-    async def _list(self, catalog: Catalog[Any], call: Call) -> Raw:
-        params = METHODS[call.method].decode(call.params)
-        revision = call.revision or LATEST
-        if not self._mounts:
-            return catalog.page(revision, params.cursor)
-        await hand_over(call)
+    def _list(self, catalog: Catalog[Any], call: Call) -> Any:
+        cursor = call.typed().cursor
+        return self._list_all(catalog, call, cursor) if self._mounts else catalog.page(call.revision or LATEST, cursor)
+
+    async def _list_all(self, catalog: Catalog[Any], call: Call, cursor: str | None) -> Raw:
+        """The list with what is mounted."""
         definitions = [offer.definition for offer in catalog]
         for mount in self._mounts:
             # What has the same name as something before it could not be reached, so it is not shown.
             taken = {catalog.name_of(one) for one in definitions}
             found = await mounts.entries(mount, call.method, call)
             definitions += [one for one in found if catalog.name_of(one) not in taken]
-        return catalog.encode(definitions, revision, position(params.cursor, catalog.page_size))
+        return catalog.encode(definitions, call.revision or LATEST, position(cursor, catalog.page_size))
 
-    async def _call_tool(self, call: Call) -> Any:
-        params: CallToolParams = METHODS["tools/call"].decode(call.params)
+    def _call_tool(self, call: Call) -> Any:
+        params: CallToolParams = call.typed()
         tool = self.offers.tool(params.name)
         if tool is None:
-            return await self._delegate(call, "tool", params.name, self.tools)
+            return self._delegate(call, "tool", params.name, self.tools)
         if self._tasks is not None:
             if tool.task is not None:
-                return await self._tasks.call(call, params, tool)
+                return self._tasks.call(call, params, tool)
             if params.task is not NOTHING and call.revision == V2025_11_25:
                 raise MethodNotFound(f"Method not found: {params.name!r} cannot be called as a task")
-        return await tool.call(call, params, self)
+        return tool.start(call, params, self)
 
     async def _get_prompt(self, call: Call) -> Any:
-        params: GetPromptParams = METHODS["prompts/get"].decode(call.params)
+        params: GetPromptParams = call.typed()
         prompt = self.prompts.get(params.name)
         if prompt is not None:
             return await prompt.get(call, params, self)
@@ -242,7 +235,6 @@ class Server(Registrar):
 
     async def _delegate(self, call: Call, kind: str, name: str, catalog: Catalog[Any]) -> Any:
         """Whoever is mounted and knows the name; the longest prefix is asked first."""
-        await hand_over(call)
         for mount in sorted(self._mounts, key=lambda mount: -len(mount.prefix or "")):
             inward = mount.inward(name)
             if inward is not None:
@@ -256,7 +248,7 @@ class Server(Registrar):
         raise Unknown(kind, name, nearest(name, names, most=3))
 
     async def _read_resource(self, call: Call) -> Any:
-        params: ReadResourceParams = METHODS["resources/read"].decode(call.params)
+        params: ReadResourceParams = call.typed()
         resource, values = self.offers.resource(params.uri)
         if resource is not None:
             result = await resource.read(call, params, self, values)
@@ -267,7 +259,6 @@ class Server(Registrar):
         return result
 
     async def _read_mounted(self, call: Call, uri: str) -> Any:
-        await hand_over(call)
         for mount in self._mounts:
             inward = mount.inward_uri(uri)
             if inward is not None:
@@ -278,7 +269,7 @@ class Server(Registrar):
         raise ResourceNotFound(uri)
 
     async def _complete(self, call: Call) -> Any:
-        params: CompleteParams = METHODS["completion/complete"].decode(call.params)
+        params: CompleteParams = call.typed()
         argument = params.argument.name
         offer: Prompt | Resource | None
         if isinstance(params.ref, PromptReference):
@@ -293,7 +284,6 @@ class Server(Registrar):
         return completion.from_schema(offer.body.signature.input_schema, argument, params.argument.value)
 
     async def _complete_mounted(self, call: Call, params: CompleteParams) -> Any:
-        await hand_over(call)
         for mount in self._mounts:
             if isinstance(params.ref, PromptReference):
                 inward, ref = mount.inward(params.ref.name), "ref/prompt"
@@ -314,8 +304,7 @@ class Server(Registrar):
     # Telling of changes
 
     async def _listen(self, call: Call) -> Any:
-        params: ListenParams = METHODS["subscriptions/listen"].decode(call.params)
-        await hand_over(call)
+        params: ListenParams = call.typed()
         first = await self._told_of_tasks(call, params)
         relays = {mount: self._relay(mount, params.notifications) for mount in self._mounts}
         self._relays.append((params.notifications, relays))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import UNSET, UnsetType
 
-from portico.rpc.call import Call, hand_over
+from portico.rpc.call import Call
 from portico.server.folder import SCHEME, Folder
 from portico.server.pages import cursor_at, position
 from portico.server.resources import Resource
@@ -100,7 +100,6 @@ class Skills(Service):
 
     async def _list(self, call: Call) -> ListSkillsResult:
         params = METHODS["skills/list"].decode(call.params)
-        await hand_over(call)
         skills, problems = await self._threads.run(self._folder.skills, ())
         for problem in set(problems) - self._told:
             log.warning("a skill is left out: %s", problem)
@@ -110,7 +109,6 @@ class Skills(Service):
 
     async def _get(self, call: Call) -> GetSkillResult:
         params: GetSkillParams = METHODS["skills/get"].decode(call.params)
-        await hand_over(call)
         try:
             skill = await self._threads.run(self._folder.skill, (_path_of(params.uri),))
         except (FileNotFoundError, UsageError):
@@ -119,7 +117,6 @@ class Skills(Service):
 
     async def _read_directory(self, call: Call) -> ReadDirectoryResult:
         params: ReadDirectoryParams = METHODS["resources/directory/read"].decode(call.params)
-        await hand_over(call)
         try:
             children = await self._threads.run(self._folder.children, (_path_of(params.uri),))
         except NotADirectoryError:

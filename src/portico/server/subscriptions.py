@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import Raw, Struct
 
-from portico.rpc.call import Call, Emit, hand_over
+from portico.rpc.call import Call, Emit
 from portico.wire import jsonrpc, notices
 from portico.wire.content import EmptyResult
 from portico.wire.errors import InternalError
@@ -57,11 +57,10 @@ class Subscriptions:
         if len(self._listeners) >= MOST_LISTENERS or len(params.notifications.resource_subscriptions or ()) > MOST_URIS:
             raise InternalError("Refused: too many subscriptions")
         honoured = self._allowed(params.notifications)
-        await hand_over(call)
         self._loop = asyncio.get_running_loop()
         tag = {SUBSCRIPTION_ID: call.id}
         listener = Listener(
-            call.emit,
+            call.reply.emit,
             honoured.tools_list_changed,
             honoured.prompts_list_changed,
             honoured.resources_list_changed,
@@ -69,7 +68,7 @@ class Subscriptions:
             frozenset(honoured.task_ids or ()),
             tag,
         )
-        call.emit(notices.ACKNOWLEDGED, AcknowledgedParams(meta=tag, notifications=honoured))
+        call.reply.emit(notices.ACKNOWLEDGED, AcknowledgedParams(meta=tag, notifications=honoured))
         self._listeners.add(listener)
         for said in first:
             self._emit(listener, notices.TASK, said)
@@ -77,7 +76,7 @@ class Subscriptions:
             await self._loop.create_future()
         except asyncio.CancelledError:
             # Cancelled by the client, there is nobody to answer; otherwise it is us who end it, with a result.
-            if call.cancelled:
+            if call.reply.cancelled:
                 raise
         finally:
             self._listeners.discard(listener)

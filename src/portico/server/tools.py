@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import Raw
 
 from portico.legacy import translate
 from portico.rpc.call import Call
-from portico.server.bodies import Body
+from portico.server.bodies import Body, unwrap_group
 from portico.server.results import MEDIA, ToolResult, to_result
 from portico.server.signature import ArgumentError, verifier
 from portico.server.tasks.config import Mode, TaskConfig, config_of
@@ -91,20 +92,37 @@ class Tool:
         self._verify = verifier(signature.returns, self.name) if promised else None
         self._uri = f"tool://{self.name}/result"
 
-    async def call(self, call: Call, params: CallToolParams, server: Server) -> Any:
-        """Run the body with these arguments."""
+    def start(self, call: Call, params: CallToolParams, server: Server) -> Any:
+        """The result of running the body with these arguments, or a coroutine that comes to it."""
         if self.scopes:
             self._authorize(call)
         try:
-            value = await self.body.run(call, server, params, params.name, params.arguments)
+            value = self.body.start(call, server, params, params.name, params.arguments)
         except ArgumentError as mistake:
-            raise _mistaken(mistake, call, self.argument_errors or server.argument_errors) from None
+            raise self._mistaken(mistake, call, server) from None
+        return self._finish(call, server, value) if type(value) is CoroutineType else self._result(call, value)
+
+    async def _finish(self, call: Call, server: Server, coroutine: CoroutineType[Any, Any, Any]) -> Any:
+        try:
+            value = await coroutine
+        except ArgumentError as mistake:
+            raise self._mistaken(mistake, call, server) from None
         except MissingCapability as missing:
             raise _incapable(missing, call) from None
+        except BaseExceptionGroup as group:
+            raise unwrap_group(group) or group from None
+        return self._result(call, value)
+
+    def _result(self, call: Call, value: Any) -> Any:
         result = to_result(value, declared=self._declared, uri=self._uri, verify=self._verify)
         if self._wrapped and (call.revision or MODERN) < MODERN and isinstance(result, CallToolResult):
             _wrap(result)
         return result
+
+    async def call(self, call: Call, params: CallToolParams, server: Server) -> Any:
+        """The same for a caller that can wait."""
+        result = self.start(call, params, server)
+        return await result if type(result) is CoroutineType else result
 
     def check(self, call: Call, params: CallToolParams, server: Server) -> None:
         """Whether it may be called like this, without calling it: who gets a task should not learn it from there."""
@@ -113,15 +131,23 @@ class Tool:
         try:
             self.body.signature.bind(params.arguments, None)
         except ArgumentError as mistake:
-            raise _mistaken(mistake, call, self.argument_errors or server.argument_errors) from None
+            raise self._mistaken(mistake, call, server) from None
+
+    def _mistaken(self, mistake: ArgumentError, call: Call, server: Server) -> Exception:
+        """Wrong arguments: for the model to read from 2025-11-25 on, an error of the protocol before (SEP-1303)."""
+        habit = self.argument_errors or server.argument_errors
+        problems = {"problems": mistake.problems}
+        if habit == "result" or (habit == "auto" and (call.revision or MODERN) >= V2025_11_25):
+            return ToolError(str(mistake), kind="ValidationError", details=problems)
+        return InvalidParams(str(mistake), problems)
 
     def _authorize(self, call: Call) -> None:
         """Whoever is on stdio is the user of this machine; a principal is somebody else, with scopes of their own."""
         if call.principal is not None:
             missing = call.principal.lacks(self.scopes)
             if missing:
-                needed = ", ".join(sorted(missing))
-                raise ToolError(f"The tool {self.name!r} needs the scope {needed}.", kind="PermissionError")
+                scopes = ", ".join(sorted(missing))
+                raise ToolError(f"The tool {self.name!r} needs the scope {scopes}.", kind="PermissionError")
 
 
 def _wrap(result: CallToolResult) -> None:
@@ -159,14 +185,6 @@ def _meta(meta: Mapping[str, Any] | None, version: str | None) -> dict[str, Any]
     if version is not None:
         members[VERSION] = version
     return members or None
-
-
-def _mistaken(mistake: ArgumentError, call: Call, habit: ArgumentErrors) -> Exception:
-    """Wrong arguments: for the model to read from 2025-11-25 on, an error of the protocol before (SEP-1303)."""
-    as_result = habit == "result" or (habit == "auto" and (call.revision or MODERN) >= V2025_11_25)
-    if as_result:
-        return ToolError(str(mistake), kind="ValidationError", details={"problems": mistake.problems})
-    return InvalidParams(str(mistake), {"problems": mistake.problems})
 
 
 def _incapable(missing: MissingCapability, call: Call) -> Exception:

@@ -17,10 +17,11 @@ from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.structs import replace
 
 from portico.legacy import translate
-from portico.rpc.answer import failed
 from portico.rpc.call import Call, Handler, Middleware
+from portico.rpc.door import failed
 from portico.schema.problems import Problem
 from portico.schema.reader import kind_of
+from portico.server.inputs import rounds_of
 from portico.server.prompts import Prompt
 from portico.server.resources import Resource
 from portico.server.results import to_json
@@ -173,7 +174,10 @@ class ShapedTool(Tool):
         self._tool, self._shape, self._words = copy(tool), shape, words
         self._tool.argument_errors = shape.argument_errors
 
-    async def call(self, call: Call, params: CallToolParams, server: Server) -> Any:
+    def start(self, call: Call, params: CallToolParams, server: Server) -> Any:
+        return self._shaped(call, params, server)
+
+    async def _shaped(self, call: Call, params: CallToolParams, server: Server) -> Any:
         try:
             result = await self._tool.call(call, params, server)
         except ProtocolError as refusal:
@@ -184,7 +188,7 @@ class ShapedTool(Tool):
             error = _mistake(problems[0], self.definition.input_schema, params) if problems else None
             return self._said(failed(call, refusal), call, error)
         except Exception as failure:
-            if call.rounds is not None:
+            if rounds_of(call) is not None:
                 raise  # in a job, which may have retries
             return self._said(failed(call, failure), call)
         return self._said(result, call) if type(result) is CallToolResult else result

@@ -11,6 +11,7 @@ from typing import Any
 from portico.legacy.session import Lifecycle, Session
 from portico.rpc.call import Handler
 from portico.rpc.channel import Channel
+from portico.rpc.door import Sender
 from portico.transport.link import Duplex, Trace
 
 
@@ -28,7 +29,8 @@ class MemoryLink(Duplex):
     ) -> None:
         super().__init__(trace)
         self.session = Session(server, lifecycle=lifecycle)
-        self._there = Channel(self.session, self._to_client, principal=principal)
+        sender = Sender(principal=principal)
+        self._there = Channel(server, self._to_client, session=self.session, sender=sender)
         self.channel = Channel(client, self._to_server)
         self.session.stream = self._there
 

@@ -86,7 +86,9 @@ class Stdio(asyncio.Protocol):
 
     def __init__(self, handler: Handler, *, longest: int, most_in_flight: int, lifecycle: Lifecycle) -> None:
         self.session = Session(handler, lifecycle=lifecycle)
-        self.channel = Channel(self.session, self.send, drain=self.drain, most_in_flight=most_in_flight)
+        self.channel = Channel(
+            handler, self.send, session=self.session, drain=self.drain, most_in_flight=most_in_flight
+        )
         self.channel.congested = self._is_congested
         self.session.stream = self.channel
         self.ended = asyncio.Event()

@@ -10,12 +10,13 @@ import contextlib
 import logging
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
+from types import CoroutineType
 from typing import Any
 
 import msgspec
 from msgspec import Raw
 
-from portico.rpc.call import Call, Handler
+from portico.rpc.call import Call
 from portico.transport.greeting import ClientIdentity, Greeting, discover, initialize, is_modern, means_handshake_server
 from portico.transport.http_client.limits import limited
 from portico.transport.http_client.pool import Pool
@@ -69,7 +70,7 @@ _MOST_REMEMBERED = 256
 _members = msgspec.json.Decoder(dict[str, Raw])
 
 
-async def _answer_ping(call: Call) -> Any:
+def _answer_ping(call: Call) -> Any:
     """The answer of a client that has no handlers: it is there, and no more."""
     if call.id is None:
         return None
@@ -82,16 +83,28 @@ async def _nothing_to_do() -> None:
     """Where the new connection has nothing to be told."""
 
 
+class _Incoming:
+    """The Handler of what a server sends besides results. Notifications are taken at once, in their order."""
+
+    def __init__(self, start: Callable[[Call], Any]) -> None:
+        self.start = start
+
+    async def __call__(self, call: Call) -> Any:
+        result = self.start(call)
+        return await result if type(result) is CoroutineType else result
+
+
 class Upstream:
     """A Handler over a connection that is opened again when the server ended, was restarted, or has forgotten us.
 
-    `answer` gets what the server asks, and the notifications that belong to no Call.
+    `answer` gets what the server asks, and the notifications that belong to no Call. It returns a result, or a
+    coroutine that comes to one.
     """
 
     def __init__(
         self,
         target: Target,
-        answer: Handler = _answer_ping,
+        answer: Callable[[Call], Any] = _answer_ping,
         identity: ClientIdentity | None = None,
         *,
         revision: Revision | None = None,
@@ -110,6 +123,7 @@ class Upstream:
         self._timeout = timeout
         self._retries = retries
         self._answer = answer
+        self._incoming = _Incoming(self._receive)
         self._auth = auth
         self._pool = pool
         self._principal = principal
@@ -228,13 +242,13 @@ class Upstream:
         target, trace = self.target, self._trace
         link: Link
         if isinstance(target, Here):
-            link = MemoryLink(target.handler, self._receive, principal=self._principal, trace=trace)
+            link = MemoryLink(target.handler, self._incoming, principal=self._principal, trace=trace)
         elif isinstance(target, Command):
-            link = ProcessLink(target.words, self._receive, env=target.env, cwd=target.cwd, trace=trace)
+            link = ProcessLink(target.words, self._incoming, env=target.env, cwd=target.cwd, trace=trace)
         else:
             kind = HttpSse if target.sse else kind
             options: dict[str, Any] = {"headers": target.headers, "auth": self._auth, "pool": self._pool()}
-            link = kind(target.url, self._receive, trace=trace, **options)
+            link = kind(target.url, self._incoming, trace=trace, **options)
         link.on_gap = self._on_gap
         self._link, self.name = link, link.name
         await link.start()
@@ -370,7 +384,7 @@ class Upstream:
             # Two callers of ours chose the same; the server has to tell them apart.
             token = f"{token}-{id}"
         revision = self.greeting.revision if self.modern else None
-        sent = Call(method=call.method, params=self._params(call, token), id=id, revision=revision, emit=call.emit)
+        sent = Call(method=call.method, params=self._params(call, token), id=id, revision=revision, reply=call.reply)
         if token is None and call.method not in LASTING:
             return link(sent)
         known, key = (self._progressing, token) if token is not None else (self._subscribed, id)
@@ -491,15 +505,15 @@ class Upstream:
 
     # What the server sends besides results
 
-    async def _receive(self, notice: Call) -> Any:
+    def _receive(self, notice: Call) -> Any:
         if notice.id is None and (self._progressing or self._subscribed or self._listening):
             call = self._call_of(notice)
             if call is not None:
-                call.emit(notice.method, self._as_asked(notice, call))
+                call.reply.emit(notice.method, self._as_asked(notice, call))
                 return None
             for call in self._listening:
-                call.emit(notice.method, notice.params)
-        return await self._answer(notice)
+                call.reply.emit(notice.method, notice.params)
+        return self._answer(notice)
 
     def _call_of(self, notice: Call) -> Call | None:
         """The Call that a notification says it belongs to."""
@@ -532,7 +546,7 @@ class Upstream:
             honoured = Filter(
                 wanted.tools_list_changed, wanted.prompts_list_changed, wanted.resources_list_changed, uris or None
             )
-            call.emit(notices.ACKNOWLEDGED, AcknowledgedParams(notifications=honoured))
+            call.reply.emit(notices.ACKNOWLEDGED, AcknowledgedParams(notifications=honoured))
             await self._closing.wait()
         finally:
             self._listening.remove(call)

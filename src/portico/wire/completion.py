@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from portico.wire.content import Result
+from portico.wire.meta import Params
 
 # server/utilities/completion: "Maximum 100 items per response".
 MOST_VALUES = 100
@@ -27,7 +28,7 @@ class CompletionContext(Struct, omit_defaults=True):
     arguments: dict[str, str] | None = None
 
 
-class CompleteParams(Struct, omit_defaults=True):
+class CompleteParams(Params):
     ref: PromptReference | ResourceReference
     argument: CompletionArgument
     context: CompletionContext | None = None

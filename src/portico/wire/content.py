@@ -103,6 +103,14 @@ class Result(Struct, omit_defaults=True, rename="camel", tag_field="resultType",
     meta: Any = field(default=UNSET, name="_meta")
 
 
+_RESULT_TYPE = b'{"resultType":"complete"'
+
+
+def strip_result_type(body: bytes) -> bytes:
+    """An encoded result without its `resultType`, which the handshake revisions do not know."""
+    return b"{" + body[len(_RESULT_TYPE) :].removeprefix(b",") if body.startswith(_RESULT_TYPE) else body
+
+
 class EmptyResult(Result):
     pass
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
-
 from portico.wire.content import CacheableResult, Result
-from portico.wire.meta import NO_CAPABILITIES, ClientCapabilities, Implementation, LogLevel, ServerCapabilities
+from portico.wire.meta import NO_CAPABILITIES, ClientCapabilities, Implementation, LogLevel, Params, ServerCapabilities
 from portico.wire.revisions import V2024_11_05
 
 
@@ -15,7 +13,7 @@ class DiscoverResult(CacheableResult, kw_only=True):
     instructions: str | None = None
 
 
-class InitializeParams(Struct, rename="camel", kw_only=True):
+class InitializeParams(Params, rename="camel", kw_only=True):
     """Early clients left out the version or the capabilities; who they are they must say."""
 
     protocol_version: str = V2024_11_05
@@ -30,9 +28,9 @@ class InitializeResult(Result, kw_only=True):
     instructions: str | None = None
 
 
-class SetLevelParams(Struct):
+class SetLevelParams(Params):
     level: LogLevel
 
 
-class EmptyParams(Struct):
+class EmptyParams(Params):
     pass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -18,8 +19,14 @@ NOTHING = Raw(b"")
 # A reply must be able to say the id again, and msgspec (like JavaScript) is exact on 64-bit integers only.
 _LARGEST_ID = 2**63
 
-# The members that decide what a message does.
-_STEERING = re.compile(rb'"(?:method|id|params|name|arguments|_meta|uri)"').findall
+# The members that decide what a message does, and those that decide what a request does.
+_STEERING = re.compile(rb'"(?:method|id|params)"').findall
+_STEERING_PARAMS = re.compile(rb'"(?:name|arguments|_meta|uri|taskId)"').findall
+
+# A request without spaces is as long as this and its values.
+_LEAST = len('{"jsonrpc":"2.0","method":""}')
+_LEAST_ID = len(',"id":')
+_LEAST_PARAMS = len(',"params":')
 
 
 class ErrorBody(Struct, omit_defaults=True, gc=False):
@@ -37,8 +44,6 @@ class Frame(Struct, gc=False):
     params: Raw = NOTHING
     result: Raw = NOTHING
     error: ErrorBody | UnsetType = UNSET
-    # The `_meta` of params, undecoded. No member of a message: what somebody sends under this name is overwritten.
-    meta: Raw = msgspec.field(default=NOTHING, name="")
 
 
 class Malformed(Struct):
@@ -50,16 +55,13 @@ class Malformed(Struct):
     is_response: bool = False
 
 
-class _WithMeta(Struct, gc=False):
-    meta: Raw = msgspec.field(default=NOTHING, name="_meta")
-
-
 _frame = msgspec.json.Decoder(Frame)
-_with_meta = msgspec.json.Decoder(_WithMeta)
 _frames = msgspec.json.Decoder(list[Raw])
 _anything = msgspec.json.Decoder()
 _encoder = msgspec.json.Encoder()
 encode = _encoder.encode
+
+TWICE = "Invalid request: a member is given twice"
 
 
 def decode(data: bytes) -> Frame | Malformed | list[Frame | Malformed]:
@@ -82,9 +84,8 @@ def _checked(frame: Frame, data: bytes | Raw) -> Frame | Malformed:
             return Malformed(InvalidRequest("Invalid request: id must be a string or an integer, not null"))
         if frame.params is not NOTHING and not bytes(frame.params).startswith(b"{"):
             return Malformed(InvalidRequest("Invalid request: params must be an object"), _readable(id))
-        frame.meta = _meta_of(data, frame.params)
-        if _repeats_itself(bytes(data), bytes(frame.meta)):
-            return Malformed(InvalidRequest("Invalid request: a member is given twice"), _readable(id))
+        if _may_repeat(frame, len(data)) and repeats(bytes(data), bytes(frame.params), steering=_STEERING):
+            return Malformed(InvalidRequest(TWICE), _readable(id))
         return frame
     if frame.jsonrpc != "2.0":
         return Malformed(InvalidRequest('Invalid request: jsonrpc must be "2.0"'), _readable(id))
@@ -94,30 +95,39 @@ def _checked(frame: Frame, data: bytes | Raw) -> Frame | Malformed:
     return frame
 
 
-def _meta_of(data: bytes | Raw, params: Raw) -> Raw:
-    """Looked for as text first: most requests of the handshake revisions have none."""
-    text = bytes(data)
-    if params is NOTHING or (b'"_meta"' not in text and b"\\u" not in text):
-        return NOTHING
-    return _with_meta.decode(params).meta
+def _may_repeat(frame: Frame, length: int) -> bool:
+    """Whether a request is longer than its members are: only then is there room for one of them to stand twice."""
+    id, params = frame.id, frame.params
+    least = _LEAST + len(frame.method)  # type: ignore[arg-type]
+    if params is not NOTHING:
+        least += _LEAST_PARAMS + len(params)
+    if type(id) is int:
+        least += _LEAST_ID + len(b"%d" % id)
+    elif type(id) is str:
+        least += _LEAST_ID + len(id) + 2
+    return length != least
 
 
-def _repeats_itself(text: bytes, meta: bytes) -> bool:
-    """Whether a member that steers the message stands twice in it.
+def repeats(text: bytes, *values: bytes, steering: Callable[[bytes], list[bytes]] = _STEERING_PARAMS) -> bool:
+    """Whether one of the members that steer the object `text` stands in it twice; `values` are known members' values.
 
-    Parsers disagree about which of the two counts, and what an auditor reads must be what runs. Looking is cheap
-    because the words are searched for first; only a message that has one of them twice, or that could spell one with
-    an escape, is read again.
+    Parsers disagree about which of the two counts, and what an auditor reads must be what runs. The names are searched
+    for as text first, outside of the values; only an object that has one of them twice, or that could spell one with an
+    escape, is read again.
     """
-    # What a modern client says of itself in `_meta` has names too, in every request.
-    found = _STEERING(text.replace(meta, b"", 1) if meta else text)
-    if len(found) == len(set(found)) and b"\\u" not in text:
+    outside = text
+    for value in values:
+        # An object cannot begin where a name does, so cutting one out cannot hide a name.
+        if value.startswith(b"{"):
+            outside = outside.replace(value, b"", 1)
+    names = steering(outside)
+    if len(names) == len(set(names)) and b"\\u" not in outside:
         return False
     import json  # only a message that looks suspicious pays for it
 
     # The numbers do not matter here, and Python refuses to read very long ones.
-    pairs = json.loads(text, object_pairs_hook=_Pairs, parse_int=str, parse_float=str)
-    return any(level.repeated for level in [pairs, *(value for name, value in pairs if name == "params")])
+    pairs: _Pairs = json.loads(text, object_pairs_hook=_Pairs, parse_int=str, parse_float=str)
+    return pairs.repeated
 
 
 class _Pairs(list[tuple[str, Any]]):

@@ -75,6 +75,12 @@ class ServerCapabilities(Struct, omit_defaults=True, rename="camel", frozen=True
 NO_CAPABILITIES = ClientCapabilities()
 
 
+class Params(Struct, omit_defaults=True, kw_only=True, gc=False):
+    """What every request's params may have: `_meta`, undecoded."""
+
+    meta: Raw = field(default=NOTHING, name="_meta")
+
+
 class Meta(Struct, frozen=True, gc=False):
     """The members of a request's `_meta` that mean something to us. Others are left where they are."""
 

@@ -10,8 +10,9 @@ from msgspec import Raw, Struct
 
 from portico.wire import completion, discover, inputs, notices, prompts, resources, subscriptions, tasks, tools
 from portico.wire.content import EmptyResult
-from portico.wire.errors import InvalidParams
-from portico.wire.jsonrpc import NOTHING
+from portico.wire.errors import InvalidParams, InvalidRequest
+from portico.wire.jsonrpc import NOTHING, TWICE, repeats
+from portico.wire.meta import Params
 from portico.wire.revisions import (
     V2024_11_05,
     V2025_06_18,
@@ -40,15 +41,21 @@ class Method(Struct, dict=True):
     named: str = ""
 
     @cached_property
-    def _decoder(self) -> msgspec.json.Decoder[Any]:
+    def decoder(self) -> msgspec.json.Decoder[Any]:
         return msgspec.json.Decoder(self.params)
 
     def decode(self, params: Raw) -> Any:
         """The typed parameters; what does not fit is the sender's mistake."""
         try:
-            return self._decoder.decode(_EMPTY if params is NOTHING else params)
+            return self.decoder.decode(_EMPTY if params is NOTHING else params)
         except (msgspec.DecodeError, RecursionError) as failure:
             raise InvalidParams(f"Invalid params for {self.name}: {plainly(failure)}") from None
+
+    def name_in(self, typed: Any) -> str | None:
+        """What a request is about, out of its typed params; None for methods that have no such member."""
+        if not self.named or typed is None:
+            return None
+        return str(getattr(typed, "task_id" if self.named == "taskId" else self.named))
 
     def known_to(self, revision: Revision) -> bool:
         return self.since <= revision <= self.until
@@ -120,6 +127,36 @@ _ROWS = (
 )
 
 METHODS: dict[str, Method] = {row.name: row for row in _ROWS}
+
+
+# A tools/call without spaces is as long as this and its values.
+_LEAST_CALL = len('{"name":"","arguments":,"_meta":}')
+_only_meta = msgspec.json.Decoder(Params)
+
+
+def read(method: str, params: Raw) -> tuple[Any, Raw]:
+    """A request's params as the Struct of its method, None if they do not fit it, and their `_meta`.
+
+    Raises InvalidRequest if a member that decides what is done stands twice.
+    """
+    if params is NOTHING:
+        return None, NOTHING
+    row = METHODS.get(method)
+    try:
+        typed = row.decoder.decode(params) if row is not None else None
+    except (msgspec.DecodeError, RecursionError):
+        # The method complains of it when it is answered: the revision and the headers are looked at first.
+        typed = None
+    if type(typed) is tools.CallToolParams:
+        meta, arguments = typed.meta, typed.arguments
+        # No longer than its parts: then there is no room for one of them to stand twice.
+        if len(params) == _LEAST_CALL + len(typed.name) + len(arguments) + len(meta):
+            return typed, meta
+    else:
+        meta, arguments = (typed if isinstance(typed, Params) else _only_meta.decode(params)).meta, NOTHING
+    if repeats(bytes(params), bytes(meta), bytes(arguments)):
+        raise InvalidRequest(TWICE)
+    return typed, meta
 
 
 def extend(row: Method) -> None:

@@ -8,7 +8,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType, field
 
 from portico.wire.content import CacheableResult, ContentBlock, Result, Role
 from portico.wire.jsonrpc import NOTHING
-from portico.wire.meta import Icon
+from portico.wire.meta import Icon, Params
 
 
 class PromptArgument(Struct, omit_defaults=True, kw_only=True):
@@ -37,7 +37,7 @@ class ListPromptsResult(CacheableResult, kw_only=True):
     next_cursor: str | UnsetType | None = UNSET
 
 
-class GetPromptParams(Struct, rename="camel", gc=False):
+class GetPromptParams(Params, rename="camel", gc=False):
     name: str
     arguments: dict[str, str] | None = None
     input_responses: Raw = NOTHING

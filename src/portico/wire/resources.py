@@ -8,7 +8,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType, field
 
 from portico.wire.content import Annotations, CacheableResult, Contents
 from portico.wire.jsonrpc import NOTHING
-from portico.wire.meta import Icon
+from portico.wire.meta import Icon, Params
 
 
 class Resource(Struct, omit_defaults=True, rename="camel", kw_only=True):
@@ -44,7 +44,7 @@ class ListResourceTemplatesResult(CacheableResult, kw_only=True):
     next_cursor: str | UnsetType | None = UNSET
 
 
-class ReadResourceParams(Struct, rename="camel", gc=False):
+class ReadResourceParams(Params, rename="camel", gc=False):
     uri: str
     input_responses: Raw = NOTHING
     request_state: str | UnsetType = UNSET
@@ -60,5 +60,5 @@ class ReceivedContents(CacheableResult, kw_only=True):
     contents: list[Contents]
 
 
-class SubscribeParams(Struct, gc=False):
+class SubscribeParams(Params, gc=False):
     uri: str

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from msgspec import UNSET, Struct, UnsetType
 
 from portico.wire.content import CacheableResult
+from portico.wire.meta import Params
 from portico.wire.methods import Method, extend
 from portico.wire.resources import Resource
 from portico.wire.revisions import V2026_07_28
@@ -43,7 +44,7 @@ class ListSkillsResult(CacheableResult, kw_only=True):
     next_cursor: str | UnsetType | None = UNSET
 
 
-class GetSkillParams(Struct, gc=False):
+class GetSkillParams(Params, gc=False):
     uri: str
 
 
@@ -51,7 +52,7 @@ class GetSkillResult(CacheableResult, kw_only=True):
     skill: Skill
 
 
-class ReadDirectoryParams(Struct, gc=False):
+class ReadDirectoryParams(Params, gc=False):
     uri: str
     cursor: str | None = None
 

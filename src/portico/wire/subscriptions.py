@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from portico.wire.meta import Params
 from portico.wire.notices import NoticeParams
 
 
@@ -18,7 +19,7 @@ class Filter(Struct, omit_defaults=True, rename="camel"):
     task_ids: list[str] | None = None
 
 
-class ListenParams(Struct):
+class ListenParams(Params):
     notifications: Filter
 
 

@@ -12,6 +12,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType, field
 
 from portico.wire.content import Result
 from portico.wire.jsonrpc import NOTHING
+from portico.wire.meta import Params
 
 EXTENSION = "io.modelcontextprotocol/tasks"
 RELATED = "io.modelcontextprotocol/related-task"
@@ -21,13 +22,13 @@ Status = Literal["working", "input_required", "completed", "failed", "cancelled"
 ENDED = frozenset({"completed", "failed", "cancelled"})
 
 
-class TaskParams(Struct, rename="camel", gc=False):
+class TaskParams(Params, rename="camel", gc=False):
     """What names a task."""
 
     task_id: str
 
 
-class UpdateTaskParams(Struct, rename="camel", gc=False):
+class UpdateTaskParams(Params, rename="camel", gc=False):
     task_id: str
     input_responses: Raw = NOTHING
 

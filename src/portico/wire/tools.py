@@ -8,7 +8,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType, field
 
 from portico.wire.content import CacheableResult, ContentBlock, Result
 from portico.wire.jsonrpc import NOTHING
-from portico.wire.meta import Icon
+from portico.wire.meta import Icon, Params
 
 # How a schema says that its object is only the wrapping of a value; FastMCP's client knows it too.
 WRAPPED = "x-fastmcp-wrap-result"
@@ -40,7 +40,7 @@ class Tool(Struct, omit_defaults=True, rename="camel", kw_only=True):
     meta: dict[str, Any] | None = field(default=None, name="_meta")
 
 
-class ListParams(Struct, gc=False):
+class ListParams(Params, gc=False):
     """What every list takes. An empty cursor is a cursor (2026-07-28, server/utilities/pagination)."""
 
     cursor: str | None = None
@@ -51,7 +51,7 @@ class ListToolsResult(CacheableResult, kw_only=True):
     next_cursor: str | UnsetType | None = UNSET
 
 
-class CallToolParams(Struct, rename="camel", gc=False):
+class CallToolParams(Params, rename="camel", gc=False):
     name: str
     arguments: Raw = NOTHING
     input_responses: Raw = NOTHING

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from portico.services.tasks.changing import Draft
+from portico.services.tasks.edits import Draft
 from portico.services.tasks.items import WorkItems
 from portico.store.database import Database
 

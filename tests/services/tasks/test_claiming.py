@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from workbench import Clock, check, make, set_to
 
-from portico.services.tasks.changing import Changes, Draft
-from portico.services.tasks.errors import Invalid, Taken
+from portico.services.tasks.edits import Changes, Draft
+from portico.services.tasks.errors import ClaimedByOther, InvalidTask
 from portico.services.tasks.items import WorkItems
 from portico.services.tasks.listing import Wanted
 from portico.store.transaction import Transaction
@@ -61,7 +61,7 @@ async def test_a_claim_that_is_not_finished_in_time_goes_back(items: WorkItems, 
     assert await taken(items, "ben") is None
     clock.wait(61)
     assert await taken(items, "ben") == id
-    with pytest.raises(Taken, match="ben"):
+    with pytest.raises(ClaimedByOther, match="ben"):
         await items.complete(id, "too late", worker="ann")
     changes = [(one.change, one.who) for one in (await items.history(id)).events]
     assert changes == [("claimed", "ben"), ("lease ended", ""), ("claimed", "ann")]
@@ -83,7 +83,7 @@ async def test_a_claim_is_renewed_by_its_worker(items: WorkItems, clock: Clock) 
     await items.update(id, Changes(), worker="ann", lease=60)
     clock.wait(50)
     assert await taken(items, "ben") is None
-    with pytest.raises(Taken):
+    with pytest.raises(ClaimedByOther):
         await items.update(id, Changes(), worker="ben", lease=60)
     clock.wait(11)
     assert await taken(items, "ben") == id
@@ -100,15 +100,15 @@ async def test_without_a_lease_a_claim_lasts(items: WorkItems, clock: Clock) -> 
 
 @pytest.mark.parametrize("lease", [0, -1, 0.5, 10**12, float("nan")])
 async def test_a_lease_has_bounds(items: WorkItems, lease: float) -> None:
-    with pytest.raises(Invalid, match="lease"):
+    with pytest.raises(InvalidTask, match="lease"):
         await items.next("ann", lease=lease)
-    with pytest.raises(Invalid, match="name"):
+    with pytest.raises(InvalidTask, match="name"):
         await items.next("  ")
 
 
 async def test_a_lease_is_only_for_what_is_in_progress(items: WorkItems) -> None:
     id = await make(items)
-    with pytest.raises(Invalid, match="in progress"):
+    with pytest.raises(InvalidTask, match="in progress"):
         await items.update(id, Changes(), worker="ann", lease=60)
 
 

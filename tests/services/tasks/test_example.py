@@ -10,7 +10,7 @@ from typing import Any
 
 from portico import Client
 from portico.cli.forms import TASK_ACTIONS
-from portico.services.tasks import changing, circles, ids, listing, texts, waiting
+from portico.services.tasks import cycles, dependencies, edits, ids, inputs, listing
 from portico.services.tasks.service import TOOLS
 from portico.services.tasks.states import LEGAL
 
@@ -51,13 +51,13 @@ def test_the_table_of_transitions_is_that_of_the_code() -> None:
 
 def test_the_bounds_on_the_page_are_those_of_the_code() -> None:
     for number in (
-        texts.LONGEST_DESCRIPTION,
-        texts.LONGEST_TEXT,
-        waiting.MOST_BLOCKERS,
-        waiting.DEEPEST,
+        inputs.LONGEST_DESCRIPTION,
+        inputs.LONGEST_TEXT,
+        dependencies.MOST_BLOCKERS,
+        dependencies.DEEPEST,
         listing.MOST_LISTED,
-        changing.MOST_DELETED,
-        circles.MOST_LOOKED_AT,
+        edits.MOST_DELETED,
+        cycles.MOST_LOOKED_AT,
     ):
         assert f" {number:,} " in PAGE, number
     assert f"{ids.LENGTH} characters" in PAGE

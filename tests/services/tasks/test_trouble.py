@@ -15,7 +15,7 @@ import pytest
 from workbench import check, make, refused, said
 
 from portico.services.tasks import records
-from portico.services.tasks.errors import StorageFailed
+from portico.services.tasks.errors import TaskStoreFailed
 from portico.services.tasks.items import WorkItems
 from portico.store import errors
 from portico.store.database import Database
@@ -48,7 +48,7 @@ async def test_a_closed_storage_says_so(url: str) -> None:
     async with database:
         items = WorkItems(database)
         await items.open()
-    with pytest.raises(StorageFailed, match="closed"):
+    with pytest.raises(TaskStoreFailed, match="closed"):
         await items.get("task_0")
 
 
@@ -100,7 +100,7 @@ async def test_a_full_disk_is_told_and_what_was_acknowledged_is_there(small_disk
         items = WorkItems(database)
         await items.open()
         kept = []
-        with pytest.raises(StorageFailed, match="no room") as refusal:
+        with pytest.raises(TaskStoreFailed, match="no room") as refusal:
             for _ in range(1000):
                 kept.append(await make(items, context=os.urandom(5000).hex()))
         assert refusal.value.retryable
@@ -134,5 +134,5 @@ async def test_a_file_that_is_not_to_be_written_to_can_be_looked_at(tmp_path: Pa
             items = WorkItems(database)
             await items.open()
             assert (await items.get(id)).description == "kept"
-            with pytest.raises(StorageFailed, match="read-only"):
+            with pytest.raises(TaskStoreFailed, match="read-only"):
                 await make(items)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from workbench import check, everything, make, move, set_to
 
-from portico.services.tasks.changing import Draft
-from portico.services.tasks.errors import Circle, Invalid, NoSuchTask, NotNow, Over, Waits
+from portico.services.tasks.edits import Draft
+from portico.services.tasks.errors import Circle, InvalidTask, NoSuchTask, NotNow, TaskClosed, Waits
 from portico.services.tasks.items import WorkItems
 from portico.services.tasks.listing import Wanted
 from portico.store.database import Database
@@ -100,7 +100,7 @@ async def test_unknown_ids_and_tasks_that_are_over_are_refused(items: WorkItems)
     for one, other in ((id, "task_nowhere"), ("task_nowhere", id), ("", id), ("task_nowhere", "task_nowhere")):
         with pytest.raises(NoSuchTask):
             await items.block(one, other)
-    with pytest.raises(Over, match="completed"):
+    with pytest.raises(TaskClosed, match="completed"):
         await items.block(done, id)
     assert await everything(items) == was
     # What is completed is a blocker that blocks nothing, until it is reopened.
@@ -111,9 +111,9 @@ async def test_unknown_ids_and_tasks_that_are_over_are_refused(items: WorkItems)
 
 
 async def test_the_blockers_of_a_task_are_bounded(items: WorkItems, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("portico.services.tasks.waiting.MOST_BLOCKERS", 3)
+    monkeypatch.setattr("portico.services.tasks.dependencies.MOST_BLOCKERS", 3)
     blockers = [await make(items) for _ in range(4)]
-    with pytest.raises(Invalid, match="at most 3"):
+    with pytest.raises(InvalidTask, match="at most 3"):
         await make(items, blocked_by=blockers)
     assert len((await everything(items))[0]) == 4
 
@@ -204,13 +204,13 @@ async def test_what_is_no_circle_is_allowed(
 
 
 async def test_a_circle_is_looked_for_within_bounds(items: WorkItems, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("portico.services.tasks.circles.MOST_LOOKED_AT", 10)
+    monkeypatch.setattr("portico.services.tasks.cycles.MOST_LOOKED_AT", 10)
     chain = [await make(items)]
     for _ in range(8):
         chain.append(await make(items, blocked_by=[chain[-1]]))
     # Nobody waits for a new task, so it is seen at once that there is no way back, however long the chain.
     await make(items, blocked_by=[chain[-1]])
-    with pytest.raises((Invalid, Circle)):
+    with pytest.raises((InvalidTask, Circle)):
         await items.block(chain[0], chain[-1])
 
 
@@ -263,7 +263,7 @@ async def test_many_who_change_things_at_once_leave_the_counts_right(url: str, i
                             taken = await mine.next(f"worker {number}")
                             if taken is not None:
                                 await mine.complete(taken.id)
-                except (NotNow, Invalid):
+                except (NotNow, InvalidTask):
                     refusals += 1
         return refusals
 
@@ -308,7 +308,7 @@ async def test_whatever_is_done_the_counts_are_right_and_somebody_can_go_on(item
         try:
             await action()
             happened += 1
-        except (NotNow, Invalid):
+        except (NotNow, InvalidTask):
             assert await everything(items) == was
         await check(items)
     assert happened > 30

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from portico import Client
-from portico.services.tasks.changing import Changes, Draft
+from portico.services.tasks.edits import Changes, Draft
 from portico.services.tasks.items import WorkItems
 from portico.services.tasks.records import Item
 from portico.store.transaction import Transaction

@@ -16,7 +16,7 @@ from typing import Any
 
 from msgspec import Raw
 
-from portico.rpc.answer import unexpected
+from portico.rpc.door import unexpected
 from portico.server.tasks import holds, jobs
 from portico.server.tasks.config import TaskConfig
 from portico.server.tasks.held import Held, LostHold, Room, now
@@ -193,7 +193,7 @@ class Engine:
     def _lose(self, held: Held) -> None:
         held.lost = True
         if held.call is not None:
-            held.call.cancelled = True
+            held.call.reply.cancel()
         if held.task is not None:
             held.task.cancel()
 

@@ -53,7 +53,7 @@ class Interview:
         """What is asked now, and not yet. What is not asked any more was answered otherwise."""
         for key in self._asking.keys() - job.questions.keys():
             self._asking[key].cancel()
-        if self._call.ask is None or job.status != "waiting":
+        if not self._call.reply.asks or job.status != "waiting":
             return
         for key, question in job.questions.items():
             if (job.id, key) not in self._asked:
@@ -70,9 +70,8 @@ class Interview:
         method = question["method"]
         # 2025-11-25, basic/utilities/tasks: the request must say which task it belongs to.
         params = {**question.get("params", {}), "_meta": {RELATED: {"taskId": id}}}
-        assert self._call.ask is not None
         try:
-            answer = await self._call.ask(method, params)
+            answer = await self._call.reply.ask(method, params)
             typed(answer, METHODS[method].result, key)
         except ProtocolError as refusal:
             # It is the client's answer to us, and the body's to deal with.

@@ -11,9 +11,9 @@ import msgspec
 from msgspec import Raw, Struct, field
 
 from portico.auth.principal import Principal
-from portico.rpc.answer import unexpected
-from portico.rpc.call import Call
-from portico.server.inputs import require, typed
+from portico.rpc.call import Call, Listening
+from portico.rpc.door import refusal, unexpected
+from portico.server.inputs import BodyReply, require, typed
 from portico.server.places import Places
 from portico.server.tasks import holds
 from portico.server.tasks.held import Held, LostHold, now
@@ -62,6 +62,7 @@ async def run(held: Held, server: Server) -> Outcome:
         raise LostHold  # removed since it was taken; another process may have it
     caller = msgspec.json.decode(job.caller, type=Caller)
     reporter = Reporter(held)
+    questions, reply = Questions(held), Listening(reporter.emit)
     call = Call(
         method="tools/call",
         id=job.id,
@@ -70,15 +71,15 @@ async def run(held: Held, server: Server) -> Outcome:
         client=caller.client,
         principal=caller.principal,
         progress_token=job.id,
-        emit=reporter.emit,
-        rounds=Questions(held),
+        reply=BodyReply(reply, rounds=questions),
     )
-    call.rounds.call = held.call = call
+    questions.call = held.call = call
     try:
         return _done(await tool.call(call, CallToolParams(job.tool, job.arguments), server))
     except BaseException as failure:
         return _failed(failure, job.tool)
     finally:
+        reply.close()
         await reporter.end()
 
 
@@ -101,18 +102,14 @@ def _failed(failure: BaseException, tool: str) -> Outcome:
     except Exception as worse:  # what its author wanted to say cannot be said in JSON
         failure = worse
     if isinstance(failure, ToolError):
-        return _done(_said(str(failure).encode(errors="replace").decode()))
-    return msgspec.structs.replace(_done(_said(unexpected(failure, f"the task {tool}").message)), again=True)
+        return _done(refusal(failure))
+    return msgspec.structs.replace(_done(refusal(unexpected(failure, f"the task {tool}"))), again=True)
 
 
 def _is_being_cancelled(failure: BaseException) -> bool:
     """Or else a body has let some cancellation of its own escape."""
     task = asyncio.current_task()
     return isinstance(failure, asyncio.CancelledError) and task is not None and task.cancelling() > 0
-
-
-def _said(text: str) -> CallToolResult:
-    return CallToolResult(content=[TextContent(text=text)], is_error=True)
 
 
 class Questions:

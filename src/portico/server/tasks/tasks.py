@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Raw
+from msgspec.structs import replace
 
 from portico.auth.principal import Principal
-from portico.rpc.answer import unexpected
-from portico.rpc.call import Call, hand_over
-from portico.server.inputs import Detached, typed
+from portico.rpc.call import Call
+from portico.rpc.door import unexpected
+from portico.server.inputs import BodyReply, Detached, rounds_of, typed
 from portico.server.tasks import experiment, extension, jobs
 from portico.server.tasks.config import TaskConfig
 from portico.server.tasks.engine import CONCURRENCY, LEASE, Engine
@@ -113,14 +114,13 @@ class Tasks:
         config = tool.task
         assert config is not None
         # What a body calls from the inside is part of that body.
-        if call.rounds is not None or not self._wanted(call, params, config, tool.name):
+        if rounds_of(call) is not None or not self._wanted(call, params, config, tool.name):
             return await tool.call(call, params, self._server)
-        await hand_over(call)
         if not config.detached:
             tool.check(call, params, self._server)
             return await self._create(call, params, tool, config)
-        call.detachable = True
-        result = await tool.call(call, params, self._server)
+        inner = replace(call, reply=BodyReply(call.reply, detachable=True))
+        result = await tool.call(inner, params, self._server)
         if isinstance(result, Detached):
             return await self._create(call, params, tool, config, result)
         return result
@@ -196,7 +196,6 @@ class Tasks:
         if (call.revision or MODERN) >= MODERN:
             extension.check(call)
         params: TaskParams = METHODS[call.method].decode(call.params)
-        await hand_over(call)
         job = None
         with _excusing("the task cannot be looked at"):
             engine = await self.engine()
@@ -250,11 +249,10 @@ class Tasks:
         return experiment.result(job)
 
     async def _list(self, call: Call) -> Any:
-        if (call.revision or MODERN) >= MODERN or call.public:
+        if (call.revision or MODERN) >= MODERN or call.anonymous:
             raise MethodNotFound(f"Method not found: {call.method}")
         params = METHODS["tasks/list"].decode(call.params)
         after = experiment.after(params.cursor)
-        await hand_over(call)
         with _excusing("the tasks cannot be listed"):
             found = await (await self.engine()).listed(owner(call), after)
         return experiment.listed(found, self._poll)

@@ -11,8 +11,8 @@ import msgspec
 from msgspec import Raw
 
 from portico.auth.errors import AuthorizationFailed
-from portico.rpc.answer import respond
 from portico.rpc.call import Call, Handler
+from portico.rpc.door import respond
 from portico.schema import SchemaError
 from portico.schema.check import Complaint, complaints
 from portico.services.contracts import outcomes
@@ -177,12 +177,7 @@ async def contract_from(handler: Handler, **about: Any) -> Contract:
 async def _request(handler: Handler, method: str, params: Mapping[str, Any], **about: Any) -> dict[str, Any]:
     """The result of a request. It goes through the one door, which makes an answer of everything that happens."""
     request = Call(method=method, params=Raw(jsonrpc.encode(params)), id="contract", revision=MODERN, **about)
-    try:
-        answer = msgspec.json.decode(await respond(request, handler))
-    except asyncio.CancelledError:
-        # A body in a thread cannot be stopped, but it can look.
-        request.cancelled = True
-        raise
+    answer = msgspec.json.decode(await respond(request, handler))
     if "error" in answer:
         error = answer["error"]
         raise from_wire(error["code"], error["message"], error.get("data"))

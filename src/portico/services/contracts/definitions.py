@@ -10,12 +10,12 @@ import msgspec
 from msgspec import Struct, field
 
 from portico.schema.compare import UNREADABLE
+from portico.schema.cost import LONGEST_SCHEMA
 from portico.services.contracts import names, versions
 
 Schema = dict[str, Any]
 
 # Honest schemas have a few kilobytes, and a dozen levels.
-LONGEST_SCHEMA = 256 * 1024
 DEEPEST_SCHEMA = 128
 
 # The members of a listed tool's `_meta` that are read here.

@@ -1,19 +1,19 @@
-"""What can go wrong here, drawn before it is written.
+"""The refusals of the task service.
 
 ```
-Trouble                  everything this service says no with; its text is written for whoever asked
+TaskRefusal              its text is written for the model
 ├── NoSuchTask           task_not_found
-├── Invalid              validation_error: an argument that cannot be meant
-├── NotNow               what is asked does not go with how the tasks stand
+├── InvalidTask          validation_error
+├── NotNow               what is asked does not go with the state of the tasks
 │   ├── IllegalTransition    illegal_transition
 │   ├── Waits                waiting: for blockers or children
 │   ├── Circle               circle: tasks would wait for one another
-│   ├── Over                 over: it is completed or has failed, and takes nothing new
-│   ├── HasChildren          has_children: what is to become of them?
-│   ├── Taken                taken: another worker has it
-│   └── VersionConflict      version_conflict: somebody else was quicker
-├── ReadOnly             read_only
-└── StorageFailed        storage_error
+│   ├── TaskClosed           over: it is completed or has failed, and takes nothing new
+│   ├── HasChildren          has_children: the call does not say what becomes of them
+│   ├── ClaimedByOther       taken: another worker has it
+│   └── TaskChanged          version_conflict: the task was changed since it was read
+├── TasksReadOnly        read_only
+└── TaskStoreFailed      storage_error
 ```
 
 `brief` says the same in a few words, for clients that were written for another server.
@@ -29,32 +29,18 @@ from portico.wire.errors import ToolError
 LONGEST_QUOTE = 80
 
 
-class Trouble(ToolError):
-    """Everything this service says no with."""
-
+class TaskRefusal(ToolError):
     code: ClassVar[str] = "internal_error"
     # One of the eight words that contracts have for errors.
-    kind: ClassVar[str] = "ToolExecutionError"
-    # Whether the same call may work in a moment.
-    retryable: bool = False
+    kind = "ToolExecutionError"
 
-    def __init__(self, message: str, *, brief: str = "", **details: Any) -> None:
-        super().__init__(message)
-        self.brief = brief or message
-        self.details = details
-
-    def described(self) -> dict[str, Any]:
-        """The same for a program."""
-        return {
-            "code": self.code,
-            "error_type": self.kind,
-            "retryable": self.retryable,
-            "brief": self.brief,
-            **self.details,
-        }
+    def __init__(self, message: str, *, brief: str = "", retryable: bool | None = None, **details: Any) -> None:
+        super().__init__(
+            message, details={"code": self.code, "brief": brief or message, **details}, retryable=retryable
+        )
 
 
-class NoSuchTask(Trouble):
+class NoSuchTask(TaskRefusal):
     code, kind = "task_not_found", "ResourceNotFound"
 
     def __init__(self, id: str, why: str = "") -> None:
@@ -66,11 +52,11 @@ class NoSuchTask(Trouble):
         )
 
 
-class Invalid(Trouble):
+class InvalidTask(TaskRefusal):
     code, kind = "validation_error", "ValidationError"
 
 
-class NotNow(Trouble):
+class NotNow(TaskRefusal):
     code = "not_now"
 
 
@@ -122,7 +108,7 @@ class Circle(NotNow):
         )
 
 
-class Over(NotNow):
+class TaskClosed(NotNow):
     code = "over"
 
     def __init__(self, id: str, status: str, wanted: str) -> None:
@@ -148,7 +134,7 @@ class HasChildren(NotNow):
         )
 
 
-class Taken(NotNow):
+class ClaimedByOther(NotNow):
     code, kind = "taken", "PermissionError"
 
     def __init__(self, id: str, holder: str, worker: str) -> None:
@@ -161,7 +147,7 @@ class Taken(NotNow):
         )
 
 
-class VersionConflict(NotNow):
+class TaskChanged(NotNow):
     code = "version_conflict"
 
     def __init__(self, id: str, expected: int, found: int) -> None:
@@ -175,14 +161,14 @@ class VersionConflict(NotNow):
         )
 
 
-class ReadOnly(Trouble):
+class TasksReadOnly(TaskRefusal):
     code, kind = "read_only", "PermissionError"
 
     def __init__(self) -> None:
         super().__init__("These tasks are read-only: they can be looked at, and not changed.", brief="read-only")
 
 
-class StorageFailed(Trouble):
+class TaskStoreFailed(TaskRefusal):
     code = "storage_error"
 
 

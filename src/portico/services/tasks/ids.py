@@ -12,7 +12,7 @@ import secrets
 import threading
 from collections.abc import Callable
 
-from portico.services.tasks.moments import now
+from portico.services.moments import now
 
 PREFIX = "task_"
 LETTERS = "0123456789abcdefghjkmnpqrstvwxyz"

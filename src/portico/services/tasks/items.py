@@ -1,4 +1,4 @@
-"""Everything that can be done with work items, for whoever has a database; nothing here knows of any protocol.
+"""Everything that can be done with work items in a database, without any protocol.
 
 async with Database(url) as database:
     items = WorkItems(database)
@@ -20,13 +20,14 @@ from typing import Any, Literal, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from portico.services.tasks import changing, claiming, listing, moments, records, texts, waiting
-from portico.services.tasks.changing import Changes, Deleted, Draft
-from portico.services.tasks.errors import Invalid, NoSuchTask, StorageFailed
+from portico.services import moments, texts
+from portico.services.tasks import claims, dependencies, edits, inputs, listing, records
+from portico.services.tasks.edits import Changes, Deleted, Draft
+from portico.services.tasks.errors import InvalidTask, NoSuchTask, TaskStoreFailed
 from portico.services.tasks.ids import Ids
+from portico.services.tasks.inputs import id_in
 from portico.services.tasks.listing import Page, Tree, Wanted
 from portico.services.tasks.records import Event, Item
-from portico.services.tasks.texts import id_in
 from portico.store.database import Database
 from portico.store.errors import StoreError
 from portico.store.transaction import Transaction
@@ -81,7 +82,7 @@ class WorkItems:
         try:
             return await self.database.read(fn)
         except StoreError as failure:
-            raise _failed(failure) from failure
+            raise refusal_of(failure) from failure
 
     async def _write(self, fn: Callable[[Transaction], T], *, alone: bool = True) -> T:
         """`alone`: no other such change happens meanwhile, in any process. That is how SQLite always is; PostgreSQL
@@ -95,20 +96,20 @@ class WorkItems:
         try:
             return await self.database.write(write, isolation="read committed")
         except StoreError as failure:
-            raise _failed(failure) from failure
+            raise refusal_of(failure) from failure
 
     # Making
 
     async def create(self, draft: Draft, *, who: str = "") -> Item:
-        item = changing.drafted(draft, self._ids.make(), self._clock(), who)
+        item = edits.drafted(draft, self._ids.make(), self._clock(), who)
         # What hangs together with nothing cannot get in anybody's way.
         alone = draft.parent_id is not None or bool(draft.blocked_by)
-        return await self._write(lambda tx: changing.create(tx, item, draft.blocked_by), alone=alone)
+        return await self._write(lambda tx: edits.create(tx, item, draft.blocked_by), alone=alone)
 
     async def create_all(self, drafts: Sequence[Draft], *, who: str = "") -> list[Item]:
         """Many in one transaction."""
-        made = [(changing.drafted(one, self._ids.make(), self._clock(), who), one.blocked_by) for one in drafts]
-        return await self._write(lambda tx: [changing.create(tx, *one) for one in made])
+        made = [(edits.drafted(one, self._ids.make(), self._clock(), who), one.blocked_by) for one in drafts]
+        return await self._write(lambda tx: [edits.create(tx, *one) for one in made])
 
     # Looking
 
@@ -132,7 +133,7 @@ class WorkItems:
 
     async def ended(self, status: str, *, within: float, limit: int = 50) -> list[Item]:
         """What was completed or failed within so many seconds."""
-        since = self._clock() - int(within * moments.SECOND)
+        since = self._clock() - int(within * moments.SECOND_MS)
         return await self.read(lambda tx: listing.ended(tx, status, since, limit))
 
     async def tree(self, id: str | None = None, *, open_only: bool = False) -> Tree:
@@ -141,9 +142,9 @@ class WorkItems:
     async def waiting(self, id: str) -> Waiting:
         def look(tx: Transaction) -> Waiting:
             item = records.get(tx, id_in(id))
-            own, above = waiting.blockers(tx, item.id), waiting.ancestors(tx, item.parent_id)
-            others = [one for parent in above for one in waiting.blockers(tx, parent)]
-            blocks = waiting.blocks(tx, item.id, MOST_SHOWN)
+            own, above = dependencies.blockers(tx, item.id), dependencies.ancestors(tx, item.parent_id)
+            others = [one for parent in above for one in dependencies.blockers(tx, parent)]
+            blocks = dependencies.blocks(tx, item.id, MOST_SHOWN)
             found = records.fetch(tx, [*own, *others, *blocks])
             return Waiting(
                 item=item,
@@ -155,12 +156,12 @@ class WorkItems:
         return await self.read(look)
 
     async def blockers(self, ids: Sequence[str]) -> dict[str, list[str]]:
-        return await self.read(lambda tx: {id: waiting.blockers(tx, id) for id in ids})
+        return await self.read(lambda tx: {id: dependencies.blockers(tx, id) for id in ids})
 
     async def history(self, id: str, limit: int = 50) -> Past:
         """Also of a task that is gone."""
         if not 1 <= limit <= MOST_OF_HISTORY:
-            raise Invalid(f"limit is 1 to {MOST_OF_HISTORY:,}.")
+            raise InvalidTask(f"limit is 1 to {MOST_OF_HISTORY:,}.")
 
         def look(tx: Transaction) -> Past:
             item = records.fetch(tx, [id_in(id)]).get(id_in(id))
@@ -197,15 +198,15 @@ class WorkItems:
     ) -> Item:
         """`worker` is who says it is theirs; with `lease` its claim lasts so many seconds from now on."""
         change = partial(
-            changing.update,
+            edits.update,
             id=id_in(id),
-            changes=changing.checked(changes),
-            worker=texts.name(worker),
+            changes=edits.checked(changes),
+            worker=inputs.name(worker),
             lease=_lease(lease),
             version=expected_version,
             now=self._clock(),
             who=who,
-            reason=texts.bounded(texts.whole(reason), "The reason", texts.LONGEST_DESCRIPTION),
+            reason=inputs.bounded(texts.storable(reason), "The reason", inputs.LONGEST_DESCRIPTION),
         )
         return await self._write(change)
 
@@ -219,13 +220,13 @@ class WorkItems:
         who: str = "",
     ) -> Item:
         """Completed once, it stays as it is: to say so again is no mistake, unless the result is another."""
-        said = None if result is None else texts.longer(result, "The result")
+        said = None if result is None else inputs.longer(result, "The result")
         return await self._write(
             partial(
-                changing.complete,
+                edits.complete,
                 id=id_in(id),
                 result=said,
-                worker=texts.name(worker),
+                worker=inputs.name(worker),
                 version=expected_version,
                 now=self._clock(),
                 who=who,
@@ -243,7 +244,7 @@ class WorkItems:
         reason: str = "",
     ) -> Deleted:
         delete = partial(
-            changing.delete,
+            edits.delete,
             id=id_in(id),
             children=children,
             version=expected_version,
@@ -262,33 +263,33 @@ class WorkItems:
     async def block(self, id: str, blocker: str, *, who: str = "") -> tuple[Item, bool]:
         """Have a task wait for another; whether it did not already."""
         return await self._write(
-            lambda tx: changing.block(tx, id_in(id), id_in(blocker), self._clock(), who=who),
+            lambda tx: edits.block(tx, id_in(id), id_in(blocker), self._clock(), who=who),
         )
 
     async def unblock(self, id: str, blocker: str, *, who: str = "") -> tuple[Item, bool]:
         return await self._write(
-            lambda tx: changing.unblock(tx, id_in(id), id_in(blocker), self._clock(), who=who),
+            lambda tx: edits.unblock(tx, id_in(id), id_in(blocker), self._clock(), who=who),
         )
 
     # Working
 
     async def next(self, worker: str, *, lease: float | None = None, who: str = "") -> Item | None:
         """The most urgent task that can be begun, and of these the oldest, claimed for this worker alone."""
-        name, length = texts.name(worker), _lease(lease)
+        name, length = inputs.name(worker), _lease(lease)
         if name is None:
-            raise Invalid("Who is to work on it? A worker needs a name.")
-        return await self._write(lambda tx: claiming.claim(tx, name, self._clock(), length, who=who), alone=False)
+            raise InvalidTask("Who is to work on it? A worker needs a name.")
+        return await self._write(lambda tx: claims.claim(tx, name, self._clock(), length, who=who), alone=False)
 
     async def take_back(self) -> list[Item]:
         """What workers did not finish before their leases ended is pending again."""
         end = await self.next_end()
         if end is None or end > self._clock():
             return []
-        return await self._write(lambda tx: claiming.take_back(tx, self._clock()), alone=False)
+        return await self._write(lambda tx: claims.take_back(tx, self._clock()), alone=False)
 
     async def next_end(self) -> int | None:
         """When the first lease ends, in milliseconds."""
-        return await self.read(claiming.next_end)
+        return await self.read(claims.next_end)
 
 
 class _Rehearsed(Exception):
@@ -306,14 +307,14 @@ def _lease(seconds: float | None) -> int | None:
     if seconds is None:
         return None
     if not 1 <= seconds <= LONGEST_LEASE:
-        raise Invalid(f"A lease is 1 to {LONGEST_LEASE:,} seconds.")
-    return int(seconds * moments.SECOND)
+        raise InvalidTask(f"A lease is 1 to {LONGEST_LEASE:,} seconds.")
+    return int(seconds * moments.SECOND_MS)
 
 
-def _failed(failure: StoreError) -> StorageFailed:
-    """What the store says names paths and servers, which are none of a client's business."""
-    trouble = StorageFailed(
-        f"The tasks could not be stored or read: {failure.outward}.", brief=f"storage failed: {failure.outward}"
+def refusal_of(failure: StoreError) -> TaskStoreFailed:
+    """What a client is told of a failed store: without the paths and addresses that the store names."""
+    return TaskStoreFailed(
+        f"The tasks could not be stored or read: {failure.outward}.",
+        brief=f"storage failed: {failure.outward}",
+        retryable=failure.passing,
     )
-    trouble.retryable = failure.passing
-    return trouble

@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from portico.services.tasks import records, texts
-from portico.services.tasks.errors import Invalid
+from portico.services.tasks import inputs, records
+from portico.services.tasks.errors import InvalidTask
 from portico.services.tasks.ids import is_id
 from portico.services.tasks.records import Item
 from portico.services.tasks.states import STATUSES
@@ -43,7 +43,7 @@ class Wanted(Struct, frozen=True, kw_only=True):
         values: dict[str, Any] = {}
         if self.status is not None:
             if self.status not in STATUSES:
-                raise Invalid(f"{self.status[:40]!r} is no status. Use one of {', '.join(STATUSES)}.")
+                raise InvalidTask(f"{self.status[:40]!r} is no status. Use one of {', '.join(STATUSES)}.")
             # A word of ours by now, and the planner sees that an index with the same word will do.
             parts.append(f"status = '{self.status}'")
         if self.parent_id is not None:
@@ -55,7 +55,7 @@ class Wanted(Struct, frozen=True, kw_only=True):
             parts.append(_OPEN)
         if self.ready:
             parts.append("status = 'pending' and blocked = false and children_open = 0")
-        for number, pattern in enumerate(texts.patterns(self.query or "")):
+        for number, pattern in enumerate(inputs.patterns(self.query or "")):
             parts.append(f"words like :word{number} escape '\\'")
             values[f"word{number}"] = pattern
         return " and ".join(parts) or "true", values
@@ -69,7 +69,7 @@ class Page(Struct, frozen=True):
 
 def page(tx: Transaction, wanted: Wanted, limit: int, cursor: str | None = None) -> Page:
     if not 1 <= limit <= MOST_LISTED:
-        raise Invalid(f"limit is 1 to {MOST_LISTED:,}.")
+        raise InvalidTask(f"limit is 1 to {MOST_LISTED:,}.")
     condition, values = wanted.where()
     if cursor is not None:
         values["priority"], values["last"] = _opened(cursor, wanted)
@@ -126,7 +126,7 @@ def _opened(cursor: str, wanted: Wanted) -> tuple[int, str]:
             return priority, id
     except (ValueError, msgspec.MsgspecError):
         pass
-    raise Invalid(
+    raise InvalidTask(
         "The cursor was not given for this list. Repeat the call with the same arguments and the nextCursor of its "
         "last page, or begin without a cursor."
     )

@@ -12,8 +12,8 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from portico.services.tasks import texts
-from portico.services.tasks.errors import Invalid, NoSuchTask, VersionConflict
+from portico.services.tasks import inputs
+from portico.services.tasks.errors import InvalidTask, NoSuchTask, TaskChanged
 from portico.services.tasks.ids import PREFIX, is_id
 from portico.store.rows import to_json
 from portico.store.transaction import Transaction
@@ -99,7 +99,7 @@ def insert(tx: Transaction, items: Sequence[Item]) -> None:
 
 
 def words(item: Item) -> str:
-    return texts.folded(f"{item.description}\n{item.context}")
+    return inputs.folded(f"{item.description}\n{item.context}")
 
 
 def save(tx: Transaction, before: Item, after: Item, change: str, *, who: str = "", reason: str = "") -> Item:
@@ -188,13 +188,13 @@ def expected(tx: Transaction, id: str, version: int | None) -> Item:
     """To be changed: at this version, if one is expected."""
     found = get(tx, id, lock=True)
     if version is not None and version != found.version:
-        raise VersionConflict(found.id, version, found.version)
+        raise TaskChanged(found.id, version, found.version)
     return found
 
 
 def named(tx: Transaction, text: str) -> str:
     """The id that is meant by an id, its beginning or its end, as people type them. Only one may be like that."""
-    text = texts.id_in(text)
+    text = inputs.id_in(text)
     if is_id(text):
         return text
     part = text.removeprefix(PREFIX).lower()
@@ -202,7 +202,9 @@ def named(tx: Transaction, text: str) -> str:
         raise NoSuchTask(text)
     found = _beginning(tx, part) if text.startswith(PREFIX) else list({*_beginning(tx, part), *_ending(tx, part)})
     if len(found) > 1:
-        raise Invalid(f"More than one task begins or ends with {text!r}. Give more of its id.", some=sorted(found)[:5])
+        raise InvalidTask(
+            f"More than one task begins or ends with {text!r}. Give more of its id.", some=sorted(found)[:5]
+        )
     if not found:
         raise NoSuchTask(text)
     return found[0]

@@ -8,9 +8,10 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
-from portico.services.tasks import moments, texts
-from portico.services.tasks.changing import Deleted as Gone
-from portico.services.tasks.items import Counts, Past, Waiting
+from portico.services import moments, texts
+from portico.services.stored import copied
+from portico.services.tasks.edits import Deleted as Gone
+from portico.services.tasks.items import Counts, Past, Waiting, WorkItems
 from portico.services.tasks.listing import Page, Tree
 from portico.services.tasks.records import COUNTED, Event, Item
 from portico.services.tasks.states import Status
@@ -21,7 +22,7 @@ LONGEST_FIELD = 500
 _MOMENTS = ("created_at", "started_at", "completed_at", "updated_at", "lease_until")
 
 
-class Task(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class TaskDetails(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A task with everything that is known about it."""
 
     id: str
@@ -46,7 +47,7 @@ class Task(Struct, frozen=True, kw_only=True, omit_defaults=True):
     open_children: int = 0
 
 
-class Line(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class TaskLine(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A task in a list: enough to decide whether to read it."""
 
     id: str
@@ -62,9 +63,9 @@ class Line(Struct, frozen=True, kw_only=True, omit_defaults=True):
     open_children: int = 0
 
 
-class Listed(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class TaskPage(Struct, frozen=True, kw_only=True, omit_defaults=True):
     count: int
-    tasks: list[Line]
+    tasks: list[TaskLine]
     next_cursor: str | None = field(default=None, name="nextCursor")
 
 
@@ -72,7 +73,7 @@ class Next(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The task that is yours now, or why there is none."""
 
     found: bool
-    task: Task | None = None
+    task: TaskDetails | None = None
     note: str | None = None
 
 
@@ -88,14 +89,14 @@ class Blocking(Struct, frozen=True, kw_only=True):
 class Blockers(Struct, frozen=True, kw_only=True):
     task_id: str
     blocked: bool
-    blocked_by: list[Line]
+    blocked_by: list[TaskLine]
     # Those of what it is a part of: it waits for them, too.
-    inherited: list[Line]
+    inherited: list[TaskLine]
     # Tasks that wait for this one.
-    blocks: list[Line]
+    blocks: list[TaskLine]
 
 
-class Deleted(Struct, frozen=True, kw_only=True):
+class DeletedTasks(Struct, frozen=True, kw_only=True):
     deleted: list[str]
     # Its children, where they were to be kept: they are where it was.
     kept: list[str]
@@ -105,7 +106,7 @@ class Deleted(Struct, frozen=True, kw_only=True):
     note: str
 
 
-class Node(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class TaskNode(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A task of a tree; it is part of the one before it that is less deep."""
 
     id: str
@@ -118,88 +119,78 @@ class Node(Struct, frozen=True, kw_only=True, omit_defaults=True):
     worker: str | None = None
 
 
-class Plan(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class TaskPlan(Struct, frozen=True, kw_only=True, omit_defaults=True):
     count: int
     completed: int
-    tasks: list[Node]
+    tasks: list[TaskNode]
     # Whether there is more than is shown.
     cut: bool = False
 
 
-class Field(Struct, frozen=True, kw_only=True):
+class FieldChange(Struct, frozen=True, kw_only=True):
     name: str
     before: Any
     after: Any
 
 
-class Change(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class TaskChange(Struct, frozen=True, kw_only=True, omit_defaults=True):
     version: int
     change: str
     at: str
     who: str | None = None
     reason: str | None = None
-    fields: list[Field] = field(default_factory=list)
+    fields: list[FieldChange] = field(default_factory=list)
 
 
-class History(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class TaskHistory(Struct, frozen=True, kw_only=True, omit_defaults=True):
     id: str
     deleted: bool
-    changes: list[Change]
+    changes: list[TaskChange]
     # Whether there is more before these.
     cut: bool = False
 
 
-class Standing(Struct, frozen=True, kw_only=True):
+class TaskList(Struct, frozen=True, kw_only=True):
     """A list as a resource."""
 
     count: int
-    tasks: list[Line]
+    tasks: list[TaskLine]
 
 
-def task(item: Item, blocked_by: list[str]) -> Task:
-    return Task(
-        id=item.id,
-        description=item.description,
-        status=item.status,  # type: ignore[arg-type]
-        priority=item.priority,
-        blocked=item.blocked,
-        version=item.version,
-        created_at=moments.written(item.created_at),
-        updated_at=moments.written(item.updated_at),
-        parent_id=item.parent_id,
+def task(item: Item, blocked_by: list[str]) -> TaskDetails:
+    return copied(
+        item,
+        TaskDetails,
+        moments.written_exactly,
         context=item.context or None,
         result=item.result or None,
-        worker=item.worker,
-        lease_until=moments.perhaps(item.lease_until),
-        started_at=moments.perhaps(item.started_at),
-        completed_at=moments.perhaps(item.completed_at),
         created_by=item.created_by or None,
         blocked_by=blocked_by,
         open_children=item.children_open,
     )
 
 
-def line(item: Item) -> Line:
-    return Line(
-        id=item.id,
+async def details(items: WorkItems, item: Item) -> TaskDetails:
+    return task(item, (await items.blockers([item.id]))[item.id])
+
+
+def line(item: Item) -> TaskLine:
+    return copied(
+        item,
+        TaskLine,
+        moments.written_exactly,
         description=texts.preview(item.description, SHORT),
-        status=item.status,  # type: ignore[arg-type]
-        priority=item.priority,
-        blocked=item.blocked,
-        created_at=moments.written(item.created_at),
         cut=len(item.description) > SHORT,
-        parent_id=item.parent_id,
-        worker=item.worker,
         open_children=item.children_open,
     )
 
 
-def lines(items: Iterable[Item]) -> list[Line]:
+def lines(items: Iterable[Item]) -> list[TaskLine]:
     return [line(one) for one in items]
 
 
-def listed(page: Page) -> Listed:
-    return Listed(count=len(page.items), tasks=lines(page.items), next_cursor=page.cursor)
+def listed(page: Page) -> TaskPage:
+    return TaskPage(count=len(page.items), tasks=lines(page.items), next_cursor=page.cursor)
 
 
 def nothing(counts: Counts) -> Next:
@@ -220,35 +211,33 @@ def blockers(found: Waiting) -> Blockers:
     )
 
 
-def deleted(gone: Gone) -> Deleted:
+def deleted(gone: Gone) -> DeletedTasks:
     count = "one task" if len(gone.ids) == 1 else f"{len(gone.ids):,} tasks"
     note = (
         f"Nothing was deleted; {count} would be. Call it again without dry_run."
         if gone.dry_run
-        else f"Deleted {count}; task_history still knows what was done to them."
+        else f"DeletedTasks {count}; task_history still knows what was done to them."
     )
-    return Deleted(deleted=gone.ids, kept=gone.kept, unblocked=gone.unblocked, dry_run=gone.dry_run, note=note)
+    return DeletedTasks(deleted=gone.ids, kept=gone.kept, unblocked=gone.unblocked, dry_run=gone.dry_run, note=note)
 
 
-def plan(tree: Tree) -> Plan:
+def plan(tree: Tree) -> TaskPlan:
     nodes = [
-        Node(
-            id=one.item.id,
+        copied(
+            one.item,
+            TaskNode,
+            moments.written_exactly,
             depth=one.depth,
             description=texts.preview(one.item.description, SHORT),
-            status=one.item.status,  # type: ignore[arg-type]
-            priority=one.item.priority,
-            blocked=one.item.blocked,
             blocked_by=one.blocked_by,
-            worker=one.item.worker,
         )
         for one in tree.nodes
     ]
     completed = sum(one.status == "completed" for one in nodes)
-    return Plan(count=len(nodes), completed=completed, tasks=nodes, cut=tree.cut)
+    return TaskPlan(count=len(nodes), completed=completed, tasks=nodes, cut=tree.cut)
 
 
-def history(id: str, past: Past, limit: int) -> History:
+def history(id: str, past: Past, limit: int) -> TaskHistory:
     changes = [_change(one) for one in past.events]
     first = past.item
     if first is None and past.events[0].change == "deleted":
@@ -256,27 +245,22 @@ def history(id: str, past: Past, limit: int) -> History:
         first = msgspec.convert(was, Item)
     is_whole = len(past.events) < limit or past.events[-1].version == 2
     if first is not None and is_whole:
-        at, who = moments.written(first.created_at), first.created_by or None
-        changes.append(Change(version=1, change="created", at=at, who=who))
-    return History(id=id, deleted=past.item is None, changes=changes, cut=not is_whole)
+        at, who = moments.written_exactly(first.created_at), first.created_by or None
+        changes.append(TaskChange(version=1, change="created", at=at, who=who))
+    return TaskHistory(id=id, deleted=past.item is None, changes=changes, cut=not is_whole)
 
 
-def _change(event: Event) -> Change:
-    return Change(
-        version=event.version,
-        change=event.change,
-        at=moments.written(event.at),
-        who=event.who or None,
-        reason=event.reason or None,
-        fields=[
-            Field(name=name, before=_shown(name, before), after=_shown(name, after))
-            for name, (before, after) in event.fields.items()
-            if name not in COUNTED
-        ],
-    )
+def _change(event: Event) -> TaskChange:
+    shown = [
+        FieldChange(name=name, before=_shown(name, before), after=_shown(name, after))
+        for name, (before, after) in event.fields.items()
+        if name not in COUNTED
+    ]
+    who, reason = event.who or None, event.reason or None
+    return copied(event, TaskChange, moments.written_exactly, who=who, reason=reason, fields=shown)
 
 
 def _shown(name: str, value: Any) -> Any:
     if name in _MOMENTS and isinstance(value, int):
-        return moments.written(value)
+        return moments.written_exactly(value)
     return texts.preview(value, LONGEST_FIELD) if isinstance(value, str) and len(value) > LONGEST_FIELD else value

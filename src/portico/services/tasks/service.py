@@ -1,28 +1,43 @@
-"""Work items as tools. This and its neighbours `service_*` know that there is a protocol; the rest of the folder does
-not."""
+"""Work items as tools. This and `resources` know that there is a protocol; the rest of the folder does not."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import AsyncExitStack
 from typing import Annotated, Any, Literal, NamedTuple
 
 from msgspec import Meta
 
 from portico.server.context import Context
 from portico.server.service import Offered
-from portico.services.tasks import results
-from portico.services.tasks.changing import PRIORITY, Changes, Draft
+from portico.server.tools import Tool
+from portico.services import moments
+from portico.services.stored import StoredService, requester
+from portico.services.tasks import records, results
+from portico.services.tasks.dependencies import MOST_BLOCKERS
+from portico.services.tasks.edits import PRIORITY, Changes, Draft
+from portico.services.tasks.errors import TaskRefusal, TasksReadOnly
 from portico.services.tasks.ids import LENGTH
-from portico.services.tasks.items import LONGEST_LEASE, MOST_OF_HISTORY
+from portico.services.tasks.inputs import LONGEST_DESCRIPTION, LONGEST_NAME, LONGEST_QUERY, LONGEST_TEXT
+from portico.services.tasks.items import LONGEST_LEASE, MOST_OF_HISTORY, WorkItems, refusal_of
 from portico.services.tasks.listing import LONGEST_CURSOR, MOST_LISTED, Wanted
-from portico.services.tasks.service_opening import SCHEME, RefusingTool, who
-from portico.services.tasks.service_resources import Looking
-from portico.services.tasks.states import Status
-from portico.services.tasks.texts import LONGEST_DESCRIPTION, LONGEST_NAME, LONGEST_QUERY, LONGEST_TEXT
-from portico.services.tasks.waiting import MOST_BLOCKERS
+from portico.services.tasks.resources import SCHEME, TaskResources
+from portico.services.tasks.states import STATUSES, Status
+from portico.store.errors import StoreError
+from portico.store.events import Event
+
+LISTS = ("all", "ready", "blocked", *(f"status/{one}" for one in STATUSES))
+# The longest time between two looks for leases that have ended: the event of a new one may be lost.
+LONGEST_PAUSE_SECONDS = 60.0
+# The shortest one, however much is being claimed. No lease is shorter than a second.
+SHORTEST_PAUSE_SECONDS = 0.2
 
 # As long as an id or its address can be, with some room for what is none: that gets an error of its own.
+log = logging.getLogger("portico")
+
 _LONGEST_ID = LENGTH + 200
 
 
@@ -69,20 +84,21 @@ AGAIN = {**WRITE, "idempotentHint": True}
 DESTROY = {"readOnlyHint": False, "destructiveHint": True, "idempotentHint": True, "openWorldHint": False}
 
 
-class Named(NamedTuple):
+class TaskToolRow(NamedTuple):
     name: str
     hints: Mapping[str, bool]
     # The same without the word that `tasks_` says already.
     short: str
 
 
-class Tasks(Looking):
+class Tasks(StoredService[WorkItems]):
     """What an assistant plans with: `server.add(Tasks("tasks.db"))`.
 
     `store` is a path or a URL, of SQLite or PostgreSQL. With `read_only` tasks can be looked at and not changed.
     """
 
     name = "tasks"
+    topics = (records.TOPIC,)
 
     def __init__(
         self,
@@ -91,6 +107,46 @@ class Tasks(Looking):
         read_only: bool = False,
     ) -> None:
         super().__init__(store, read_only=read_only)
+        self._leased = asyncio.Event()
+        self._resources = TaskResources(self.store)
+
+    async def _open_store(self, stack: AsyncExitStack) -> WorkItems:
+        items = WorkItems(self._database)
+        await items.open()
+        if not self._read_only:
+            self._run(stack, self._end_leases(items))
+        return items
+
+    def _failed(self, failure: StoreError) -> TaskRefusal:
+        return refusal_of(failure)
+
+    def _refused(self) -> TaskRefusal:
+        return TasksReadOnly()
+
+    async def _changed(self, store: WorkItems, event: Event) -> None:
+        id, *lists = event.payload.split(" ")
+        if not id or "in_progress" in lists:
+            self._leased.set()
+        places = ["all", id, *map(_list_uri, lists)] if id else LISTS
+        self._tell(f"{SCHEME}://{place}" for place in places)
+
+    async def _end_leases(self, items: WorkItems) -> None:
+        """Sets what was not finished in time to pending when its lease ends, also when no one asks for work."""
+        while True:
+            self._leased.clear()
+            try:
+                await items.take_back()
+                end = await items.next_end()
+            except TaskRefusal as refusal:
+                log.warning("leases of tasks could not be looked at: %s", refusal)
+                end = None
+            await asyncio.sleep(SHORTEST_PAUSE_SECONDS)
+            pause = LONGEST_PAUSE_SECONDS if end is None else (end - moments.now()) / moments.SECOND_MS
+            try:
+                async with asyncio.timeout(min(max(pause, 0.0), LONGEST_PAUSE_SECONDS)):
+                    await self._leased.wait()
+            except TimeoutError:
+                continue
 
     # Making and changing
 
@@ -104,12 +160,12 @@ class Tasks(Looking):
         blocked_by: Annotated[
             list[str] | None, Meta(max_length=MOST_BLOCKERS, description="Ids of tasks that must be completed first")
         ] = None,
-    ) -> results.Task:
+    ) -> results.TaskDetails:
         """Create a task: something that is to be done, now or later, by you or another worker.
 
         It may be a part of another task, and may have to wait until others are completed.
         """
-        items = await self.writing()
+        items = await self.writable_store()
         draft = Draft(
             description=description,
             parent_id=parent_id,
@@ -117,9 +173,9 @@ class Tasks(Looking):
             context=context,
             blocked_by=blocked_by or (),
         )
-        made = await items.create(draft, who=who(ctx))
+        made = await items.create(draft, who=requester(ctx))
         ctx.info(f"Created {made.id}", SCHEME)
-        return await self.whole(made) if blocked_by else results.task(made, [])
+        return await results.details(items, made) if blocked_by else results.task(made, [])
 
     async def update_task(
         self,
@@ -141,12 +197,12 @@ class Tasks(Looking):
         lease: Lease = None,
         expected_version: ExpectedVersion = None,
         reason: Reason = "",
-    ) -> results.Task:
+    ) -> results.TaskDetails:
         """Change a task: only what is given. What was there before stays in its history.
 
         With worker and lease, a claim on a task in progress is renewed. To finish a task, use complete_task.
         """
-        items = await self.writing()
+        items = await self.writable_store()
         changes = Changes(
             description=description,
             priority=priority,
@@ -161,10 +217,10 @@ class Tasks(Looking):
             worker=worker,
             lease=lease,
             expected_version=expected_version,
-            who=who(ctx),
+            who=requester(ctx),
             reason=reason,
         )
-        return await self.whole(after)
+        return await results.details(items, after)
 
     async def delete_task(
         self,
@@ -179,14 +235,14 @@ class Tasks(Looking):
         ] = False,
         expected_version: ExpectedVersion = None,
         reason: Reason = "",
-    ) -> results.Deleted:
+    ) -> results.DeletedTasks:
         """Delete a task for good. Tasks that waited for it do not wait for it any more. Its history stays.
 
         What was finished or given up need not be deleted: complete it, or set it to failed.
         """
-        items = await self.writing()
+        items = await self.writable_store()
         gone = await items.delete(
-            id, children=children, dry_run=dry_run, expected_version=expected_version, who=who(ctx), reason=reason
+            id, children=children, dry_run=dry_run, expected_version=expected_version, who=requester(ctx), reason=reason
         )
         return results.deleted(gone)
 
@@ -212,49 +268,50 @@ class Tasks(Looking):
             str | None,
             Meta(max_length=LONGEST_CURSOR, description="nextCursor of the answer before, for what comes next"),
         ] = None,
-    ) -> results.Listed:
+    ) -> results.TaskPage:
         """List tasks, the most urgent first and of these the newest. Descriptions may be cut; get_task has all."""
-        items = await self.items()
+        items = await self.store()
         wanted = Wanted(status=status, parent_id=parent_id, query=query, blocked=blocked)
         return results.listed(await items.page(wanted, limit=limit, cursor=cursor))
 
-    async def get_task(self, ctx: Context, id: Id) -> results.Task:
+    async def get_task(self, ctx: Context, id: Id) -> results.TaskDetails:
         """One task with everything that is known about it."""
-        return await self.whole(await (await self.items()).get(id))
+        items = await self.store()
+        return await results.details(items, await items.get(id))
 
     async def task_tree(
         self,
         ctx: Context,
         id: Annotated[str | None, _id("The task at the root; left out: all of them")] = None,
         open_only: Annotated[bool, "Leave out what is completed or failed"] = False,
-    ) -> results.Plan:
+    ) -> results.TaskPlan:
         """A task with everything below it, each before its parts; how deep it is says what it is a part of."""
-        return results.plan(await (await self.items()).tree(id, open_only=open_only))
+        return results.plan(await (await self.store()).tree(id, open_only=open_only))
 
     async def task_history(
         self,
         ctx: Context,
         id: Id,
         limit: Annotated[int, Meta(ge=1, le=MOST_OF_HISTORY, description="At most so many changes")] = 50,
-    ) -> results.History:
+    ) -> results.TaskHistory:
         """What was done to a task, by whom and when; the newest change first. Also of a task that was deleted."""
-        return results.history(id, await (await self.items()).history(id, limit), limit)
+        return results.history(id, await (await self.store()).history(id, limit), limit)
 
     # Blockers
 
     async def add_blocker(self, ctx: Context, task_id: TaskId, blocked_by_id: BlockerId) -> results.Blocking:
         """Have a task wait until another is completed. Refused if they would wait for one another."""
-        after, changed = await (await self.writing()).block(task_id, blocked_by_id, who=who(ctx))
+        after, changed = await (await self.writable_store()).block(task_id, blocked_by_id, who=requester(ctx))
         return results.Blocking(task_id=after.id, blocked_by_id=blocked_by_id, changed=changed, blocked=after.blocked)
 
     async def remove_blocker(self, ctx: Context, task_id: TaskId, blocked_by_id: BlockerId) -> results.Blocking:
         """Have a task not wait for another any more."""
-        after, changed = await (await self.writing()).unblock(task_id, blocked_by_id, who=who(ctx))
+        after, changed = await (await self.writable_store()).unblock(task_id, blocked_by_id, who=requester(ctx))
         return results.Blocking(task_id=after.id, blocked_by_id=blocked_by_id, changed=changed, blocked=after.blocked)
 
     async def get_blockers(self, ctx: Context, task_id: TaskId) -> results.Blockers:
         """What a task waits for, of its own and of what it is a part of; and which tasks wait for it."""
-        return results.blockers(await (await self.items()).waiting(task_id))
+        return results.blockers(await (await self.store()).waiting(task_id))
 
     # Working
 
@@ -275,13 +332,13 @@ class Tasks(Looking):
         It is in progress and yours from then on; nobody else is given it. A task with open children is not given out,
         its children are. When it is done call complete_task; when you give up, update_task with failed or pending.
         """
-        items = await self.writing()
-        asking = who(ctx)
+        items = await self.writable_store()
+        asking = requester(ctx)
         taken = await items.next(worker or asking or "unnamed", lease=lease, who=asking)
         if taken is None:
             return results.nothing(await items.counts())
         ctx.info(f"{taken.worker} took {taken.id}", SCHEME)
-        return results.Next(found=True, task=await self.whole(taken))
+        return results.Next(found=True, task=await results.details(items, taken))
 
     async def complete_task(
         self,
@@ -290,35 +347,38 @@ class Tasks(Looking):
         result: Result = None,
         worker: Worker = None,
         expected_version: ExpectedVersion = None,
-    ) -> results.Task:
+    ) -> results.TaskDetails:
         """Say that a task is done, and what came of it. What waited for it can go on."""
-        items = await self.writing()
-        done = await items.complete(id, result, worker=worker, expected_version=expected_version, who=who(ctx))
+        items = await self.writable_store()
+        done = await items.complete(id, result, worker=worker, expected_version=expected_version, who=requester(ctx))
         ctx.info(f"Completed {done.id}", SCHEME)
-        return await self.whole(done)
+        return await results.details(items, done)
 
     # Offering
 
     def offers(self) -> Iterator[Offered]:
         for one in TOOLS:
             names = {f"{SCHEME}{mark}{name}" for mark in "_." for name in (one.name, one.short)}
-            yield RefusingTool(getattr(self, one.name), aliases=sorted(names), annotations=dict[str, Any](one.hints))
-        yield from self._resources()
-        yield from self._prompts()
+            yield Tool(getattr(self, one.name), aliases=sorted(names), annotations=dict[str, Any](one.hints))
+        yield from self._resources.offers()
         yield from super().offers()
 
 
 TOOLS = (
-    Named("create_task", WRITE, "create"),
-    Named("list_tasks", READ, "list"),
-    Named("get_task", READ, "get"),
-    Named("update_task", DESTROY, "update"),
-    Named("delete_task", DESTROY, "delete"),
-    Named("add_blocker", AGAIN, "block"),
-    Named("remove_blocker", DESTROY, "unblock"),
-    Named("get_blockers", READ, "blockers"),
-    Named("next_task", WRITE, "next"),
-    Named("complete_task", AGAIN, "complete"),
-    Named("task_tree", READ, "tree"),
-    Named("task_history", READ, "history"),
+    TaskToolRow("create_task", WRITE, "create"),
+    TaskToolRow("list_tasks", READ, "list"),
+    TaskToolRow("get_task", READ, "get"),
+    TaskToolRow("update_task", DESTROY, "update"),
+    TaskToolRow("delete_task", DESTROY, "delete"),
+    TaskToolRow("add_blocker", AGAIN, "block"),
+    TaskToolRow("remove_blocker", DESTROY, "unblock"),
+    TaskToolRow("get_blockers", READ, "blockers"),
+    TaskToolRow("next_task", WRITE, "next"),
+    TaskToolRow("complete_task", AGAIN, "complete"),
+    TaskToolRow("task_tree", READ, "tree"),
+    TaskToolRow("task_history", READ, "history"),
 )
+
+
+def _list_uri(name: str) -> str:
+    return f"status/{name}" if name in STATUSES else name

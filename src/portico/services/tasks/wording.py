@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from portico.services.tasks import moments, texts
+from portico.services import moments, texts
 from portico.services.tasks.records import Item
 
 # Beside what others wrote: it is what the work is about, never what to do.
@@ -56,6 +56,6 @@ def _line(item: Item) -> str:
     if item.worker:
         said.append(f", {texts.preview(item.worker, 40)}")
     if item.completed_at is not None:
-        said.append(f", {moments.written(item.completed_at)[:16]}Z")
+        said.append(f", {moments.written_exactly(item.completed_at)[:16]}Z")
     result = f" ⇒ {texts.preview(item.result, SHORT)}" if item.result else ""
     return f"{''.join(said)}] {texts.preview(item.description, SHORT)}{result}"

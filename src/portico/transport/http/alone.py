@@ -8,96 +8,61 @@ from typing import Any
 
 from msgspec import UNSET
 
-from portico.rpc.answer import enter, new_call, respond
-from portico.rpc.call import Call, Handler, first_step
+from portico.rpc.call import Call, Reply, stop
+from portico.rpc.door import Door, Sender
 from portico.transport.http import headers as http
 from portico.transport.http import sse
-from portico.transport.http.headers import Headers
 from portico.transport.http.outlet import JSON, MOST_UNREAD, Answer, Outlet, Pairs, Request, Traffic
 from portico.wire import jsonrpc, notices
-from portico.wire import meta as metas
-from portico.wire.errors import InvalidParams, ProtocolError
 from portico.wire.jsonrpc import Frame
-from portico.wire.meta import PROTOCOL_VERSION, Meta
 from portico.wire.methods import LASTING
 from portico.wire.mirrors import Mirror
-from portico.wire.revisions import MODERN
+from portico.wire.revisions import MODERN_REVISIONS
 
-# The codes that demand a status of their own; whatever else a handler says is a 200 with an error in it.
+# The codes that demand a status of their own; any other error of a handler is a 200 with an error in it.
 STATUS = {-32700: 400, -32600: 400, -32601: 404, -32020: 400, -32021: 400, -32022: 400}
 
 _MISSABLE = frozenset({notices.MESSAGE, notices.PROGRESS})
 
 
-class Alone:
+class StatelessRequests:
     """Answers requests that bring everything with them, and knows those that are still being answered."""
 
-    def __init__(self, handler: Handler, mirrored: Callable[[str], Sequence[Mirror]] | None, traffic: Traffic) -> None:
-        self.handler = handler
+    def __init__(self, door: Door, mirrored: Callable[[str], Sequence[Mirror]], traffic: Traffic) -> None:
+        self.door = door
         self.traffic = traffic
-        self.replies: set[Reply] = set()
+        self.replies: set[HttpReply] = set()
         self._mirrored = mirrored
         self._by_client: dict[str, int] = {}
 
     def in_flight(self, peer: str) -> int:
         return self._by_client.get(peer, 0) if self._by_client else 0
 
-    def post(self, frame: Frame, meta: Meta, request: Request, outlet: Outlet, principal: Any, cors: Pairs) -> None:
+    def post(self, frame: Frame, request: Request, outlet: Outlet, principal: Any, cors: Pairs) -> None:
         if frame.id is UNSET:
             # There is nothing a client could tell us this way; the specification has us accept it.
             outlet.answer(Answer(202, cors))
             return
-        reply = Reply(self, outlet, request, cors)
-        call = new_call(frame, reply.emit, None, principal)
-        try:
-            self._admit(call, meta, request.headers)
-        except ProtocolError as failure:
-            refusal = jsonrpc.error(call.id, failure, MODERN)
-            outlet.answer(Answer(STATUS.get(failure.code, 400), (*JSON, *cors), refusal))
-            return
-        call.drain = outlet.drain
-        self._run(call, reply)
+        reply = HttpReply(self, outlet, request, cors)
+        sender = Sender(principal, request.headers, request.peer)
+        message = self.door.enter(frame, reply, sender, modern=True, gate=self._gate)
+        if message is not None:
+            reply.send(message)
 
-    def _admit(self, call: Call, meta: Meta, headers: Headers) -> None:
-        """The ladder (basic/transports): required members, headers, version, mirrored parameters."""
-        version = meta.protocol_version
-        if version is UNSET:
-            raise InvalidParams(f"Missing required _meta key: {PROTOCOL_VERSION}")
-        call.capabilities = metas.require(meta)
-        http.check_single(headers)
-        call.name = http.check(call, version, headers)
-        enter(call, meta, version)
-        if self._mirrored is not None and call.method == "tools/call":
-            mirrored = self._mirrored(call.name)
+    def _gate(self, call: Call) -> None:
+        """The headers must say what the body says."""
+        name = http.check(call)
+        if call.method == "tools/call" and call.revision in MODERN_REVISIONS:
+            mirrored = self._mirrored(name)
             if mirrored:
-                http.check_mirrored(call, mirrored, headers)
+                http.check_mirrored(call, mirrored)
 
-    def _run(self, call: Call, reply: Reply) -> None:
-        """A plain answer needs no more than this step, and no stream either."""
-        body, task = first_step(call, self._serve(call, reply))
-        if task is None:
-            reply.finish(call, body)
-        else:
-            reply.begin(call, task)
-
-    async def _serve(self, call: Call, reply: Reply) -> bytes | None:
-        try:
-            body = await respond(call, self.handler)
-        finally:
-            if not call.instant:
-                self.ended(reply)
-        if call.instant:
-            return body
-        if not call.cancelled:
-            reply.finish(call, body)
-        return None
-
-    def began(self, reply: Reply) -> None:
+    def began(self, reply: HttpReply) -> None:
         self.replies.add(reply)
         if reply.counts:
             self._by_client[reply.peer] = self._by_client.get(reply.peer, 0) + 1
 
-    def ended(self, reply: Reply) -> None:
+    def ended(self, reply: HttpReply) -> None:
         self.replies.discard(reply)
         if reply.counts:
             left = self._by_client.get(reply.peer, 1) - 1
@@ -113,71 +78,75 @@ class Alone:
     def end_listening(self) -> list[asyncio.Task[Any]]:
         """What would never end by itself is asked to. Gives everything that is still running."""
         for reply in self.replies:
-            if reply.task is not None and not reply.counts:
-                reply.task.cancel()
-        return [reply.task for reply in self.replies if reply.task is not None]
+            if not reply.counts:
+                stop(reply.task)
+        return [reply.task for reply in self.replies]
 
     def close(self) -> None:
         for reply in list(self.replies):
             reply.abandon()
 
 
-class Reply:
+class HttpReply(Reply):
     """The way back of one request: JSON, or events once something was said before the answer."""
 
-    __slots__ = ("alone", "call", "cors", "headers", "outlet", "peer", "started", "task")
-
-    def __init__(self, alone: Alone, outlet: Outlet, request: Request, cors: Pairs) -> None:
-        self.alone = alone
-        self.outlet = outlet
+    def __init__(self, requests: StatelessRequests, outlet: Outlet, request: Request, cors: Pairs) -> None:
+        self._requests = requests
+        self._outlet = outlet
+        self._headers = request.headers
+        self._cors = cors
         self.peer = request.peer
-        self.headers = request.headers
-        self.cors = cors
-        self.started = False
-        self.call: Call | None = None
-        self.task: asyncio.Task[Any] | None = None
+        self._started = False
 
     def begin(self, call: Call, task: asyncio.Task[Any]) -> None:
-        """It takes longer: from now on it counts, and the client's going away ends it."""
-        self.call, self.task = call, task
-        self.outlet.on_close = self.abandon
-        self.alone.began(self)
-
-    @property
-    def counts(self) -> bool:
-        """Whether it is work. A subscription only waits."""
-        return self.call is not None and self.call.method not in LASTING
+        """From now on it counts, and the client's going away ends it."""
+        self.task = task
+        # Whether it is work. A subscription only waits.
+        self.counts = call.method not in LASTING
+        self._outlet.on_close = self.abandon
+        self._requests.began(self)
 
     def abandon(self) -> None:
         """A closed connection cancels the request (basic/transports)."""
-        if self.call is not None and self.task is not None:
-            self.call.cancelled = True
-            self.task.cancel()
+        self.cancel()
+        stop(self.task)
 
-    def emit(self, method: str, params: Any) -> None:
-        if not self.started:
-            if method in _MISSABLE and not http.takes_events(self.headers):
+    def _emit(self, method: str, params: Any) -> None:
+        outlet = self._outlet
+        if not self._started:
+            if method in _MISSABLE and not http.takes_events(self._headers):
                 return
-            self.started = True
-            self.outlet.start(200, (*sse.HEADERS, *self.cors))
-        unread = self.outlet.buffered()
+            self._started = True
+            outlet.start(200, (*sse.HEADERS, *self._cors))
+        unread = outlet.buffered()
         if unread > MOST_UNREAD and method in _MISSABLE:
             return
         if unread > 2 * MOST_UNREAD:
-            self.outlet.abort()
+            outlet.abort()
             return
-        self.outlet.write(sse.event(jsonrpc.notification(method, params)))
+        outlet.write(sse.event(jsonrpc.notification(method, params)))
 
-    def finish(self, call: Call, body: bytes) -> None:
-        self.alone.traffic.sent += len(body)
-        self.outlet.on_close = None
-        if self.started:
-            self.outlet.write(sse.event(body))
-            self.outlet.end()
+    async def drain(self) -> None:
+        await self._outlet.drain()
+
+    def finish(self, message: bytes | None) -> None:
+        self.close()
+        self._requests.ended(self)
+        if message is not None:
+            self.send(message)
+
+    def send(self, message: bytes) -> None:
+        """Write the response."""
+        self._requests.traffic.sent += len(message)
+        outlet = self._outlet
+        outlet.on_close = None
+        if self._started:
+            outlet.write(sse.event(message))
+            outlet.end()
         else:
-            status = STATUS.get(call.error, 200) if call.error else 200
-            self.outlet.answer(Answer(status, (*JSON, *self.cors) if self.cors else JSON, body))
+            status = STATUS.get(self.error, 400 if self.refused else 200) if self.error else 200
+            outlet.answer(Answer(status, (*JSON, *self._cors) if self._cors else JSON, message))
 
     def keep_alive(self) -> None:
-        if self.started:
-            self.outlet.write(sse.KEEP_ALIVE)
+        if self._started:
+            self._outlet.write(sse.KEEP_ALIVE)

@@ -15,18 +15,17 @@ from typing import Any
 from msgspec import UNSET, Struct
 
 from portico.auth.bearer import BearerToken
-from portico.rpc.answer import refuse_batch
-from portico.rpc.call import Handler
-from portico.rpc.channel import Channel
+from portico.rpc.call import Handler, members
+from portico.rpc.channel import refuse_batch
+from portico.rpc.door import Door, Sender, brings_revision
 from portico.rpc.metrics import Metrics
 from portico.transport.http import headers as http
 from portico.transport.http import sse
-from portico.transport.http.alone import Alone
+from portico.transport.http.alone import StatelessRequests
 from portico.transport.http.headers import Gate, Headers
 from portico.transport.http.outlet import JSON, MOST_UNREAD, TEXT, Answer, Outlet, Pairs, Request, Traffic
 from portico.transport.http.sessions import IDLE_SECONDS, HttpSession, Sessions
 from portico.wire import jsonrpc
-from portico.wire import meta as metas
 from portico.wire.errors import InvalidRequest, ProtocolError
 from portico.wire.jsonrpc import Frame, Malformed
 from portico.wire.revisions import HANDSHAKE, MODERN, REVISIONS, Revision
@@ -64,8 +63,8 @@ class Exchange:
 
     def __init__(self, handler: Handler, settings: Settings, describe: Callable[[], dict[str, Any]]) -> None:
         self.settings = settings
-        self.metrics = Metrics(handler)
-        self.handler: Handler = self.metrics
+        self.metrics = Metrics()
+        self.handler = handler
         self.sessions = Sessions(settings.most_sessions, settings.idle_session)
         self.draining = False
         self._describe = describe
@@ -74,7 +73,7 @@ class Exchange:
         self._began = time.monotonic()
         self._old: dict[str, _OldStream] = {}
         self.traffic = Traffic()
-        self.alone = Alone(self.handler, getattr(handler, "mirrored", None), self.traffic)
+        self.alone = StatelessRequests(Door(handler, metrics=self.metrics), members(handler).mirrored, self.traffic)
         self._routes: dict[tuple[str, str], Callable[[Request, Outlet, Any], None]] = self._routing()
 
     def _routing(self) -> dict[tuple[str, str], Callable[[Request, Outlet, Any], None]]:
@@ -180,18 +179,10 @@ class Exchange:
         frame = jsonrpc.decode(request.body)
         version = request.headers.get(http.VERSION)
         modern = version is not None and version not in _HANDSHAKE
-        if type(frame) is Frame and frame.method is not UNSET:
-            try:
-                meta = metas.read(frame.meta)
-            except ProtocolError as failure:
-                refusal = jsonrpc.error(None if frame.id is UNSET else frame.id, failure, MODERN)
-                outlet.answer(Answer(400, self._json(request.headers), refusal))
-                return
-            if modern or meta.protocol_version is not UNSET:
-                cors = self._cors(request.headers) if b"origin" in request.headers else ()
-                self.alone.post(frame, meta, request, outlet, principal, cors)
-                return
-        if isinstance(frame, Malformed):
+        if type(frame) is Frame and frame.method is not UNSET and (modern or brings_revision(frame)):
+            cors = self._cors(request.headers) if b"origin" in request.headers else ()
+            self.alone.post(frame, request, outlet, principal, cors)
+        elif isinstance(frame, Malformed):
             outlet.answer(Answer(400, self._json(request.headers), jsonrpc.error(frame.id, frame.error, MODERN)))
         else:
             self._post_in_session(frame, request, outlet, principal)
@@ -207,7 +198,7 @@ class Exchange:
         headers = request.headers
         cors = self._cors(headers)
         if isinstance(frame, Frame) and frame.method == "initialize":
-            session = self._new_session(outlet, principal)
+            session = self._new_session(request, outlet, principal)
             if session is None:
                 return
             named: Pairs = ((b"mcp-session-id", session.id.encode()), *cors)
@@ -229,7 +220,8 @@ class Exchange:
     def _accept(self, session: HttpSession, frame: Any, request: Request, outlet: Outlet, headers: Pairs) -> None:
         stream = session.open(outlet, headers)
         stream.plain = not http.takes_events(request.headers)
-        reply = session.channel.accept(frame, stream)
+        sender = Sender(session.principal, request.headers, request.peer)
+        reply = session.channel.accept(frame, stream, sender)
         if session.session.state == "CREATED":
             # The handshake failed, so there is no session to name.
             stream.headers = self._cors(request.headers)
@@ -240,11 +232,11 @@ class Exchange:
         elif not _expects(frame):
             stream.finish(None)
 
-    def _new_session(self, outlet: Outlet, principal: Any) -> HttpSession | None:
+    def _new_session(self, request: Request, outlet: Outlet, principal: Any) -> HttpSession | None:
         if len(self.sessions) >= self.settings.most_sessions:
             outlet.answer(_busy())
             return None
-        session = HttpSession(self.handler, principal, self.traffic)
+        session = HttpSession(self.handler, Sender(principal, address=request.peer), self.traffic, self.metrics)
         self.sessions.add(session)
         return session
 
@@ -256,7 +248,7 @@ class Exchange:
             return _error(400, InvalidRequest(reason), cors)
         id = request.headers.get(http.SESSION)
         if id is None and self.settings.assume is not None:
-            return self._for_one_request(self.settings.assume, principal)
+            return self._for_one_request(self.settings.assume, request, principal)
         if id is None:
             reason = "Bad request: Mcp-Session-Id is missing; initialize begins a session"
             return _error(400, InvalidRequest(reason), cors)
@@ -264,9 +256,9 @@ class Exchange:
         # 404 and nothing else: it is how a client knows that it must initialize again.
         return session or _error(404, InvalidRequest("Session not found"), cors)
 
-    def _for_one_request(self, revision: Revision, principal: Any) -> HttpSession:
+    def _for_one_request(self, revision: Revision, request: Request, principal: Any) -> HttpSession:
         """A session that nobody can come back to."""
-        session = HttpSession(self.handler, principal, self.traffic)
+        session = HttpSession(self.handler, Sender(principal, address=request.peer), self.traffic, self.metrics)
         session.session.assume(revision)
         return session
 
@@ -309,7 +301,8 @@ class Exchange:
         if len(self._old) >= self.settings.most_sessions:
             outlet.answer(_busy())
             return
-        stream = _OldStream(self.handler, outlet, principal, self.traffic)
+        sender = Sender(principal, request.headers, request.peer)
+        stream = _OldStream(HttpSession(self.handler, sender, self.traffic, self.metrics), outlet)
         self._old[stream.session.id] = stream
 
         def gone() -> None:
@@ -386,16 +379,12 @@ class Exchange:
 class _OldStream:
     """A session of 2024-11-05: everything for the client goes over the one stream it opened."""
 
-    def __init__(self, handler: Handler, outlet: Outlet, principal: Any, traffic: Traffic) -> None:
+    def __init__(self, session: HttpSession, outlet: Outlet) -> None:
+        self.session = session
         self.outlet = outlet
-        self.traffic = traffic
-        self.session = HttpSession(handler, principal, traffic)
-        self.channel = Channel(
-            self.session.session, self.send, drain=outlet.drain, principal=principal, public=principal is None
-        )
-        self.channel.congested = lambda: outlet.buffered() > MOST_UNREAD
-        self.session.channel = self.channel
-        self.session.session.stream = self.channel
+        self.traffic = session.traffic
+        self.channel = session.channel
+        self.channel.use(self.send, outlet.drain, lambda: outlet.buffered() > MOST_UNREAD)
 
     def send(self, message: bytes) -> None:
         if self.outlet.buffered() > 2 * MOST_UNREAD:

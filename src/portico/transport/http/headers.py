@@ -7,12 +7,10 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import msgspec
-from msgspec import Raw, Struct, field
 
 from portico.rpc.call import Call
 from portico.wire import mirrors
 from portico.wire.errors import HeaderMismatch
-from portico.wire.jsonrpc import NOTHING
 from portico.wire.methods import METHODS
 from portico.wire.mirrors import Mirror
 
@@ -62,16 +60,6 @@ class Headers(dict[bytes, bytes]):
         return any(name in _SINGLE for name in self.repeated)
 
 
-class _Named(Struct, gc=False):
-    name: str = ""
-    uri: str = ""
-    task_id: str = field(default="", name="taskId")
-    arguments: Raw = NOTHING
-
-
-_named = msgspec.json.Decoder(_Named)
-
-
 def check_single(headers: Headers) -> None:
     """One of ours that stands twice could be read differently by two parties."""
     for name in headers.repeated:
@@ -79,9 +67,15 @@ def check_single(headers: Headers) -> None:
             raise HeaderMismatch(f"Header mismatch: {name.decode('latin-1')} stands twice")
 
 
-def check(call: Call, version: str, headers: Headers) -> str:
-    """2026-07-28: the headers that repeat the body must say what it says. Gives what the request is about."""
-    name = _name_in(call)
+def check(call: Call) -> str:
+    """2026-07-28: the headers that repeat the body must say what it says. Returns what the request is about."""
+    headers, version = call.headers, call.revision
+    assert isinstance(headers, Headers) and version is not None
+    if headers.repeated:
+        check_single(headers)
+    row = METHODS.get(call.method)
+    # Type mistakes in params are for the method to complain about.
+    name = row.name_in(call.read[1]) if row is not None and call.read is not None else None
     said = (version, call.method, name)
     # The same head comes again and again, and mostly with the same to repeat.
     if headers.agreed != said:
@@ -91,19 +85,6 @@ def check(call: Call, version: str, headers: Headers) -> str:
             _same(headers, NAME, name, "Mcp-Name", encoded=True)
         headers.agreed = said
     return name or ""
-
-
-def _name_in(call: Call) -> str | None:
-    """What stands in Mcp-Name too; None for methods that have nothing there."""
-    row = METHODS.get(call.method)
-    if row is None or not row.named:
-        return None
-    try:
-        said = _named.decode(call.params)
-    except (msgspec.DecodeError, RecursionError):
-        # Type mistakes in params are for the method to complain about.
-        return None
-    return said.name if row.named == "name" else said.uri if row.named == "uri" else said.task_id
 
 
 def _same(headers: Headers, header: bytes, expected: str, title: str, *, encoded: bool = False) -> None:
@@ -125,10 +106,11 @@ def _text(given: bytes, title: str, *, encoded: bool) -> str:
         raise HeaderMismatch(f"Header mismatch: {title} cannot be read") from None
 
 
-def check_mirrored(call: Call, mirrored: Sequence[Mirror], headers: Headers) -> None:
+def check_mirrored(call: Call, mirrored: Sequence[Mirror]) -> None:
     """The same for the parameters that a tool has in headers."""
+    headers = call.headers or {}
     try:
-        arguments: Any = msgspec.json.decode(_named.decode(call.params).arguments or b"{}")
+        arguments: Any = msgspec.json.decode(call.typed().arguments or b"{}")
     except (msgspec.DecodeError, RecursionError):
         return
     for mirror in mirrored:

@@ -17,6 +17,8 @@ from msgspec import Struct
 from portico.legacy.session import Session
 from portico.rpc.call import Handler
 from portico.rpc.channel import Channel
+from portico.rpc.door import Sender
+from portico.rpc.metrics import Metrics
 from portico.transport.http import sse
 from portico.transport.http.outlet import JSON, MOST_UNREAD, Answer, Outlet, Pairs, Traffic
 from portico.wire.revisions import V2025_11_25
@@ -141,14 +143,14 @@ class Stream:
 class HttpSession:
     """One client's conversation: a Session and its Channel, and the streams they talk through."""
 
-    def __init__(self, handler: Handler, principal: Any, traffic: Traffic) -> None:
+    def __init__(self, handler: Handler, sender: Sender, traffic: Traffic, metrics: Metrics) -> None:
         self.traffic = traffic
         # POSTs may overtake each other, so a client is not held to the order of the handshake.
         self.session = Session(handler, lifecycle="lenient")
         self.id = os.urandom(24).hex()
-        self.principal = principal
+        self.principal = sender.principal
         self.alone = Stream(self, 0, None)
-        self.channel = Channel(self.session, self.alone.send, principal=principal, public=principal is None)
+        self.channel = Channel(handler, self.alone.send, session=self.session, metrics=metrics, sender=sender)
         self.session.stream = self.channel
         self.used = time.monotonic()
         self._streams: dict[int, Stream] = {0: self.alone}

@@ -369,7 +369,7 @@ class StreamableHttp(HttpSide, Link):
             return
         if call is not None and frame.method == notices.MESSAGE:
             # 2026-07-28, basic/utilities/logging: what a request logs comes on its stream, and carries no id.
-            call.emit(frame.method, frame.params)
+            call.reply.emit(frame.method, frame.params)
             return
         reply = self.channel.accept(frame)
         if reply is not None:

@@ -8,7 +8,6 @@ from typing import Any
 from msgspec import Struct, field
 
 from portico.schema import Schema
-from portico.schema.explain import as_json
 from portico.schema.reader import (
     merged,
     options_of,
@@ -19,6 +18,7 @@ from portico.schema.reader import (
     with_all_of,
     without,
 )
+from portico.schema.tables import as_json
 from portico.services.contracts.codegen.naming import pascal, unique
 from portico.services.contracts.definitions import Contract, Definition
 from portico.services.contracts.outputs import unwrapped

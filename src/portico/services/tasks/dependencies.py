@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from portico.services.tasks import records
-from portico.services.tasks.errors import Invalid, Over, Waits
+from portico.services.tasks.errors import InvalidTask, TaskClosed, Waits
 from portico.services.tasks.records import Item
 from portico.services.tasks.states import NEEDS_BLOCKERS, NEEDS_CHILDREN
 from portico.store.transaction import Transaction
@@ -174,12 +174,12 @@ def reflow(tx: Transaction, ids: Sequence[str]) -> list[str]:
 def block(tx: Transaction, item: Item, blocker: Item) -> bool:
     """Have a task wait for another; whether it did not before. Circles are looked for by whoever calls."""
     if not item.is_open:
-        raise Over(item.id, item.status, "it does not wait for anything any more")
+        raise TaskClosed(item.id, item.status, "it does not wait for anything any more")
     known = blockers(tx, item.id)
     if blocker.id in known:
         return False
     if len(known) >= MOST_BLOCKERS:
-        raise Invalid(
+        raise InvalidTask(
             f"The task {item.id} has {len(known)} blockers, and a task has at most {MOST_BLOCKERS}. Make one task that "
             "waits for several of them, and let it wait for that one."
         )
@@ -206,7 +206,7 @@ def unblock(tx: Transaction, item: Item, blocker: Item) -> bool:
 def fits_below(tx: Transaction, item: Item, parent: Item) -> None:
     """Whether a task may be a child of another: what is over has nothing open below it, and nothing is too deep."""
     if item.is_open and not parent.is_open:
-        raise Over(parent.id, parent.status, "nothing open can be below it")
+        raise TaskClosed(parent.id, parent.status, "nothing open can be below it")
     depth = len(ancestors(tx, parent.id)) + 1 + height(tx, item.id)
     if depth > DEEPEST:
-        raise Invalid(f"That would be {depth} levels of tasks; there can be {DEEPEST}.")
+        raise InvalidTask(f"That would be {depth} levels of tasks; there can be {DEEPEST}.")

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from portico.services.tasks.errors import Circle, Invalid
+from portico.services.tasks.errors import Circle, InvalidTask
 from portico.store.transaction import Transaction
 
 MOST_LOOKED_AT = 20_000
@@ -64,7 +64,7 @@ def path(tx: Transaction, source: Moment, target: Moment) -> list[str] | None:
     front, rear = [source], [target]
     while front and rear:
         if len(ahead) + len(back) > MOST_LOOKED_AT:
-            raise Invalid(
+            raise InvalidTask(
                 f"More than {MOST_LOOKED_AT:,} tasks hang together here, too many to see whether some would wait for "
                 "one another. Make fewer of them wait for fewer others."
             )

@@ -1,33 +1,37 @@
-"""The resources and the prompts: how things stand, to look at and to listen to; and ways of working that a person can
-start."""
+"""The resources (lists of tasks, single tasks) and the prompts (planning, triage, standup)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Annotated
 
 from portico.server.completion import Completer
 from portico.server.prompts import Prompt
 from portico.server.resources import Resource
 from portico.server.service import Completes, Offered
-from portico.services.tasks import listing, records, results, texts, wording
-from portico.services.tasks.errors import NoSuchTask, Trouble
+from portico.services import texts
+from portico.services.tasks import listing, records, results, wording
+from portico.services.tasks.errors import NoSuchTask
 from portico.services.tasks.ids import PREFIX, is_id
+from portico.services.tasks.items import WorkItems
 from portico.services.tasks.listing import Wanted
-from portico.services.tasks.records import Item
-from portico.services.tasks.service_opening import SCHEME, Opening
 from portico.services.tasks.states import STATUSES
 from portico.wire.completion import MOST_VALUES
-from portico.wire.errors import InternalError
 
+SCHEME = "tasks"
 JSON = "application/json"
 SHOWN = 100
 IN_PROMPTS = 30
-LATELY = 86_400.0
+LATELY_SECONDS = 86_400.0
 
 
-class Looking(Opening):
-    def _resources(self) -> Iterator[Offered]:
+class TaskResources:
+    """`store` opens the tasks."""
+
+    def __init__(self, store: Callable[[], Awaitable[WorkItems]]) -> None:
+        self._store = store
+
+    def offers(self) -> Iterator[Offered]:
         at = f"{SCHEME}://"
         yield Resource(self._all, f"{at}all", name="All tasks", mime_type=JSON)
         yield Resource(self._ready, f"{at}ready", name="Tasks that can be begun", mime_type=JSON)
@@ -36,86 +40,72 @@ class Looking(Opening):
         yield Resource(self._of_status, f"{at}status/{{status}}", name="Tasks of a status", mime_type=JSON)
         yield Completes(f"{at}{{id}}", "id", Completer(self._complete_id))
         yield Completes(f"{at}status/{{status}}", "status", Completer(_statuses))
+        yield Prompt(self._plan_work, name="plan-work")
+        yield Prompt(self._triage_tasks, name="triage-tasks")
+        yield Prompt(self._standup, name="standup")
 
-    async def _all(self) -> results.Standing:
+    async def _all(self) -> results.TaskList:
         """The tasks, the most urgent first and of these the newest: how many, and the first hundred"""
         return await self._standing(Wanted())
 
-    async def _ready(self) -> results.Standing:
+    async def _ready(self) -> results.TaskList:
         """The tasks that can be begun, in the order in which next_task gives them out"""
-        items = await self.items()
-        try:
-            found = await items.ready(SHOWN)
-            count = await items.read(lambda tx: listing.count(tx, Wanted(ready=True)))
-        except Trouble as trouble:
-            raise InternalError(str(trouble), trouble.described()) from None
-        return results.Standing(count=count, tasks=results.lines(found))
+        items = await self._store()
+        found = await items.ready(SHOWN)
+        count = await items.read(lambda tx: listing.count(tx, Wanted(ready=True)))
+        return results.TaskList(count=count, tasks=results.lines(found))
 
-    async def _blocked(self) -> results.Standing:
+    async def _blocked(self) -> results.TaskList:
         """The tasks that wait for a blocker"""
         return await self._standing(Wanted(blocked=True))
 
-    async def _of_status(self, status: str) -> results.Standing | None:
+    async def _of_status(self, status: str) -> results.TaskList | None:
         """The tasks that are pending, in_progress, completed or failed"""
         return await self._standing(Wanted(status=status)) if status in STATUSES else None
 
-    async def _one(self, id: str) -> results.Task | None:
+    async def _one(self, id: str) -> results.TaskDetails | None:
         """One task with everything that is known about it"""
-        items = await self.items()
+        items = await self._store()
         if not is_id(id):
             return None
         try:
-            return await self.whole(await items.get(id))
+            return await results.details(items, await items.get(id))
         except NoSuchTask:
             return None
-        except Trouble as trouble:
-            raise InternalError(str(trouble), trouble.described()) from None
 
-    async def whole(self, item: Item) -> results.Task:
-        items = await self.items()
-        return results.task(item, (await items.blockers([item.id]))[item.id])
-
-    async def _standing(self, wanted: Wanted) -> results.Standing:
-        items = await self.items()
-        try:
-            page = await items.page(wanted, limit=SHOWN)
-            count = await items.read(lambda tx: listing.count(tx, wanted))
-        except Trouble as trouble:
-            raise InternalError(str(trouble), trouble.described()) from None
-        return results.Standing(count=count, tasks=results.lines(page.items))
+    async def _standing(self, wanted: Wanted) -> results.TaskList:
+        items = await self._store()
+        page = await items.page(wanted, limit=SHOWN)
+        count = await items.read(lambda tx: listing.count(tx, wanted))
+        return results.TaskList(count=count, tasks=results.lines(page.items))
 
     async def _complete_id(self, typed: str) -> list[str]:
         """The newest first."""
         if not f"{PREFIX}~".startswith(typed[: len(PREFIX)]):
             return []
-        begun = PREFIX + texts.whole(typed)[len(PREFIX) :]
-        return await (await self.items()).read(lambda tx: records.beginning(tx, begun, MOST_VALUES))
+        begun = PREFIX + texts.storable(typed)[len(PREFIX) :]
+        return await (await self._store()).read(lambda tx: records.beginning(tx, begun, MOST_VALUES))
 
     # Prompts
 
-    def _prompts(self) -> Iterator[Offered]:
-        yield Prompt(self._plan_work, name="plan-work")
-        yield Prompt(self._triage_tasks, name="triage-tasks")
-        yield Prompt(self._standup, name="standup")
-
     async def _plan_work(self, goal: Annotated[str, "What is to be reached"]) -> str:
         """Break a goal down into tasks with priorities and blockers"""
-        items = await self.items()
+        items = await self._store()
         going_on = [one for one in (await items.tree(open_only=True)).nodes if one.depth == 0]
         return wording.plan_work(goal, [one.item for one in going_on[:IN_PROMPTS]])
 
     async def _triage_tasks(self) -> str:
         """Go through the open tasks and put them in order"""
-        items = await self.items()
+        items = await self._store()
         pending = await items.page(Wanted(status="pending", blocked=False), limit=IN_PROMPTS)
         stuck = await items.page(Wanted(blocked=True), limit=IN_PROMPTS)
         return wording.triage_tasks(pending.items, stuck.items)
 
     async def _standup(self) -> str:
         """Report what was done, what is being done, and what stands in the way"""
-        items = await self.items()
-        done = await items.ended("completed", within=LATELY, limit=IN_PROMPTS)
-        failed = await items.ended("failed", within=LATELY, limit=IN_PROMPTS)
+        items = await self._store()
+        done = await items.ended("completed", within=LATELY_SECONDS, limit=IN_PROMPTS)
+        failed = await items.ended("failed", within=LATELY_SECONDS, limit=IN_PROMPTS)
         doing = await items.page(Wanted(status="in_progress"), limit=IN_PROMPTS)
         stuck = await items.page(Wanted(blocked=True), limit=IN_PROMPTS)
         return wording.standup(done, doing.items, failed, stuck.items)

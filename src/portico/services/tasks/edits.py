@@ -11,9 +11,9 @@ from typing import Any, Literal
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
-from portico.services.tasks import circles, records, texts, waiting
-from portico.services.tasks.claiming import same_worker
-from portico.services.tasks.errors import HasChildren, Invalid, NotNow, Over
+from portico.services.tasks import cycles, dependencies, inputs, records
+from portico.services.tasks.claims import same_worker
+from portico.services.tasks.errors import HasChildren, InvalidTask, NotNow, TaskClosed
 from portico.services.tasks.records import Item
 from portico.services.tasks.states import STATUSES, transition
 from portico.store.transaction import Transaction
@@ -60,10 +60,10 @@ class Deleted(Struct, frozen=True, kw_only=True):
 def drafted(draft: Draft, id: str, now: int, who: str) -> Item:
     return Item(
         id=id,
-        parent_id=texts.id_in(draft.parent_id or "") or None,
-        description=texts.description(draft.description),
+        parent_id=inputs.id_in(draft.parent_id or "") or None,
+        description=inputs.description(draft.description),
         priority=_priority(draft.priority),
-        context=texts.longer(draft.context, "The context"),
+        context=inputs.longer(draft.context, "The context"),
         created_by=who,
         created_at=now,
         updated_at=now,
@@ -73,14 +73,14 @@ def drafted(draft: Draft, id: str, now: int, who: str) -> Item:
 def create(tx: Transaction, item: Item, blocked_by: Sequence[str]) -> Item:
     if item.parent_id is not None:
         parent = records.get(tx, item.parent_id, lock=True)
-        waiting.fits_below(tx, item, parent)
+        dependencies.fits_below(tx, item, parent)
         item = replace(item, blocked=parent.blocked)
     records.insert(tx, [item])
     if item.parent_id is not None:
-        waiting.adopt(tx, item)
-    for blocker in dict.fromkeys(map(texts.id_in, blocked_by)):
-        waiting.block(tx, item, records.get(tx, blocker, lock=True))
-        circles.refuse_blocker(tx, item.id, blocker)
+        dependencies.adopt(tx, item)
+    for blocker in dict.fromkeys(map(inputs.id_in, blocked_by)):
+        dependencies.block(tx, item, records.get(tx, blocker, lock=True))
+        cycles.refuse_blocker(tx, item.id, blocker)
     return item if not blocked_by else records.get(tx, item.id)
 
 
@@ -90,14 +90,14 @@ def create(tx: Transaction, item: Item, blocked_by: Sequence[str]) -> Item:
 def checked(changes: Changes) -> Changes:
     """As it can be kept."""
     if changes.status is not None and changes.status not in STATUSES:
-        raise Invalid(f"{changes.status[:40]!r} is no status. Use one of {', '.join(STATUSES)}.")
+        raise InvalidTask(f"{changes.status[:40]!r} is no status. Use one of {', '.join(STATUSES)}.")
     return replace(
         changes,
-        description=None if changes.description is None else texts.description(changes.description),
+        description=None if changes.description is None else inputs.description(changes.description),
         priority=None if changes.priority is None else _priority(changes.priority),
-        context=None if changes.context is None else texts.longer(changes.context, "The context"),
-        result=None if changes.result is None else texts.longer(changes.result, "The result"),
-        parent_id=None if changes.parent_id is None else texts.id_in(changes.parent_id),
+        context=None if changes.context is None else inputs.longer(changes.context, "The context"),
+        result=None if changes.result is None else inputs.longer(changes.result, "The result"),
+        parent_id=None if changes.parent_id is None else inputs.id_in(changes.parent_id),
     )
 
 
@@ -124,7 +124,9 @@ def update(
     after = replace(after, **fresh)
     if lease is not None:
         if after.status != "in_progress":
-            raise Invalid("A lease is for a task that is in progress. Begin it with next_task or status in_progress.")
+            raise InvalidTask(
+                "A lease is for a task that is in progress. Begin it with next_task or status in_progress."
+            )
         after = replace(after, lease_until=now + lease, worker=worker or after.worker)
     if after == before:
         return before
@@ -157,11 +159,11 @@ def _moved(tx: Transaction, before: Item, status: str | None, worker: str | None
     if status is None or status == before.status:
         return {}
     fields = transition(before.id, before.status, status, now, worker)
-    waiting.allow(tx, before, status)
+    dependencies.allow(tx, before, status)
     if status == "pending" and not before.is_open and before.parent_id is not None:
         parent = records.get(tx, before.parent_id, lock=True)
         if not parent.is_open:
-            raise Over(parent.id, parent.status, f"nothing open can be below it, and {before.id} is")
+            raise TaskClosed(parent.id, parent.status, f"nothing open can be below it, and {before.id} is")
     return fields
 
 
@@ -170,9 +172,9 @@ def _written(tx: Transaction, before: Item, after: Item, change: str, *, who: st
     moved = before.parent_id != after.parent_id
     saved = records.save(tx, before, after, change, who=who, reason=reason)
     if moved and after.parent_id is not None:
-        circles.refuse_parent(tx, after.id, after.parent_id)
-        waiting.fits_below(tx, after, records.get(tx, after.parent_id, lock=True))
-    waiting.follow(tx, before, after)
+        cycles.refuse_parent(tx, after.id, after.parent_id)
+        dependencies.fits_below(tx, after, records.get(tx, after.parent_id, lock=True))
+    dependencies.follow(tx, before, after)
     return records.get(tx, saved.id) if moved else saved
 
 
@@ -191,17 +193,17 @@ def _change(before: Item, after: Item) -> str:
 def block(tx: Transaction, id: str, blocker: str, now: int, *, who: str) -> tuple[Item, bool]:
     item, other = records.get(tx, id, lock=True), records.get(tx, blocker, lock=True)
     if item.id == other.id:
-        circles.refuse_blocker(tx, id, blocker)
-    if not waiting.block(tx, item, other):
+        cycles.refuse_blocker(tx, id, blocker)
+    if not dependencies.block(tx, item, other):
         return item, False
-    circles.refuse_blocker(tx, id, blocker)
+    cycles.refuse_blocker(tx, id, blocker)
     records.touch(tx, item, "blocker added", {"blocked_by": [None, blocker]}, now, who=who)
     return records.get(tx, id), True
 
 
 def unblock(tx: Transaction, id: str, blocker: str, now: int, *, who: str) -> tuple[Item, bool]:
     item, other = records.get(tx, id, lock=True), records.get(tx, blocker, lock=True)
-    if not waiting.unblock(tx, item, other):
+    if not dependencies.unblock(tx, item, other):
         return item, False
     records.touch(tx, item, "blocker removed", {"blocked_by": [blocker, None]}, now, who=who)
     return records.get(tx, id), True
@@ -221,7 +223,7 @@ def delete(
     reason: str,
 ) -> Deleted:
     item = records.expected(tx, id, version)
-    below = waiting.below(tx, id, MOST_DELETED)
+    below = dependencies.below(tx, id, MOST_DELETED)
     if below and children == "refuse":
         raise HasChildren(id, below, len(below))
     kept: list[str] = []
@@ -231,10 +233,10 @@ def delete(
     else:
         gone += below
     if len(gone) > MOST_DELETED:
-        raise Invalid(f"That would delete more than {MOST_DELETED:,} tasks at once. Delete parts of it first.")
+        raise InvalidTask(f"That would delete more than {MOST_DELETED:,} tasks at once. Delete parts of it first.")
     found = records.fetch(tx, gone)
     unblocked = _freed(tx, list(found.values()), now, who=who)
-    waiting.leave(tx, item)
+    dependencies.leave(tx, item)
     # What is below first, so that the history of a plan reads from its leaves to its root.
     records.remove(tx, [found[one] for one in reversed(gone)], now, who=who, reason=reason)
     return Deleted(ids=gone, kept=kept, unblocked=unblocked)
@@ -246,7 +248,7 @@ def _moved_up(tx: Transaction, item: Item, now: int, *, who: str) -> list[str]:
     for one in children:
         after = replace(one, parent_id=item.parent_id, updated_at=now)
         records.save(tx, one, after, "moved", who=who, reason=f"{item.id} was deleted")
-        waiting.follow(tx, one, after)
+        dependencies.follow(tx, one, after)
     return [one.id for one in children]
 
 
@@ -274,7 +276,7 @@ def _freed(tx: Transaction, gone: list[Item], now: int, *, who: str) -> list[str
             reason=f"{blocker} was deleted",
         )
         if blocker in open_ones:
-            waiting.count_blockers(tx, [item], -1)
+            dependencies.count_blockers(tx, [item], -1)
     tx.run("delete from work_item_blocker where blocker in :ids", {"ids": list(leaving)})
     after = records.fetch(tx, list(before))
     return [id for id, one in after.items() if before[id].blocked and not one.blocked and one.is_open]
@@ -282,5 +284,5 @@ def _freed(tx: Transaction, gone: list[Item], now: int, *, who: str) -> list[str
 
 def _priority(number: int) -> int:
     if not 1 <= number <= 5:
-        raise Invalid(f"{number} is no priority: 1 is the most urgent, 5 the least.")
+        raise InvalidTask(f"{number} is no priority: 1 is the most urgent, 5 the least.")
     return number

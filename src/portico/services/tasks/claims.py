@@ -10,7 +10,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from portico.services.tasks import records
-from portico.services.tasks.errors import Taken
+from portico.services.tasks.errors import ClaimedByOther
 from portico.services.tasks.records import LISTED, Item
 from portico.services.tasks.states import transition
 from portico.store.transaction import Transaction
@@ -75,4 +75,4 @@ def next_end(tx: Transaction) -> int | None:
 def same_worker(item: Item, worker: str | None) -> None:
     """Whoever says its name can only go on with what is its own, or nobody's."""
     if worker is not None and item.status == "in_progress" and item.worker not in (None, worker):
-        raise Taken(item.id, str(item.worker), worker)
+        raise ClaimedByOther(item.id, str(item.worker), worker)
