@@ -15,7 +15,7 @@ from portico.transport.http_client.authorizer import Authorizer, Visitor
 from portico.transport.http_client.browser import Browser
 from portico.transport.http_client.connection import Response
 from portico.transport.http_client.pool import Headers, Location, Pool
-from portico.transport.http_client.streamable import Sender
+from portico.transport.http_client.streamable import RequestSender
 from portico.transport.targets import Target, Url
 from portico.wire.errors import UsageError
 
@@ -44,7 +44,7 @@ class Bearer:
         """There is nothing open."""
 
 
-def sender_for(auth: Auth, target: Target, browser: Visitor | None) -> Sender | None:
+def sender_for(auth: Auth, target: Target, browser: Visitor | None) -> RequestSender | None:
     if auth is None:
         return None
     if not isinstance(target, Url):

@@ -29,7 +29,7 @@ from portico.client.tasks import RemoteTask, handle
 from portico.rpc.call import Call, Handler, Listening
 from portico.transport.greeting import ClientIdentity
 from portico.transport.http_client.pool import Pool
-from portico.transport.http_client.streamable import Sender
+from portico.transport.http_client.streamable import RequestSender
 from portico.transport.link import Link, Trace
 from portico.transport.targets import Target, target_of
 from portico.transport.upstream import RETRIES, TIMEOUT_SECONDS, Upstream
@@ -86,11 +86,11 @@ class _Kind(Struct):
     result_type: str = msgspec.field(default="complete", name="resultType")
 
 
-def _sender(auth: Auth, target: Target, browser: Visitor | None) -> Sender | None:
+def _sender(auth: Auth, target: Target, browser: Visitor | None) -> RequestSender | None:
     # All that OAuth takes is imported by those who use it.
     if auth is None:
         return None
-    sender: Sender | None = load_module("portico.client.authorization").sender_for(auth, target, browser)
+    sender: RequestSender | None = load_module("portico.client.authorization").sender_for(auth, target, browser)
     return sender
 
 
@@ -180,7 +180,7 @@ class Client:
         self._messages = message_handler
         self._tokens = count(1)
         # What the server says on the way to a result is heard like all else that it says.
-        self._reply = Listening(self._notice)
+        self._listening = Listening(self._notice)
         self._handling: set[asyncio.Task[None]] = set()
         self._listeners: set[ChangeListener] = set()
         self._news: dict[str, asyncio.Event] = {}
@@ -359,7 +359,7 @@ class Client:
     def _call(self, method: str, params: dict[str, Any], progress: _Progress | None = None) -> Call:
         body = Raw(encode(params))
         if progress is None:
-            return Call(method=method, params=body, id=0, reply=self._reply)
+            return Call(method=method, params=body, id=0, reply=self._listening)
         reply = Listening(partial(self._notice, on_progress=progress.handler))
         return Call(method=method, params=body, id=0, progress_token=progress.token, reply=reply)
 

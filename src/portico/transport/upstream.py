@@ -21,7 +21,7 @@ from portico.transport.greeting import ClientIdentity, Greeting, discover, initi
 from portico.transport.http_client.limits import limited
 from portico.transport.http_client.pool import Pool
 from portico.transport.http_client.sse import HttpSse
-from portico.transport.http_client.streamable import Sender, StreamableHttp
+from portico.transport.http_client.streamable import RequestSender, StreamableHttp
 from portico.transport.link import Link, Trace
 from portico.transport.memory import MemoryLink
 from portico.transport.process import ProcessLink
@@ -110,7 +110,7 @@ class Upstream:
         revision: Revision | None = None,
         timeout: float | None = TIMEOUT_SECONDS,
         retries: int = RETRIES,
-        auth: Sender | None = None,
+        auth: RequestSender | None = None,
         pool: Callable[[], Pool] = Pool,
         principal: Any = None,
         trace: Trace | None = None,

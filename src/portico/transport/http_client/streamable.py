@@ -77,7 +77,7 @@ _OURS = frozenset(
 )
 
 
-class Sender(Protocol):
+class RequestSender(Protocol):
     """Sends a request with whatever proves who we are, and as often as that takes."""
 
     @property
@@ -100,7 +100,7 @@ class HttpSide:
         self,
         url: str,
         headers: Mapping[str, str] | None = None,
-        auth: Sender | None = None,
+        auth: RequestSender | None = None,
         pool: Pool | None = None,
         longest: int = LONGEST_ANSWER,
     ) -> None:
