@@ -251,4 +251,5 @@ def test_no_mutation_of_a_specification_breaks_the_linter(data: st.DataObject) -
 
 
 def test_the_pages_are_shipped() -> None:
-    assert {page.name for page in Path(service.PAGES).iterdir()} == {"meta.md", "template.md"}
+    pages = {"meta.md", "template.md", "review-tool-spec.md", "write-tool-spec.md"}
+    assert {page.name for page in Path(service.PAGES).iterdir()} == pages

@@ -188,8 +188,8 @@ def test_a_name_that_is_no_text_is_found_and_read(tree: Path, index: Index) -> N
     [row] = index.search(FileCriteria(text="caf"), str(tree), 0, 1)
     row.path.encode()
     asked = Files(AllowedRoots([tree]), Cursors())
-    assert asked.read(row.path, 0, 100).data == "coffee"
-    assert asked.search(FileCriteria(text="caf"), None, None, 10, None).hits[0].row.path == row.path
+    assert asked.read(row.path, 0, 100).content == "coffee"
+    assert asked.search(FileCriteria(text="caf"), None, None, 10, None).files[0].path == row.path
 
 
 # Questions
@@ -207,8 +207,8 @@ def test_pages_together_are_the_whole(tree: Path, index: Index, indexed: bool) -
     while True:
         page = asked.search(FileCriteria(), None, None, 2, cursor)
         assert page.used_index is indexed
-        found += [hit.row.path for hit in page.hits]
-        cursor = page.cursor
+        found += [hit.path for hit in page.files]
+        cursor = page.next_cursor
         if cursor is None:
             break
     assert below(tree, found) == walked(tree, FileCriteria())
@@ -219,8 +219,8 @@ def test_several_roots_are_searched(tree: Path) -> None:
     found, cursor = [], None
     while True:
         page = asked.search(FileCriteria(type="file"), None, None, 2, cursor)
-        found += [hit.row.path for hit in page.hits]
-        cursor = page.cursor
+        found += [hit.path for hit in page.files]
+        cursor = page.next_cursor
         if cursor is None:
             break
     assert below(tree, found) == ["a/b/three.pdf", "a/one.txt", "a/two.TXT", "c/Report.pdf", "c/four.log"]
@@ -228,7 +228,7 @@ def test_several_roots_are_searched(tree: Path) -> None:
 
 def test_a_search_below_a_folder(tree: Path, files: Files) -> None:
     found = files.search(FileCriteria(type="file"), str(tree / "a"), None, 10, None)
-    assert below(tree, [hit.row.path for hit in found.hits]) == ["a/b/three.pdf", "a/one.txt", "a/two.TXT"]
+    assert below(tree, [hit.path for hit in found.files]) == ["a/b/three.pdf", "a/one.txt", "a/two.TXT"]
     with pytest.raises(Outside):
         files.search(FileCriteria(), "/etc", None, 10, None)
 
@@ -240,19 +240,19 @@ def test_without_roots_there_is_nothing_to_search() -> None:
 
 def test_contents_are_looked_into(tree: Path, files: Files) -> None:
     found = files.search(FileCriteria(), None, "NUMBER 3", 10, None)
-    assert [(hit.row.name, [match.line for match in hit.matches]) for hit in found.hits] == [("four.log", [1, 2, 3, 4])]
+    assert [(hit.name, [match.line for match in hit.matches]) for hit in found.files] == [("four.log", [1, 2, 3, 4])]
 
 
 def test_contents_are_looked_into_for_a_pattern(tree: Path, files: Files) -> None:
     pytest.importorskip("re2")
     found = files.search(FileCriteria(), None, "/^number [24]$/", 10, None)
-    assert sorted(hit.row.name for hit in found.hits) == ["Report.pdf", "three.pdf"]
+    assert sorted(hit.name for hit in found.files) == ["Report.pdf", "three.pdf"]
 
 
 def test_a_pattern_that_others_never_finish_is_answered(tree: Path, files: Files) -> None:
     pytest.importorskip("re2")
     (tree / "evil.txt").write_text("a" * 100_000)
-    assert files.search(FileCriteria(), None, "/(a+)+$x/", 10, None).hits == []
+    assert files.search(FileCriteria(), None, "/(a+)+$x/", 10, None).files == []
 
 
 @pytest.mark.parametrize("pattern", ["/(/", "/(?=x)/", "/" + "(" * 400 + "/", "x" * 501, ""])
@@ -267,7 +267,7 @@ def test_without_the_engine_texts_are_still_found(files: Files, monkeypatch: pyt
         raise MissingDependency(f"{purpose} needs {name}")
 
     monkeypatch.setattr(contents, "package", missing)
-    assert files.search(FileCriteria(), None, "number 3", 10, None).hits
+    assert files.search(FileCriteria(), None, "number 3", 10, None).files
     with pytest.raises(MissingDependency, match="re2"):
         files.search(FileCriteria(), None, "/number/", 10, None)
 
@@ -303,8 +303,8 @@ def test_a_search_whose_time_is_up_gives_what_it_has_and_goes_on(tree: Path) -> 
     found, cursor, pages = [], None, 0
     while True:
         page = asked.search(FileCriteria(names=("file*5",)), None, None, 1000, cursor)
-        found += [hit.row.name for hit in page.hits]
-        cursor, pages = page.cursor, pages + 1
+        found += [hit.name for hit in page.files]
+        cursor, pages = page.next_cursor, pages + 1
         if cursor is None:
             break
     assert found == [f"file{n:03}" for n in range(5, 500, 10)]
@@ -323,13 +323,13 @@ def test_a_search_of_contents_stops_when_its_time_is_up(tree: Path, index: Index
     asked.roots.open = lambda path: looked.append(path) or opened(path)  # type: ignore[method-assign,func-returns-value]
     page = asked.search(FileCriteria(), None, "nowhere", 10, None)
     assert page.timed_out
-    assert page.cursor is not None
+    assert page.next_cursor is not None
     assert len(looked) < 10
 
 
 def test_what_is_known_of_a_file(tree: Path, files: Files) -> None:
     about = files.about(str(tree / "a" / "one.txt"))
-    assert (about.type, about.size, about.modified) == ("file", 9, 1_700_000_000 * 10**6)
+    assert (about.type, about.size, about.modified) == ("file", 9, "2023-11-14T22:13:20Z")
     assert files.about(str(tree / "a")).type == "directory"
     with pytest.raises(Absent):
         files.about(str(tree / "nothing"))
@@ -340,12 +340,12 @@ def test_what_is_known_of_a_file(tree: Path, files: Files) -> None:
 def test_a_folder_is_listed_by_pages(tree: Path, files: Files) -> None:
     found, cursor = [], None
     while True:
-        rows, total, cursor = files.listing(str(tree), 2, cursor)
-        found += [row.name for row in rows]
+        page = files.listing(str(tree), 2, cursor)
+        found, cursor = [*found, *(row.name for row in page.files)], page.next_cursor
         if cursor is None:
             break
     assert found == ["a", "c", "out", "reports 2026", "z"]
-    assert total == 5
+    assert page.total_count == 5
 
 
 def test_a_file_is_read_in_parts_that_fit_together(tree: Path, files: Files) -> None:
@@ -355,14 +355,14 @@ def test_a_file_is_read_in_parts_that_fit_together(tree: Path, files: Files) -> 
     while offset < len(text.encode()):
         part = files.read(str(tree / "text"), offset, 7)
         assert part.encoding == "utf-8"
-        found, offset = found + part.data, offset + part.length
+        found, offset = found + part.content, offset + part.length
     assert found == text
 
 
 def test_other_encodings(tree: Path, files: Files) -> None:
     (tree / "wide").write_bytes("wide text".encode("utf-16"))
     (tree / "bytes").write_bytes(bytes(range(256)))
-    assert (files.read(str(tree / "wide"), 0, 100).encoding, files.read(str(tree / "wide"), 0, 100).data) == (
+    assert (files.read(str(tree / "wide"), 0, 100).encoding, files.read(str(tree / "wide"), 0, 100).content) == (
         "utf-16",
         "wide text",
     )
@@ -373,7 +373,8 @@ def test_other_encodings(tree: Path, files: Files) -> None:
 def test_a_checksum_is_that_of_the_whole_file(tree: Path, files: Files, algorithm: Any) -> None:
     data = os.urandom(3_000_000)
     (tree / "data").write_bytes(data)
-    digest, _, size = files.checksum(str(tree / "data"), algorithm)
+    found = files.checksum(str(tree / "data"), algorithm)
+    digest, size = found.checksum, found.size
     assert (digest, size) == (hashlib.new(algorithm, data).hexdigest(), len(data))
 
 

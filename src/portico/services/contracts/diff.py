@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import Struct
 
@@ -11,7 +11,7 @@ from portico.schema.compare import Effect, Shift, shifts
 from portico.services.contracts import versions
 from portico.services.contracts.definitions import ASSUMED, HINTS, Contract, Definition
 from portico.services.contracts.outputs import data_schema
-from portico.services.contracts.versions import LEVELS, Level
+from portico.services.contracts.versions import Level
 
 Place = Literal["tool", "input", "output", "server"]
 
@@ -52,25 +52,25 @@ _CARE = {
 
 
 class ContractChange(Struct, frozen=True):
-    """One change: how bad it is, why, and what callers have to do about it, if anything."""
+    """One change."""
 
-    tool: str
-    level: Level
-    place: Place
-    path: str
-    reason: str
-    migration: str = ""
+    tool: Annotated[str, "The name that the server lists it by"]
+    level: Annotated[Level, "How bad it is for callers"]
+    place: Annotated[Place, "What has changed"]
+    path: Annotated[str, "Where in it"]
+    reason: Annotated[str, "What has changed, in words"]
+    migration: Annotated[str, "What callers have to do; nothing if it is empty"]
 
 
 class Verdict(Struct, frozen=True):
-    """What the changes of one tool demand of its version, and whether it got that."""
+    """What the changes of one tool demand of its version."""
 
-    tool: str
-    level: Level
-    old: str
-    new: str
-    demanded: str
-    is_declared: bool
+    tool: Annotated[str, "The name that the server lists it by"]
+    level: Annotated[Level, "The worst of its changes"]
+    old: Annotated[str, "The version before"]
+    new: Annotated[str, "The version now; empty if the tool is gone"]
+    demanded: Annotated[str, "The least version that may carry these changes"]
+    is_declared: Annotated[bool, "Whether the version says it"]
 
 
 class Difference(Struct, frozen=True):
@@ -81,9 +81,6 @@ class Difference(Struct, frozen=True):
     @property
     def undeclared(self) -> list[Verdict]:
         return [one for one in self.verdicts if not one.is_declared]
-
-    def at_least(self, level: Level) -> list[ContractChange]:
-        return [one for one in self.changes if LEVELS.index(one.level) >= LEVELS.index(level)]
 
 
 def diff(old: Contract, new: Contract) -> Difference:
@@ -98,7 +95,7 @@ def diff(old: Contract, new: Contract) -> Difference:
             verdicts.append(_verdict(before, after, old, new, versions.worst([one.level for one in found])))
     if old.instructions != new.instructions and old.in_full and new.in_full:
         said = "the instructions, which models read before they use any tool, are others"
-        changes.append(ContractChange("", "patch", "server", "instructions", said))
+        changes.append(ContractChange("", "patch", "server", "instructions", said, ""))
     return Difference(versions.worst([one.level for one in changes]), changes, verdicts)
 
 
@@ -148,7 +145,7 @@ def _changes(
 ) -> Iterator[ContractChange]:
     if before is None:
         assert after is not None
-        yield ContractChange(after.name, "minor", "tool", "", "the tool is new")
+        yield ContractChange(after.name, "minor", "tool", "", "the tool is new", "")
     elif after is None:
         yield _removed(before, pairs)
     else:
@@ -173,7 +170,7 @@ def _promises(tool: Definition) -> tuple[Any, Any]:
 def _texts(before: Definition, after: Definition) -> Iterator[ContractChange]:
     for word in ("title", "description"):
         if getattr(before, word) != getattr(after, word):
-            yield ContractChange(after.name, "patch", "tool", word, f"the {word} is another")
+            yield ContractChange(after.name, "patch", "tool", word, f"the {word} is another", "")
 
 
 def _hints(before: Definition, after: Definition) -> Iterator[ContractChange]:
@@ -183,16 +180,16 @@ def _hints(before: Definition, after: Definition) -> Iterator[ContractChange]:
         if was == now:
             if before.annotations.get(hint) != after.annotations.get(hint):
                 said = f"{hint} is {'said' if hint in after.annotations else 'left unsaid'}, and means the same"
-                yield ContractChange(after.name, "patch", "tool", hint, said)
+                yield ContractChange(after.name, "patch", "tool", hint, said, "")
         elif now is careful:
             todo = f"Decide anew whether it may be called without asking: {hint} is {_json(now)}."
             yield ContractChange(after.name, "breaking", "tool", hint, f"it {worse}", todo)
         else:
-            yield ContractChange(after.name, "minor", "tool", hint, f"it {better}")
+            yield ContractChange(after.name, "minor", "tool", hint, f"it {better}", "")
     others = {**before.annotations, **after.annotations}.keys() - ASSUMED.keys()
     for name in sorted(others):
         if before.annotations.get(name) != after.annotations.get(name):
-            yield ContractChange(after.name, "patch", "tool", name, f"the annotation {name} is another")
+            yield ContractChange(after.name, "patch", "tool", name, f"the annotation {name} is another", "")
 
 
 def _json(value: bool) -> str:
@@ -238,7 +235,7 @@ def _outputs(before: Definition, after: Definition, *, words: bool) -> Iterator[
             after.name, "breaking", "output", "", "nothing is promised about what it gives any more", _LOOK
         )
     elif was is None:
-        yield ContractChange(after.name, "minor", "output", "", "what it gives has a schema now")
+        yield ContractChange(after.name, "minor", "output", "", "what it gives has a schema now", "")
     else:
         for shift in shifts(data_schema(was), data_schema(now)):
             if words or shift.effect not in ("words", "default"):

@@ -9,14 +9,13 @@ import asyncio
 import secrets
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Struct, field
 
 from portico.services.contracts import outcomes
 from portico.services.contracts.outcomes import Outcome
-from portico.wire import notices
 
 MOST_RUNNING = 32
 MOST_KEPT = 500
@@ -29,15 +28,15 @@ Work = Callable[["BackgroundCall"], Awaitable[Outcome]]
 
 
 class Full(Exception):
-    """There are too many of them."""
+    """Too many calls are running."""
 
 
 class CallLogLine(Struct, frozen=True):
     """Something that was said on the way."""
 
-    number: int
-    level: str
-    text: str
+    number: Annotated[int, "Counts up; give the last one you have seen as `since`"]
+    level: Annotated[str, "How important it is"]
+    text: Annotated[str, "What was said"]
 
 
 class BackgroundCall(Struct, eq=False):
@@ -55,16 +54,15 @@ class BackgroundCall(Struct, eq=False):
     outcome: Outcome | None = None
     task: asyncio.Task[None] | None = None
 
-    def hear(self, method: str, params: Any) -> None:
-        """A notification on the way: how far it is, or what it logs."""
-        if method == notices.PROGRESS:
-            self.progress, self.total = params.progress, params.total
-            self.message = (params.message or self.message)[:LONGEST_LINE]
-        elif method == notices.MESSAGE:
-            text = params.data if isinstance(params.data, str) else msgspec.json.encode(params.data).decode()
-            self.said += 1
-            self.lines.append(CallLogLine(self.said, params.level, text[:LONGEST_LINE]))
-            del self.lines[:-MOST_LINES]
+    def report(self, progress: float, total: float | None, message: str | None) -> None:
+        self.progress, self.total = progress, total
+        self.message = (message or self.message)[:LONGEST_LINE]
+
+    def log(self, level: str, data: Any) -> None:
+        text = data if isinstance(data, str) else msgspec.json.encode(data).decode()
+        self.said += 1
+        self.lines.append(CallLogLine(self.said, level, text[:LONGEST_LINE]))
+        del self.lines[:-MOST_LINES]
 
 
 class BackgroundCalls:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Generator, Iterator
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import Struct
 
@@ -26,13 +26,13 @@ _TYPE = re.compile(r"\b[A-Z][A-Za-z]*(?:Error|NotFound|Exceeded)\b")
 
 
 class LintFinding(Struct, frozen=True):
-    """One thing that is wrong: an error, or something that could be better."""
+    """One thing that is wrong."""
 
-    line: int
-    severity: Severity
-    rule: str
-    message: str
-    tool: str = ""
+    line: Annotated[int, "The line in the text, from 1"]
+    severity: Annotated[Severity, "How bad it is"]
+    rule: Annotated[str, "Which rule it breaks"]
+    message: Annotated[str, "What is wrong, in words"]
+    tool: Annotated[str, "Whose specification it is"]
 
 
 def lint(text: str) -> list[LintFinding]:

@@ -103,7 +103,7 @@ def check(pinned: Contract, found: Contract) -> Drift:
     difference = diff(pinned, found)
     explained = {one.tool for one in difference.changes}
     silent = [
-        ContractChange(tool.name, "patch", "tool", "", "its definition is written otherwise")
+        ContractChange(tool.name, "patch", "tool", "", "its definition is written otherwise", "")
         for tool in found.tools
         if tool.name not in explained and _is_other(pinned.find(tool.name), tool)
     ]

@@ -10,8 +10,8 @@ from msgspec import Struct
 from portico.schema.dialects import draft07
 from portico.services.contracts import definitions
 from portico.services.contracts.definitions import Contract, Definition
-from portico.services.contracts.diff import Difference, migration
-from portico.services.contracts.jobs import BackgroundCall
+from portico.services.contracts.diff import ContractChange, Difference, Verdict, migration
+from portico.services.contracts.jobs import BackgroundCall, CallLogLine
 from portico.services.contracts.lint import LintFinding
 from portico.services.contracts.outcomes import Outcome
 from portico.services.contracts.outputs import data_schema
@@ -68,47 +68,15 @@ class Linted(Struct):
     ok: Annotated[bool, "Whether there are no errors"]
     errors: Annotated[int, "How many errors"]
     warnings: Annotated[int, "How many things that could be better"]
-    findings: Annotated[list[FoundLine], "Each with its line, from the top"]
-
-
-class FoundLine(Struct):
-    """One thing that is wrong."""
-
-    line: Annotated[int, "The line in the text, from 1"]
-    severity: Annotated[Literal["error", "warning"], "How bad it is"]
-    rule: Annotated[str, "Which rule it breaks"]
-    message: Annotated[str, "What is wrong, in words"]
-    tool: Annotated[str, "Whose specification it is"]
-
-
-class Changed(Struct):
-    """One change."""
-
-    tool: Name
-    level: Annotated[Level, "How bad it is for callers"]
-    place: Annotated[Literal["tool", "input", "output", "server"], "What has changed"]
-    path: Annotated[str, "Where in it"]
-    reason: Annotated[str, "What has changed, in words"]
-    migration: Annotated[str, "What callers have to do; nothing if it is empty"]
-
-
-class Demanded(Struct):
-    """What the changes of one tool demand of its version."""
-
-    tool: Name
-    level: Annotated[Level, "The worst of its changes"]
-    old: Annotated[str, "The version before"]
-    new: Annotated[str, "The version now; empty if the tool is gone"]
-    demanded: Annotated[str, "The least version that may carry these changes"]
-    is_declared: Annotated[bool, "Whether the version says it"]
+    findings: Annotated[list[LintFinding], "Each with its line, from the top"]
 
 
 class Compared(Struct):
     """Two versions of a tool, or of several."""
 
     level: Annotated[Level, "The worst of all changes"]
-    changes: Annotated[list[Changed], "Each change, and why it is what it is"]
-    versions: Annotated[list[Demanded], "What the changes demand"]
+    changes: Annotated[list[ContractChange], "Each change, and why it is what it is"]
+    versions: Annotated[list[Verdict], "What the changes demand"]
     migration: Annotated[str, "A guide for callers, in Markdown"]
 
 
@@ -160,14 +128,6 @@ class Batch(Struct):
     failed: Annotated[int, "How many failed, or were never begun"]
 
 
-class LogLine(Struct):
-    """Something that was said on the way."""
-
-    number: Annotated[int, "Counts up; give the last one you have seen as `since`"]
-    level: Annotated[str, "How important it is"]
-    text: Annotated[str, "What was said"]
-
-
 class Running(Struct):
     """A call that goes on by itself."""
 
@@ -179,7 +139,7 @@ class Running(Struct):
     progress: Annotated[float | None, "How far it is, if it says so"]
     total: Annotated[float | None, "How far it has to go"]
     message: Annotated[str, "What it said last about that"]
-    log: Annotated[list[LogLine], "What it has said since"]
+    log: Annotated[list[CallLogLine], "What it has said since"]
 
 
 class Finished(Struct):
@@ -217,15 +177,14 @@ def definition(tool: Definition, *, is_old: bool) -> dict[str, Any]:
 
 def linted(findings: list[LintFinding]) -> Linted:
     errors = sum(one.severity == "error" for one in findings)
-    lines = [FoundLine(one.line, one.severity, one.rule, one.message, one.tool) for one in findings]
-    return Linted(not errors, errors, len(findings) - errors, lines)
+    return Linted(not errors, errors, len(findings) - errors, findings)
 
 
 def compared(difference: Difference) -> Compared:
     return Compared(
         difference.level,
-        [Changed(one.tool, one.level, one.place, one.path, one.reason, one.migration) for one in difference.changes],
-        [Demanded(one.tool, one.level, one.old, one.new, one.demanded, one.is_declared) for one in difference.verdicts],
+        difference.changes,
+        difference.verdicts,
         migration(difference),
     )
 
@@ -246,7 +205,7 @@ def running(job: BackgroundCall, since: int = 0) -> Running:
         job.progress,
         job.total,
         job.message,
-        [LogLine(one.number, one.level, one.text) for one in job.lines if one.number > since],
+        [one for one in job.lines if one.number > since],
     )
 
 

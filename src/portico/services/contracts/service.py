@@ -332,7 +332,9 @@ class Contracts(Service):
         server, principal, client = ctx.server, ctx.principal, ctx.client
 
         async def work(job: BackgroundCall) -> Outcome:
-            return await self._made(server, contract, found.name, arguments or {}, principal, client, job.hear)
+            return await self._made(
+                server, contract, found.name, arguments or {}, principal, client, partial(_recorded, job)
+            )
 
         try:
             job = self._jobs.start(found.invocation, _owner(ctx), work)
@@ -450,6 +452,14 @@ def _owner(ctx: Context) -> str:
     if principal is None:
         return ""
     return hashlib.sha256(str(getattr(principal, "id", None) or repr(principal)).encode()).hexdigest()
+
+
+def _recorded(job: BackgroundCall, method: str, params: Any) -> None:
+    """A notification of a tool that runs as a job: how far it is, or what it logs."""
+    if method == notices.PROGRESS:
+        job.report(params.progress, params.total, params.message)
+    elif method == notices.MESSAGE:
+        job.log(params.level, params.data)
 
 
 def _overheard(ctx: Context, method: str, params: Any) -> None:

@@ -22,7 +22,7 @@ from portico.services.system.eventlog.entries import LEVELS, Log, LogEntry, Quer
 from portico.services.system.eventlog.logs import Logs
 from portico.services.system.files.index import Index
 from portico.services.system.files.questions import Files
-from portico.services.system.files.walk import FileCriteria, FileEntry
+from portico.services.system.files.walk import FileCriteria
 from portico.services.system.levels import Part, Privacy
 from portico.services.system.privacy import Anonymizer
 from portico.services.system.registry.branches import branches
@@ -141,18 +141,7 @@ class Machine:
         return self._said(FullEntry(_entry(name, found, whole=True), fields), [found.fields])
 
     def log_stats(self, name: str, query: Query) -> LogStats:
-        found = self.logs.stats(name, query)
-        result = LogStats(
-            log_name=name,
-            total_count=found.total,
-            total_is_exact=found.counted,
-            by_level=found.by_level,
-            by_source={plain(source): count for source, count in found.by_source.items()},
-            oldest=_time(found.oldest),
-            newest=_time(found.newest),
-            problems=found.problems,
-        )
-        return self._said(result)
+        return self._said(self.logs.stats(name, query))
 
     # Files
 
@@ -166,45 +155,27 @@ class Machine:
             limit,
             cursor,
         )
-        rows = [_row(hit.row) for hit in found.hits]
-        for row, hit in zip(rows, found.hits, strict=True):
-            row.matches = [msgspec.structs.replace(match, text=plain(match.text)) for match in hit.matches]
-        page = FilePage(
-            files=rows,
-            count=len(rows),
-            has_more=found.has_more,
-            next_cursor=found.cursor,
-            timed_out=found.timed_out,
-            used_index=found.used_index,
-            problems=found.problems,
-        )
-        return self._said(page)
+        return self._said(found)
 
     def about(self, path: str) -> FileInfo:
-        found = msgspec.structs.asdict(self.files.about(self._meant(path)))
-        times = {name: _time(found[name]) for name in ("accessed", "modified", "changed", "created")}
-        return self._said(FileInfo(**{**found, **times}))
+        return self._said(self.files.about(self._meant(path)))
 
     def listing(self, path: str, limit: int, cursor: str | None) -> FilePage:
-        if not path:
-            rows = [_root(root) for root in self.files.roots.all]
-            return self._said(FilePage(rows, len(rows), False, None, len(rows)))
-        found, total, following = self.files.listing(self._meant(path), limit, cursor)
-        rows = [_row(row) for row in found]
-        return self._said(FilePage(rows, len(rows), following is not None, following, total))
+        if path:
+            return self._said(self.files.listing(self._meant(path), limit, cursor))
+        rows = [_root(root) for root in self.files.roots.all]
+        return self._said(FilePage(rows, len(rows), False, None, len(rows)))
 
     def read(self, path: str, offset: int, length: int) -> FilePart:
         part = self.files.read(self._meant(path), offset, length)
-        if part.encoding == "base64" and self.privacy.level != "off":
+        if part.encoding != "base64":
+            part.content = plain(part.content)
+        elif self.privacy.level != "off":
             raise Denied(f"{path!r} is not text, so names in it could not be hidden. Its checksum and size are free.")
-        end = offset + part.length
-        content = part.data if part.encoding == "base64" else plain(part.data)
-        following = end if part.length and end < part.size else None
-        return self._said(FilePart(part.path, offset, part.length, part.size, part.encoding, content, following))
+        return self._said(part)
 
     def checksum(self, path: str, algorithm: Algorithm) -> Checksum:
-        digest, real, size = self.files.checksum(self._meant(path), algorithm)
-        return self._said(Checksum(real, algorithm, digest, size))
+        return self._said(self.files.checksum(self._meant(path), algorithm))
 
     # The registry
 
@@ -290,10 +261,6 @@ def _root(root: AllowedRoot) -> FileRow:
     if root.only:
         return FileRow(os.path.join(root.given, root.only), root.only, "file")
     return FileRow(root.given, os.path.basename(root.given), "directory")
-
-
-def _row(row: FileEntry) -> FileRow:
-    return FileRow(plain(row.path), plain(row.name), row.type, row.size, _time(row.modified))
 
 
 def _value(datum: Datum) -> RegistryValue:

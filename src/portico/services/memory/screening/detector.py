@@ -11,17 +11,23 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import chain
 
 from portico.services.memory.screening.addresses import ip_addresses, mail_addresses
-from portico.services.memory.screening.assignments import named_secrets
-from portico.services.memory.screening.commands import command_secrets
+from portico.services.memory.screening.assignments import (
+    beside,
+    commented,
+    in_queries,
+    named_after,
+    named_secrets,
+    nearby,
+)
 from portico.services.memory.screening.documents import documents
 from portico.services.memory.screening.findings import KINDS, Finding, Kind, without_overlaps
-from portico.services.memory.screening.mentions import beside, commented, in_queries, named_after, nearby
 from portico.services.memory.screening.names import SECRET_SIGNS
 from portico.services.memory.screening.numbers import ibans, identities_with_letters, numbers, vat_numbers
 from portico.services.memory.screening.patterns import pattern
 from portico.services.memory.screening.providers import provider_keys, shaped_keys
 from portico.services.memory.screening.randomness import is_random
 from portico.services.memory.screening.structures import (
+    command_secrets,
     header_credentials,
     private_keys,
     url_passwords,

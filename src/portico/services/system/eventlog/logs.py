@@ -13,8 +13,9 @@ from msgspec import Struct
 
 from portico.services.system.cursors import Cursors
 from portico.services.system.errors import Absent, MachineError
-from portico.services.system.eventlog.entries import LEVELS, Log, LogEntry, Query
-from portico.services.system.text import LONGEST_MESSAGE
+from portico.services.system.eventlog.entries import LEVELS, Log, LogEntry, Query, iso
+from portico.services.system.results import LogStats
+from portico.services.system.text import LONGEST_MESSAGE, plain
 
 QUERY_SECONDS = 2.0
 COUNTING_SECONDS = 0.05
@@ -35,16 +36,6 @@ class LogPage(Struct):
     cursor: str | None
     problems: list[str]
     timed_out: bool
-
-
-class Stats(Struct):
-    total: int
-    counted: bool
-    by_level: dict[str, int]
-    by_source: dict[str, int]
-    oldest: int | None
-    newest: int | None
-    problems: list[str]
 
 
 class Logs:
@@ -135,7 +126,7 @@ class Logs:
             raise Absent(f"The log {name!r} has no entry {id}. It may have been vacuumed away.")
         return entry
 
-    def stats(self, name: str, query: Query, *, seconds: float = QUERY_SECONDS) -> Stats:
+    def stats(self, name: str, query: Query, *, seconds: float = QUERY_SECONDS) -> LogStats:
         """What a log consists of. Where there is more of it than there is time, the newest part."""
         asked = _RunningQuery(self.named(name), query, None, self._clock, seconds)
         levels: Counter[int] = Counter()
@@ -147,13 +138,14 @@ class Logs:
                 sources[entry.source] += 1
                 newest = entry.time if newest is None else max(newest, entry.time)
                 oldest = entry.time if oldest is None else min(oldest, entry.time)
-        return Stats(
-            total=levels.total(),
-            counted=not asked.timed_out,
+        return LogStats(
+            log_name=name,
+            total_count=levels.total(),
+            total_is_exact=not asked.timed_out,
             by_level={LEVELS[level]: count for level, count in sorted(levels.items(), reverse=True)},
-            by_source=dict(sources.most_common(MOST_SOURCES)),
-            oldest=oldest,
-            newest=newest,
+            by_source={plain(source): count for source, count in sources.most_common(MOST_SOURCES)},
+            oldest=None if oldest is None else iso(oldest),
+            newest=None if newest is None else iso(newest),
             problems=asked.problems[:MOST_PROBLEMS],
         )
 

@@ -7,21 +7,29 @@ import os
 import stat
 import time
 from base64 import b64encode
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from typing import Any, Literal
-
-from msgspec import Struct
 
 from portico.services.system.containment import AllowedRoots, OpenFile
 from portico.services.system.cursors import Cursors
 from portico.services.system.errors import InvalidArgument, MachineError, Outside
+from portico.services.system.eventlog.entries import iso
 from portico.services.system.files import contents
 from portico.services.system.files.contents import Search
 from portico.services.system.files.index import Index
 from portico.services.system.files.walk import FileCriteria, FileEntry, kind_of, kind_of_mode, look, walk
-from portico.services.system.results import LARGEST_READ, Algorithm, TextMatch
-from portico.services.system.text import meant_path, shown_path
+from portico.services.system.results import (
+    LARGEST_READ,
+    Algorithm,
+    Checksum,
+    FileInfo,
+    FilePage,
+    FilePart,
+    FileRow,
+    TextMatch,
+)
+from portico.services.system.text import meant_path, plain, shown_path
 
 QUERY_SECONDS = 5.0
 LARGEST_HASHED = 16 * 2**30
@@ -29,52 +37,6 @@ HASHING_SECONDS = 60.0
 MOST_PROBLEMS = 10
 _STEPS = 64
 _PAGE = 256
-
-
-class FileHit(Struct):
-    """A file that was looked for, with the lines that match if its contents were looked into."""
-
-    row: FileEntry
-    matches: list[TextMatch]
-
-
-class Hits(Struct):
-    hits: list[FileHit]
-    cursor: str | None
-    has_more: bool
-    timed_out: bool
-    used_index: bool
-    problems: list[str]
-
-
-class FileFacts(Struct):
-    """What is known of one file: the columns of osquery's `file`. Times are in microseconds."""
-
-    path: str
-    name: str
-    type: str
-    size: int
-    mode: str
-    uid: int
-    gid: int
-    owner: str
-    inode: int
-    hard_links: int
-    accessed: int
-    modified: int
-    changed: int
-    created: int | None
-
-
-class FileBytes(Struct):
-    """Some bytes of a file: as text where they are text, otherwise in base64."""
-
-    path: str
-    offset: int
-    length: int
-    size: int
-    encoding: Literal["utf-8", "utf-16", "base64"]
-    data: str
 
 
 class Files:
@@ -101,7 +63,7 @@ class Files:
         limit: int,
         cursor: str | None,
         seconds: float = QUERY_SECONDS,
-    ) -> Hits:
+    ) -> FilePage:
         """Files by name, size, time and what they contain. As far as it comes in the time it has."""
         tops = [self._top(path)] if path is not None else [root.path for root in self.roots.all if not root.only]
         if not tops:
@@ -111,18 +73,19 @@ class Files:
         deadline = self._clock() + seconds
         search = contents.searcher(within) if within is not None else None
         looking = _Looking(self, wanted, tops, start, deadline, self._clock)
-        hits: list[FileHit] = []
+        rows: list[FileRow] = []
         with closing(looking):
-            while len(hits) < limit and (row := looking.next()) is not None:
-                hit = self._looked_into(row, search, looking) if search is not None else FileHit(row, [])
-                if hit is not None:
-                    hits.append(hit)
+            while len(rows) < limit and (entry := looking.next()) is not None:
+                matches = self._matches(entry, search, looking) if search is not None else []
+                if search is None or matches:
+                    rows.append(_row(entry, matches))
             position = looking.position
-            has_more = looking.timed_out or (len(hits) == limit and looking.next() is not None)
-        return Hits(
-            hits=hits,
-            cursor=self._cursors.issue(question, position, looking.problems) if has_more else None,
+            has_more = looking.timed_out or (len(rows) == limit and looking.next() is not None)
+        return FilePage(
+            files=rows,
+            count=len(rows),
             has_more=has_more,
+            next_cursor=self._cursors.issue(question, position, looking.problems) if has_more else None,
             timed_out=looking.timed_out,
             used_index=isinstance(start[1], int),
             problems=looking.problems[:MOST_PROBLEMS],
@@ -140,22 +103,22 @@ class Files:
         with self.roots.folder(meant_path(path)) as folder:
             return folder.path
 
-    def _looked_into(self, row: FileEntry, search: Search, looking: _Looking) -> FileHit | None:
-        if row.type != "file":
-            return None
+    def _matches(self, entry: FileEntry, search: Search, looking: _Looking) -> list[TextMatch]:
+        """The lines of a file that have what is searched for; none of what is no file, or cannot be read."""
+        if entry.type != "file":
+            return []
         try:
-            with self.roots.open(meant_path(row.path)) as file:
-                found = contents.matches(file, search, looking.time_is_up)
+            with self.roots.open(meant_path(entry.path)) as file:
+                return contents.matches(file, search, looking.time_is_up)
         except (MachineError, OSError):
-            return None
-        return FileHit(row, found) if found else None
+            return []
 
     # Looking
 
-    def about(self, path: str) -> FileFacts:
+    def about(self, path: str) -> FileInfo:
         info, real = self.roots.stat(meant_path(path))
         created = getattr(info, "st_birthtime_ns", None)
-        return FileFacts(
+        return FileInfo(
             path=shown_path(real),
             name=shown_path(os.path.basename(real)),
             type=kind_of_mode(info.st_mode),
@@ -166,14 +129,14 @@ class Files:
             owner=_owner(info.st_uid),
             inode=info.st_ino,
             hard_links=info.st_nlink,
-            accessed=info.st_atime_ns // 1000,
-            modified=info.st_mtime_ns // 1000,
-            changed=info.st_ctime_ns // 1000,
-            created=None if created is None else created // 1000,
+            accessed=iso(info.st_atime_ns // 1000),
+            modified=iso(info.st_mtime_ns // 1000),
+            changed=iso(info.st_ctime_ns // 1000),
+            created=None if created is None else iso(created // 1000),
         )
 
-    def listing(self, path: str, limit: int, cursor: str | None) -> tuple[list[FileEntry], int, str | None]:
-        """What is in a folder, by name: a page of it, how much there is, and how to go on."""
+    def listing(self, path: str, limit: int, cursor: str | None) -> FilePage:
+        """A page of what is in a folder, by name."""
         with self.roots.folder(meant_path(path)) as folder:
             entries = folder.scan()
             after = self._cursors.redeem(cursor, ["folder", folder.path]) if cursor is not None else ""
@@ -185,16 +148,18 @@ class Files:
                 look(row, entry)
             more = len(left) > limit
             following = self._cursors.issue(["folder", folder.path], shown_path(rows[-1].name)) if more else None
-        return rows, len(entries), following
+        return FilePage([_row(row) for row in rows], len(rows), more, following, len(entries))
 
-    def read(self, path: str, offset: int, length: int) -> FileBytes:
+    def read(self, path: str, offset: int, length: int) -> FilePart:
         with self.roots.open(meant_path(path)) as file:
             data = file.read(offset, min(length, LARGEST_READ))
             encoding, text, used = _decoded(file, offset, data)
-            return FileBytes(shown_path(file.path), offset, used, file.size, encoding, text)
+            end = offset + used
+            following = end if used and end < file.size else None
+            return FilePart(shown_path(file.path), offset, used, file.size, encoding, text, following)
 
-    def checksum(self, path: str, algorithm: Algorithm) -> tuple[str, str, int]:
-        """The digest of a whole file, with its path and size."""
+    def checksum(self, path: str, algorithm: Algorithm) -> Checksum:
+        """The digest of a whole file."""
         deadline = self._clock() + HASHING_SECONDS
         digest = hashlib.new(algorithm, usedforsecurity=False)
         with self.roots.open(meant_path(path)) as file:
@@ -204,7 +169,7 @@ class Files:
                 digest.update(block)
                 if self._clock() > deadline:
                     raise InvalidArgument(f"The file could not be read within {HASHING_SECONDS:g} s.")
-            return digest.hexdigest(), shown_path(file.path), file.size
+            return Checksum(shown_path(file.path), algorithm, digest.hexdigest(), file.size)
 
 
 class _Looking:
@@ -309,3 +274,9 @@ def _decoded(file: OpenFile, offset: int, data: bytes) -> tuple[Literal["utf-8",
             except UnicodeDecodeError:
                 continue
     return "base64", b64encode(data).decode(), len(data)
+
+
+def _row(entry: FileEntry, matches: Sequence[TextMatch] = ()) -> FileRow:
+    modified = None if entry.modified is None else iso(entry.modified)
+    found = [TextMatch(match.line, plain(match.text)) for match in matches]
+    return FileRow(plain(entry.path), plain(entry.name), entry.type, entry.size, modified, found)

@@ -15,8 +15,8 @@ from typing import Any, Literal
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from portico.rpc.answer import answer
 
+from knock import knock
 from portico import Context, Server, ToolError
 from portico.legacy.session import Session
 from portico.rpc.channel import Channel
@@ -268,26 +268,11 @@ anything = st.binary(max_size=200) | values.map(written) | damaged()
 
 
 def through_the_door(runner: asyncio.Runner, data: bytes) -> None:
-    async def once(batch: bool) -> bytes | None:
-        async with asyncio.timeout(PATIENCE):
-            task = asyncio.ensure_future(answer(data, SERVER, batches=batch))
-            # Whoever listens does so until the end; here that is now.
-            done, _ = await asyncio.wait({task}, timeout=None if not _lasts(data) else 0.01)
-            if done:
-                return task.result()
-            task.cancel()
-            await asyncio.wait({task})
-            return None
-
     for batch in (False, True):
-        reply = runner.run(once(batch))
+        reply = runner.run(knock(data, SERVER, batches=batch))
         if reply is not None:
             frames = check(reply)
             assert all("method" not in frame for frame in frames)
-
-
-def _lasts(data: bytes) -> bool:
-    return any(method.encode() in data for method in LASTING) or b"\\u" in data
 
 
 @effort(300)
@@ -312,7 +297,7 @@ def test_a_request_is_answered_with_its_own_id(
         return
     # What is not JSON is answered without an id, so only what is goes in here.
     said = written({"jsonrpc": "2.0", "id": id, "method": method, "params": {**given_params, "_meta": envelope}})
-    reply = runner.run(answer(said, SERVER))
+    reply = runner.run(knock(said, SERVER))
     assert reply is not None
     (frame,) = check(reply)
     if frame.get("error", {}).get("code") != -32700:

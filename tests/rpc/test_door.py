@@ -1,7 +1,7 @@
 """The one door: which era a request belongs to, what it gets back, and that it always gets something back.
 
-`answer()` is tested directly; what only a stream has (cancellation, batches while others run) through the Channel and
-the Session that a transport puts in front of a server.
+A single message goes through a Channel in front of the handler; what only a stream has (cancellation, batches while
+others run) through the Channel and the Session that a transport puts in front of a server.
 """
 
 import asyncio
@@ -12,8 +12,8 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
-from portico.rpc.answer import answer
 
+from knock import knock
 from portico import Context, ProtocolError, Server, ToolError
 from portico.rpc.call import Call
 from portico.wire.meta import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, PROTOCOL_VERSION, SERVER_INFO
@@ -161,7 +161,7 @@ def modern(method: str, params: dict[str, Any] | None = None, id: Any = 1, **met
 
 async def replied(data: bytes, handler: Any, **options: Any) -> Any:
     async with asyncio.timeout(PATIENCE):
-        reply = await answer(data, handler, **options)
+        reply = await knock(data, handler, **options)
     return None if reply is None else json.loads(reply)
 
 
@@ -198,8 +198,8 @@ async def test_what_a_request_says_of_its_client_is_in_the_call_and_nowhere_else
 
     who = {"name": "c", "version": "2"}
     everything = {CLIENT_CAPABILITIES: {"roots": {}}, CLIENT_INFO: who, LOG_LEVEL: "error", "progressToken": "t"}
-    await answer(modern("tools/list", **everything), remember, principal="me")
-    await answer(modern("tools/list"), remember)
+    await knock(modern("tools/list", **everything), remember, principal="me")
+    await knock(modern("tools/list"), remember)
     full, bare = calls
     assert full.client is not None
     assert (full.client.name, full.log_level, full.progress_token, full.principal) == ("c", "error", "t", "me")
@@ -477,8 +477,8 @@ async def test_a_notification_is_never_answered_not_even_a_wrong_one(
 ) -> None:
     """JSON-RPC 2.0, 4.1: "The Server MUST NOT reply to a Notification, including those that are within a batch
     request"."""
-    assert await answer(data, server) is None
-    assert await answer(b"[" + data + b"]", server, batches=True) is None
+    assert await knock(data, server) is None
+    assert await knock(b"[" + data + b"]", server, batches=True) is None
     for revision in (None, V2025_03_26, V2025_11_25):
         wire = connect(server)
         if revision is not None:
@@ -493,7 +493,7 @@ async def test_a_notification_is_never_answered_not_even_a_wrong_one(
 async def test_an_ordinary_notification_leaves_no_error_in_the_log(
     method: str, server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert await answer(written(method, id=None), server) is None
+    assert await knock(written(method, id=None), server) is None
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
@@ -513,7 +513,7 @@ async def test_a_notification_that_comes_with_an_id_is_an_unknown_request(
     "data", [b'{"jsonrpc":"2.0","id":1,"result":{}}', b'{"jsonrpc":"2.0","id":9,"error":{"code":-1,"message":"no"}}']
 )
 async def test_a_response_to_nothing_is_not_answered(data: bytes, server: Server, connect: Connect) -> None:
-    assert await answer(data, server) is None
+    assert await knock(data, server) is None
     wire = connect(server)
     wire.send_bytes(data)
     assert wire.is_silent
