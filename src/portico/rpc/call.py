@@ -171,8 +171,8 @@ class Members(Struct, frozen=True):
     lifespan: Callable[[], AbstractAsyncContextManager[Any]]
     # Who answers, for results that say so; None for a handler that does not say.
     info: Implementation | None
-    # The arguments of a tool that stand in HTTP headers too.
-    mirrored: Callable[[str], Sequence[Mirror]]
+    # The arguments of each tool that stand in HTTP headers too; as it changes.
+    mirrored: Mapping[str, Sequence[Mirror]]
 
 
 def members(handler: Handler) -> Members:
@@ -181,9 +181,5 @@ def members(handler: Handler) -> Members:
         start=getattr(handler, "start", handler),
         lifespan=getattr(handler, "lifespan", nullcontext),
         info=getattr(handler, "info", None),
-        mirrored=getattr(handler, "mirrored", _nothing_mirrored),
+        mirrored=getattr(handler, "mirrored", {}),
     )
-
-
-def _nothing_mirrored(tool: str) -> Sequence[Mirror]:
-    return ()

@@ -30,7 +30,7 @@ from portico.wire.content import TextContent, strip_result_type
 from portico.wire.errors import InternalError, InvalidParams, ProtocolError, ToolError, UnsupportedVersion
 from portico.wire.inputs import InputRequiredResult
 from portico.wire.jsonrpc import Frame
-from portico.wire.meta import PROTOCOL_VERSION, SERVER_INFO, Meta
+from portico.wire.meta import CLIENT_CAPABILITIES, PROTOCOL_VERSION, SERVER_INFO, Meta
 from portico.wire.methods import ASKABLE, METHODS, MODERN_ONLY
 from portico.wire.revisions import MODERN, MODERN_REVISIONS
 from portico.wire.tools import ERROR, CallToolResult
@@ -109,7 +109,8 @@ class Door:
             typed, meta = None, metas.NO_META
         else:
             typed, said = methods.read(method, frame.params)
-            meta = metas.read(said)
+            # A client says the same of itself in each request.
+            meta = metas.known.get(bytes(said)) or metas.read(said)
         if modern or meta.protocol_version is not UNSET:
             return self._open_modern(frame, reply, sender, meta, typed, gate)
         if frame.id is not UNSET and (meta.capabilities is not UNSET or method in MODERN_ONLY):
@@ -126,15 +127,16 @@ class Door:
 
         The order of the checks is the specification's (basic/transports): required members, headers, version.
         """
-        version = meta.protocol_version
-        if version is UNSET:
-            raise InvalidParams(f"Missing required _meta key: {PROTOCOL_VERSION}")
+        version, capabilities = meta.protocol_version, meta.capabilities
+        if version is UNSET or capabilities is UNSET:
+            missing = PROTOCOL_VERSION if version is UNSET else CLIENT_CAPABILITIES
+            raise InvalidParams(f"Missing required _meta key: {missing}")
         call = Call(
             method=frame.method,  # type: ignore[arg-type]
             params=frame.params,
             id=frame.id,  # type: ignore[arg-type]
             revision=version,
-            capabilities=metas.require(meta),
+            capabilities=capabilities,
             client=None if meta.client is UNSET else meta.client,
             principal=sender.principal,
             progress_token=None if meta.progress_token is UNSET else meta.progress_token,
@@ -153,9 +155,10 @@ class Door:
     # Serving
 
     def _starter(self, call: Call) -> Callable[[Call], Any]:
-        if self.session is None or (call.revision is not None and call.revision >= MODERN):
-            return self._start
-        return self.session.start
+        """Who answers: the session those calls that belong to it."""
+        session = self.session
+        modern = session is None or (call.revision is not None and call.revision >= MODERN)
+        return self._start if modern else session.start  # type: ignore[union-attr]
 
     def _serve(self, call: Call) -> bytes | None:
         """The response, or None while a task works on it."""

@@ -6,6 +6,7 @@ The names are those of OpenTelemetry's conventions for MCP. They are counted onl
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from typing import Any
 
 from msgspec import Struct
@@ -53,9 +54,7 @@ class Metrics:
             outcome = _outcome(failure, call.revision)
         else:
             outcome = "tool_error" if type(result) is CallToolResult and result.is_error else ""
-        self._observe(call, outcome, time.perf_counter() - began)
-
-    def _observe(self, call: Call, outcome: str, seconds: float) -> None:
+        seconds = time.perf_counter() - began
         # Names that clients make up must not become series without end.
         method = call.method if call.method in METHODS else "other"
         tool = ""
@@ -66,10 +65,7 @@ class Metrics:
             if len(self._series) >= MOST_SERIES:
                 method, tool = "other", ""
             series = self._series.setdefault((method, tool, outcome), _Series([0] * (len(BUCKETS) + 1)))
-        at = 0
-        while at < len(BUCKETS) and seconds > BUCKETS[at]:
-            at += 1
-        series.counts[at] += 1
+        series.counts[bisect_left(BUCKETS, seconds)] += 1
         series.total += seconds
         series.number += 1
 

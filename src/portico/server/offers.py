@@ -14,6 +14,7 @@ from portico.server.service import Completes, Offered
 from portico.server.tools import Tool
 from portico.wire import notices
 from portico.wire.errors import UsageError
+from portico.wire.mirrors import Mirror
 from portico.wire.prompts import ListPromptsResult
 from portico.wire.resources import ListResourcesResult, ListResourceTemplatesResult
 from portico.wire.tools import ListToolsResult
@@ -41,7 +42,9 @@ class Offers:
         self.templates: Catalog[Resource] = catalog(
             "resource template", ListResourceTemplatesResult, "resource_templates", changed
         )
-        self._aliases: dict[str, Tool] = {}
+        # Every tool by its name and by its aliases.
+        self.by_name: dict[str, Tool] = {}
+        self.mirrored: dict[str, tuple[Mirror, ...]] = {}
         self._completers: dict[tuple[str, str], Completer] = {}
         self._matcher = Templates()
         # URIs that are understood and not listed: a scheme, and the one that is listed in its place.
@@ -50,7 +53,7 @@ class Offers:
     # Looking up
 
     def tool(self, name: str) -> Tool | None:
-        return self.tools.get(name) or self._aliases.get(name)
+        return self.by_name.get(name)
 
     def resource(self, uri: str) -> tuple[Resource | None, dict[str, Any]]:
         """The exact URI first, then the template that says most about it, and what it reads in the URI."""
@@ -102,7 +105,10 @@ class Offers:
     def _add(self, offered: Offered) -> None:
         if isinstance(offered, Tool):
             self.tools.add(offered.name, offered)
-            self._aliases |= dict.fromkeys(offered.aliases, offered)
+            names = (offered.name, *offered.aliases)
+            self.by_name |= dict.fromkeys(names, offered)
+            if offered.mirrors:
+                self.mirrored |= dict.fromkeys(names, offered.mirrors)
         elif isinstance(offered, Prompt):
             self.prompts.add(offered.name, offered)
         elif isinstance(offered, Completes):
@@ -117,9 +123,10 @@ class Offers:
         """Take it out, unless somebody else has put something in its place meanwhile."""
         if isinstance(offered, Tool):
             self.tools.remove(offered.name, offered)
-            for alias in offered.aliases:
-                if self._aliases.get(alias) is offered:
-                    del self._aliases[alias]
+            for name in (offered.name, *offered.aliases):
+                if self.by_name.get(name) is offered:
+                    del self.by_name[name]
+                    self.mirrored.pop(name, None)
         elif isinstance(offered, Prompt):
             self.prompts.remove(offered.name, offered)
         elif isinstance(offered, Completes):

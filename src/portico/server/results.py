@@ -112,6 +112,8 @@ class ToolResult(Struct, kw_only=True):
 
 
 MEDIA = (Image, Audio, File)
+# These are never content blocks, so nothing more has to be looked at.
+_PLAIN = frozenset({int, float, bool, dict})
 _BLOCKS = (*BLOCKS, *MEDIA)
 _CONTENT = (*_BLOCKS, bytes, bytearray)
 
@@ -160,8 +162,11 @@ def to_result(
     value: Any, *, declared: bool, uri: str, verify: Verify | None = None
 ) -> CallToolResult | InputRequiredResult | Detached:
     """The result of a tool. `declared`: the tool has an output schema, so structured content is owed."""
-    if type(value) is str and not declared:
+    kind = type(value)
+    if kind is str and not declared:
         return CallToolResult(content=[TextContent(text=value)], is_error=False)
+    if kind in _PLAIN:
+        return _structured(value, declared, verify)
     if isinstance(value, CallToolResult | InputRequiredResult | Detached):
         return value
     if isinstance(value, ToolResult):
@@ -174,7 +179,10 @@ def to_result(
 
 
 def _structured(value: Any, declared: bool, verify: Verify | None) -> CallToolResult:
-    raw = to_json(value)
+    try:
+        raw = _encoder.encode(value)
+    except OverflowError:
+        raw = to_json(value)
     if verify is not None:
         verify(value, raw)
     text = value if type(value) is str else raw.decode()

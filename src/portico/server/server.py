@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial, reduce
 from types import CoroutineType
@@ -177,19 +177,19 @@ class Server(Registrar):
 
     def start(self, call: Call) -> Any:
         """The result of a Call, or a coroutine that comes to it."""
-        return self._dispatch(call) if self._chain is None else self._chain(call)
-
-    def _dispatch(self, call: Call) -> Any:
+        if self._chain is not None:
+            return self._chain(call)
         answer = self._answers.get(call.method)
-        if answer is not None:
-            return answer(call)
-        if call.id is None:
-            return None
-        raise MethodNotFound(f"Method not found: {call.method}")
+        return answer(call) if answer is not None else self._unknown(call)
+
+    def _unknown(self, call: Call) -> None:
+        if call.id is not None:
+            raise MethodNotFound(f"Method not found: {call.method}")
 
     async def _answer(self, call: Call) -> Any:
         """What the middleware is put around."""
-        result = self._dispatch(call)
+        answer = self._answers.get(call.method, self._unknown)
+        result = answer(call)
         return await result if type(result) is CoroutineType else result
 
     def _discover(self, call: Call) -> DiscoverResult:
@@ -216,7 +216,7 @@ class Server(Registrar):
 
     def _call_tool(self, call: Call) -> Any:
         params: CallToolParams = call.typed()
-        tool = self.offers.tool(params.name)
+        tool = self.offers.by_name.get(params.name)
         if tool is None:
             return self._delegate(call, "tool", params.name, self.tools)
         if self._tasks is not None:
@@ -296,10 +296,10 @@ class Server(Registrar):
         name = params.ref.name if isinstance(params.ref, PromptReference) else params.ref.uri
         raise InvalidParams(f"Nothing to complete: {name}")
 
-    def mirrored(self, name: str) -> tuple[Mirror, ...]:
-        """The parameters of a tool that stand in HTTP headers too."""
-        tool = self.offers.tool(name)
-        return tool.mirrors if tool is not None else ()
+    @property
+    def mirrored(self) -> Mapping[str, Sequence[Mirror]]:
+        """The arguments that stand in HTTP headers too, of each tool that has some."""
+        return self.offers.mirrored
 
     # Telling of changes
 

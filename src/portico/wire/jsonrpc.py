@@ -84,7 +84,8 @@ def _checked(frame: Frame, data: bytes | Raw) -> Frame | Malformed:
             return Malformed(InvalidRequest("Invalid request: id must be a string or an integer, not null"))
         if frame.params is not NOTHING and not bytes(frame.params).startswith(b"{"):
             return Malformed(InvalidRequest("Invalid request: params must be an object"), _readable(id))
-        if _may_repeat(frame, len(data)) and repeats(bytes(data), bytes(frame.params), steering=_STEERING):
+        # No longer than its members are: then there is no room for one of them to stand twice.
+        if len(data) != _least(frame) and repeats(bytes(data), bytes(frame.params), steering=_STEERING):
             return Malformed(InvalidRequest(TWICE), _readable(id))
         return frame
     if frame.jsonrpc != "2.0":
@@ -95,17 +96,15 @@ def _checked(frame: Frame, data: bytes | Raw) -> Frame | Malformed:
     return frame
 
 
-def _may_repeat(frame: Frame, length: int) -> bool:
-    """Whether a request is longer than its members are: only then is there room for one of them to stand twice."""
+def _least(frame: Frame) -> int:
+    """The length of a request that has its members once, and no space."""
     id, params = frame.id, frame.params
     least = _LEAST + len(frame.method)  # type: ignore[arg-type]
     if params is not NOTHING:
         least += _LEAST_PARAMS + len(params)
     if type(id) is int:
-        least += _LEAST_ID + len(b"%d" % id)
-    elif type(id) is str:
-        least += _LEAST_ID + len(id) + 2
-    return length != least
+        return least + _LEAST_ID + len(str(id))
+    return least + _LEAST_ID + len(id) + 2 if type(id) is str else least
 
 
 def repeats(text: bytes, *values: bytes, steering: Callable[[bytes], list[bytes]] = _STEERING_PARAMS) -> bool:

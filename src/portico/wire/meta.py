@@ -99,7 +99,7 @@ NO_META = Meta()
 
 
 # A client says the same of itself in each request, so what was read once is known. Bounded, and never with a token.
-_known: dict[bytes, Meta] = {}
+known: dict[bytes, Meta] = {}
 
 
 @cache
@@ -113,7 +113,7 @@ def read(said: Raw) -> Meta:
         return NO_META
     raw = bytes(said)
     try:
-        return _known.get(raw) or _read(raw)
+        return known.get(raw) or _read(raw)
     except (msgspec.DecodeError, RecursionError) as failure:
         raise InvalidParams(f"Invalid _meta: {failure}".replace("`$.", "`").replace("`", "'")) from None
 
@@ -123,9 +123,9 @@ def _read(raw: bytes) -> Meta:
         return NO_META
     meta = _decoder().decode(raw)
     if meta.progress_token is UNSET and len(raw) <= 1024:
-        if len(_known) >= 256:
-            _known.clear()
-        _known[raw] = meta
+        if len(known) >= 256:
+            known.clear()
+        known[raw] = meta
     return meta
 
 
@@ -135,10 +135,3 @@ def members(params: Raw) -> dict[str, Any]:
         return {}
     meta = msgspec.json.decode(params, type=_Open).meta
     return {} if meta is UNSET else meta
-
-
-def require(meta: Meta) -> ClientCapabilities:
-    """The capabilities of a 2026-07-28 request: required, `{}` for none (basic, General fields)."""
-    if meta.capabilities is UNSET:
-        raise InvalidParams(f"Missing required _meta key: {CLIENT_CAPABILITIES}")
-    return meta.capabilities

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import UNSET
@@ -15,7 +15,7 @@ from portico.transport.http import sse
 from portico.transport.http.outlet import JSON, MOST_UNREAD, Answer, Outlet, Pairs, Request, Traffic
 from portico.wire import jsonrpc, notices
 from portico.wire.jsonrpc import Frame
-from portico.wire.methods import LASTING
+from portico.wire.methods import LASTING, METHODS
 from portico.wire.mirrors import Mirror
 from portico.wire.revisions import MODERN_REVISIONS
 
@@ -28,15 +28,13 @@ _MISSABLE = frozenset({notices.MESSAGE, notices.PROGRESS})
 class StatelessRequests:
     """Answers requests that bring everything with them, and knows those that are still being answered."""
 
-    def __init__(self, door: Door, mirrored: Callable[[str], Sequence[Mirror]], traffic: Traffic) -> None:
+    def __init__(self, door: Door, mirrored: Mapping[str, Sequence[Mirror]], traffic: Traffic) -> None:
         self.door = door
         self.traffic = traffic
         self.replies: set[HttpReply] = set()
         self._mirrored = mirrored
-        self._by_client: dict[str, int] = {}
-
-    def in_flight(self, peer: str) -> int:
-        return self._by_client.get(peer, 0) if self._by_client else 0
+        # Calls in flight by where they came from.
+        self.by_client: dict[str, int] = {}
 
     def post(self, frame: Frame, request: Request, outlet: Outlet, principal: Any, cors: Pairs) -> None:
         if frame.id is UNSET:
@@ -51,25 +49,25 @@ class StatelessRequests:
 
     def _gate(self, call: Call) -> None:
         """The headers must say what the body says."""
-        name = http.check(call)
-        if call.method == "tools/call" and call.revision in MODERN_REVISIONS:
-            mirrored = self._mirrored(name)
-            if mirrored:
+        row = METHODS.get(call.method)
+        # Type mistakes in params are for the method to complain about.
+        name = row.name_in(call.read[1]) if row is not None and call.read is not None else None
+        headers = call.headers
+        # The same head comes again and again, and mostly with the same to repeat.
+        if headers.agreed != (call.revision, call.method, name):  # type: ignore[union-attr]
+            http.check(call, name)
+        if self._mirrored and call.method == "tools/call" and call.revision in MODERN_REVISIONS:
+            mirrored = self._mirrored.get(name or "")
+            if mirrored is not None:
                 http.check_mirrored(call, mirrored)
 
-    def began(self, reply: HttpReply) -> None:
-        self.replies.add(reply)
-        if reply.counts:
-            self._by_client[reply.peer] = self._by_client.get(reply.peer, 0) + 1
-
-    def ended(self, reply: HttpReply) -> None:
-        self.replies.discard(reply)
-        if reply.counts:
-            left = self._by_client.get(reply.peer, 1) - 1
-            if left:
-                self._by_client[reply.peer] = left
-            else:
-                self._by_client.pop(reply.peer, None)
+    def count(self, peer: str, change: int) -> None:
+        """One call more, or one less, from there."""
+        left = self.by_client.get(peer, 0) + change
+        if left:
+            self.by_client[peer] = left
+        else:
+            del self.by_client[peer]
 
     def keep_alive(self) -> None:
         for reply in list(self.replies):
@@ -90,21 +88,26 @@ class StatelessRequests:
 class HttpReply(Reply):
     """The way back of one request: JSON, or events once something was said before the answer."""
 
+    task: asyncio.Task[Any]
+    # Whether it is work. A subscription only waits.
+    counts = True
+    _started = False
+
     def __init__(self, requests: StatelessRequests, outlet: Outlet, request: Request, cors: Pairs) -> None:
         self._requests = requests
         self._outlet = outlet
         self._headers = request.headers
         self._cors = cors
         self.peer = request.peer
-        self._started = False
 
     def begin(self, call: Call, task: asyncio.Task[Any]) -> None:
         """From now on it counts, and the client's going away ends it."""
         self.task = task
-        # Whether it is work. A subscription only waits.
         self.counts = call.method not in LASTING
         self._outlet.on_close = self.abandon
-        self._requests.began(self)
+        self._requests.replies.add(self)
+        if self.counts:
+            self._requests.count(self.peer, 1)
 
     def abandon(self) -> None:
         """A closed connection cancels the request (basic/transports)."""
@@ -130,8 +133,10 @@ class HttpReply(Reply):
         await self._outlet.drain()
 
     def finish(self, message: bytes | None) -> None:
-        self.close()
-        self._requests.ended(self)
+        self.closed = True
+        self._requests.replies.discard(self)
+        if self.counts:
+            self._requests.count(self.peer, -1)
         if message is not None:
             self.send(message)
 

@@ -11,7 +11,6 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
-from http import HTTPStatus
 from typing import Any, Protocol
 from urllib.parse import unquote
 
@@ -32,9 +31,10 @@ MOST_PIPELINED = 64
 MOST_KNOWN = 1024
 LONGEST_KNOWN = 2048
 # How long we listen to a client that we have nothing more to say to, so that it can read our last words.
-LINGER = 2.0
+LINGER_SECONDS = 2.0
+# How often the listener looks at its connections.
+TICK_SECONDS = 1.0
 
-_STATUS = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 _BODILESS = frozenset({204, 304})
 # After these nothing more is believed.
 _FINAL = frozenset({400, 408, 413, 414, 431})
@@ -64,38 +64,96 @@ class Listening(Protocol):
 
     exchange: Exchange
     deadlines: Deadlines
-    date: bytes
     known: dict[bytes, Known]
+    # The time of the last tick of its clock.
+    now: float
 
     def add(self, connection: Connection) -> None: ...
     def remove(self, connection: Connection) -> None: ...
+    def head(self, status: int, headers: Pairs, keep: bool) -> bytes:
+        """The beginning of a response, up to its length."""
+        ...
 
 
-class _Turn(Struct):
-    """A request, or the refusal of one, that waits to be answered."""
+class Turn:
+    """One request on a connection, or the refusal of one, and the way back to it.
 
-    waiting: Request | Answer
-    keep: bool = True
+    Once it has been answered it has no connection any more: what is written to it late goes nowhere.
+    """
+
+    # The connection may be kept for the next request.
+    keep = True
     # HEAD wants to know what GET would say, without its body.
-    bodiless: bool = False
+    bodiless = False
     # HTTP/1.0 has no chunks: a stream ends with the connection.
-    chunks: bool = True
+    chunks = True
+    streaming = False
+    on_close: Callable[[], None] | None = None
+
+    def __init__(self, connection: Connection, waiting: Request | Answer) -> None:
+        self.connection: Connection | None = connection
+        self.waiting = waiting
+
+    def answer(self, answer: Answer) -> None:
+        connection = self.connection
+        if connection is None:
+            return
+        body = b"" if answer.status in _BODILESS else answer.body
+        head = connection.listener.head(answer.status, answer.headers, self.keep)
+        shown = b"" if self.bodiless else body
+        connection.send(b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), shown))
+        self._done(connection)
+
+    def start(self, status: int, headers: Pairs) -> None:
+        connection = self.connection
+        if connection is None:
+            return
+        self.streaming = True
+        if not self.chunks:
+            self.keep = False
+        how = b"transfer-encoding: chunked\r\n\r\n" if self.chunks else b"\r\n"
+        connection.send(connection.listener.head(status, headers, self.keep) + how)
+
+    def write(self, data: bytes) -> None:
+        if self.streaming and self.connection is not None:
+            self.connection.send(b"%x\r\n%b\r\n" % (len(data), data) if self.chunks else data)
+
+    def end(self) -> None:
+        connection = self.connection
+        if self.streaming and connection is not None:
+            if self.chunks:
+                connection.send(b"0\r\n\r\n")
+            self._done(connection)
+
+    def _done(self, connection: Connection) -> None:
+        self.connection = self.on_close = None
+        connection.done(self)
+
+    def buffered(self) -> int:
+        return 0 if self.connection is None else self.connection.buffered()
+
+    async def drain(self) -> None:
+        if self.connection is not None:
+            await self.connection.drain()
+
+    def abort(self) -> None:
+        if self.connection is not None:
+            self.connection.abort()
 
 
 class Connection(asyncio.Protocol):
-    """Reads requests, and is the outlet of the one that is being answered."""
+    """Reads requests, and lets them be answered one after the other."""
 
     def __init__(self, listener: Listening) -> None:
         self.listener = listener
         self.exchange = listener.exchange
-        self.on_close: Callable[[], None] | None = None
         self.deadline = 0.0
+        self._idle_seconds = TICK_SECONDS + listener.deadlines.idle
         self._parser = httptools.HttpRequestParser(self)
         self._transport: Any = None
         self._peer = ""
-        self._queue: deque[_Turn] = deque()
-        self._turn: _Turn | None = None
-        self._streaming = False
+        self._queue: deque[Turn] = deque()
+        self._turn: Turn | None = None
         self._closing = False
         self._deaf = False
         self._at_end = False
@@ -132,9 +190,11 @@ class Connection(asyncio.Protocol):
         self._queue.clear()
         if self._writable is not None:
             self._writable.set()
-        on_close, self.on_close = self.on_close, None
-        if on_close is not None:
-            on_close()
+        turn, self._turn = self._turn, None
+        if turn is not None:
+            turn.connection = None
+            if turn.on_close is not None:
+                turn.on_close()
 
     def eof_received(self) -> bool:
         """Half closed: whoever has asked still gets the answer."""
@@ -156,8 +216,8 @@ class Connection(asyncio.Protocol):
         """
         if self._turn is None or self._closing or not self._at_end:
             return
-        if self._streaming:
-            self.write(sse.KEEP_ALIVE)
+        if self._turn.streaming:
+            self._turn.write(sse.KEEP_ALIVE)
         elif self._turn.chunks:
             self._transport.write(b"HTTP/1.1 102 Processing\r\n\r\n")
 
@@ -214,7 +274,7 @@ class Connection(asyncio.Protocol):
         if known is None or len(data) != end + known.length:
             return False
         request = Request(known.method, known.path, known.query, known.headers, data[end:], self._peer)
-        self._enqueue(_Turn(self.exchange.refuse_now(request) or request))
+        self._enqueue(Turn(self, self.exchange.refuse_now(request) or request))
         return True
 
     def _remember(self, request: Request) -> None:
@@ -306,12 +366,10 @@ class Connection(asyncio.Protocol):
             self._reading, self._request = False, None
             self._offered = self._without_offer()
             return
-        turn = _Turn(
-            self._refused or request,
-            keep=bool(parser.should_keep_alive()) and not (self._refused and self._refused.status in _FINAL),
-            bodiless=parser.get_method() == b"HEAD",
-            chunks=parser.get_http_version() == "1.1",
-        )
+        turn = Turn(self, self._refused or request)
+        turn.keep = bool(parser.should_keep_alive()) and not (self._refused and self._refused.status in _FINAL)
+        turn.bodiless = parser.get_method() == b"HEAD"
+        turn.chunks = parser.get_http_version() == "1.1"
         self._reading, self._request = False, None
         self._head_size = 0
         self._messages += 1
@@ -325,26 +383,28 @@ class Connection(asyncio.Protocol):
 
     # In turn
 
-    def _enqueue(self, turn: _Turn) -> None:
-        self._wait(self.listener.deadlines.idle)
+    def _enqueue(self, turn: Turn) -> None:
         if self._turn is None and not self._queue and not self._stalled:
             self._serve(turn)
             return
+        self._wait(self.listener.deadlines.idle)
         self._queue.append(turn)
         if len(self._queue) >= MOST_PIPELINED or self._stalled:
             self._transport.pause_reading()
 
-    def _serve(self, turn: _Turn) -> None:
+    def _serve(self, turn: Turn) -> None:
         self._turn = turn
-        if isinstance(turn.waiting, Answer):
-            self.answer(turn.waiting)
+        waiting = turn.waiting
+        if type(waiting) is Answer:
+            turn.answer(waiting)
             return
+        assert type(waiting) is Request
         try:
-            self.exchange.handle(turn.waiting, self)
+            self.exchange.handle(waiting, turn)
         except Exception:
-            log.exception("error while answering %s %s", turn.waiting.method, turn.waiting.path)
-            if self._turn is turn and not self._streaming:
-                self.answer(Answer(500, TEXT, b"Internal error\n"))
+            log.exception("error while answering %s %s", waiting.method, waiting.path)
+            if not turn.streaming:
+                turn.answer(Answer(500, TEXT, b"Internal error\n"))
 
     def _next(self) -> None:
         """The next in line, unless the client does not even read what it was told before."""
@@ -354,56 +414,23 @@ class Connection(asyncio.Protocol):
                 self._transport.resume_reading()
             self._serve(turn)
 
-    # Answering
-
-    def answer(self, answer: Answer) -> None:
-        turn = self._turn
-        if self._closing or turn is None:
-            return
-        body = b"" if answer.status in _BODILESS else answer.body
-        head = self._head(answer.status, answer.headers, turn.keep)
-        shown = b"" if turn.bodiless else body
-        self._transport.write(b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), shown))
-        self._done(turn)
-
-    def _head(self, status: int, headers: Pairs, keep: bool) -> bytes:
-        lines = b"".join([b"%b: %b\r\n" % pair for pair in headers])
-        return _STATUS[status] + self.listener.date + lines + (b"" if keep else b"connection: close\r\n")
-
-    def start(self, status: int, headers: Pairs) -> None:
-        turn = self._turn
-        if self._closing or turn is None:
-            return
-        self._streaming = True
-        if not turn.chunks:
-            turn.keep = False
-        how = b"transfer-encoding: chunked\r\n\r\n" if turn.chunks else b"\r\n"
-        self._transport.write(self._head(status, headers, turn.keep) + how)
-
-    def write(self, data: bytes) -> None:
-        if self._streaming and not self._closing and self._turn is not None:
-            self._transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._turn.chunks else data)
-
-    def end(self) -> None:
-        turn = self._turn
-        if self._streaming and not self._closing and turn is not None:
-            self._streaming = False
-            if turn.chunks:
-                self._transport.write(b"0\r\n\r\n")
-            self._done(turn)
-
-    def _done(self, turn: _Turn) -> None:
+    def done(self, turn: Turn) -> None:
         """One request is answered; the next one in line, if there is one, is served now."""
-        self._turn = self.on_close = None
+        self._turn = None
         if not turn.keep or ((self._at_end or self.exchange.draining) and not self._queue):
             self._hang_up()
             return
-        self._wait(self.listener.deadlines.idle)
+        # By the listener's clock, which costs nothing and is up to a tick behind.
+        self.deadline = self.listener.now + self._idle_seconds
         if self._queue:
             # Not from within the write of the last one: a long line of requests must not become a deep stack.
             asyncio.get_running_loop().call_soon(self._next)
 
     # Writing
+
+    def send(self, data: bytes) -> None:
+        if not self._closing:
+            self._transport.write(data)
 
     def pause_writing(self) -> None:
         self._stalled = time.monotonic()
@@ -434,14 +461,16 @@ class Connection(asyncio.Protocol):
     def _say_last(self, answer: Answer) -> None:
         """Nothing more is read. This is said when those who came before have been answered."""
         self._deaf, self._reading = True, False
-        self._enqueue(_Turn(answer, keep=False))
+        turn = Turn(self, answer)
+        turn.keep = False
+        self._enqueue(turn)
 
     def _hang_up(self) -> None:
         """Closing on a client that is still sending would destroy what it has not read yet, so it may finish first."""
         if self._deaf and not self._at_end and not self._closing and self._transport.can_write_eof():
             self._transport.write_eof()
             self._queue.clear()
-            self._wait(LINGER)
+            self._wait(LINGER_SECONDS)
         else:
             self.close()
 

@@ -125,7 +125,8 @@ class Exchange:
         """The part of it that depends on the moment, and not on what the request says."""
         if self.draining or self.metrics.in_flight >= self.settings.most_in_flight:
             return _busy()
-        if self.alone.in_flight(request.peer) >= self.settings.most_in_flight_per_client:
+        by_client = self.alone.by_client
+        if by_client and by_client.get(request.peer, 0) >= self.settings.most_in_flight_per_client:
             return _busy()
         return None
 

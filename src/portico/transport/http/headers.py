@@ -11,7 +11,6 @@ import msgspec
 from portico.rpc.call import Call
 from portico.wire import mirrors
 from portico.wire.errors import HeaderMismatch
-from portico.wire.methods import METHODS
 from portico.wire.mirrors import Mirror
 
 VERSION = b"mcp-protocol-version"
@@ -67,24 +66,16 @@ def check_single(headers: Headers) -> None:
             raise HeaderMismatch(f"Header mismatch: {name.decode('latin-1')} stands twice")
 
 
-def check(call: Call) -> str:
-    """2026-07-28: the headers that repeat the body must say what it says. Returns what the request is about."""
+def check(call: Call, name: str | None) -> None:
+    """2026-07-28: the headers that repeat the body must say what it says; `name` is what the request is about."""
     headers, version = call.headers, call.revision
     assert isinstance(headers, Headers) and version is not None
-    if headers.repeated:
-        check_single(headers)
-    row = METHODS.get(call.method)
-    # Type mistakes in params are for the method to complain about.
-    name = row.name_in(call.read[1]) if row is not None and call.read is not None else None
-    said = (version, call.method, name)
-    # The same head comes again and again, and mostly with the same to repeat.
-    if headers.agreed != said:
-        _same(headers, VERSION, version, "MCP-Protocol-Version")
-        _same(headers, METHOD, call.method, "Mcp-Method")
-        if name is not None:
-            _same(headers, NAME, name, "Mcp-Name", encoded=True)
-        headers.agreed = said
-    return name or ""
+    check_single(headers)
+    _same(headers, VERSION, version, "MCP-Protocol-Version")
+    _same(headers, METHOD, call.method, "Mcp-Method")
+    if name is not None:
+        _same(headers, NAME, name, "Mcp-Name", encoded=True)
+    headers.agreed = (version, call.method, name)
 
 
 def _same(headers: Headers, header: bytes, expected: str, title: str, *, encoded: bool = False) -> None:

@@ -11,16 +11,21 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from email.utils import formatdate
+from http import HTTPStatus
 from typing import Any
 
 from msgspec import Struct
 
-from portico.transport.http.connection import Connection, Deadlines, Known
+from portico.transport.http.connection import TICK_SECONDS, Connection, Deadlines, Known
 from portico.transport.http.exchange import KEEP_ALIVE_SECONDS, Exchange
+from portico.transport.http.outlet import Pairs
 from portico.transport.loops import new_loop, on_signals
 from portico.wire.errors import UsageError
 
 log = logging.getLogger("portico")
+
+MOST_HEADS = 100
+_STATUS = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 
 
 class Listener:
@@ -32,7 +37,10 @@ class Listener:
         self.exchange = exchange
         self.deadlines = deadlines
         self.most_connections = most_connections
-        self.date = b""
+        self.now = time.monotonic()
+        # The beginnings of responses, for as long as they have the same date.
+        self._heads: dict[tuple[int, Pairs], bytes] = {}
+        self._date = b""
         self.known: dict[bytes, Known] = {}
         self._connections: set[Connection] = set()
         self._servers: list[asyncio.Server] = []
@@ -63,15 +71,28 @@ class Listener:
         return [one.getsockname()[:2] for one in server.sockets]
 
     def _tick(self) -> None:
-        self.date = b"date: " + formatdate(usegmt=True).encode() + b"\r\n"
+        self.now = time.monotonic()
+        self._date = b"date: " + formatdate(usegmt=True).encode() + b"\r\n"
+        self._heads.clear()
+
+    def head(self, status: int, headers: Pairs, keep: bool) -> bytes:
+        """The beginning of a response, up to its length."""
+        head = self._heads.get((status, headers)) if type(headers) is tuple else None
+        if head is None:
+            lines = b"".join([b"%b: %b\r\n" % pair for pair in headers])
+            head = _STATUS[status] + self._date + lines
+            # A page's origin is in its headers, and there may be many of them.
+            if len(self._heads) < MOST_HEADS:
+                self._heads[status, tuple(headers)] = head
+        return head if keep else head + b"connection: close\r\n"
 
     async def _tick_on(self) -> None:
         """Once a second for all connections, in place of a timer for each."""
         last_words = time.monotonic()
         while True:
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(TICK_SECONDS)
             self._tick()
-            now = time.monotonic()
+            now = self.now
             for connection in list(self._connections):
                 connection.check(now)
             self.exchange.expire()
