@@ -329,8 +329,8 @@ class Tasks(StoredService[WorkItems]):
     ) -> results.Next:
         """Get something to do: the most urgent task that waits for nothing, the oldest of these first.
 
-        It is in progress and yours from then on; nobody else is given it. A task with open children is not given out,
-        its children are. When it is done call complete_task; when you give up, update_task with failed or pending.
+        It is in progress and yours from then on; no other worker is given it. A task with open children is not given
+        out, its children are. When it is done call complete_task; when you give up, update_task with failed or pending.
         """
         items = await self.writable_store()
         asking = requester(ctx)

@@ -87,7 +87,7 @@ class ModelLadder:
         except (ToolError, ProtocolError) as refusal:
             ctx.warning(f"The model of the {name} did not answer: {refusal}", self._access.prefix)
             return None
-        except Exception as failure:  # whatever somebody else's code raises
+        except Exception as failure:  # the code of a client or a provider
             ctx.warning(f"The model of the {name} failed: {type(failure).__name__}", self._access.prefix)
             return None
         if not isinstance(said, str) or not said.strip():

@@ -319,7 +319,7 @@ class UpkeepTools:
         self,
         ctx: Context,
         memory_id: Annotated[str | None, "One memory"] = None,
-        author: Annotated[str | None, "Everything that somebody said"] = None,
+        author: Annotated[str | None, "Everything that one author said"] = None,
         filter: FilterChoice = None,
         confirm: Annotated[bool, "Nothing is erased without it"] = False,
     ) -> Count:
