@@ -1,4 +1,4 @@
-"""What contradicts what, until somebody has decided."""
+"""What contradicts what, until one of them is decided for."""
 
 from __future__ import annotations
 

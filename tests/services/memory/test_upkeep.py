@@ -19,6 +19,7 @@ from portico.services.memory.store import cleanup, consolidation, graph, templat
 from portico.services.memory.store.filters import Filter
 from portico.services.memory.store.memories import Memories
 from portico.store.database import Database
+from portico.store.transaction import Transaction
 
 Serving = Callable[..., Any]
 PATIENCE = 30.0
@@ -175,6 +176,30 @@ async def test_a_summary_is_a_memory_of_its_own(memories: Memories) -> None:
     await consolidation.undo(memories, done.run)
     assert (await memories.get(summary.id)).status == "deleted"
     assert len(await found(memories, "nightly build")) == 3
+
+
+@pytest.mark.parametrize("strategy", ["merge", "summarize", "dedupe"])
+async def test_a_run_from_before_runs_had_a_table_is_known(url: str, strategy: consolidation.Strategy) -> None:
+    def forget_table(tx: Transaction) -> None:
+        tx.run("drop table memory_consolidated")
+        tx.run("delete from portico_migration where name = '0005_consolidations'")
+
+    async with Database(url) as database:
+        memories = Memories(database, project="here/project")
+        await memories.open(read_only=True)
+        for text in TWINS:
+            await keep(memories, text, "learnings", on_duplicate="keep")
+        plan = await consolidation.plan(memories, memories.filter(""), strategy=strategy, similarity=0.6)
+        done = await consolidation.carry_out(memories, plan)
+        rows = "select run, memory, version, kept from memory_consolidated order by memory"
+        before = await memories.read(lambda tx: tx.all(tuple[str, str, int, str], rows))
+        await memories.write(forget_table)
+        await memories.open(read_only=True)
+        assert await memories.read(lambda tx: tx.all(tuple[str, str, int, str], rows)) == before
+        kept = await memories.get(done.kept[0])
+        sources = await memories.read(lambda tx: consolidation.sources(tx, kept))
+        assert {one.id for one in sources} == set(done.superseded)
+        assert set(await consolidation.undo(memories, done.run)) >= set(done.superseded)
 
 
 async def test_a_plan_that_is_out_of_date_does_nothing(memories: Memories) -> None:

@@ -1,4 +1,4 @@
-"""Taking the next task, for one worker and nobody else; and taking it back when its lease ends.
+"""Claims: the next task is given to one worker alone, and taken back when its lease ends.
 
 On PostgreSQL those who look at the same moment pass over what the others are about to take; SQLite has one writer.
 """
@@ -73,6 +73,6 @@ def next_end(tx: Transaction) -> int | None:
 
 
 def same_worker(item: Item, worker: str | None) -> None:
-    """Whoever says its name can only go on with what is its own, or nobody's."""
+    """A worker that gives its name can change only tasks that are its own or unclaimed."""
     if worker is not None and item.status == "in_progress" and item.worker not in (None, worker):
         raise ClaimedByOther(item.id, str(item.worker), worker)

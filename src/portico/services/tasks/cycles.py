@@ -7,11 +7,11 @@ To begin a task and to be done with it are two moments, and each has to wait for
     done(x)   waits for  begun(x)
     done(x)   waits for  done(c)         for every child c of x
 
-As long as there is no circle among these moments, somebody can always go on. Whatever adds a line to this picture asks
-`path` whether there is a way back. States do not matter: what is completed today may be reopened tomorrow.
+As long as there is no circle among these moments, some task can always be worked on. Whatever adds a line to this
+picture asks `path` whether there is a way back. States do not matter: what is completed today may be reopened tomorrow.
 
 A way is looked for from both ends at once, always from the side of which less has been seen. One end of a new line is
-most often a task that nobody waits for, and then this ends at once, however large the plan is.
+most often a task that no other waits for, and then this ends at once, however large the plan is.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Who waits for whom.
+"""Which task waits for which.
 
 - A task waits for its blockers until they are completed. One that failed still blocks: what it was needed for is not
   there. So does everything below it, because a part of a plan is not begun before the plan may be.
-- A task waits for its children until they are over, completed or failed. What a failed child means for it is for
-  whoever then works on it to say.
+- A task waits for its children until they are over, completed or failed. What a failed child means for it is
+  for its worker to say.
 
 How many it waits for is counted in its row, so that the next task is found by an index. These functions keep the counts
 right when something else changes.
@@ -172,7 +172,7 @@ def reflow(tx: Transaction, ids: Sequence[str]) -> list[str]:
 
 
 def block(tx: Transaction, item: Item, blocker: Item) -> bool:
-    """Have a task wait for another; whether it did not before. Circles are looked for by whoever calls."""
+    """Have a task wait for another; whether it did not before. The caller looks for circles."""
     if not item.is_open:
         raise TaskClosed(item.id, item.status, "it does not wait for anything any more")
     known = blockers(tx, item.id)

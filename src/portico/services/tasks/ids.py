@@ -1,8 +1,8 @@
 """Ids that sort in the order in which they were made: `task_1hf3k9d0qv7e2m5rx`.
 
-Nine characters are the millisecond, eight are chance. Whoever makes several within a millisecond counts on from the
-last one, so they stay in order; between processes the clock alone decides. The letters are those of Crockford's base
-32, which sort as the numbers do and need no escaping anywhere.
+Nine characters are the millisecond, eight are chance. A process that makes several within a millisecond counts
+on from the last one, so they stay in order; between processes the clock alone decides. The letters are those of
+Crockford's base 32, which sort as the numbers do and need no escaping anywhere.
 """
 
 from __future__ import annotations

@@ -102,7 +102,7 @@ class WorkItems:
 
     async def create(self, draft: Draft, *, who: str = "") -> Item:
         item = edits.drafted(draft, self._ids.make(), self._clock(), who)
-        # What hangs together with nothing cannot get in anybody's way.
+        # A task without parent and blockers cannot conflict with other changes.
         alone = draft.parent_id is not None or bool(draft.blocked_by)
         return await self._write(lambda tx: edits.create(tx, item, draft.blocked_by), alone=alone)
 

@@ -102,7 +102,7 @@ def ended(tx: Transaction, status: str, since: int, limit: int) -> list[Item]:
 
 
 def count(tx: Transaction, wanted: Wanted) -> int:
-    """How many there are, as far as anybody counts."""
+    """How many there are, at most MOST_COUNTED."""
     condition, values = wanted.where()
     return tx.one(
         int,

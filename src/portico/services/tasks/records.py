@@ -1,6 +1,6 @@
 """The rows: a work item as it is kept, what was done to it, and the statements that read and write them.
 
-All of these are functions of a Transaction. What a change means for others, whoever waits for it, is in `waiting.py`.
+All of these are functions of a Transaction. What a change means for tasks that wait is in `dependencies.py`.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def remove(tx: Transaction, items: Sequence[Item], now: int, *, who: str, reason
 
 
 def tell(tx: Transaction, items: Iterable[Item], also: Sequence[str] = ()) -> None:
-    """Tell whoever watches: of each its id and the lists where it is, or was. Of very many at once, that there are."""
+    """Publish the id of each and the lists where it is or was; for very many at once, only that there are some."""
     told: dict[str, set[str]] = {}
     for one in items:
         told.setdefault(one.id, set(also)).update(one.lists)
@@ -177,7 +177,7 @@ def tell(tx: Transaction, items: Iterable[Item], also: Sequence[str] = ()) -> No
 
 
 def get(tx: Transaction, id: str, *, lock: bool = False) -> Item:
-    """With `lock`, nobody else changes it until the end of the transaction."""
+    """With `lock`, no other transaction changes it before this one ends."""
     found = tx.maybe(Item, f"{_SELECT} where id = :id{' for update' if lock else ''}", {"id": id})
     if found is None:
         raise NoSuchTask(id)

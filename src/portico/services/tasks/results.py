@@ -133,7 +133,7 @@ class FieldChange(Struct, frozen=True, kw_only=True):
     after: Any
 
 
-class TaskChange(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class TaskRevision(Struct, frozen=True, kw_only=True, omit_defaults=True):
     version: int
     change: str
     at: str
@@ -145,7 +145,7 @@ class TaskChange(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class TaskHistory(Struct, frozen=True, kw_only=True, omit_defaults=True):
     id: str
     deleted: bool
-    changes: list[TaskChange]
+    changes: list[TaskRevision]
     # Whether there is more before these.
     cut: bool = False
 
@@ -194,7 +194,7 @@ def listed(page: Page) -> TaskPage:
 
 
 def nothing(counts: Counts) -> Next:
-    """Why there is nothing to do: so that nobody asks again and again."""
+    """Why there is nothing to do, so that a worker does not ask again and again."""
     if not counts.pending and not counts.in_progress:
         return Next(found=False, note="There is nothing to do: no task is pending or in progress.")
     said = f"Nothing can be begun now: {counts.in_progress:,} in progress, {counts.blocked:,} blocked"
@@ -246,18 +246,18 @@ def history(id: str, past: Past, limit: int) -> TaskHistory:
     is_whole = len(past.events) < limit or past.events[-1].version == 2
     if first is not None and is_whole:
         at, who = moments.written_exactly(first.created_at), first.created_by or None
-        changes.append(TaskChange(version=1, change="created", at=at, who=who))
+        changes.append(TaskRevision(version=1, change="created", at=at, who=who))
     return TaskHistory(id=id, deleted=past.item is None, changes=changes, cut=not is_whole)
 
 
-def _change(event: Event) -> TaskChange:
+def _change(event: Event) -> TaskRevision:
     shown = [
         FieldChange(name=name, before=_shown(name, before), after=_shown(name, after))
         for name, (before, after) in event.fields.items()
         if name not in COUNTED
     ]
     who, reason = event.who or None, event.reason or None
-    return copied(event, TaskChange, moments.written_exactly, who=who, reason=reason, fields=shown)
+    return copied(event, TaskRevision, moments.written_exactly, who=who, reason=reason, fields=shown)
 
 
 def _shown(name: str, value: Any) -> Any:

@@ -11,9 +11,9 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from msgspec import Meta
 
-from portico.server.context import Context
-from portico.server.service import Offered
-from portico.server.tools import Tool
+from portico.server.asking.context import Context
+from portico.server.calling.tools import Tool
+from portico.server.registry.service import Offered
 from portico.services import moments
 from portico.services.stored import StoredService, requester
 from portico.services.tasks import records, results
@@ -329,8 +329,8 @@ class Tasks(StoredService[WorkItems]):
     ) -> results.Next:
         """Get something to do: the most urgent task that waits for nothing, the oldest of these first.
 
-        It is in progress and yours from then on; nobody else is given it. A task with open children is not given out,
-        its children are. When it is done call complete_task; when you give up, update_task with failed or pending.
+        It is in progress and yours from then on; no other worker is given it. A task with open children is not given
+        out, its children are. When it is done call complete_task; when you give up, update_task with failed or pending.
         """
         items = await self.writable_store()
         asking = requester(ctx)

@@ -21,7 +21,7 @@ LEGAL: dict[str, tuple[str, ...]] = {
     "completed": ("pending",),
     "failed": ("pending",),
 }
-# Not to be reached while its blockers are not completed, or its children not over. Whoever gives up need not wait for
+# Not to be reached while its blockers are not completed, or its children not over. Giving up does not wait for
 # blockers; but what is over has nothing open below it.
 NEEDS_BLOCKERS = ("in_progress", "completed")
 NEEDS_CHILDREN = ("completed", "failed")

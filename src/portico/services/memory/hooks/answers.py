@@ -1,7 +1,7 @@
 """What an assistant's hooks are answered with: what is known, at the moment it is of use.
 
-A hook is waited for each time somebody says something. So whatever it can it finds out by one look into the database,
-as a plain function of a Transaction; and what is not understood is answered with nothing.
+The assistant waits for a hook at every prompt. So the answers are plain functions of a Transaction, which need no event
+loop; and what is not understood is answered with nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One look into an SQLite file, here and now: no loop, no threads. For whoever starts, asks once and is gone."""
+"""Synchronous read-only access to the SQLite store, for short-lived hook processes."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from importlib import import_module
 from typing import Any
 
-from portico.server.context import Context
+from portico.server.asking.context import Context
 from portico.services.memory.errors import Blocked, InvalidInput
 from portico.services.memory.service.access import Access
 from portico.services.memory.store import inputs
@@ -87,7 +87,7 @@ class ModelLadder:
         except (ToolError, ProtocolError) as refusal:
             ctx.warning(f"The model of the {name} did not answer: {refusal}", self._access.prefix)
             return None
-        except Exception as failure:  # whatever somebody else's code raises
+        except Exception as failure:  # the code of a client or a provider
             ctx.warning(f"The model of the {name} failed: {type(failure).__name__}", self._access.prefix)
             return None
         if not isinstance(said, str) or not said.strip():

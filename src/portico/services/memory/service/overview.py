@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
-from portico.server.context import Context
+from portico.server.asking.context import Context
 from portico.services import moments
 from portico.services.memory.errors import InvalidInput
 from portico.services.memory.service import results, wording
@@ -80,7 +80,7 @@ class OverviewTools:
         ] = "both",
         limit: Annotated[int, Meta(ge=1, le=conflicts.MOST_LISTED, description="At most so many")] = 50,
     ) -> Disputed:
-        """Memories that contradict each other, until somebody has decided. Ask the user which of them holds."""
+        """Memories that contradict each other, until one of them is decided for. Ask the user which of them holds."""
         if action == "list":
             found = await conflicts.disputes(await self._access.memories(), limit)
             return Disputed(count=len(found), conflicts=found)

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
-from portico.server.context import Context
+from portico.server.asking.context import Context
 from portico.services import moments, texts
 from portico.services.memory.errors import InvalidInput
 from portico.services.memory.service.access import Access, FilterChoice, Id
@@ -319,7 +319,7 @@ class UpkeepTools:
         self,
         ctx: Context,
         memory_id: Annotated[str | None, "One memory"] = None,
-        author: Annotated[str | None, "Everything that somebody said"] = None,
+        author: Annotated[str | None, "Everything that one author said"] = None,
         filter: FilterChoice = None,
         confirm: Annotated[bool, "Nothing is erased without it"] = False,
     ) -> Count:

@@ -130,7 +130,7 @@ def tutorial(familiarity: str, focus: str, prefix: str) -> str:
 def generated_tutorial(topic: str, level: str, format: str, found: Sequence[Record], prefix: str) -> str:
     shape = {"markdown": "as Markdown", "outline": "as an outline", "steps": "as numbered steps"}[format]
     return (
-        f"Write a tutorial about {topic}, for somebody at the level: {level}, {shape}. This is remembered about it:\n\n"
+        f"Write a tutorial about {topic}, for a reader at the level: {level}, {shape}. This is remembered about it:\n\n"
         f"{_listed(found)}\n\nLook for more with {prefix}_recall. Use only what is remembered, name the ids, and say "
         "what is missing."
     )

@@ -95,7 +95,7 @@ def _read(text: str, format: Format, screen: Screen, now: int, project: str | No
 
 
 def screened(given: Portable, screen: Screen) -> Portable:
-    """Whatever of it is text of somebody's."""
+    """The memory with every text of its author screened."""
     inputs.bounded(given.content)
     labels = ("source", "author", "thread", "branch", "path")
     kept: dict[str, str] = {name: screen(said)[0] for name in labels if (said := getattr(given, name))}

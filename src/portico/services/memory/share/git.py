@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from portico.services.memory.errors import SyncFailed
 
-SECONDS = 120.0
+GIT_SECONDS = 120.0
 # A memory has at most 200,000 characters, and a head. All of them together have to fit into our memory.
 LONGEST_FILE = 1_000_000
 MOST_BYTES = 200_000_000
@@ -69,7 +69,7 @@ class Git:
         return self.commit(into)
 
     def push(self, remote: str, commit: str, ref: str, expected: str | None) -> bool:
-        """Whether it was taken: somebody else may have been there since we looked."""
+        """Whether the remote accepted it; not if another clone has pushed since we looked."""
         lease = f"--force-with-lease={ref}:{expected or ''}"
         done = self._try(["push", "--quiet", "--no-verify", lease, "--", remote, f"{commit}:{ref}"])
         if done.returncode == 0:
@@ -84,8 +84,8 @@ class Git:
         return found if done.returncode == 0 and _SHA.fullmatch(found) else None
 
     def files(self, commit: str, folder: str, names: re.Pattern[str]) -> Found:
-        """What is in a folder of a commit under names that can be ours. Whoever can push can put anything there: what
-        is no plain file, is too long or too much is left out, and mentioned."""
+        """What is in a folder of a commit under names that can be ours. Others can push anything there: what is no
+        plain file, is too long or too much is left out, and mentioned."""
         listed = self._bounded(["ls-tree", "-r", "-l", "-z", "--full-tree", commit, "--", f"{folder}/"], LONGEST_LIST)
         blobs: dict[str, str] = {}
         problems: list[str] = []
@@ -158,7 +158,7 @@ class Git:
         self._run(["update-ref", ref, commit])
 
     def _committer(self) -> bytes:
-        """As git would have it, or a name of our own where nobody has told git one."""
+        """As git would have it, or a name of our own where git has none."""
         done = self._try(["var", "GIT_COMMITTER_IDENT"])
         said = done.stdout.strip()
         if done.returncode == 0 and said and b"\n" not in said:
@@ -176,7 +176,7 @@ class Git:
         with subprocess.Popen(
             self._command(words), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=_surroundings()
         ) as process:
-            late = threading.Timer(SECONDS, process.kill)
+            late = threading.Timer(GIT_SECONDS, process.kill)
             late.start()
             try:
                 assert process.stdout is not None
@@ -200,20 +200,22 @@ class Git:
                 self._command(words),
                 input=stdin,
                 capture_output=True,
-                timeout=SECONDS,
+                timeout=GIT_SECONDS,
                 env=_surroundings(),
                 check=False,
             )
         except FileNotFoundError:
             raise SyncFailed("git is not installed here.") from None
         except subprocess.TimeoutExpired:
-            raise SyncFailed(f"git {words[0]} did not finish within {SECONDS:g} s. Is the remote reachable?") from None
+            raise SyncFailed(
+                f"git {words[0]} did not finish within {GIT_SECONDS:g} s. Is the remote reachable?"
+            ) from None
 
 
 def _surroundings() -> dict[str, str]:
-    """Whoever started us may be a hook of another repository, which git would take for the one that is meant."""
+    """Without the variables that a hook of another repository sets: git would take that for the one that is meant."""
     ours = {name: value for name, value in os.environ.items() if name not in _ELSEWHERE}
-    # Nobody is there to be asked for a password.
+    # There is no one to be asked for a password.
     ours |= {"GIT_TERMINAL_PROMPT": "0", "GIT_ASKPASS": "true", "SSH_ASKPASS": "true", "LC_ALL": "C"}
     ours.setdefault("GIT_SSH_COMMAND", "ssh -oBatchMode=yes")
     return ours

@@ -1,4 +1,4 @@
-"""Where somebody works: the project by its git remote, and the branch.
+"""The repository that a folder is in: the project by its git remote, and the branch.
 
 Read from the repository's own files, because it is asked at every start: starting git three times would take longer
 than everything else together. A worktree is followed to the repository it belongs to.
@@ -51,7 +51,7 @@ def within(path: str, root: str | None) -> str:
 
 
 def normalised(remote: str) -> str:
-    """`host/owner/name`, however the remote is written, and without whoever logs in there."""
+    """`host/owner/name`, however the remote is written, and without a user name."""
     remote = remote.strip()
     found = _URL.fullmatch(remote) or (_SCP.fullmatch(remote) if "://" not in remote else None)
     if found is None:

@@ -133,7 +133,7 @@ def _remote(known: list[str], wanted: str | None) -> str:
 async def _round(
     memories: Memories, git: Git, remote: str, direction: Direction, screen: Screen, who: str, total: Synced
 ) -> tuple[Synced, bool]:
-    """Fetch, merge, write down, send. Not done when somebody else has sent something meanwhile."""
+    """Fetch, merge, write down, send. The flag is False when another clone has sent something meanwhile."""
     tracking = f"refs/portico/remotes/{remote}/memories"
     last = await asyncio.to_thread(git.commit, tracking)
     now = moments.now()
@@ -163,7 +163,7 @@ async def _round(
 
 
 def _send(git: Git, remote: str, changes: Mapping[str, str | None], tip: str | None, tracking: str) -> str | None:
-    """The commit that the remote has taken; None where somebody else was quicker."""
+    """The commit that the remote has taken; None where another clone was quicker."""
     mine = f"{tracking}-{os.urandom(6).hex()}"
     message = f"{len(changes)} memories"
     try:
@@ -262,7 +262,7 @@ def _step(
     id: str, ours: Side | None, theirs: Side | None, base: str | None, known: Side | None, gone: bool
 ) -> Step | None:
     if theirs is None:
-        # It was there and is not any more: somebody has erased it. Unless it was changed here since.
+        # It was there and is not any more: it was erased, unless it was changed here since.
         if ours is not None and base is not None and ours.digest == base:
             return Step(id, "remove", None, None)
         return None
@@ -278,8 +278,8 @@ def _step(
 
 
 def merge(ours: Record, theirs: Record, base: Record | None) -> tuple[Record, Clash | None]:
-    """Both have changed. What one side changed is taken; where both changed the same, one wins. It is the same whoever
-    does it."""
+    """Both have changed. What one side changed is taken; where both changed the same, one wins. Both sides
+    come to the same result."""
     wins = max(ours, theirs, key=lambda one: (one.version, one.updated_at, one.content, shared(one)))
     chosen: dict[str, Any] = {}
     clashes: list[str] = []

@@ -76,7 +76,7 @@ def ask_for_structure(content: str) -> str:
 def ask_for_context(content: str, near: Sequence[Record]) -> str:
     around = "\n".join(f"- {texts.preview(one.content, 300)}" for one in near) or "- (nothing)"
     return (
-        "In one or two sentences, say what somebody needs to know from the related notes to understand the first one.\n"
+        "In one or two sentences, say what a reader needs to know from the related notes to understand the first one.\n"
         f"The note:\n{quoted(content)}\nRelated notes:\n{quoted(around)}\nAnswer with these sentences alone."
     )
 

@@ -1,4 +1,4 @@
-"""Taking something in: what was given becomes a record, unless it is known already."""
+"""Capture: a draft becomes a record, unless it is known already."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PLACES = itertools.count(time.time_ns())
 
 
 class Draft(Struct, frozen=True, kw_only=True, gc=False):
-    """What somebody wants to be remembered."""
+    """A memory as a client gives it."""
 
     content: str
     namespace: str
@@ -71,7 +71,7 @@ def new_id() -> str:
 
 
 def author_kind(author: str | None) -> str | None:
-    """Whether it is the user, the assistant or somebody by name; the ranker wants to know."""
+    """`user`, `assistant` or `person`, which the ranking tells apart."""
     if author is None:
         return None
     said = author.strip().casefold()

@@ -1,4 +1,4 @@
-"""Memories that contradict each other: noted when they come in, listed until somebody has decided."""
+"""Memories that contradict each other: noted when they come in, listed until one of them is decided for."""
 
 from __future__ import annotations
 

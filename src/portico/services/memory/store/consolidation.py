@@ -1,7 +1,7 @@
-"""Putting together what belongs together: memories that are nearly the same become one, and it can be undone.
+"""Consolidation: memories that are nearly the same become one, and a run can be undone.
 
-A plan is made first, from what there is at that moment. Carrying it out checks that nothing in it has changed since.
-Every change says which run made it, so that the run can be taken back as a whole.
+A plan is made first. Carrying it out skips the clusters in which a memory has changed since. The table
+`memory_consolidated` says which run made which change.
 """
 
 from __future__ import annotations
@@ -30,6 +30,11 @@ MOST_LOOKED_AT, MOST_CLUSTERS, LARGEST_CLUSTER = 5000, 50, 20
 # A model is asked about so many of them; the others go by the rules.
 MOST_ASKED = 10
 USUAL_LIKENESS = 0.7
+# The changes that runs have made.
+_CHANGES = (
+    "memory_event join memory_consolidated on memory_consolidated.memory = memory_event.memory "
+    "and memory_consolidated.version = memory_event.version where memory_event.change = 'consolidated'"
+)
 
 
 class Cluster(Struct, frozen=True):
@@ -128,22 +133,31 @@ async def carry_out(memories: Memories, made: Plan, *, who: str = "") -> Done:
         for cluster in made.clusters:
             current = records.fetch(tx, [one.id for one in cluster.members])
             if any(current.get(one.id) != one for one in cluster.members):
-                continue  # somebody has changed one of them since; the next run sees it
-            kept.append(_joined(tx, cluster, made.strategy, run, now, who))
-            reason = _reason(run, kept[-1])
+                continue  # one of them was changed since; the next run sees it
+            joined = _joined(tx, cluster, made.strategy, run, now, who)
             gone = cluster.members if made.strategy == "summarize" else cluster.members[1:]
+            changed = [joined]
             for one in gone:
                 after = replace(one, status="superseded", updated_at=now)
-                records.change(tx, one, after, "consolidated", who=who, reason=reason)
-                superseded.append(one.id)
+                changed.append(records.change(tx, one, after, "consolidated", who=who, reason=_reason(run, joined.id)))
+            _note(tx, run, changed, joined.id)
             search.unindex(tx, [one.id for one in gone])
+            kept.append(joined.id)
+            superseded += [one.id for one in gone]
         return Done(run, kept, superseded)
 
     return await memories.write(write)
 
 
-def _joined(tx: Transaction, cluster: Cluster, strategy: Strategy, run: str, now: int, who: str) -> str:
-    """The memory that now stands for all of them; its id."""
+def _note(tx: Transaction, run: str, changed: Sequence[Record], kept: str) -> None:
+    tx.many(
+        "insert into memory_consolidated (run, memory, version, kept) values (:run, :memory, :version, :kept)",
+        [{"run": run, "memory": one.id, "version": one.version, "kept": kept} for one in changed],
+    )
+
+
+def _joined(tx: Transaction, cluster: Cluster, strategy: Strategy, run: str, now: int, who: str) -> Record:
+    """The memory that now stands for all of them."""
     first = cluster.stays
     tags = list(dict.fromkeys(tag for one in cluster.members for tag in one.tags))[: inputs.MOST_TAGS - 1]
     if strategy == "summarize":
@@ -161,10 +175,11 @@ def _joined(tx: Transaction, cluster: Cluster, strategy: Strategy, run: str, now
         records.insert(tx, [summary])
         search.index(tx, [summary])
         entities.note(tx, [summary])
-        return summary.id
+        return summary
     after = replace(first, content=cluster.content, tags=tags, updated_at=now)
-    reindex(tx, records.change(tx, first, after, "consolidated", who=who, reason=_reason(run, first.id)))
-    return first.id
+    after = records.change(tx, first, after, "consolidated", who=who, reason=_reason(run, first.id))
+    reindex(tx, after)
+    return after
 
 
 async def undo(memories: Memories, run: str, *, who: str = "") -> list[str]:
@@ -172,12 +187,17 @@ async def undo(memories: Memories, run: str, *, who: str = "") -> list[str]:
     now = moments.now()
 
     def write(tx: Transaction) -> list[str]:
-        made = records.which(tx, "source = :run and status <> 'deleted'", {"run": _reason(run)}, 1000)
+        summaries = records.which(
+            tx,
+            "status <> 'deleted' and id in (select memory from memory_consolidated where run = :run and version = 1)",
+            {"run": run},
+            1000,
+        )
         changes = tx.all(
             Event,
-            "select memory, version, change, at, who, reason, was from memory_event where change = 'consolidated' "
-            "and substr(reason, 1, cast(:length as integer)) = :reason order by id desc",
-            {"reason": f"{_reason(run)} ", "length": len(_reason(run)) + 1},
+            f"select memory_event.memory, memory_event.version, change, at, who, reason, was from {_CHANGES} "
+            "and run = :run order by memory_event.id desc",
+            {"run": run},
         )
         current = records.fetch(tx, [one.memory for one in changes])
         back: list[str] = []
@@ -187,7 +207,7 @@ async def undo(memories: Memories, run: str, *, who: str = "") -> list[str]:
                 continue
             reindex(tx, records.change(tx, before, replace(one.was, updated_at=now), "restored", who=who))
             back.append(one.memory)
-        for summary in made:
+        for summary in summaries:
             put_away(tx, summary, now, who=who, reason="its consolidation was taken back")
         return back
 
@@ -199,17 +219,16 @@ async def undo(memories: Memories, run: str, *, who: str = "") -> list[str]:
 
 def sources(tx: Transaction, summary: Record) -> list[Record]:
     """Those that it stands for; none where it was not made of others."""
-    ending = f" into {summary.id}"
     rows = tx.all(
         str,
-        "select memory from memory_event where change = 'consolidated' and memory <> :id "
-        "and substr(reason, length(reason) - cast(:length as integer) + 1) = :ending order by id",
-        {"id": summary.id, "ending": ending, "length": len(ending)},
+        f"select memory_event.memory from {_CHANGES} and kept = :id and memory_event.memory <> :id "
+        "order by memory_event.id",
+        {"id": summary.id},
     )
     found = records.fetch(tx, rows)
     return [found[id] for id in dict.fromkeys(rows) if id in found]
 
 
 def _reason(run: str, kept: str = "") -> str:
-    """`kept` is what the memory went into."""
+    """What a history says to people; `memory_consolidated` says it to us."""
     return f"consolidation {run}" + (f" into {kept}" if kept else "")

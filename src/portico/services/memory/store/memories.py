@@ -1,4 +1,4 @@
-"""Everything that can be done with memories, for whoever has a database; nothing here knows of any protocol.
+"""Everything that can be done with memories in a database, without any protocol.
 
 async with Database(url) as database:
     memories = Memories(database)
@@ -47,8 +47,8 @@ BATCH = 500
 # …and of new ones, which are quick to write, but rewrite most pages of the index each time.
 LOT = 5000
 MOST_OF_THE_PAST = 100_000
-# How many seconds a search waits for an index that is being built. What is not in it by then is not found yet.
-PATIENCE = 0.5
+# How long a search waits for an index that is being built. What is not in it by then is not found yet.
+INDEX_SECONDS = 0.5
 NOT_DELETED = Condition("status", ("deleted",), negated=True)
 
 
@@ -69,7 +69,7 @@ class Swept(Struct, frozen=True):
 
 
 class Memories:
-    """`project` is whose memories are meant when nobody says otherwise. `meanings` are there where a model is."""
+    """`project` is the one that is meant unless a filter says otherwise. `meanings` are there where a model is."""
 
     def __init__(
         self,
@@ -187,7 +187,7 @@ class Memories:
             found = await self.read(lambda tx: records.matching(tx, filter, limit=limit + 1, offset=offset, at=now))
             return Page([Hit(one, 0.0) for one in found[:limit]], len(found) > limit)
         sense = await self._sense(words, mode)
-        await self._keeper.ready(PATIENCE)
+        await self._keeper.ready(INDEX_SECONDS)
 
         def look(tx: Transaction) -> list[Hit]:
             scored = search.seek(tx, words, filter, wanted, at=now, sense=sense, mode=mode)

@@ -13,7 +13,7 @@ from portico.services.memory.errors import InvalidInput, UnknownNamespace
 class Namespace(Struct, frozen=True):
     name: str
     about: str
-    # Words that hint at it. They suggest; nobody is bound by them.
+    # Words that hint at it. They only suggest it.
     signals: tuple[str, ...]
     writable: bool = True
 

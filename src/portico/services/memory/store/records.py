@@ -1,6 +1,6 @@
 """The rows: a memory as it is kept, what it was before, and the statements that read and write them.
 
-All of these are functions of a Transaction. The index of the ranker is brought up to date by whoever calls them.
+All of these are functions of a Transaction. Their callers bring the index up to date.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def insert(tx: Transaction, records: Sequence[Record]) -> None:
 
 
 def told(tx: Transaction, records: Sequence[Record]) -> None:
-    """Tell whoever watches. Of very many at once, that there were some."""
+    """Publish these changes; of very many at once, the first ones."""
     for one in records[:MOST_TOLD]:
         tx.publish(TOPIC, f"{one.domain}/{one.namespace}/{one.id}")
 

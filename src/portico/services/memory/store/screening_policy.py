@@ -25,7 +25,7 @@ class Passed(NamedTuple):
     seen: list[str]
 
     def notes(self) -> list[str]:
-        """For whoever wanted them stored. What was found is never repeated."""
+        """What the client is told. What was found is never repeated."""
         said = [f"Blacked out before it was stored: {_listed(self.hidden)}."] if self.hidden else []
         return said + ([f"Stored as it is, and it contains {_listed(self.seen)}."] if self.seen else [])
 

@@ -28,7 +28,7 @@ class Variable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is known about a place to fill in."""
 
     description: str = ""
-    # What stands there when nobody says anything; without it the variable has to be given.
+    # Its value when none is given; without a default the variable is required.
     default: str | None = None
     choices: list[str] = field(default_factory=list)
 
