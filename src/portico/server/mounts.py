@@ -171,8 +171,9 @@ def _read(method: str, said: Raw) -> Any:
             return said
         raise ProtocolError(f"the mounted server gave an invalid result of {method}: {plainly(failure)}") from None
     fields = {name: getattr(found, name) for name in found.__struct_fields__}
-    kind = {ReceivedToolResult: CallToolResult, ReceivedContents: ReadResourceResult}.get(type(found))
-    return found if kind is None else kind(**fields)
+    if isinstance(found, ReceivedToolResult):
+        return CallToolResult(**fields)
+    return ReadResourceResult(**fields) if isinstance(found, ReceivedContents) else found
 
 
 def _outward(mount: Mount, said: Any) -> Any:
