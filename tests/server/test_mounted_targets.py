@@ -181,7 +181,9 @@ def test_a_module_is_loaded(tmp_path: Path) -> None:
         assert client.call_tool("forecast", {"city": "Rome"}).text == "sun in Rome"
 
 
-@pytest.mark.parametrize("target", [SyncClient("http://a"), 3, None, Server, "", [], object()], ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize(
+    "target", [SyncClient("http://a"), 3, None, Server, "", [], object()], ids=lambda one: type(one).__name__
+)
 def test_what_cannot_be_mounted_is_refused_at_once(target: Any) -> None:
     with pytest.raises(UsageError):
         Server("outer").mount(target)
