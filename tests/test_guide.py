@@ -31,9 +31,9 @@ from portico.rpc.rounds import LARGEST_STATE, LIFETIME
 from portico.schema.describe import schema
 from portico.schema.explain import LONGEST_QUOTE
 from portico.schema.problems import MOST_PROBLEMS
-from portico.server.prompts import Prompt
-from portico.server.resources import Resource
-from portico.server.tools import Tool
+from portico.server.calling.prompts import Prompt
+from portico.server.calling.resources import Resource
+from portico.server.calling.tools import Tool
 from portico.transport.stdio import GRACE, LONGEST_MESSAGE
 from portico.wire import errors
 from portico.wire.completion import MOST_VALUES

@@ -8,8 +8,8 @@ import tempfile
 from pathlib import Path
 
 from portico import __version__
+from portico.server.registry.service import Service
 from portico.server.server import Server
-from portico.server.service import Service
 from portico.services import assembly
 from portico.services.contracts import asking, lock, specification
 from portico.services.contracts.definitions import Contract

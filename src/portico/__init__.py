@@ -14,22 +14,22 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from portico.client.client import Client
     from portico.client.sync import SyncClient
-    from portico.server.context import Context
-    from portico.server.results import Audio, File, Image, ToolResult
+    from portico.server.asking.context import Context
+    from portico.server.calling.results import Audio, File, Image, ToolResult
+    from portico.server.registry.service import Service, completion, prompt, resource, tool
     from portico.server.server import Server
-    from portico.server.service import Service, completion, prompt, resource, tool
-    from portico.server.skills import Skills
+    from portico.server.skills.skills import Skills
     from portico.server.tasks.config import TaskConfig
     from portico.wire.errors import Error, ProtocolError, ToolError, UsageError
 
 _HOMES = {
     "portico.client.client": ("Client",),
     "portico.client.sync": ("SyncClient",),
-    "portico.server.context": ("Context",),
-    "portico.server.results": ("Audio", "File", "Image", "ToolResult"),
+    "portico.server.asking.context": ("Context",),
+    "portico.server.calling.results": ("Audio", "File", "Image", "ToolResult"),
     "portico.server.server": ("Server",),
-    "portico.server.service": ("Service", "completion", "prompt", "resource", "tool"),
-    "portico.server.skills": ("Skills",),
+    "portico.server.registry.service": ("Service", "completion", "prompt", "resource", "tool"),
+    "portico.server.skills.skills": ("Skills",),
     "portico.server.tasks.config": ("TaskConfig",),
     "portico.wire.errors": ("Error", "ProtocolError", "ToolError", "UsageError"),
 }

@@ -156,7 +156,7 @@ async def test_an_answer_that_questions_led_to_is_never_kept() -> None:
     async with Client(server, roots=[]) as client:
         for _ in range(2):
             assert await client.read_resource("a://b") == []
-        assert client._cache._kept == {}
+        assert client._cache._results == {}
 
 
 # Notices
@@ -250,7 +250,7 @@ def test_what_is_kept_has_a_bound() -> None:
     for number in range(100):
         cache.put("resources/read", {"uri": str(number)}, 0, big, cache.changes)
         assert cache._size <= 16 * 2**20
-        assert sum(len(bytes(one.said)) for one in cache._kept.values()) == cache._size
+        assert sum(len(bytes(one.result)) for one in cache._results.values()) == cache._size
     cache.put(
         "resources/read", {"uri": "huge"}, 0, Raw(b'{"ttlMs":1000,"x":"' + b"x" * 5_000_000 + b'"}'), cache.changes
     )

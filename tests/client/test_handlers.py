@@ -89,7 +89,7 @@ async def test_only_some_requests_may_be_answered_with_questions(method: str) ->
         (question("elicitation/create", message=5), "asks what cannot be read"),
         (question("sampling/createMessage"), "asks what cannot be read"),
         ({"method": "elicitation/create", "params": 5}, "asks what cannot be read"),
-        (question("tools/call"), "which nobody here answers"),
+        (question("tools/call"), "for which there is no handler"),
         ({"params": {}}, "invalid result"),
         (5, "invalid result"),
     ],
@@ -314,5 +314,5 @@ async def test_progress_for_nobody_is_ignored() -> None:
     heard: list[Any] = []
     async with Client(handler) as client:
         await client.call_tool("t", on_progress=lambda *said: heard.append(said))
-        assert client._tokens == {}
+        assert client._upstream._progressing == {}
     assert heard == [(1.0, None, None)]

@@ -98,7 +98,7 @@ LIES: dict[str, str] = {
 async def test_a_lie_over_stdio_is_an_error_that_names_both(revision: str, answer: str) -> None:
     complaint = LIES[answer]
     async with asyncio.timeout(PATIENCE), Client(child(answer), revision=revision, roots=[]) as client:
-        client._connection.link._lines.longest = 100_000  # type: ignore[attr-defined]
+        client._upstream.link._lines.longest = 100_000  # type: ignore[attr-defined]
         timeout = 0.3 if "0.3 s" in complaint else PATIENCE
         with pytest.raises((ProtocolError, TimedOut)) as raised:
             await client.call_tool("t", timeout=timeout)
@@ -114,7 +114,9 @@ async def test_an_answer_that_comes_before_its_question_is_no_answer() -> None:
     """The next question has an answer of its own."""
     answer = "say({'id': said['id'] + 1, 'result': {'prompts': 5}})"
     async with asyncio.timeout(PATIENCE), Client(child(answer), revision=MODERN) as client:
-        with pytest.raises(ProtocolError, match=r"python, tools/call: it gave an answer with the id '3', which nobody"):
+        with pytest.raises(
+            ProtocolError, match=r"python, tools/call: it gave an answer with the id '3', which was not asked"
+        ):
             await client.call_tool("t")
         await still_works(client)
 
@@ -244,8 +246,8 @@ async def test_what_a_server_does_not_read_waits_here_no_longer_than_it_may() ->
         for said in await asyncio.gather(*calls, return_exceptions=True):
             assert isinstance(said, TimedOut)
         # Not all of it: whoever finds no room waits with what they have to say.
-        assert client._connection.link._stdin.get_write_buffer_size() < 1_000_000  # type: ignore[attr-defined]
-        client._connection.link._transport.kill()  # type: ignore[attr-defined]
+        assert client._upstream.link._stdin.get_write_buffer_size() < 1_000_000  # type: ignore[attr-defined]
+        client._upstream.link._transport.kill()  # type: ignore[attr-defined]
         await client.close()
 
 
@@ -283,7 +285,7 @@ async def test_an_answer_beyond_the_bound_is_not_read(serve: Serve, form: str, m
 
     there.rules["tools/call"] = rule
     async with asyncio.timeout(PATIENCE), Client(there.url) as client:
-        client._connection.link._longest = 100_000  # type: ignore[attr-defined]
+        client._upstream.link._longest = 100_000  # type: ignore[attr-defined]
         with pytest.raises(ProtocolError, match=rf"{there.site.port}/mcp, tools/call: .* longer than 100000 bytes"):
             await client.call_tool("t")
         assert await client.list_tools() == []

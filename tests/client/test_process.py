@@ -81,7 +81,7 @@ async def test_the_last_words_of_a_server_are_in_the_error() -> None:
 
 async def test_an_answer_beyond_the_bound_is_an_error_and_not_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     async with Client(HELLO) as client:
-        client._connection.link._lines.longest = 1000  # type: ignore[attr-defined]
+        client._upstream.link._lines.longest = 1000  # type: ignore[attr-defined]
         with pytest.raises(ProtocolError, match="more than 1000 bytes"):
             await client.call_tool("greet", {"name": "x" * 5000})
         assert (await client.call_tool("greet", {"name": "Ada"})).data == "Hello, Ada!"

@@ -143,7 +143,7 @@ async def test_a_server_that_died_between_two_calls_is_started_again(book: Book,
             assert (await client.call_tool("do")).text == "done"
             assert len(book.starts) == number
             os.kill(book.starts[-1], signal.SIGKILL)
-            await until(lambda: client._connection.link.closed)
+            await until(lambda: client._upstream.link.closed)
     # Nobody asked anything after the third death.
     assert len(book.starts) == 3
 
@@ -196,7 +196,7 @@ async def test_the_caller_knows_best_what_may_be_repeated(
 async def test_many_who_wait_start_it_once(book: Book, era: str) -> None:
     async with asyncio.timeout(PATIENCE), Client(book.command(era)) as client:
         os.kill(book.starts[0], signal.SIGKILL)
-        await until(lambda: client._connection.link.closed)
+        await until(lambda: client._upstream.link.closed)
         said = await asyncio.gather(*(client.call_tool("do") for _ in range(50)))
         assert [one.text for one in said] == ["done"] * 50
     assert len(book.starts) == 2
@@ -219,7 +219,7 @@ async def test_a_server_that_does_not_come_back_is_said_not_to(book: Book, monke
     async with asyncio.timeout(PATIENCE), Client(book.command("modern", once), retries=1) as client:
         await client.list_tools()
         os.kill(book.starts[0], signal.SIGKILL)
-        await until(lambda: client._connection.link.closed)
+        await until(lambda: client._upstream.link.closed)
         for _ in range(2):
             with pytest.raises(Closed, match=r"exited with status 4; it said last:\nno more"):
                 await client.list_tools()
@@ -237,7 +237,7 @@ async def test_a_server_that_hangs_when_it_is_started_again_takes_no_longer_eith
     hang = "if len(open(book).read().splitlines()) > 1: sys.stdin.read()"
     async with asyncio.timeout(PATIENCE), Client(book.command("modern", hang)) as client:
         os.kill(book.starts[0], signal.SIGKILL)
-        await until(lambda: client._connection.link.closed)
+        await until(lambda: client._upstream.link.closed)
         with pytest.raises(TimedOut, match="prompts/list"):
             await client.request("prompts/list", {}, timeout=0.5)
 
@@ -247,7 +247,7 @@ async def test_who_gives_up_waiting_for_it_does_not_spoil_it_for_the_others(book
     hang = "if open(book).read().count('start') == 2: sys.stdin.read()"
     async with asyncio.timeout(PATIENCE), Client(book.command("modern", hang)) as client:
         os.kill(book.starts[0], signal.SIGKILL)
-        await until(lambda: client._connection.link.closed)
+        await until(lambda: client._upstream.link.closed)
         first = asyncio.ensure_future(client.request("prompts/list", {}, timeout=0.5))
         await until(lambda: len(book.starts) == 2)
         others = [asyncio.ensure_future(client.call_tool("do")) for _ in range(3)]
@@ -265,7 +265,7 @@ async def test_what_was_told_to_the_old_server_is_told_to_the_new_one(book: Book
         await client.set_log_level("alert")
         before = len(book.lines)
         os.kill(book.starts[0], signal.SIGKILL)
-        await until(lambda: client._connection.link.closed)
+        await until(lambda: client._upstream.link.closed)
         await client.ping()
         told = book.lines[before:]
     assert "logging/setLevel alert" in told
@@ -332,7 +332,7 @@ async def test_whoever_is_about_to_try_again_is_told_at_once(book: Book, monkeyp
     async with asyncio.timeout(PATIENCE):
         await client.open()
         call = asyncio.ensure_future(client.list_resources())
-        await until(lambda: client._connection.link.closed)
+        await until(lambda: client._upstream.link.closed)
         for _ in range(10):
             await asyncio.sleep(0)
         await client.close()
@@ -348,7 +348,7 @@ async def test_closing_while_it_is_started_again_leaves_nothing(book: Book, era:
             client = Client(book.command(era))
             await client.open()
             os.kill(book.starts[-1], signal.SIGKILL)
-            await until(lambda client=client: client._connection.link.closed)  # type: ignore[misc]
+            await until(lambda client=client: client._upstream.link.closed)  # type: ignore[misc]
             call = asyncio.ensure_future(client.list_tools())
             for _ in range(turns):
                 await asyncio.sleep(0)
@@ -639,7 +639,7 @@ async def test_a_session_may_be_lost_on_the_other_stream(serve: Serve) -> None:
     async with asyncio.timeout(PATIENCE), Client(there.url) as client:
         there.session = "s-2"
         streams[0].abort()
-        await until(lambda: client._connection.link.closed)
+        await until(lambda: client._upstream.link.closed)
         assert (await client.call_tool("t")).text == "s-2"
 
 

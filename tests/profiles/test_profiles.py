@@ -17,7 +17,7 @@ import pytest
 
 from portico import Context, Server, Service, ToolError, ToolResult
 from portico.cli.completion import complete
-from portico.server.tools import Tool
+from portico.server.calling.tools import Tool
 from portico.services import assembly, profiles, settings, shapes
 from portico.services.assembly import ServicePlace
 from portico.services.shapes import ServiceShape

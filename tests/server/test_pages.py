@@ -10,7 +10,7 @@ import pytest
 
 from portico import Client, Server
 from portico.rpc.call import Call
-from portico.server.tools import Tool
+from portico.server.calling.tools import Tool
 from portico.wire.revisions import REVISIONS
 
 Connect = Callable[..., Any]

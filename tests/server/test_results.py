@@ -18,7 +18,7 @@ from msgspec import Struct
 from pydantic import BaseModel, Field
 
 from portico import Audio, Client, File, Image, Server, ToolResult, UsageError
-from portico.server.tools import Tool
+from portico.server.calling.tools import Tool
 from portico.wire.content import (
     Annotations,
     AudioContent,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from portico import Client, Context, ProtocolError, Server, Service, UsageError, completion, prompt, resource, tool
-from portico.server.tools import Tool
+from portico.server.calling.tools import Tool
 from portico.wire.revisions import HANDSHAKE, REVISIONS
 from portico.wire.subscriptions import Filter
 

@@ -14,7 +14,7 @@ from msgspec import UNSET, Raw
 
 from portico import Client, Context, ProtocolError, Server, ToolError, ToolResult, UsageError
 from portico.rpc.call import Call
-from portico.server.tools import Tool
+from portico.server.calling.tools import Tool
 from portico.wire import errors, notices
 from portico.wire.content import TextContent
 from portico.wire.discover import DiscoverResult

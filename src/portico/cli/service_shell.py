@@ -11,8 +11,8 @@ from typing import Any
 from portico import __version__
 from portico.cli.printer import Printer
 from portico.client.client import Client
+from portico.server.registry.service import Service
 from portico.server.server import Server
-from portico.server.service import Service
 from portico.wire.errors import UsageError
 
 # What the history of a memory or a task says about changes that were made here.

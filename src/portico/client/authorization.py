@@ -13,9 +13,9 @@ from portico.auth.grants import Grant
 from portico.auth.oauth import OAuth
 from portico.transport.http_client.authorizer import Authorizer, Visitor
 from portico.transport.http_client.browser import Browser
-from portico.transport.http_client.connection import Answer
-from portico.transport.http_client.pool import Headers, Place, Pool
-from portico.transport.http_client.streamable import Sender
+from portico.transport.http_client.connection import Response
+from portico.transport.http_client.pool import Headers, Location, Pool
+from portico.transport.http_client.streamable import RequestSender
 from portico.transport.targets import Target, Url
 from portico.wire.errors import UsageError
 
@@ -26,7 +26,7 @@ REDIRECT_URI = "http://127.0.0.1:8976/callback"
 
 
 class Bearer:
-    """A token that somebody gave us."""
+    """Sends a token that was given."""
 
     identity = 0
 
@@ -36,15 +36,15 @@ class Bearer:
         self._header = ("Authorization", f"Bearer {token}")
 
     async def send(
-        self, pool: Pool, method: str, place: Place, headers: Headers, body: bytes, operation: str
-    ) -> Answer:
+        self, pool: Pool, method: str, place: Location, headers: Headers, body: bytes, operation: str
+    ) -> Response:
         return await pool.send(method, place, (*headers, self._header), body)
 
     async def close(self) -> None:
         """There is nothing open."""
 
 
-def sender_for(auth: Auth, target: Target, browser: Visitor | None) -> Sender | None:
+def sender_for(auth: Auth, target: Target, browser: Visitor | None) -> RequestSender | None:
     if auth is None:
         return None
     if not isinstance(target, Url):

@@ -1,4 +1,4 @@
-"""What a server said may be kept, for as long as it said (2026-07-28, server/utilities/caching)."""
+"""What a server said may be cached, for as long as it said (2026-07-28, server/utilities/caching)."""
 
 from __future__ import annotations
 
@@ -41,28 +41,28 @@ class _Hints(Struct, rename="camel"):
     cache_scope: str = "private"
 
 
-class _Kept(Struct):
-    said: Raw
+class _CachedResult(Struct):
+    result: Raw
     until: float
 
 
 class Cache:
-    """Results by what was asked, and by whom. One client, so all that is kept is for one user at a time."""
+    """Results by what was asked, and by whom. One client, so all that is cached is for one user at a time."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._kept: dict[tuple[str, bytes, int], _Kept] = {}
+        self._results: dict[tuple[str, bytes, int], _CachedResult] = {}
         self._size = 0
-        # Grows with each notice of a change: what was asked before one, and comes after it, is not kept.
+        # Grows with each notice of a change: what was asked before one, and comes after it, is not cached.
         self.changes = 0
 
     def get(self, method: str, params: dict[str, Any], identity: int) -> Raw | None:
         key = self._key(method, params, identity)
-        kept = self._kept.get(key)
-        if kept is None:
+        cached = self._results.get(key)
+        if cached is None:
             return None
-        if self._clock() < kept.until:
-            return kept.said
+        if self._clock() < cached.until:
+            return cached.result
         self._drop(key)
         return None
 
@@ -73,7 +73,7 @@ class Cache:
         try:
             hints = msgspec.json.decode(said, type=_Hints)
         except (msgspec.DecodeError, RecursionError):
-            return  # no hints that can be read, so nothing is kept
+            return  # no hints that can be read, so nothing is cached
         size = len(bytes(said))
         if hints.ttl_ms <= 0 or size > MOST_BYTES // 4:
             return
@@ -81,28 +81,28 @@ class Cache:
             self.clear()
         key = self._key(method, params, identity)
         self._drop(key)
-        self._kept[key] = _Kept(said, self._clock() + min(hints.ttl_ms, LONGEST_SECONDS * 1000) / 1000)
+        self._results[key] = _CachedResult(said, self._clock() + min(hints.ttl_ms, LONGEST_SECONDS * 1000) / 1000)
         self._size += size
 
-    def heed(self, notice: str, uri: str | None = None) -> None:
-        """What a server says has changed is asked for again."""
+    def invalidate(self, notice: str, uri: str | None = None) -> None:
+        """Forget what a notification says has changed."""
         stale = _STALE.get(notice, ())
         if stale or notice == notices.RESOURCE_UPDATED:
             self.changes += 1
-        for key in list(self._kept):
+        for key in list(self._results):
             about = notice == notices.RESOURCE_UPDATED and key[0] == "resources/read"
             if key[0] in stale or (about and _names(key[1], uri)):
                 self._drop(key)
 
     def clear(self) -> None:
         self.changes += 1
-        self._kept.clear()
+        self._results.clear()
         self._size = 0
 
     def _drop(self, key: tuple[str, bytes, int]) -> None:
-        kept = self._kept.pop(key, None)
-        if kept is not None:
-            self._size -= len(bytes(kept.said))
+        cached = self._results.pop(key, None)
+        if cached is not None:
+            self._size -= len(bytes(cached.result))
 
     def _key(self, method: str, params: dict[str, Any], identity: int) -> tuple[str, bytes, int]:
         asked = {name: value for name, value in sorted(params.items()) if name != "_meta"}

@@ -9,32 +9,36 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from inspect import isawaitable
-from types import CoroutineType, TracebackType
+from itertools import count
+from types import TracebackType, UnionType
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 from msgspec import UNSET, Raw, Struct
+from msgspec.structs import replace
 
 from portico._lazy import load_module
 from portico.client import results
 from portico.client.cache import CACHEABLE, Cache
 from portico.client.inputs import ElicitationHandler, Inputs, Roots, SamplingHandler
-from portico.client.listen import Listener
-from portico.client.results import CallToolResult, Promise
-from portico.client.tasks import Task, handle
-from portico.rpc.call import Call, Handler
+from portico.client.listen import ChangeListener
+from portico.client.results import CallToolResult, Promise, T
+from portico.client.tasks import RemoteTask, handle
+from portico.rpc.call import Call, Handler, Listening
 from portico.transport.greeting import ClientIdentity
 from portico.transport.http_client.pool import Pool
-from portico.transport.http_client.streamable import Sender
+from portico.transport.http_client.streamable import RequestSender
 from portico.transport.link import Link, Trace
-from portico.transport.targets import Here, Target, target_of
-from portico.transport.upstream import Upstream
+from portico.transport.targets import Target, target_of
+from portico.transport.upstream import RETRIES, TIMEOUT_SECONDS, Upstream
 from portico.wire import notices
 from portico.wire.completion import Completion
 from portico.wire.content import Contents, EmptyResult
 from portico.wire.errors import Error, HeaderMismatch, InvalidParams, ProtocolError, ToolError, UsageError
 from portico.wire.inputs import InputRequest, InputRequiredResult
+from portico.wire.jsonrpc import encode
 from portico.wire.meta import CLIENT_CAPABILITIES, Implementation, LogLevel, ServerCapabilities
 from portico.wire.methods import ASKABLE, METHODS, plainly
 from portico.wire.prompts import GetPromptResult, Prompt
@@ -70,44 +74,57 @@ ProgressHandler = Callable[[float, float | None, str | None], Any]
 MessageHandler = Callable[[str, Raw], Any]
 
 
+class _Progress(Struct, frozen=True):
+    """The progress token of a call, the same in all its rounds, and what is told of its progress."""
+
+    token: int
+    handler: ProgressHandler
+
+
 class _Kind(Struct):
     # A missing resultType counts as "complete": older servers do not say it.
     result_type: str = msgspec.field(default="complete", name="resultType")
 
 
-def _sender(auth: Auth, target: Target, browser: Visitor | None) -> Sender | None:
-    # All that OAuth takes is imported when somebody has a use for it.
+def _sender(auth: Auth, target: Target, browser: Visitor | None) -> RequestSender | None:
+    # All that OAuth takes is imported by those who use it.
     if auth is None:
         return None
-    found: Sender | None = load_module("portico.client.authorization").sender_for(auth, target, browser)
-    return found
-
-
-class _Incoming:
-    """What the server says to a client: a Handler for its notifications and its questions."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-
-    async def __call__(self, call: Call) -> Any:
-        result = self.start(call)
-        return await result if type(result) is CoroutineType else result
-
-    def start(self, call: Call) -> Any:
-        """Notifications are taken at once, so that they are not overtaken by the response that follows them."""
-        client = self._client
-        if call.id is None:
-            waiting = client._heard(call)
-            return client._wait_for(waiting) if waiting else None
-        return EmptyResult() if call.method == "ping" else client.inputs.answer(call.method, call.params)
+    sender: RequestSender | None = load_module("portico.client.authorization").sender_for(auth, target, browser)
+    return sender
 
 
 class Client:
-    """`async with Client(target) as client`.
+    """A client of one server: `async with Client(target) as client: …`.
 
-    The target is a URL, a command (a list of words, or one text), a `module:object`, an entry of an mcp.json, a Server
-    or any Handler. The revision may be chosen, to see a server as an older client does; otherwise it is the newest that
-    both know.
+    It opens a connection, finds out which revision the server speaks, and makes the connection again when it breaks.
+    It is a Handler too: `server.mount(client)` makes the server that it talks to a part of another one.
+
+    * **target** – what to talk to: a URL, a command (a list of words, or one text), a `module:object` or
+      `file.py:object`, an mcp.json (`file.json:name`) or an entry of one, a Server or any Handler.
+    * **revision** – the protocol revision to speak, to see a server as an older client does. Otherwise it is the
+      newest one that both know.
+    * **name**, **version** – what the server is told about this client.
+    * **sampling_handler** – answers a server that wants text from a model: gets the params, returns a text or a
+      `CreateMessageResult`. May be `async`, as all handlers may.
+    * **elicitation_handler** – answers a server that asks the user: gets the params, returns the fields of the form
+      (accepted), None (declined) or an `ElicitResult`.
+    * **roots** – the folders that the server may work in, as URIs or Roots.
+    * **log_handler** – gets each log message of the server.
+    * **log_level** – the level from which the server should send log messages.
+    * **progress_handler** – gets `(progress, total, message)` of every call that has no `on_progress` of its own.
+    * **message_handler** – gets every notification of the server: its method, and its params undecoded.
+    * **timeout** – how many seconds a request may take, retries included; None for no limit.
+    * **retries** – how often a request that was not heard is sent again.
+    * **validate** – whether structured results are checked against the tool's output schema.
+    * **extensions** – the protocol extensions to declare, with their settings.
+    * **principal** – who the calls are from, for a Server or Handler in this process.
+    * **env**, **cwd** – the environment variables and the working directory of a command.
+    * **headers** – HTTP headers of every request to a URL.
+    * **auth** – a bearer token, "oauth" to log in with a browser, or a Grant or OAuth of `portico.auth`.
+    * **browser** – shows the login page, and returns the URL that it led to. The default opens the user's browser.
+    * **tls** – the SSLContext for `https` URLs.
+    * **trace** – is shown every message: "sent" or "received", and its bytes.
     """
 
     def __init__(
@@ -124,8 +141,8 @@ class Client:
         log_level: LogLevel | None = None,
         progress_handler: ProgressHandler | None = None,
         message_handler: MessageHandler | None = None,
-        timeout: float | None = 60.0,
-        retries: int = 4,
+        timeout: float | None = TIMEOUT_SECONDS,
+        retries: int = RETRIES,
         validate: bool = True,
         extensions: dict[str, Any] | None = None,
         principal: Any = None,
@@ -139,59 +156,61 @@ class Client:
     ) -> None:
         if revision is not None and revision not in REVISIONS:
             raise UsageError(f"there is no revision {revision!r}; there are {', '.join(REVISIONS)}")
-        self._target = target_of(target, env=env, cwd=cwd, headers=headers)
+        place = target_of(target, env=env, cwd=cwd, headers=headers)
         self.inputs = Inputs(sampling_handler, elicitation_handler, roots)
-        able = self.inputs.capabilities
-        able = msgspec.structs.replace(able, extensions=extensions) if extensions else able
-        self._identity = ClientIdentity(Implementation(name, version), able, log_level)
+        able = replace(self.inputs.capabilities, extensions=extensions or None)
         self.timeout = timeout
         self._validate = validate
-        self._connection = Upstream(
-            self._target,
-            _Incoming(self),
-            self._identity,
+        self._upstream = Upstream(
+            place,
+            self._answer,
+            ClientIdentity(Implementation(name, version), able, log_level),
             revision=revision,
             timeout=timeout,
             retries=retries,
-            auth=_sender(auth, self._target, browser),
-            pool=lambda: Pool(tls),
+            auth=_sender(auth, place, browser),
+            pool=partial(Pool, tls),
             principal=principal,
             trace=trace,
-            reopened=self._reopened,
-            gap=self._gap,
+            on_reopened=self._on_reopened,
+            on_gap=self._on_gap,
         )
         self._log_handler = log_handler
         self._progress = progress_handler
         self._messages = message_handler
-        self._tokens: dict[int | str, ProgressHandler] = {}
-        self._last_token = 0
-        self._handling = 0
-        self._listeners: set[Listener] = set()
+        self._tokens = count(1)
+        # What the server says on the way to a result is heard like all else that it says.
+        self._listening = Listening(self._notice)
+        self._handling: set[asyncio.Task[None]] = set()
+        self._listeners: set[ChangeListener] = set()
         self._news: dict[str, asyncio.Event] = {}
         self._subscribed: dict[str, int] = {}
         self._cache = Cache(time.monotonic)
-        # What the tools promise; None until somebody has looked.
+        # What the tools promise; None until they have been listed.
         self._promises: dict[str, Promise] | None = None
-        self._host: asyncio.Task[None] | None = None
-        self._leave = asyncio.Event()
 
     # Who is there
 
     @property
     def revision(self) -> Revision:
-        return self._connection.greeting.revision
+        return self._upstream.greeting.revision
 
     @property
     def server_info(self) -> Implementation | None:
-        return self._connection.greeting.server
+        return self._upstream.greeting.server
 
     @property
     def server_capabilities(self) -> ServerCapabilities:
-        return self._connection.greeting.capabilities
+        return self._upstream.greeting.capabilities
 
     @property
     def instructions(self) -> str | None:
-        return self._connection.greeting.instructions
+        return self._upstream.greeting.instructions
+
+    @property
+    def is_modern(self) -> bool:
+        """Whether the server speaks 2026-07-28."""
+        return self._upstream.modern
 
     # Opening and closing, from any task
 
@@ -204,12 +223,20 @@ class Client:
     ) -> None:
         await self.close()
 
+    @asynccontextmanager
+    async def lifespan(self) -> AsyncIterator[None]:
+        """The time in which a server has it mounted. A client that is open already stays so."""
+        if self._upstream.is_open:
+            yield
+            return
+        async with self:
+            yield
+
     async def open(self) -> None:
-        if self._connection.is_open:
+        if self._upstream.is_open:
             raise UsageError("the client is open already")
-        await self._enter_lifespan()
         try:
-            await self._connection.open()
+            await self._upstream.open()
             await self._tell_log_level()
         except BaseException:
             await self.close()
@@ -218,42 +245,15 @@ class Client:
     async def close(self) -> None:
         for listener in list(self._listeners):
             await listener.close(polite=False)
-        await self._connection.close()
-        host, self._host = self._host, None
-        if host is not None:
-            self._leave.set()
-            await host
+        await self._upstream.close()
+        for task in self._handling:
+            task.cancel()
 
-    async def _enter_lifespan(self) -> None:
-        """A server in this process begins and ends in a task of its own, so that we may be closed from another one."""
-        lifespan = getattr(self._target.handler, "lifespan", None) if isinstance(self._target, Here) else None
-        if lifespan is None:
-            return
-        self._leave.clear()
-        ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        async def host() -> None:
-            try:
-                async with lifespan():
-                    ready.set_result(None)
-                    await self._leave.wait()
-            except BaseException as failure:
-                if ready.done():
-                    raise
-                ready.set_exception(failure)
-
-        self._host = asyncio.get_running_loop().create_task(host())
-        try:
-            await ready
-        except BaseException:
-            self._host = None
-            raise
-
-    async def _reopened(self) -> None:
+    async def _on_reopened(self) -> None:
         """The server is a new one, and does not know what we told the old one."""
         self._cache.clear()
         self._promises = None
-        if not self._connection.modern:
+        if not self._upstream.modern:
             await self._tell_log_level()
             for uri in list(self._subscribed):
                 try:
@@ -263,73 +263,105 @@ class Client:
         for listener in list(self._listeners):
             listener.reopened()
 
-    def _gap(self) -> None:
-        """Nothing was heard for a while, or nothing will be until somebody asks."""
+    def _on_gap(self) -> None:
+        """Notifications may have been missed, or will be until the next request mends the connection."""
         self._promises = None
         for listener in list(self._listeners):
             listener.lost()
 
     async def _tell_log_level(self) -> None:
-        """What was wished for at the start. A server that has no logs is not asked for any."""
-        if self._identity.log_level is not None and self.server_capabilities.logging is not None:
-            await self.set_log_level(self._identity.log_level)
+        """The level that was wished for at the start. A server that has no logs is not asked for any."""
+        level = self._upstream.identity.log_level
+        if level is not None and self.server_capabilities.logging is not None:
+            await self.set_log_level(level)
 
     # What the server says to us
 
-    def _heard(self, call: Call) -> list[Any]:
-        """Take a notice. What handlers want to be waited for is returned."""
+    def _answer(self, call: Call) -> Any:
+        if call.id is None:
+            self._notice(call.method, call.params)
+            return None
+        return EmptyResult() if call.method == "ping" else self.inputs.answer(call.method, call.params)
+
+    def _notice(self, method: str, params: Raw, on_progress: ProgressHandler | None = None) -> None:
+        """Handle a notification. What a handler raises is logged, never passed on."""
+        try:
+            waiting = [one for one in self._heard(method, params, on_progress) if isawaitable(one)]
+        except InvalidParams as failure:
+            log.debug("%s: %s", method, failure.message)
+        except Exception:
+            log.exception("error in %s", method)
+        else:
+            if waiting:
+                self._wait_for(method, waiting)
+
+    def _heard(self, method: str, params: Raw, on_progress: ProgressHandler | None) -> list[Any]:
+        """Returns what the handlers returned, which may have to be waited for."""
         told = []
-        if call.method == notices.PROGRESS:
-            said = METHODS[call.method].decode(call.params)
-            handler = self._tokens.get(said.progress_token)
-            told += [handler(said.progress, said.total, said.message)] if handler is not None else []
-        elif call.method == notices.MESSAGE and self._log_handler is not None:
-            told.append(self._log_handler(METHODS[call.method].decode(call.params)))
-        elif call.method == notices.TOOLS_CHANGED:
+        uri = None
+        if method == notices.PROGRESS and on_progress is not None:
+            progress = METHODS[method].decode(params)
+            told.append(on_progress(progress.progress, progress.total, progress.message))
+        elif method == notices.MESSAGE and self._log_handler is not None:
+            told.append(self._log_handler(METHODS[method].decode(params)))
+        elif method == notices.TOOLS_CHANGED:
             self._promises = None
-        elif call.method in (notices.TASK, notices.TASK_STATUS):
-            news = self._news.get(METHODS[call.method].decode(call.params).task_id)
+        elif method == notices.RESOURCE_UPDATED:
+            uri = METHODS[method].decode(params).uri
+        elif method in (notices.TASK, notices.TASK_STATUS):
+            news = self._news.get(METHODS[method].decode(params).task_id)
             if news is not None:
                 news.set()
-        self._heed(call)
-        for listener in list(self._listeners):
-            listener.hear(call.method, call.params)
+        self._cache.invalidate(method, uri)
+        for listener in list(self._listeners) if not self._upstream.modern else ():
+            listener.hear(method, params)
         if self._messages is not None:
-            told.append(self._messages(call.method, call.params))
-        return [one for one in told if isawaitable(one)]
+            told.append(self._messages(method, params))
+        return told
 
-    async def _wait_for(self, waiting: list[Any]) -> None:
-        """Handlers may be slow, and a server may have much to say: what cannot be kept up with is not heard."""
-        if self._handling >= MOST_HANDLED:
+    def _wait_for(self, method: str, waiting: list[Any]) -> None:
+        """Handlers may be slow, and a server may have much to say: what cannot be kept up with is not handled."""
+        if len(self._handling) >= MOST_HANDLED:
             for one in waiting:
                 if isinstance(one, Coroutine):
                     one.close()
             return
-        self._handling += 1
-        try:
-            for one in waiting:
-                await one
-        finally:
-            self._handling -= 1
 
-    def _heed(self, call: Call) -> None:
-        uri = METHODS[call.method].decode(call.params).uri if call.method == notices.RESOURCE_UPDATED else None
-        self._cache.heed(call.method, uri)
+        async def wait() -> None:
+            try:
+                for one in waiting:
+                    await one
+            except Exception:
+                log.exception("error in %s", method)
+
+        task = asyncio.get_running_loop().create_task(wait())
+        self._handling.add(task)
+        task.add_done_callback(self._handling.discard)
 
     # What we say to it
 
+    async def __call__(self, call: Call) -> Any:
+        """Pass a Call on to the server, and give its result as it came."""
+        return await self._upstream(call)
+
     async def notify(self, method: str, params: Any = None) -> None:
-        link = await self._connection.alive()
-        await link.notify(method, params)
+        await self._upstream(Call(method=method, params=Raw(b"" if params is None else encode(params))))
 
     async def request(
         self, method: str, params: dict[str, Any], *, timeout: float | None = None, repeatable: bool | None = None
     ) -> Raw:
         """Any request, answered with the undecoded result. Questions of the server are answered on the way.
 
-        `repeatable`: it is asked again when the connection breaks. Everything is, unless it is said, but a tool's call.
+        `repeatable`: it is sent again when the connection breaks. The default is yes, except for a tool's call.
         """
         return await self._rounds(method, params, timeout, repeatable)
+
+    def _call(self, method: str, params: dict[str, Any], progress: _Progress | None = None) -> Call:
+        body = Raw(encode(params))
+        if progress is None:
+            return Call(method=method, params=body, id=0, reply=self._listening)
+        reply = Listening(partial(self._notice, on_progress=progress.handler))
+        return Call(method=method, params=body, id=0, progress_token=progress.token, reply=reply)
 
     async def _rounds(
         self,
@@ -338,12 +370,17 @@ class Client:
         timeout: float | None,
         repeatable: bool | None,
         wanted: Collection[str] = ("complete",),
+        progress: _Progress | None = None,
+        first: Raw | None = None,
     ) -> Raw:
+        """The first result of a kind that is wanted. `first`: what the first round has given already."""
         repeatable = method != "tools/call" if repeatable is None else repeatable
-        timeout = self.timeout if timeout is None else None if timeout == math.inf else timeout
         asked = params
         for _ in range(MOST_ROUNDS + 1):
-            said = await self._ask(method, asked, timeout, repeatable)
+            said = first
+            if said is None:
+                said = await self._upstream.ask(self._call(method, asked, progress), self._limit(timeout), repeatable)
+            first = None
             kind = self._kind(method, said)
             if kind in wanted:
                 return said
@@ -353,25 +390,27 @@ class Client:
             asked = {**params, **await self._answers(method, said)}
         raise ProtocolError(f"{self._name}: {method} still asks after {MOST_ROUNDS} rounds")
 
-    async def _ask(self, method: str, params: dict[str, Any], timeout: float | None, repeatable: bool) -> Raw:
-        said = await self._connection.request(method, params, timeout=timeout, repeatable=repeatable)
-        # A value takes two bytes there, and here thirty times as much.
-        if len(bytes(said)) > 2 * MOST_VALUES and results.has_more_values(bytes(said), MOST_VALUES):
-            raise ProtocolError(f"{self._name}: {method} gave more than {MOST_VALUES} values at once")
-        return said
+    def _limit(self, timeout: float | None) -> float | None:
+        return self.timeout if timeout is None else None if timeout == math.inf else timeout
 
     def _kind(self, method: str, said: Raw) -> str:
+        self._check_size(method, said)
         try:
             return msgspec.json.decode(said, type=_Kind).result_type
         except (msgspec.DecodeError, RecursionError) as failure:
             raise self._invalid(method, failure) from None
+
+    def _check_size(self, method: str, said: Raw) -> None:
+        # A value takes two bytes there, and here thirty times as much.
+        if len(bytes(said)) > 2 * MOST_VALUES and results.has_more_values(bytes(said), MOST_VALUES):
+            raise ProtocolError(f"{self._name}: {method} gave more than {MOST_VALUES} values at once")
 
     def _invalid(self, method: str, failure: Exception) -> ProtocolError:
         return ProtocolError(f"{self._name} gave an invalid result of {method}: {plainly(failure)}")
 
     @property
     def _name(self) -> str:
-        name = self._connection.name
+        name = self._upstream.name
         return name if name != Link.name or self.server_info is None else self.server_info.name[:100]
 
     async def _answers(self, method: str, said: Raw) -> dict[str, Any]:
@@ -392,16 +431,31 @@ class Client:
 
     async def _reply(self, method: str, asked: InputRequest) -> Any:
         if not self.inputs.can_answer(asked.method):
-            raise ProtocolError(f"{self._name}: {method} asks for {asked.method[:100]}, which nobody here answers")
+            raise ProtocolError(f"{self._name}: {method} asks for {asked.method[:100]}, for which there is no handler")
         try:
-            return await self.inputs.answer(asked.method, Raw(msgspec.json.encode(asked.params or {})))
+            return await self.inputs.answer(asked.method, Raw(encode(asked.params or {})))
         except (InvalidParams, RecursionError) as failure:
             raise ProtocolError(f"{self._name}: {method} asks what cannot be read: {failure}") from None
 
     async def _result(
-        self, method: str, params: dict[str, Any], timeout: float | None = None, *, repeatable: bool | None = None
+        self,
+        method: str,
+        params: dict[str, Any],
+        timeout: float | None = None,
+        *,
+        repeatable: bool = True,
+        progress: _Progress | None = None,
     ) -> Any:
-        return self._decoded(method, await self.request(method, params, timeout=timeout, repeatable=repeatable))
+        """The result, decoded. Its type has the kind that is wanted in it, so it is looked for only if that fails."""
+        limit = self.timeout if timeout is None else self._limit(timeout)
+        said = await self._upstream.ask(self._call(method, params, progress), limit, repeatable)
+        try:
+            if len(bytes(said)) <= MOST_VALUES:
+                return msgspec.json.decode(said, type=METHODS[method].result)
+        except (msgspec.DecodeError, RecursionError):
+            pass
+        said = await self._rounds(method, params, timeout, repeatable, progress=progress, first=said)
+        return self._decoded(method, said)
 
     def _decoded(self, method: str, said: Raw) -> Any:
         try:
@@ -410,19 +464,19 @@ class Client:
             raise self._invalid(method, failure) from None
 
     async def _cached(self, method: str, params: dict[str, Any], *, fresh: bool = False) -> Any:
-        return self._decoded(method, await self._kept(method, params, fresh=fresh))
+        return self._decoded(method, await self._cached_raw(method, params, fresh=fresh))
 
-    async def _kept(self, method: str, params: dict[str, Any], *, fresh: bool = False) -> Raw:
-        """What may be kept, undecoded. Answers that questions led to are not."""
-        if not self._connection.modern or method not in CACHEABLE:
+    async def _cached_raw(self, method: str, params: dict[str, Any], *, fresh: bool = False) -> Raw:
+        """A result that may be cached, undecoded. Answers that questions led to are not."""
+        if not self._upstream.modern or method not in CACHEABLE:
             return await self.request(method, params)
-        said = None if fresh else self._cache.get(method, params, self._connection.link.identity)
+        said = None if fresh else self._cache.get(method, params, self._upstream.link.identity)
         if said is None:
             since = self._cache.changes
-            said = await self._ask(method, params, self.timeout, True)
+            said = await self._upstream.ask(self._call(method, params), self.timeout, True)
             if self._kind(method, said) != "complete":
-                return await self.request(method, params)
-            self._cache.put(method, params, self._connection.link.identity, said, since)
+                return await self._rounds(method, params, None, True, first=said)
+            self._cache.put(method, params, self._upstream.link.identity, said, since)
         return said
 
     # Tools
@@ -435,29 +489,30 @@ class Client:
         timeout: float | None = None,
         on_progress: ProgressHandler | None = None,
         raise_on_error: bool = True,
-        returns: Any = None,
+        returns: type[T] | UnionType | None = None,
         repeatable: bool | None = None,
-    ) -> CallToolResult:
+    ) -> CallToolResult[T]:
         """Call a tool. What it refuses is raised as ToolError, unless `raise_on_error` is off.
 
         `returns`: the type that `result.data` is to have. `repeatable`: it may be called again when the connection
-        breaks in the middle; if it is not said, tools that say so of themselves are.
+        breaks in the middle; the default is what the tool says of itself.
         """
         params: dict[str, Any] = {"name": name, "arguments": arguments or {}}
         if repeatable is None:
             known = (self._promises or {}).get(name)
             repeatable = known is not None and known.repeatable
-        async with self._progressing(params, on_progress or self._progress):
-            try:
-                said = await self._result("tools/call", params, timeout, repeatable=repeatable)
-            except HeaderMismatch:
-                if not self._connection.modern:
-                    raise
-                # The headers follow the tool's schema, so the schema must have changed (basic/transports).
-                await self.list_tools(fresh=True)
-                said = await self._result("tools/call", params, timeout, repeatable=repeatable)
-        promised = None
-        if said.structured_content is not UNSET or (self._promises is not None and not said.is_error):
+        handler = on_progress or self._progress
+        progress = None if handler is None else _Progress(next(self._tokens), handler)
+        try:
+            said = await self._result("tools/call", params, timeout, repeatable=repeatable, progress=progress)
+        except HeaderMismatch:
+            if not self._upstream.modern:
+                raise
+            # The headers follow the tool's schema, so the schema must have changed (basic/transports).
+            await self.list_tools(fresh=True)
+            said = await self._result("tools/call", params, timeout, repeatable=repeatable, progress=progress)
+        promised = None if self._promises is None else self._promises.get(name)
+        if self._promises is None and said.structured_content is not UNSET:
             promised = await self._promised(name, timeout)
         result = results.read(said, returns, promised, f"{self._name}: {name}", validate=self._validate)
         if result.is_error and raise_on_error:
@@ -473,7 +528,7 @@ class Client:
         *,
         ttl: float | None = None,
         timeout: float | None = None,
-    ) -> Task:
+    ) -> RemoteTask:
         """Call a tool that takes long, as a task: `task.result()` waits for it, `task.id` finds it again later.
 
         `ttl`: for how many seconds it should be kept; 2026-07-28 leaves that to the server.
@@ -489,20 +544,13 @@ class Client:
         except msgspec.DecodeError as failure:
             raise self._invalid("tools/call", failure) from None
 
-    def task(self, id: str, tool: str = "") -> Task:
+    def task(self, id: str, tool: str = "") -> RemoteTask:
         """A task that was started before, perhaps by another process."""
-        return Task(self, id, tool)
-
-    @property
-    def is_modern(self) -> bool:
-        """Whether the server speaks 2026-07-28."""
-        return self._connection.modern
+        return RemoteTask(self, id, tool)
 
     def _declaring(self, extension: str) -> dict[str, Any]:
         """The `_meta` of a request that declares an extension besides what is always declared."""
-        able = self._identity.capabilities
-        extensions = {**(able.extensions or {}), extension: {}}
-        return {CLIENT_CAPABILITIES: msgspec.structs.replace(able, extensions=extensions)}
+        return {CLIENT_CAPABILITIES: self._upstream.identity.able_with(extension)}
 
     def _news_of(self, task: str) -> asyncio.Event:
         """Is set when a task is heard of."""
@@ -530,20 +578,6 @@ class Client:
                 self._promises = {}
         return (self._promises or {}).get(name)
 
-    @asynccontextmanager
-    async def _progressing(self, params: dict[str, Any], handler: ProgressHandler | None) -> AsyncIterator[None]:
-        if handler is None:
-            yield
-            return
-        self._last_token += 1
-        token = self._last_token
-        params["_meta"] = {"progressToken": token}
-        self._tokens[token] = handler
-        try:
-            yield
-        finally:
-            del self._tokens[token]
-
     # Lists: `list_…` gives all, `iter_…` gives them as they come
 
     async def _pages(self, method: str, member: str, *, fresh: bool = False) -> AsyncIterator[tuple[list[Any], int]]:
@@ -552,13 +586,13 @@ class Client:
         seen: set[str] = set()
         empty = 0
         while True:
-            said = await self._kept(method, params, fresh=fresh)
+            said = await self._cached_raw(method, params, fresh=fresh)
             size = len(bytes(said))
             if size > LONGEST_PAGE:
                 raise ProtocolError(f"{self._name}: {method} gave more than {LONGEST_PAGE} bytes at once")
             page = self._decoded(method, said)
             found = getattr(page, member)
-            yield (self._connection.link.learn(found) if method == "tools/list" else found), size
+            yield (self._upstream.link.usable_tools(found) if method == "tools/list" else found), size
             cursor = page.next_cursor
             if cursor is UNSET or cursor is None:
                 return
@@ -619,7 +653,7 @@ class Client:
 
     async def ping(self) -> None:
         """Whether the server answers. 2026-07-28 has no ping, so there it is asked who it is."""
-        await self._result("server/discover" if self._connection.modern else "ping", {})
+        await self._result("server/discover" if self._upstream.modern else "ping", {})
 
     async def read_resource(self, uri: str) -> list[Contents]:
         said = await self._cached("resources/read", {"uri": uri})
@@ -641,12 +675,12 @@ class Client:
 
     async def set_log_level(self, level: LogLevel) -> None:
         """How much the server should say: for the session, or with each request from now on."""
-        self._identity.log_level = level
-        if not self._connection.modern:
+        self._upstream.set_log_level(level)
+        if not self._upstream.modern:
             await self._result("logging/setLevel", {"level": level})
 
     async def subscribe(self, uri: str) -> None:
-        if self._connection.modern:
+        if self._upstream.modern:
             raise UsageError("2026-07-28 has no resources/subscribe: use `listen`")
         self._subscribed[uri] = self._subscribed.get(uri, 0) + 1
         if self._subscribed[uri] > 1:
@@ -658,21 +692,21 @@ class Client:
             raise
 
     async def unsubscribe(self, uri: str) -> None:
-        if self._connection.modern:
+        if self._upstream.modern:
             raise UsageError("2026-07-28 has no resources/unsubscribe: leave `listen`")
         if self._release(uri):
             await self._result("resources/unsubscribe", {"uri": uri})
 
     def _release(self, uri: str) -> bool:
-        """Whether nobody here is subscribed to it any more."""
+        """Whether that was the last subscription of this client."""
         left = self._subscribed.pop(uri, 1) - 1
         if left > 0:
             self._subscribed[uri] = left
         return left <= 0
 
-    async def _forsake(self, uri: str) -> None:
-        """Unsubscribe, if there is anybody to tell; the server is not started again for it, nor waited for."""
-        if self._release(uri) and not self._connection.modern and not self._connection.link.closed:
+    async def _unsubscribe_quietly(self, uri: str) -> None:
+        """Unsubscribe if the server is there to be told; it is not started again for it, nor waited for long."""
+        if self._release(uri) and not self._upstream.modern and not self._upstream.link.closed:
             try:
                 await self._result("resources/unsubscribe", {"uri": uri}, GOODBYE_SECONDS)
             except Error as failure:
@@ -686,26 +720,15 @@ class Client:
         prompts: bool = False,
         resources: bool = False,
         uris: Sequence[str] = (),
-    ) -> Listener:
+    ) -> ChangeListener:
         """Hear of changes: `async with client.listen(tools=True) as changes: async for change in changes: …`."""
         wanted = wanted or Filter(tools, prompts, resources, list(uris) or None)
-        return Listener(_Asking(self), wanted, self._listeners)
-
-
-class _Asking:
-    """What a Listener sees of its client."""
-
-    def __init__(self, client: Client) -> None:
-        self.subscribe, self.forsake = client.subscribe, client._forsake
-        self.timeout = client.timeout
-        self._connection = client._connection
-        self.alive, self.dressed, self.bears = (
-            self._connection.alive,
-            self._connection.dressed,
-            self._connection.bears,
+        return ChangeListener(
+            self._upstream,
+            wanted,
+            self._listeners,
+            self._notice,
+            self.subscribe,
+            self._unsubscribe_quietly,
+            self.timeout,
         )
-        self.declaring = client._declaring
-
-    @property
-    def modern(self) -> bool:
-        return self._connection.modern

@@ -91,7 +91,7 @@ async def _settled(value: Any) -> Any:
 
 
 def defaults(schema: dict[str, Any]) -> dict[str, Any]:
-    """What a form holds before anybody has typed (2025-11-25, client/elicitation, Default Values)."""
+    """The values of an untouched form (2025-11-25, client/elicitation, Default Values)."""
     fields = schema.get("properties")
     if not isinstance(fields, dict):
         return {}

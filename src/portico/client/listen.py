@@ -5,19 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from types import TracebackType
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Literal, Self
 
 import msgspec
 from msgspec import Raw, Struct
 
-from portico.transport.link import Link
-from portico.wire import meta as metas
+from portico.rpc.call import Call, Listening
+from portico.transport.upstream import Upstream
 from portico.wire import notices
-from portico.wire.errors import Error, ProtocolError, TimedOut, TransportError
-from portico.wire.jsonrpc import RequestId
-from portico.wire.subscriptions import AcknowledgedParams, Filter
+from portico.wire.errors import ProtocolError, TimedOut, TransportError
+from portico.wire.jsonrpc import encode
+from portico.wire.subscriptions import AcknowledgedParams, Filter, ListenParams
 from portico.wire.tasks import EXTENSION
 
 log = logging.getLogger("portico")
@@ -48,45 +48,34 @@ class Change(Struct, frozen=True):
     missed: bool = False
 
 
-class Asking(Protocol):
-    """What a Listener needs of its client."""
-
-    @property
-    def modern(self) -> bool: ...
-
-    @property
-    def timeout(self) -> float | None: ...
-
-    async def alive(self) -> Link: ...
-
-    async def bears(self, link: Link | None, failure: Error, *, patient: bool) -> bool: ...
-
-    def dressed(self, params: dict[str, Any]) -> dict[str, Any]: ...
-
-    def declaring(self, extension: str) -> dict[str, Any]: ...
-
-    async def subscribe(self, uri: str) -> None: ...
-
-    async def forsake(self, uri: str) -> None: ...
-
-
-class Listener:
+class ChangeListener:
     """`async for change in client.listen(tools=True)`, or the same inside `async with`, which waits until it is on.
 
     The end of the loop is the server's: it said that there will be no more. A connection that breaks is made again.
     """
 
-    def __init__(self, asking: Asking, wanted: Filter, listeners: set[Listener]) -> None:
+    def __init__(
+        self,
+        upstream: Upstream,
+        wanted: Filter,
+        listeners: set[ChangeListener],
+        notice: Callable[[str, Raw], None],
+        subscribe: Callable[[str], Awaitable[None]],
+        unsubscribe: Callable[[str], Awaitable[None]],
+        timeout: float | None,
+    ) -> None:
         self.wanted = wanted
         # What the server agreed to; None until it has.
         self.honoured: Filter | None = None
-        self._asking = asking
+        self._upstream = upstream
+        self._notice = notice
+        self._subscribe_to, self._unsubscribe_from = subscribe, unsubscribe
+        self._timeout = timeout
         self._listeners = listeners
         self._pending: dict[Change, None] = {}
         self._news = asyncio.Event()
         self._on: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
-        self._id: RequestId | None = None
         self._failure: Exception | None = None
         self._ended = False
         # Nothing was heard for a while, and the listener is not on again yet.
@@ -103,11 +92,11 @@ class Listener:
         self._on = asyncio.get_running_loop().create_future()
         self._task = asyncio.get_running_loop().create_task(self._listen())
         try:
-            async with asyncio.timeout(self._asking.timeout):
+            async with asyncio.timeout(self._timeout):
                 await self._on
         except TimeoutError:
             await self.close()
-            raise TimedOut(f"listening was not acknowledged within {self._asking.timeout:g} s") from None
+            raise TimedOut(f"listening was not acknowledged within {self._timeout:g} s") from None
         except BaseException:
             await self.close()
             raise
@@ -152,11 +141,8 @@ class Listener:
     # What is heard
 
     def hear(self, method: str, params: Raw) -> None:
-        """Any notice that came to the client; it is ours if it carries our id, or if there are no ids."""
+        """A notification that came to our request; or to the session, where it may be for another listener."""
         try:
-            id = metas.members(params).get(metas.SUBSCRIPTION_ID)
-            if self._asking.modern and (id != self._id or isinstance(id, bool)):
-                return
             if method == notices.ACKNOWLEDGED:
                 self._acknowledge(msgspec.json.decode(params, type=AcknowledgedParams).notifications)
             elif (kind := _KINDS.get(method)) is not None:
@@ -168,14 +154,14 @@ class Listener:
         self.honoured = honoured
         if self._gap:
             self._gap = False
-            # Events are not replayed (basic/utilities/subscriptions). Told now, and not when it broke: whoever
-            # fetches anew because of it hears of what changes after that.
+            # Events are not replayed (basic/utilities/subscriptions). Told now, and not when it broke, so that what is
+            # fetched because of it is newer than the gap.
             self.missed()
         self._switch_on()
 
     def _note(self, kind: Kind, params: Raw) -> None:
         uri = msgspec.json.decode(params, type=notices.ResourceUpdatedParams).uri if kind == "resource" else None
-        if self._asking.modern or self._wants(kind, uri):
+        if self._upstream.modern or self._wants(kind, uri):
             self._add(Change(kind, uri))
 
     def _wants(self, kind: Kind, uri: str | None) -> bool:
@@ -215,7 +201,7 @@ class Listener:
         """The connection is a new one. 2026-07-28 notices by itself; a session's listener has to be told."""
         if self._moved is None:
             return
-        if self._asking.modern:
+        if self._upstream.modern:
             self._moved.set()
         else:
             self._told = True
@@ -229,7 +215,7 @@ class Listener:
 
     async def _listen(self) -> None:
         try:
-            while not await (self._request() if self._asking.modern else self._subscribe()):
+            while not await (self._request() if self._upstream.modern else self._subscribe()):
                 # It is of another era now, and is listened to in another way.
                 self._gap = True
         except Exception as failure:
@@ -241,27 +227,37 @@ class Listener:
             self._ended = True
             self._news.set()
 
+    def _call(self) -> Call:
+        identity = self._upstream.identity
+        return Call(
+            method="subscriptions/listen",
+            params=Raw(encode(ListenParams(self.wanted))),
+            id=0,
+            capabilities=identity.able_with(EXTENSION) if self.wanted.task_ids else identity.capabilities,
+            reply=Listening(self._emit),
+        )
+
+    def _emit(self, method: str, params: Any) -> None:
+        self.hear(method, params)
+        self._notice(method, params)
+
     async def _request(self) -> bool:
         """2026-07-28: a request that goes on. When it ends without a result, it is made again. True: it is over."""
         pause = PAUSE_SECONDS
         while True:
             link = None
             try:
-                link = await self._asking.alive()
-                if not self._asking.modern:
+                link = await self._upstream.alive()
+                if not self._upstream.modern:
                     return False
-                self._id = link.new_id()
-                params: dict[str, Any] = {"notifications": self.wanted}
-                if self.wanted.task_ids:
-                    params["_meta"] = self._asking.declaring(EXTENSION)
-                await link.request("subscriptions/listen", self._asking.dressed(params), id=self._id)
+                await self._upstream.send(link, self._call())
                 if self._on is not None and not self._on.done():
                     raise ProtocolError(f"{link.name} ended subscriptions/listen before it had begun")
                 return True
             except (TransportError, ProtocolError) as failure:
-                # Whoever waits for the beginning is told why there is none.
+                # The caller that waits for the beginning is told why there is none.
                 begun = self._on is None or self._on.done()
-                if not await self._asking.bears(link, failure, patient=begun):
+                if not await self._upstream.should_retry(link, failure, patient=begun):
                     raise
             pause = min(LONGEST_PAUSE_SECONDS, pause * 2) if self._gap else PAUSE_SECONDS
             self._gap = True
@@ -274,35 +270,35 @@ class Listener:
         self._moved = asyncio.Event()
         try:
             for uri in uris:
-                await self._asking.subscribe(uri)
+                await self._subscribe_to(uri)
                 taken.append(uri)
             self._acknowledge(self.wanted)
-            while not self._asking.modern:
+            while not self._upstream.modern:
                 await self._moved.wait()
                 self._moved.clear()
                 await self._mend()
             return False
         except ProtocolError:
-            if self._asking.modern:
+            if self._upstream.modern:
                 return False
             raise
         finally:
             self._moved = None
             for uri in taken if self._polite else ():
-                await asyncio.shield(self._asking.forsake(uri))
+                await asyncio.shield(self._unsubscribe_from(uri))
 
     async def _mend(self) -> None:
-        """Have the connection made again if it is broken: whoever only listens would never notice."""
+        """Have the connection made again if it is broken: without a request that would never be noticed."""
         pause = PAUSE_SECONDS
         self._told = False
         while True:
             try:
-                await self._asking.alive()
+                await self._upstream.alive()
                 break
             except (TransportError, ProtocolError) as failure:
-                if not await self._asking.bears(None, failure, patient=True):
+                if not await self._upstream.should_retry(None, failure, patient=True):
                     raise
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(LONGEST_PAUSE_SECONDS, pause * 2)
-        if not self._told and not self._asking.modern:
+        if not self._told and not self._upstream.modern:
             self.missed()

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic
 
 import msgspec
 from msgspec import UNSET, Struct
 
-from portico.schema.check import UNCHECKED, Checker, Unbounded, Unfit, checker, with_formats
+from portico.schema.check import UNCHECKED, Checker, Unbounded, Unfit, checker, has_formats, with_formats
 from portico.wire.content import TextContent
 from portico.wire.errors import ProtocolError, UsageError
 from portico.wire.tools import WRAPPED, ReceivedToolResult, Tool
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    T = TypeVar("T", default=Any)
+else:
+    from typing import TypeVar
+
+    T = TypeVar("T")
 
 _TEXT = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
 # All of it up to a text that does not end.
@@ -19,7 +28,7 @@ _WHOLE = re.compile(rb'(?:[^"]++|"(?:[^"\\]++|\\.)*+")*+', re.DOTALL)
 _PIECE = 2**20
 
 
-class CallToolResult(Struct):
+class CallToolResult(Struct, Generic[T]):
     """What a tool gave: blocks for a model, `structured` for programs, `data` for you."""
 
     content: list[Any]
@@ -27,7 +36,7 @@ class CallToolResult(Struct):
     is_error: bool = False
     meta: dict[str, Any] | None = None
     # The value itself: of the type that was asked for, or as the tool's output schema has it, or the text.
-    data: Any = None
+    data: T = None  # type: ignore[assignment]
 
     @property
     def text(self) -> str:
@@ -42,11 +51,20 @@ class Promise(Struct):
     repeatable: bool
     # Why there is none, where the schema cannot be used.
     _checker: Checker | str | None = None
+    # None until it was looked for.
+    _has_formats: bool | None = None
 
     @property
     def wraps(self) -> bool:
         """Whether `{"result": …}` is only the wrapping of a value that is no object."""
         return self.schema is not None and bool(self.schema.get(WRAPPED))
+
+    @property
+    def has_formats(self) -> bool:
+        """Whether there may be dates, times or ids in a result. Most schemas have none, and need no second look."""
+        if self._has_formats is None:
+            self._has_formats = has_formats(self.schema or {})
+        return self._has_formats
 
     def broken_by(self, structured: Any) -> str | None:
         """What is wrong with a result, or None. Raises Unfit where the schema cannot be used."""
@@ -104,11 +122,11 @@ def promise(tool: Tool) -> Promise:
 
 def read(
     said: ReceivedToolResult, returns: Any, promised: Promise | None, name: str, *, validate: bool = True
-) -> CallToolResult:
+) -> CallToolResult[Any]:
     """The result as its caller wants it. What breaks the tool's own promise is refused."""
     structured = None if said.structured_content is UNSET else said.structured_content
     meta = None if said.meta is UNSET else said.meta
-    result = CallToolResult(said.content, structured, said.is_error, meta)
+    result: CallToolResult[Any] = CallToolResult(said.content, structured, said.is_error, meta)
     given = said.structured_content is not UNSET
     if said.is_error:
         result.data = structured if given else result.text or None
@@ -119,7 +137,7 @@ def read(
             _check(structured, given, promised, name)
         if given:
             # A caller who gives a type says there what is a date; the schema need not agree.
-            value = with_formats(value, promised.schema) if returns is None else value
+            value = with_formats(value, promised.schema) if returns is None and promised.has_formats else value
             value = _unwrapped(value, promised)
     result.data = value if returns is None else typed(value, returns, given=given, name=name)
     return result

@@ -209,5 +209,5 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _brief(said: Any) -> str:
-    """Somebody else's words, made fit to stand in ours: neither endless nor bottomless."""
+    """A server's text, shortened and made printable, to be quoted in a message of ours."""
     return _SHORTENED.repr(said)

@@ -14,9 +14,9 @@ from typing import Any, Self, TypeVar
 from msgspec import Raw
 
 from portico.client.client import Client, ProgressHandler
-from portico.client.listen import Change, Listener
+from portico.client.listen import Change, ChangeListener
 from portico.client.results import CallToolResult
-from portico.client.tasks import Task
+from portico.client.tasks import RemoteTask
 from portico.transport.loops import new_loop
 from portico.wire.completion import Completion
 from portico.wire.content import Contents
@@ -95,7 +95,7 @@ class SyncClient:
         try:
             return future.result()
         except (KeyboardInterrupt, concurrent.futures.CancelledError):
-            # Whoever interrupts us has lost interest, and the server is told.
+            # The server is told that its result is no longer wanted.
             future.cancel()
             raise
 
@@ -239,7 +239,7 @@ class SyncClient:
     ) -> SyncListener:
         """`with client.listen(tools=True) as changes: for change in changes: …`."""
 
-        async def make() -> Listener:
+        async def make() -> ChangeListener:
             return self._open.listen(wanted, tools=tools, prompts=prompts, resources=resources, uris=uris)
 
         return SyncListener(self, self._wait(make()))
@@ -248,7 +248,7 @@ class SyncClient:
 class SyncTask:
     """A Task that waits."""
 
-    def __init__(self, client: SyncClient, task: Task) -> None:
+    def __init__(self, client: SyncClient, task: RemoteTask) -> None:
         self._client = client
         self._task = task
 
@@ -277,9 +277,9 @@ class SyncTask:
 
 
 class SyncListener:
-    """A Listener that waits."""
+    """A ChangeListener that waits."""
 
-    def __init__(self, client: SyncClient, listener: Listener) -> None:
+    def __init__(self, client: SyncClient, listener: ChangeListener) -> None:
         self._client = client
         self._listener = listener
 

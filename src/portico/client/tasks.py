@@ -6,7 +6,6 @@ Both designs are behind it: the extension of 2026-07-28, and the experiment of 2
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -34,10 +33,7 @@ class _Handle(Struct, rename="camel"):
     task: DetailedTask | None = None
 
 
-Read = Callable[[Raw], Awaitable[CallToolResult]]
-
-
-class Task:
+class RemoteTask:
     """A task of a server's. `id` is enough to find it again: `client.task(id)`."""
 
     def __init__(self, client: Client, id: str, tool: str = "") -> None:
@@ -161,11 +157,11 @@ class Task:
         return {"taskId": self.id, **declared}
 
 
-def handle(client: Client, tool: str, said: Raw) -> Task:
+def handle(client: Client, tool: str, said: Raw) -> RemoteTask:
     """The task that a call has become; or one that is over, because the server answered at once."""
     found = msgspec.json.decode(said, type=_Handle)
     id = found.task.task_id if found.task is not None else found.task_id
-    task = Task(client, id, tool)
+    task = RemoteTask(client, id, tool)
     if not id:
         task.answered(said)
     return task

@@ -16,17 +16,18 @@ from portico._lazy import load_module
 from portico.rpc.call import Call, Handler, Middleware
 from portico.rpc.rounds import Seal
 from portico.schema.problems import nearest
-from portico.server import completion, mounts
-from portico.server.lives import Lives
-from portico.server.mounts import Mount
-from portico.server.offers import Offers
-from portico.server.pages import PAGE_SIZE, Catalog, position
-from portico.server.prompts import Prompt
-from portico.server.resources import Resource
-from portico.server.service import Offered, Registrar, Service, marked
-from portico.server.subscriptions import MOST_URIS, Subscriptions
-from portico.server.threads import MOST_THREADS, Threads
-from portico.server.tools import ArgumentErrors, Tool
+from portico.server.calling import completion
+from portico.server.calling.prompts import Prompt
+from portico.server.calling.resources import Resource
+from portico.server.calling.threads import MOST_THREADS, Threads
+from portico.server.calling.tools import ArgumentErrors, Tool
+from portico.server.registry import mounts
+from portico.server.registry.catalog import PAGE_SIZE, Catalog, position
+from portico.server.registry.lifespans import Lives
+from portico.server.registry.mounts import Mount
+from portico.server.registry.registry import Offers
+from portico.server.registry.service import Offered, Registrar, Service, marked
+from portico.server.registry.subscriptions import MOST_URIS, Subscriptions
 from portico.transport import stdio
 from portico.wire import jsonrpc, notices, tasks
 from portico.wire.completion import CompleteParams, PromptReference

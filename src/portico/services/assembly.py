@@ -13,9 +13,9 @@ from msgspec.structs import asdict, replace
 
 from portico import __version__
 from portico._lazy import load_module
+from portico.server.calling.tools import Tool
+from portico.server.registry.service import Service
 from portico.server.server import Server
-from portico.server.service import Service
-from portico.server.tools import Tool
 from portico.services import profiles, settings, shapes
 from portico.services.settings import ServerIdentity, ServeSettings
 from portico.services.shapes import ServiceShape

@@ -21,13 +21,13 @@ from portico.rpc.call import Call, Handler, Middleware
 from portico.rpc.door import failed
 from portico.schema.problems import Problem
 from portico.schema.reader import kind_of
-from portico.server.inputs import rounds_of
-from portico.server.prompts import Prompt
-from portico.server.resources import Resource
-from portico.server.results import to_json
+from portico.server.asking.rounds import rounds_of
+from portico.server.calling.prompts import Prompt
+from portico.server.calling.resources import Resource
+from portico.server.calling.results import to_json
+from portico.server.calling.tools import ArgumentErrors, Tool, checked_name
+from portico.server.registry.service import Completes, Offered
 from portico.server.server import Server
-from portico.server.service import Completes, Offered
-from portico.server.tools import ArgumentErrors, Tool, checked_name
 from portico.wire.content import TextContent, TextContents
 from portico.wire.errors import ProtocolError, ToolError, Unknown
 from portico.wire.prompts import GetPromptParams, GetPromptResult, PromptMessage

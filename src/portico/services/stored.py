@@ -11,9 +11,9 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from msgspec import Struct
 
-from portico.server.context import Context
+from portico.server.asking.context import Context
+from portico.server.registry.service import Service
 from portico.server.server import Server
-from portico.server.service import Service
 from portico.services import texts
 from portico.store.database import Database
 from portico.store.errors import StoreError

@@ -9,11 +9,13 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
 
+from portico.rpc.call import Call
+from portico.transport.http_client.limits import limited
 from portico.transport.link import Link
+from portico.wire import jsonrpc, notices
 from portico.wire import meta as metas
-from portico.wire import notices
 from portico.wire.discover import DiscoverResult, InitializeResult
 from portico.wire.errors import (
     BadStatus,
@@ -21,6 +23,7 @@ from portico.wire.errors import (
     MethodNotFound,
     MissingCapability,
     ProtocolError,
+    TimedOut,
     UnsupportedVersion,
     from_wire,
 )
@@ -30,7 +33,7 @@ from portico.wire.revisions import HANDSHAKE, MODERN, MODERN_REVISIONS, NEWEST_H
 
 # -32020 to -32022 are only said by servers that know 2026-07-28.
 _MODERN_ERRORS = (HeaderMismatch, MissingCapability, UnsupportedVersion)
-# What says nothing about the revision: who we are, how often we come, and how the server feels.
+# These say nothing about the revision, only about credentials, rate and load.
 _NO_EVIDENCE = frozenset({401, 403, 407, 408, 429})
 
 
@@ -50,6 +53,11 @@ class ClientIdentity(Struct):
     capabilities: ClientCapabilities = NO_CAPABILITIES
     log_level: LogLevel | None = None
 
+    def able_with(self, extension: str) -> ClientCapabilities:
+        """The capabilities, and an extension besides."""
+        extensions = {**(self.capabilities.extensions or {}), extension: {}}
+        return msgspec.structs.replace(self.capabilities, extensions=extensions)
+
     def meta(self, revision: Revision) -> dict[str, Any]:
         """2026-07-28 wants to know everything each time; the others know it from the handshake."""
         meta: dict[str, Any] = {
@@ -67,7 +75,7 @@ async def discover(link: Link, identity: ClientIdentity, timeout: float | None) 
     revision: Revision = MODERN
     for again in (True, False):
         try:
-            said = await link.request("server/discover", {"_meta": identity.meta(revision)}, timeout=timeout)
+            result = await ask(link, "server/discover", {"_meta": identity.meta(revision)}, timeout, revision)
             break
         except ProtocolError as refusal:
             offered = _offered(refusal)
@@ -77,7 +85,7 @@ async def discover(link: Link, identity: ClientIdentity, timeout: float | None) 
             if not common:
                 return _check_old(offered, link.name)
             revision = common[-1]
-    found = _decoded(said, DiscoverResult, "server/discover", link.name)
+    found = _decoded(result, DiscoverResult, "server/discover", link.name)
     if not set(found.supported_versions) & set(MODERN_REVISIONS):
         return _check_old(found.supported_versions, link.name)
     server = None
@@ -128,17 +136,29 @@ async def initialize(
         "capabilities": identity.capabilities,
         "clientInfo": identity.info,
     }
-    said = await link.request("initialize", params, timeout=timeout)
-    found = _decoded(said, InitializeResult, "initialize", link.name)
+    result = await ask(link, "initialize", params, timeout)
+    found = _decoded(result, InitializeResult, "initialize", link.name)
     if found.protocol_version not in HANDSHAKE:
         raise ProtocolError(f"{link.name} wants to speak {found.protocol_version[:100]!r}, which is not known here")
-    link.settle(found.protocol_version)
-    await link.notify(notices.INITIALIZED)
+    link.set_revision(found.protocol_version)
+    await link(Call(method=notices.INITIALIZED))
     return Greeting(found.protocol_version, found.server_info, found.capabilities, found.instructions)
 
 
-def _decoded(said: Any, kind: type[Any], method: str, name: str) -> Any:
+async def ask(
+    link: Link, method: str, params: dict[str, Any], timeout: float | None, revision: Revision | None = None
+) -> Raw:
+    """The result of one request that is made before the two sides know each other."""
+    call = Call(method=method, params=Raw(jsonrpc.encode(params)), id=link.new_id(), revision=revision)
     try:
-        return msgspec.json.decode(said, type=kind)
+        async with limited(timeout):
+            return await link(call)  # type: ignore[no-any-return]
+    except TimeoutError:
+        raise TimedOut(f"{link.name}: {method} was not answered within {timeout:g} s{link.hint}") from None
+
+
+def _decoded(result: Raw, kind: type[Any], method: str, name: str) -> Any:
+    try:
+        return msgspec.json.decode(result, type=kind)
     except (msgspec.DecodeError, RecursionError) as failure:
         raise ProtocolError(f"{name} gave an invalid result of {method}: {plainly(failure)}") from None

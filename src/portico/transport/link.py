@@ -1,17 +1,19 @@
-"""A way to a server, as a client uses it."""
+"""One connection to a server, as a Handler."""
 
 from __future__ import annotations
 
 import logging
 import re
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 from msgspec import UNSET, Raw
 
+from portico.rpc.call import Call
 from portico.rpc.channel import Channel
 from portico.wire import jsonrpc
-from portico.wire.errors import InternalError, TimedOut
+from portico.wire.errors import InternalError
 from portico.wire.jsonrpc import ErrorBody, Frame, Malformed, RequestId
 from portico.wire.methods import LASTING
 from portico.wire.revisions import MODERN, V2025_03_26, Revision
@@ -29,14 +31,26 @@ _ID = re.compile(rb'"id"\s*:\s*(\d{1,18})\b')
 
 
 class Link:
-    """What is the same wherever both sides share one stream; HTTP, where they do not, has more to say."""
+    """One connection to a server: `await link(call)` sends a Call and gives its result, undecoded.
+
+    The id of a Call is its id on the wire, and its params are sent as they are; a Call without an id is a
+    notification. Cancelling the Call tells the server. What the server sends besides results goes to the handler that
+    the link was made with.
+    """
 
     channel: Channel
     name = "the server"
-    # Told when nothing was heard for a while, and when nothing will be any more though nobody closed it.
-    gap: Callable[[], None] = staticmethod(lambda: None)
-    # Who we are to the server: changes when somebody else logs in, and what was cached for the other is not for them.
+    # Called when messages may have been missed, or when the connection ended without having been closed.
+    on_gap: Callable[[], None] = staticmethod(lambda: None)
+    # Changes when another user logs in: results that were cached for the one before are not for them.
     identity = 0
+    # Why a request may have timed out, as far as the link knows: "; it gave …".
+    hint = ""
+
+    def __init__(self, trace: Trace | None = None) -> None:
+        self.new_id: Callable[[], int] = count(1).__next__
+        self._trace = trace
+        self._warned = False
 
     @property
     def closed(self) -> bool:
@@ -45,81 +59,57 @@ class Link:
     async def start(self) -> None:
         """Make the connection."""
 
-    async def request(
-        self, method: str, params: Any, *, timeout: float | None = None, id: RequestId | None = None
-    ) -> Raw:
-        return await self.channel.request(method, params, timeout=timeout, id=id)
+    async def __call__(self, call: Call) -> Any:
+        raise NotImplementedError
 
-    async def notify(self, method: str, params: Any = None) -> None:
-        self.channel.emit(method, params)
+    def set_revision(self, revision: Revision) -> None:
+        """The two sides have agreed on a revision."""
 
-    def new_id(self) -> int:
-        """An id for a request, for who has to know it before the answer comes."""
-        return self.channel.new_id()
-
-    def settle(self, revision: Revision) -> None:
-        """The two sides have found their revision."""
-
-    def learn(self, tools: list[Tool]) -> list[Tool]:
-        """Look at what the server offers; gives the tools that can be called this way."""
+    def usable_tools(self, tools: list[Tool]) -> list[Tool]:
+        """Of the tools that the server lists, those that can be called over this transport."""
         return tools
-
-    def show(self, trace: Trace) -> None:
-        """Show each message to somebody."""
-        send, receive = self.channel.send, self.channel.receive
-
-        def sending(message: bytes) -> None:
-            trace("sent", message)
-            send(message)
-
-        def receiving(message: bytes) -> bytes | None:
-            trace("received", message)
-            return receive(message)
-
-        self.channel.send, self.channel.receive = sending, receiving  # type: ignore[method-assign, assignment]
 
     async def close(self) -> None:
         self.channel.close()
 
+    def _refuse_question(self) -> None:
+        # Once: a server that asks and is not answered may go on without end.
+        if not self._warned:
+            log.warning("%s asks something in a revision where servers do not ask; it is not answered", self.name)
+        self._warned = True
+
 
 class Duplex(Link):
-    """Where one stream carries all that a server says, and only ids tell what is the answer to what."""
+    """A link where one stream carries all that a server says: only ids tell which answer is to which request."""
 
-    def __init__(self) -> None:
-        self._waiting: dict[RequestId, str] = {}
+    def __init__(self, trace: Trace | None = None) -> None:
+        super().__init__(trace)
+        self._pending: dict[RequestId, str] = {}
         self._newest = 0
         self._modern = False
-        self._warned = False
-        # Something came that could have been the answer to any of several questions.
-        self._oddity = ""
-        self._trace: Trace | None = None
 
-    async def request(
-        self, method: str, params: Any, *, timeout: float | None = None, id: RequestId | None = None
-    ) -> Raw:
-        id = self.new_id() if id is None else id
-        self._waiting[id] = method
+    async def __call__(self, call: Call) -> Any:
+        id = call.id
+        if id is None:
+            await self._notify(call.method, call.params)
+            return None
+        assert isinstance(id, int)
+        self._newest = max(self._newest, id)
+        self._pending[id] = call.method
         try:
-            return await self._ask(id, method, params, timeout)
-        except TimedOut:
-            hint = f"; it gave {self._oddity}" if self._oddity else ""
-            raise TimedOut(f"{self.name}: {method} was not answered within {timeout:g} s{hint}") from None
+            return await self._ask(id, call.method, call.params)
         finally:
-            del self._waiting[id]
+            del self._pending[id]
 
-    async def _ask(self, id: RequestId, method: str, params: Any, timeout: float | None) -> Raw:
-        return await self.channel.request(method, params, timeout=timeout, id=id)
+    async def _ask(self, id: int, method: str, params: Raw) -> Raw:
+        return await self.channel.request(method, params, id=id)
 
-    def new_id(self) -> int:
-        self._newest = self.channel.new_id()
-        return self._newest
+    async def _notify(self, method: str, params: Raw) -> None:
+        self.channel.emit(method, params or None)
 
-    def settle(self, revision: Revision) -> None:
+    def set_revision(self, revision: Revision) -> None:
         self._modern = revision >= MODERN
         self.channel.batches = revision == V2025_03_26
-
-    def show(self, trace: Trace) -> None:
-        self._trace = trace
 
     def take(self, data: bytes) -> None:
         """One message, as it came."""
@@ -128,74 +118,67 @@ class Duplex(Link):
         frame = jsonrpc.decode(data)
         if type(frame) is Frame:
             if frame.method is UNSET:
-                if frame.id not in self._waiting:
-                    self._puzzle_over(frame)
+                if frame.id not in self._pending:
+                    self._on_unmatched_response(frame)
                     return
             elif self._modern and frame.id is not UNSET:
-                self._ignore("asks something in a revision where servers do not ask")
+                self._refuse_question()
                 return
         elif isinstance(frame, Malformed):
-            self._make_do(frame, data)
+            self._on_malformed(frame, data)
             return
         elif not self.channel.batches:
-            self._blame("a batch, where there are none")
+            self._fail_sole_pending("a batch, where there are none")
             return
         reply = self.channel.accept(frame)
         if reply is not None:
             self.channel.send(reply)
 
-    def _ignore(self, what: str) -> None:
-        # Once: whoever is not answered may go on without end.
-        if not self._warned:
-            log.warning("%s %s; it is not answered", self.name, what)
-        self._warned = True
-
     # What is not as it should be
 
-    def _puzzle_over(self, frame: Frame) -> None:
-        """An answer to what we do not wait for: late, or wrong."""
+    def _on_unmatched_response(self, frame: Frame) -> None:
+        """Handle an answer whose id is not pending: it is late, or wrong."""
         id = frame.id
         if isinstance(id, int) and 0 < id <= self._newest:
-            log.debug("%s: an answer to %d, which nobody waits for any more", self.name, id)
+            log.debug("%s: a late answer to the request %d", self.name, id)
         elif isinstance(id, int | str):
-            self._blame(f"an answer with the id {str(id)[:100]!r}, which nobody has asked")
-        elif isinstance(frame.error, ErrorBody) and len(found := self._suspects()) == 1:
+            self._fail_sole_pending(f"an answer with the id {str(id)[:100]!r}, which was not asked")
+        elif isinstance(frame.error, ErrorBody) and len(pending := self._pending_requests()) == 1:
             # It could not read what we said, so it could not read its id.
-            self._settle(found[0], frame.error)
+            self._conclude(pending[0], frame.error)
         else:
-            self._oddity = "an answer without an id"
+            self.hint = "; it gave an answer without an id"
 
-    def _make_do(self, found: Malformed, data: bytes) -> None:
-        """A message that is none. If it can be told whose answer it wanted to be, they are not left waiting."""
-        id: RequestId | None = found.id
+    def _on_malformed(self, malformed: Malformed, data: bytes) -> None:
+        """Handle a message that cannot be read; if its id can be recovered, fail that request."""
+        id: RequestId | None = malformed.id
         if id is None and data.lstrip()[:1] == b"{" and (match := _ID.search(data)):
             id = int(match[1])
-        is_request = b'"method"' in data and not found.is_response
-        if id in self._waiting and not is_request:
-            self._fail(id, f"an answer that cannot be read: {found.error.message}")
-        elif found.id is not None and is_request and not self._modern:
-            self.channel.send(jsonrpc.error(found.id, found.error, self.channel.revision))
+        is_request = b'"method"' in data and not malformed.is_response
+        if id in self._pending and not is_request:
+            self._fail(id, f"an answer that cannot be read: {malformed.error.message}")
+        elif malformed.id is not None and is_request and not self._modern:
+            self.channel.send(jsonrpc.error(malformed.id, malformed.error, self.channel.revision))
         else:
             # Programs print all kinds of things where they should not.
-            log.debug("%s: %s", self.name, found.error.message)
+            log.debug("%s: %s", self.name, malformed.error.message)
 
-    def _blame(self, what: str) -> None:
-        """Something is wrong, and if only one question is open, then with its answer."""
-        self._oddity = what
-        found = self._suspects()
-        if len(found) == 1:
-            self._fail(found[0], what)
+    def _fail_sole_pending(self, what: str) -> None:
+        """If only one request is pending, then the wrong answer was meant for that one."""
+        self.hint = f"; it gave {what}"
+        pending = self._pending_requests()
+        if len(pending) == 1:
+            self._fail(pending[0], what)
 
-    def _suspects(self) -> list[RequestId]:
-        return [id for id, method in self._waiting.items() if method not in LASTING]
+    def _pending_requests(self) -> list[RequestId]:
+        return [id for id, method in self._pending.items() if method not in LASTING]
 
     def _fail_all(self, what: str) -> None:
-        for id in list(self._waiting):
+        for id in list(self._pending):
             self._fail(id, what)
 
     def _fail(self, id: RequestId, what: str) -> None:
-        method = self._waiting[id]
-        self._settle(id, ErrorBody(InternalError.code, f"{self.name}, {method}: it gave {what}"))
+        self._conclude(id, ErrorBody(InternalError.code, f"{self.name}, {self._pending[id]}: it gave {what}"))
 
-    def _settle(self, id: RequestId, error: ErrorBody) -> None:
+    def _conclude(self, id: RequestId, error: ErrorBody) -> None:
         self.channel.accept(Frame(jsonrpc="2.0", id=id, error=error))

@@ -6,41 +6,46 @@ The messages are real bytes and go through the same door as anywhere else; only 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 from portico.legacy.session import Lifecycle, Session
 from portico.rpc.call import Handler
 from portico.rpc.channel import Channel
 from portico.rpc.door import Sender
-from portico.transport.link import Link
+from portico.transport.link import Duplex, Trace
 
 
-class Memory(Link):
+class MemoryLink(Duplex):
     """A client's Channel, connected to a Handler as over stdio."""
 
     def __init__(
-        self, server: Handler, client: Handler, *, principal: Any = None, lifecycle: Lifecycle = "auto"
+        self,
+        server: Handler,
+        client: Handler,
+        *,
+        principal: Any = None,
+        lifecycle: Lifecycle = "auto",
+        trace: Trace | None = None,
     ) -> None:
+        super().__init__(trace)
         self.session = Session(server, lifecycle=lifecycle)
-        self._there = Channel(
-            server, self._to(lambda: self.channel), session=self.session, sender=Sender(principal=principal)
-        )
-        self.channel = Channel(client, self._to(lambda: self._there))
+        sender = Sender(principal=principal)
+        self._there = Channel(server, self._to_client, session=self.session, sender=sender)
+        self.channel = Channel(client, self._to_server)
         self.session.stream = self._there
 
-    @staticmethod
-    def _to(other: Callable[[], Channel]) -> Callable[[bytes], None]:
-        def send(message: bytes) -> None:
-            asyncio.get_running_loop().call_soon(deliver, message)
+    def _to_server(self, message: bytes) -> None:
+        if self._trace is not None:
+            self._trace("sent", message)
+        asyncio.get_running_loop().call_soon(self._deliver, message)
 
-        def deliver(message: bytes) -> None:
-            channel = other()
-            reply = channel.receive(message)
-            if reply is not None:
-                channel.send(reply)
+    def _deliver(self, message: bytes) -> None:
+        reply = self._there.receive(message)
+        if reply is not None:
+            self._to_client(reply)
 
-        return send
+    def _to_client(self, message: bytes) -> None:
+        asyncio.get_running_loop().call_soon(self.take, message)
 
     async def close(self) -> None:
         self.channel.close()

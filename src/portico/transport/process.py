@@ -1,4 +1,4 @@
-"""A server that is a child process of ours: its pipes, its last words, and its end, which is never later than ours."""
+"""A server that is a child process: its pipes, what it writes to stderr, and its end, which is never after ours."""
 
 from __future__ import annotations
 
@@ -16,15 +16,14 @@ from msgspec import Raw
 
 from portico.rpc.call import Handler
 from portico.rpc.channel import Channel
-from portico.transport.link import LONGEST_ANSWER, Duplex
+from portico.transport.link import LONGEST_ANSWER, Duplex, Trace
 from portico.transport.stdio import Lines
 from portico.transport.watchdog import watchdog
-from portico.wire.errors import Closed, ConnectFailed, TimedOut
-from portico.wire.jsonrpc import RequestId
+from portico.wire.errors import Closed, ConnectFailed
 
 log = logging.getLogger("portico")
 
-LAST_WORDS = 20
+MOST_LAST_LINES = 20
 _INHERITED = frozenset(
     {
         "HOME",
@@ -69,17 +68,17 @@ _INHERITED = frozenset(
     }
 )
 _FAMILIES = ("LC_", "XDG_")
-LONGEST_WORD = 2000
-# Of its end one hears in pieces, in any order: this long is waited for the rest.
+LONGEST_LINE = 2000
+# Its exit status and the ends of its pipes are reported in any order: this long is waited for the rest.
 EXIT_NEWS_SECONDS = 0.25
-# What we have answered and it has not read. What we ask waits until there is room.
+# How many bytes of our answers it may leave unread. Our requests wait until there is room.
 MOST_UNREAD = 16 * 1024 * 1024
 # basic/lifecycle, Shutdown: close its input, then ask it to end, then end it.
 SHUTDOWN_SECONDS = 2.0
 
 
-class Process(Duplex, asyncio.SubprocessProtocol):
-    """A Channel to a child. It is in a process group of its own, so that its children go with it."""
+class ProcessLink(Duplex, asyncio.SubprocessProtocol):
+    """A link to a child process. It has a process group of its own, so that its children end with it."""
 
     def __init__(
         self,
@@ -89,9 +88,9 @@ class Process(Duplex, asyncio.SubprocessProtocol):
         env: Mapping[str, str] | None = None,
         cwd: str | None = None,
         longest: int = LONGEST_ANSWER,
-        on_stderr: Callable[[str], None] | None = None,
+        trace: Trace | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(trace)
         self.command = list(command)
         self.name = os.path.basename(self.command[0])
         self.channel = Channel(handler, self._send, drain=self._drain)
@@ -99,15 +98,14 @@ class Process(Duplex, asyncio.SubprocessProtocol):
         self._env = {**inherited(), **(env or {})}
         self._cwd = cwd
         self._lines = Lines(longest)
-        self._words = Lines(64 * 1024)
-        self._stderr: deque[str] = deque(maxlen=LAST_WORDS)
-        self._on_stderr = on_stderr
+        self._error_lines = Lines(64 * 1024)
+        self._stderr: deque[str] = deque(maxlen=MOST_LAST_LINES)
         self._transport: asyncio.SubprocessTransport | None = None
         self._stdin: Any = None
         self._writable = asyncio.Event()
         self._writable.set()
         self._unread = 0
-        self._silent: set[int] = set()
+        self._ended_pipes: set[int] = set()
 
     async def start(self) -> None:
         loop = asyncio.get_running_loop()
@@ -135,8 +133,9 @@ class Process(Duplex, asyncio.SubprocessProtocol):
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         if fd == 2:
-            for word in self._words.feed(data):
-                self._note((word or b"(a very long line)").decode(errors="replace").rstrip())
+            for line in self._error_lines.feed(data):
+                text = (line or b"(a very long line)").decode(errors="replace").rstrip()
+                self._stderr.append(text[:LONGEST_LINE])
             return
         for line in self._lines.feed(data):
             if line is None:
@@ -144,19 +143,14 @@ class Process(Duplex, asyncio.SubprocessProtocol):
             else:
                 self.take(line)
 
-    def _note(self, line: str) -> None:
-        self._stderr.append(line[:LONGEST_WORD])
-        if self._on_stderr is not None:
-            self._on_stderr(line)
-
     # What we say
 
     def _send(self, message: bytes) -> None:
-        """What it has asked for: if it does not read the answers, it has had its last."""
+        """Send a reply; close the connection when more than MOST_UNREAD bytes are unread."""
         if not self._writable.is_set():
             self._unread += len(message)
             if self._unread > MOST_UNREAD:
-                self.channel.close(self.farewell("asks without end, and does not read the answers"))
+                self.channel.close(self._end_error("asks without end, and does not read the answers"))
                 self._writable.set()
                 return
         self._write(message)
@@ -167,19 +161,11 @@ class Process(Duplex, asyncio.SubprocessProtocol):
         if self._stdin is not None and not self._stdin.is_closing():
             self._stdin.write(message + b"\n")
 
-    async def _ask(self, id: RequestId, method: str, params: Any, timeout: float | None) -> Raw:
-        if not self._writable.is_set():
-            await self._room(method, timeout)
-        return await self.channel.request(method, params, timeout=timeout, send=self._write, id=id)
-
-    async def _room(self, method: str, timeout: float | None) -> None:
-        try:
-            async with asyncio.timeout(timeout):
-                # Again and again, for whoever goes first may take all the room there is.
-                while not self._writable.is_set():
-                    await self._writable.wait()
-        except TimeoutError:
-            raise TimedOut(f"{method} was not read within {timeout} s") from None
+    async def _ask(self, id: int, method: str, params: Raw) -> Raw:
+        # Again and again, for the request that goes first may take all the room there is.
+        while not self._writable.is_set():
+            await self._writable.wait()
+        return await self.channel.request(method, params, send=self._write, id=id)
 
     def pause_writing(self) -> None:
         self._writable.clear()
@@ -194,9 +180,9 @@ class Process(Duplex, asyncio.SubprocessProtocol):
     # Its end
 
     def pipe_connection_lost(self, fd: int, failure: Exception | None) -> None:
-        self._silent.add(fd)
+        self._ended_pipes.add(fd)
         if fd == 0:
-            # Whoever waits to say something need not.
+            # What waits to be written will not be.
             self._writable.set()
         elif fd == 1 or self.exited.is_set():
             # It may live on, but it will not answer any more.
@@ -207,8 +193,8 @@ class Process(Duplex, asyncio.SubprocessProtocol):
         self._await_end("")
 
     def _await_end(self, what: str) -> None:
-        """Its status and its last words may still be on their way, and they say more."""
-        if self.exited.is_set() and self._silent >= {1, 2}:
+        """Wait a moment: its status and its last lines may still be on their way, and they say more."""
+        if self.exited.is_set() and self._ended_pipes >= {1, 2}:
             self._over(what)
         else:
             asyncio.get_running_loop().call_later(EXIT_NEWS_SECONDS, self._over, what)
@@ -218,13 +204,13 @@ class Process(Duplex, asyncio.SubprocessProtocol):
             code = self._transport.get_returncode() if self._transport is not None else None
             if self.exited.is_set() and code is not None:
                 what = f"exited with status {code}" if code >= 0 else f"was ended by signal {-code}"
-            self.channel.close(self.farewell(what or "ended"))
-            self.gap()
+            self.channel.close(self._end_error(what or "ended"))
+            self.on_gap()
 
-    def farewell(self, what: str) -> Closed:
-        """What became of it, with its last words."""
-        words = "\n".join(self._stderr)
-        return Closed(f"{self.name} {what}" + (f"; it said last:\n{words}" if words else ""))
+    def _end_error(self, what: str) -> Closed:
+        """The error that says what became of it, with its last lines on stderr."""
+        lines = "\n".join(self._stderr)
+        return Closed(f"{self.name} {what}" + (f"; it said last:\n{lines}" if lines else ""))
 
     async def close(self) -> None:
         """Close its input, wait, ask, wait, kill: the whole group, so that nothing is left behind."""
@@ -254,14 +240,14 @@ class Process(Duplex, asyncio.SubprocessProtocol):
         return True
 
     async def _group_gone(self) -> None:
-        """Who is killed does not die at once. Orphans are buried by others, if at all, so this has an end."""
+        """Wait until the killed group has ended; not for ever, for its orphans may stay as zombies."""
         for _ in range(50):
             if not self._signal(0):
                 return
             await asyncio.sleep(0.005)
 
     def _signal(self, number: int) -> bool:
-        """Whether there was anybody to hear it."""
+        """Signal the process group. Returns whether it still exists."""
         if self._transport is None:
             return False
         pid = self._transport.get_pid()

@@ -41,7 +41,7 @@ class Command(Struct, frozen=True):
 
 
 class Url(Struct, frozen=True):
-    """A server that somebody else has started."""
+    """A server that is running already, at a URL."""
 
     url: str
     headers: dict[str, str]

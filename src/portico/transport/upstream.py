@@ -1,4 +1,7 @@
-"""The way to one server: found, greeted, and made again when it breaks."""
+"""The way to one server, as a Handler: found, greeted, and made again when it breaks.
+
+It lives below both the client, which is a façade over it, and the server, which mounts it.
+"""
 
 from __future__ import annotations
 
@@ -6,26 +9,34 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from types import CoroutineType
 from typing import Any
 
+import msgspec
 from msgspec import Raw
 
-from portico.rpc.call import Handler
+from portico.rpc.call import Call
 from portico.transport.greeting import ClientIdentity, Greeting, discover, initialize, is_modern, means_handshake_server
+from portico.transport.http_client.limits import limited
 from portico.transport.http_client.pool import Pool
 from portico.transport.http_client.sse import HttpSse
-from portico.transport.http_client.streamable import Sender, StreamableHttp
+from portico.transport.http_client.streamable import RequestSender, StreamableHttp
 from portico.transport.link import Link, Trace
-from portico.transport.memory import Memory
-from portico.transport.process import Process
+from portico.transport.memory import MemoryLink
+from portico.transport.process import ProcessLink
 from portico.transport.targets import Command, Here, Target, Url
+from portico.wire import jsonrpc, notices
+from portico.wire import meta as metas
+from portico.wire.content import EmptyResult
 from portico.wire.errors import (
     BadStatus,
     Closed,
     ConnectFailed,
     Error,
+    InvalidParams,
     InvalidRequest,
+    MethodNotFound,
     ProtocolError,
     SessionLost,
     TimedOut,
@@ -34,61 +45,119 @@ from portico.wire.errors import (
     UsageError,
     from_wire,
 )
+from portico.wire.meta import NO_CAPABILITIES, Implementation, ProgressToken
+from portico.wire.methods import LASTING, METHODS
 from portico.wire.revisions import HANDSHAKE, LATEST, MODERN, Revision
+from portico.wire.subscriptions import AcknowledgedParams, Filter, ListenParams
 
 log = logging.getLogger("portico")
 
-# How long a child that may never have heard of the newest revision is waited for.
+TIMEOUT_SECONDS = 60.0
+RETRIES = 4
+# How long a child process that may never have heard of the newest revision may take to answer the first question.
 PROBE_SECONDS = 10.0
 # The pause before the first retry; it doubles each time.
 PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 5.0
 # A server that is overwhelmed, or a proxy that cannot reach it.
-_PASSING = frozenset({429, 502, 503, 504})
-# What servers of the handshake say to a request without one.
+_TEMPORARY = frozenset({429, 502, 503, 504})
+# What servers of the handshake answer to a request without one.
 _WITHOUT_SESSION = frozenset({InvalidRequest.code, -32000, -32001})
 
 # Whether a server speaks the newest revision is a property of the server, so it is asked once in a process.
 _remembered: dict[str, bool] = {}
 _MOST_REMEMBERED = 256
 
+_members = msgspec.json.Decoder(dict[str, Raw])
+
+
+def _answer_ping(call: Call) -> Any:
+    """The answer of a client that has no handlers: it is there, and no more."""
+    if call.id is None:
+        return None
+    if call.method == "ping":
+        return EmptyResult()
+    raise MethodNotFound(f"Method not found: {call.method}")
+
+
+async def _nothing_to_do() -> None:
+    """Where the new connection has nothing to be told."""
+
+
+class _Incoming:
+    """The Handler of what a server sends besides results. Notifications are taken at once, in their order."""
+
+    def __init__(self, start: Callable[[Call], Any]) -> None:
+        self.start = start
+
+    async def __call__(self, call: Call) -> Any:
+        result = self.start(call)
+        return await result if type(result) is CoroutineType else result
+
 
 class Upstream:
-    """A Link that is opened again when the server has ended, was restarted, or has forgotten us."""
+    """A Handler over a connection that is opened again when the server ended, was restarted, or has forgotten us.
+
+    `answer` gets what the server asks, and the notifications that belong to no Call. It returns a result, or a
+    coroutine that comes to one.
+    """
 
     def __init__(
         self,
         target: Target,
-        answer: Handler,
-        identity: ClientIdentity,
+        answer: Callable[[Call], Any] = _answer_ping,
+        identity: ClientIdentity | None = None,
         *,
-        revision: Revision | None,
-        timeout: float | None,
-        retries: int,
-        auth: Sender | None = None,
+        revision: Revision | None = None,
+        timeout: float | None = TIMEOUT_SECONDS,
+        retries: int = RETRIES,
+        auth: RequestSender | None = None,
         pool: Callable[[], Pool] = Pool,
         principal: Any = None,
         trace: Trace | None = None,
-        reopened: Callable[[], Awaitable[None]],
-        gap: Callable[[], None],
+        on_reopened: Callable[[], Awaitable[None]] = _nothing_to_do,
+        on_gap: Callable[[], None] = lambda: None,
     ) -> None:
-        self.greeting = Greeting(revision or LATEST)
-        self._target = target
-        self._answer = answer
-        self._identity = identity
+        self.target = target
+        self.identity = identity or ClientIdentity(Implementation("portico", "0"))
         self._pinned = revision
         self._timeout = timeout
         self._retries = retries
+        self._answer = answer
+        self._incoming = _Incoming(self._receive)
         self._auth = auth
         self._pool = pool
         self._principal = principal
         self._trace = trace
-        self._reopened = reopened
-        self._gap = gap
+        self._on_reopened = on_reopened
+        self._on_gap = on_gap
         self._link: Link | None = None
+        self.name = Link.name
         self._mending = asyncio.Lock()
-        # Set while nobody wants us to be open, whatever is under way.
-        self._shut = asyncio.Event()
-        self._shut.set()
+        # Set unless the connection is to be open, whatever is under way.
+        self._closing = asyncio.Event()
+        self._closing.set()
+        # The Calls that want to hear of their progress, by the token that the server was given.
+        self._progressing: dict[Any, Call] = {}
+        # The Calls that listen for changes, by their ids on the wire; and in a session, where there are no such ids.
+        self._subscribed: dict[Any, Call] = {}
+        self._listening: list[Call] = []
+        # The server in this process, if that is what the target is.
+        self._host: asyncio.Task[None] | None = None
+        self._leave = asyncio.Event()
+        self._greet_with(Greeting(revision or LATEST))
+
+    def _greet_with(self, greeting: Greeting) -> None:
+        self.greeting = greeting
+        self.modern = greeting.revision >= MODERN
+        self._encode_meta()
+
+    def _encode_meta(self) -> None:
+        """What 2026-07-28 wants in every request is encoded once."""
+        self._meta = jsonrpc.encode(self.identity.meta(self.greeting.revision)) if self.modern else b"{}"
+
+    def set_log_level(self, level: Any) -> None:
+        self.identity.log_level = level
+        self._encode_meta()
 
     @property
     def link(self) -> Link:
@@ -97,21 +166,23 @@ class Upstream:
         return self._link
 
     @property
-    def name(self) -> str:
-        return Link.name if self._link is None else self._link.name
-
-    @property
     def is_open(self) -> bool:
-        return not self._shut.is_set()
+        return not self._closing.is_set()
 
-    @property
-    def modern(self) -> bool:
-        return self.greeting.revision >= MODERN
+    # Opening and closing, from any task
 
-    # Opening and closing
+    @contextlib.asynccontextmanager
+    async def lifespan(self) -> AsyncIterator[None]:
+        """The time in which a server that has it mounted may use it."""
+        await self.open()
+        try:
+            yield
+        finally:
+            await self.close()
 
     async def open(self) -> None:
-        self._shut.clear()
+        await self._enter_lifespan()
+        self._closing.clear()
         try:
             async with self._mending:
                 await self._establish()
@@ -120,41 +191,69 @@ class Upstream:
             raise
 
     async def close(self) -> None:
-        self._shut.set()
+        self._closing.set()
         link, self._link = self._link, None
         if link is not None:
             await link.close()
         if self._auth is not None:
             await self._auth.close()
+        host, self._host = self._host, None
+        if host is not None:
+            self._leave.set()
+            await host
+
+    async def _enter_lifespan(self) -> None:
+        """A server in this process begins and ends in a task of its own, so that we may be closed from another one."""
+        lifespan = getattr(self.target.handler, "lifespan", None) if isinstance(self.target, Here) else None
+        if lifespan is None:
+            return
+        self._leave.clear()
+        ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        async def host() -> None:
+            try:
+                async with lifespan():
+                    ready.set_result(None)
+                    await self._leave.wait()
+            except BaseException as failure:
+                if ready.done():
+                    raise
+                ready.set_exception(failure)
+
+        self._host = asyncio.get_running_loop().create_task(host())
+        try:
+            await ready
+        except BaseException:
+            self._host = None
+            raise
 
     async def _establish(self) -> None:
         try:
             await self._connect()
-            self.greeting = await self._greet()
+            self._greet_with(await self._greet())
         except Error:
-            if self._shut.is_set():
+            if self._closing.is_set():
                 raise Closed("the client was closed") from None
             raise
         if self.modern:
-            self.link.settle(self.greeting.revision)
+            self.link.set_revision(self.greeting.revision)
 
     async def _connect(self, kind: type[StreamableHttp | HttpSse] = StreamableHttp) -> Link:
-        target = self._target
+        target, trace = self.target, self._trace
         link: Link
         if isinstance(target, Here):
-            link = Memory(target.handler, self._answer, principal=self._principal)
+            link = MemoryLink(target.handler, self._incoming, principal=self._principal, trace=trace)
         elif isinstance(target, Command):
-            link = Process(target.words, self._answer, env=target.env, cwd=target.cwd)
+            link = ProcessLink(target.words, self._incoming, env=target.env, cwd=target.cwd, trace=trace)
         else:
             kind = HttpSse if target.sse else kind
-            link = kind(target.url, self._answer, headers=target.headers, auth=self._auth, pool=self._pool())
-        if self._trace is not None:
-            link.show(self._trace)
-        link.gap = self._gap
-        self._link = link
+            options: dict[str, Any] = {"headers": target.headers, "auth": self._auth, "pool": self._pool()}
+            link = kind(target.url, self._incoming, trace=trace, **options)
+        link.on_gap = self._on_gap
+        self._link, self.name = link, link.name
         await link.start()
-        if self._shut.is_set():
-            # Somebody closed us meanwhile, and may have found nothing to close yet.
+        if self._closing.is_set():
+            # It was closed meanwhile, when there may have been nothing to close yet.
             self._link = None
             await link.close()
             raise Closed("the client was closed")
@@ -170,14 +269,14 @@ class Upstream:
     async def _greet(self) -> Greeting:
         if self._pinned in HANDSHAKE:
             return await self._shake_hands(self._pinned)
-        known = _remembered.get(self._target.key) if self._pinned is None else None
+        known = _remembered.get(self.target.key) if self._pinned is None else None
         if known is not False:
-            found = await self._discover()
-            if found is not None:
+            greeting = await self._discover()
+            if greeting is not None:
                 self._remember(modern=True)
-                return found
+                return greeting
             if self._pinned is not None:
-                raise self._unspoken("")
+                raise self._not_spoken("")
         try:
             greeting = await self._shake_hands(None)
         except (ProtocolError, BadStatus):
@@ -193,32 +292,32 @@ class Upstream:
 
     async def _discover(self) -> Greeting | None:
         """None: it is a server of the handshake, and there is a connection to shake hands on."""
-        if isinstance(self._target, Url) and self._target.sse:
+        if isinstance(self.target, Url) and self.target.sse:
             return None
-        sure = self._pinned is not None or isinstance(self._target, Here)
+        sure = self._pinned is not None or isinstance(self.target, Here)
         try:
-            waits = PROBE_SECONDS if isinstance(self._target, Command) and not sure else self._timeout
-            return await discover(self.link, self._identity, waits)
+            seconds = PROBE_SECONDS if isinstance(self.target, Command) and not sure else self._timeout
+            return await discover(self.link, self.identity, seconds)
         except (ProtocolError, BadStatus) as failure:
             if self._pinned is not None and means_handshake_server(failure):
-                raise self._unspoken(f": {failure}") from failure
+                raise self._not_spoken(f": {failure}") from failure
             if sure or not means_handshake_server(failure):
                 raise
         except (Closed, TimedOut):
-            # Silence and a slammed door are answers only a child can give; elsewhere they say nothing.
-            if sure or not isinstance(self._target, Command):
+            # Silence and an exit are answers only a child process can give; elsewhere they say nothing.
+            if sure or not isinstance(self.target, Command):
                 raise
         if self.link.closed:
             await self._replace()
         return None
 
-    def _unspoken(self, why: str) -> ProtocolError:
+    def _not_spoken(self, why: str) -> ProtocolError:
         """The revision that was asked for is spoken, or none is."""
         return from_wire(UnsupportedVersion.code, f"{self.link.name} does not speak {self._pinned}{why}")
 
     async def _shake_hands(self, revision: Revision | None) -> Greeting:
         try:
-            return await initialize(self.link, self._identity, revision, self._timeout)
+            return await initialize(self.link, self.identity, revision, self._timeout)
         except (ProtocolError, BadStatus) as failure:
             # 2025-03-26, basic/transports: only these say that the server may be of the transport before.
             if not isinstance(self.link, StreamableHttp) or failure.status not in (400, 404, 405):
@@ -230,88 +329,141 @@ class Upstream:
             except Error as other:
                 log.debug("%s", other)
                 raise failure from None
-            return await initialize(self.link, self._identity, revision, self._timeout)
+            return await initialize(self.link, self.identity, revision, self._timeout)
 
     def _remember(self, *, modern: bool | None) -> None:
-        if isinstance(self._target, Here):
+        if isinstance(self.target, Here):
             return
         if len(_remembered) >= _MOST_REMEMBERED:
             _remembered.clear()
         if modern is None:
-            _remembered.pop(self._target.key, None)
+            _remembered.pop(self.target.key, None)
         else:
-            _remembered[self._target.key] = modern
+            _remembered[self.target.key] = modern
 
-    # Asking, as often as it takes
+    # Answering a Call: as a Handler, and with the wishes of a client
 
-    async def request(self, method: str, params: dict[str, Any], *, timeout: float | None, repeatable: bool) -> Raw:
-        """Ask. `repeatable`: to be asked twice does the server no harm, so it is asked again when it was not heard."""
-        clock = asyncio.get_running_loop().time
-        until = None if timeout is None else clock() + timeout
+    async def __call__(self, call: Call) -> Any:
+        """The result of a Call, as the server gave it. A tool's call is not repeated when the connection breaks."""
+        if call.id is None:
+            return await (await self.alive())(call)
+        if call.method in LASTING:
+            return await self._listen(call)
+        return await self.ask(call, self._timeout, call.method != "tools/call")
+
+    async def ask(self, call: Call, timeout: float | None, repeatable: bool) -> Raw:
+        """`repeatable`: asking twice does no harm, so it is asked again when the server may not have heard it."""
+        reached = False
         tries = 0
-        while True:
-            link: Link | None = None
-            try:
-                link = await self._alive_until(until, method)
-                left = timeout if until is None or not tries else max(until - clock(), 0.0)
-                return await link.request(method, self.dressed(params), timeout=left)
-            except (TransportError, ProtocolError) as failure:
-                if self._shut.is_set():
-                    raise Closed(f"the client was closed ({method})") from None
-                if link is not None and not tries and await self._has_changed(link, failure):
+        try:
+            async with asyncio.timeout(timeout) if self._auth is None else limited(timeout) as limit:
+                while True:
+                    link = self._link
+                    try:
+                        if link is None or link.channel.closed or self._mending.locked():
+                            link = None
+                            link = await self.alive()
+                        reached = True
+                        return await self.send(link, call)
+                    except (TransportError, ProtocolError) as failure:
+                        reason = await self._reason_to_repeat(link, call.method, failure, tries, repeatable)
+                        reached = False
                     tries += 1
-                    continue
-                if link is not None and isinstance(failure, SessionLost):
-                    link.channel.close(failure)
-                if not _may_repeat(failure, repeatable or link is None):
-                    raise _unrepeated(failure, method) from None
-                reason = failure
-            pause = min(LONGEST_PAUSE_SECONDS, PAUSE_SECONDS * 2**tries) * random.uniform(0.5, 1.0)
-            tries += 1
-            late = until is not None and clock() + pause >= until
-            if tries > self._retries or late or isinstance(link, Memory):
-                raise _about(reason, method)
-            log.debug("%s; %s is asked again in %.2f s", reason, method, pause)
-            await self._wait(pause)
+                    if reason is not None:
+                        await self._pause(link, call.method, reason, tries, limit)
+        except TimeoutError:
+            what = f"{call.method}: it could not be reached again in time"
+            if reached and self._link is not None:
+                what = f"{call.method} was not answered within {timeout:g} s{self._link.hint}"
+            raise TimedOut(f"{self.name}: {what}") from None
 
-    async def _wait(self, pause: float) -> None:
-        """Unless somebody closes us: then there is nothing to wait for."""
+    def send(self, link: Link, call: Call) -> Awaitable[Raw]:
+        """One Call over one link."""
+        id, token = link.new_id(), call.progress_token
+        if token in self._progressing:
+            # Two callers of ours chose the same; the server has to tell them apart.
+            token = f"{token}-{id}"
+        revision = self.greeting.revision if self.modern else None
+        sent = Call(method=call.method, params=self._params(call, token), id=id, revision=revision, reply=call.reply)
+        if token is None and call.method not in LASTING:
+            return link(sent)
+        known, key = (self._progressing, token) if token is not None else (self._subscribed, id)
+        return self._send_listening(link, sent, call, known, key)
+
+    async def _send_listening(self, link: Link, sent: Call, call: Call, known: dict[Any, Call], key: Any) -> Raw:
+        """What the server sends before the result, and says to belong to it, goes to the Call."""
+        known[key] = call
+        try:
+            return await link(sent)  # type: ignore[no-any-return]
+        finally:
+            del known[key]
+
+    def _params(self, call: Call, token: ProgressToken | None) -> Raw:
+        """The params with the `_meta` that this revision wants; what the Call has in its own comes last."""
+        params = bytes(call.params) or b"{}"
+        if not self.modern and token is None:
+            return call.params
+        meta = self._meta
+        if self.modern and (call.capabilities is not NO_CAPABILITIES or call.log_level is not None):
+            identity = ClientIdentity(
+                self.identity.info,
+                self.identity.capabilities if call.capabilities is NO_CAPABILITIES else call.capabilities,
+                call.log_level or self.identity.log_level,  # type: ignore[arg-type]
+            )
+            meta = jsonrpc.encode(identity.meta(self.greeting.revision))
+        if token is not None:
+            meta = meta[:-1] + (b"," if len(meta) > 2 else b"") + b'"progressToken":%b}' % jsonrpc.encode(token)
+        if b'"_meta"' in params:
+            members: dict[str, Any] = dict(_members.decode(params))
+            members["_meta"] = {**_members.decode(meta), **_members.decode(members.get("_meta", b"{}"))}
+            return Raw(jsonrpc.encode(members))
+        return Raw(params[:-1] + (b"," if len(params) > 2 else b"") + b'"_meta":' + meta + b"}")
+
+    async def _reason_to_repeat(
+        self, link: Link | None, method: str, failure: Error, tries: int, repeatable: bool
+    ) -> Error | None:
+        """Raises the failure if it is final. None: the server was greeted anew, and can be asked again at once."""
+        if self._closing.is_set():
+            raise Closed(f"the client was closed ({method})") from None
+        if link is not None and not tries and await self._has_changed(link, failure):
+            return None
+        if link is not None and isinstance(failure, SessionLost):
+            link.channel.close(failure)
+        if not _may_repeat(failure, repeatable or link is None):
+            raise _not_repeated(failure, method) from None
+        return failure
+
+    async def _pause(self, link: Link | None, method: str, reason: Error, tries: int, limit: asyncio.Timeout) -> None:
+        """Wait before the next try, or raise the reason of this one if there will be none."""
+        seconds = min(LONGEST_PAUSE_SECONDS, PAUSE_SECONDS * 2 ** (tries - 1)) * random.uniform(0.5, 1.0)
+        until = limit.when()
+        late = until is not None and asyncio.get_running_loop().time() + seconds >= until
+        if tries > self._retries or late or isinstance(link, MemoryLink):
+            raise _about(reason, method)
+        log.debug("%s; %s is asked again in %.2f s", reason, method, seconds)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(pause):
-                await self._shut.wait()
+            async with asyncio.timeout(seconds):
+                await self._closing.wait()
                 raise Closed("the client was closed")
 
     async def alive(self) -> Link:
-        """The link, made again first if it is broken. Nobody speaks before the two sides have greeted each other."""
+        """The link, made again first if it is broken. Nothing is sent before the two sides have greeted each other."""
         link = self.link
         return await self._reopen(link) if link.closed or self._mending.locked() else link
 
-    async def _alive_until(self, until: float | None, method: str) -> Link:
-        try:
-            async with asyncio.timeout_at(until):
-                return await self.alive()
-        except TimeoutError:
-            raise TimedOut(f"{self.name}: {method}: it could not be reached again in time") from None
-
-    def dressed(self, params: dict[str, Any]) -> dict[str, Any]:
-        """The params with what this revision wants in them."""
-        if not self.modern:
-            return params
-        return {**params, "_meta": {**self._identity.meta(self.greeting.revision), **params.get("_meta", {})}}
-
-    async def bears(self, link: Link | None, failure: Error, *, patient: bool) -> bool:
-        """Whether it is worth asking again after this: the server is another one by now, or will be back."""
+    async def should_retry(self, link: Link | None, failure: Error, *, patient: bool) -> bool:
+        """Whether to retry after `failure`: the server changed its era, or the failure is temporary."""
         if link is not None and await self._has_changed(link, failure):
             return True
         return patient and (_may_repeat(failure, True) or isinstance(failure, TimedOut))
 
     async def _has_changed(self, link: Link, failure: Error) -> bool:
-        """Whether a server that refuses a request is another one by now: if so, it has been greeted anew."""
-        return self._contradicts(failure) and await self._changed(link)
+        """Whether a server that refuses a request is of another era by now: if so, it has been greeted anew."""
+        return self._suggests_other_era(failure) and await self._greeted_anew(link)
 
-    def _contradicts(self, failure: Error) -> bool:
-        """Whether this is how a server takes a request of the other era."""
-        if self._pinned is not None or not isinstance(self._target, Url):
+    def _suggests_other_era(self, failure: Error) -> bool:
+        """Whether this is how a server answers a request of the other era."""
+        if self._pinned is not None or not isinstance(self.target, Url):
             return False
         if not self.modern:
             return isinstance(failure, ProtocolError) and failure.status in (400, 404)
@@ -319,10 +471,10 @@ class Upstream:
             return failure.status in (400, 404, 405, 406)
         return isinstance(failure, ProtocolError) and failure.status == 400 and failure.code in _WITHOUT_SESSION
 
-    async def _changed(self, link: Link) -> bool:
-        """Asked on the link there is: others may be in the middle of something on it."""
+    async def _greeted_anew(self, link: Link) -> bool:
+        """Asked on the link there is: other requests may be under way on it."""
         try:
-            modern = await discover(link, self._identity, self._timeout) is not None
+            modern = await discover(link, self.identity, self._timeout) is not None
         except (ProtocolError, BadStatus) as failure:
             modern = not means_handshake_server(failure)
         except TransportError:
@@ -335,10 +487,10 @@ class Upstream:
 
     async def _reopen(self, broken: Link, *, anyway: bool = False) -> Link:
         async with self._mending:
-            if self._shut.is_set():
+            if self._closing.is_set():
                 raise Closed("the client was closed")
             link = self.link
-            # Somebody else may have mended it meanwhile; or tried, and given up.
+            # Another request may have mended it meanwhile; or tried, and given up.
             if not link.closed and not (anyway and link is broken):
                 return link
             await link.close()
@@ -348,8 +500,64 @@ class Upstream:
                 if self._link is not None:
                     self._link.channel.close(failure if isinstance(failure, Exception) else None)
                 raise
-        await self._reopened()
+        await self._on_reopened()
         return self.link
+
+    # What the server sends besides results
+
+    def _receive(self, notice: Call) -> Any:
+        if notice.id is None and (self._progressing or self._subscribed or self._listening):
+            call = self._call_of(notice)
+            if call is not None:
+                call.reply.emit(notice.method, self._as_asked(notice, call))
+                return None
+            for call in self._listening:
+                call.reply.emit(notice.method, notice.params)
+        return self._answer(notice)
+
+    def _call_of(self, notice: Call) -> Call | None:
+        """The Call that a notification says it belongs to."""
+        try:
+            if notice.method == notices.PROGRESS:
+                return self._progressing.get(METHODS[notice.method].decode(notice.params).progress_token)
+            id = metas.members(notice.params).get(metas.SUBSCRIPTION_ID)
+            return None if isinstance(id, bool) else self._subscribed.get(id)
+        except (InvalidParams, msgspec.DecodeError, RecursionError, TypeError):
+            return None
+
+    def _as_asked(self, notice: Call, call: Call) -> Raw:
+        """The params with the progress token that the Call came with."""
+        if notice.method != notices.PROGRESS or self._progressing.get(call.progress_token) is call:
+            return notice.params
+        members: dict[str, Any] = dict(_members.decode(notice.params))
+        return Raw(jsonrpc.encode({**members, "progressToken": call.progress_token}))
+
+    async def _listen(self, call: Call) -> Any:
+        """`subscriptions/listen` on every revision. A session has no such request: there the Call hears everything."""
+        link = await self.alive()
+        if self.modern:
+            return await self.send(link, call)
+        wanted = msgspec.json.decode(call.params, type=ListenParams).notifications
+        uris = wanted.resource_subscriptions or []
+        self._listening.append(call)
+        try:
+            for uri in uris:
+                await self.ask(_subscription("resources/subscribe", uri), self._timeout, True)
+            honoured = Filter(
+                wanted.tools_list_changed, wanted.prompts_list_changed, wanted.resources_list_changed, uris or None
+            )
+            call.reply.emit(notices.ACKNOWLEDGED, AcknowledgedParams(notifications=honoured))
+            await self._closing.wait()
+        finally:
+            self._listening.remove(call)
+            for uri in uris if self.is_open and not link.closed else ():
+                with contextlib.suppress(Error):
+                    await self.ask(_subscription("resources/unsubscribe", uri), self._timeout, False)
+        raise Closed("the client was closed")
+
+
+def _subscription(method: str, uri: str) -> Call:
+    return Call(method=method, params=Raw(jsonrpc.encode({"uri": uri})), id=0)
 
 
 def _may_repeat(failure: Error, repeatable: bool) -> bool:
@@ -357,7 +565,7 @@ def _may_repeat(failure: Error, repeatable: bool) -> bool:
     if isinstance(failure, ConnectFailed | SessionLost):
         return True
     if isinstance(failure, BadStatus):
-        return repeatable and failure.status in _PASSING
+        return repeatable and failure.status in _TEMPORARY
     return repeatable and isinstance(failure, Closed)
 
 
@@ -368,7 +576,7 @@ def _about(failure: Error, method: str) -> Error:
     return failure
 
 
-def _unrepeated(failure: Error, method: str) -> Error:
+def _not_repeated(failure: Error, method: str) -> Error:
     if not isinstance(failure, Closed):
         return failure
     return type(failure)(f"{method} was not repeated, for it may have been heard: {failure}")

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from escapes import ALL
 
-from portico.server.prompts import Prompt
-from portico.server.resources import Resource
-from portico.server.tools import Tool
+from portico.server.calling.prompts import Prompt
+from portico.server.calling.resources import Resource
+from portico.server.calling.tools import Tool
 from portico.services.live import Live, seccomp
 from portico.services.live.limits import KIB, MIB, Limits
 from portico.services.live.workers import CHECK_SECONDS, GRACE_SECONDS

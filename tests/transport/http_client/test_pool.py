@@ -13,7 +13,7 @@ import pytest
 from scripted import Peer, Request, Site, until
 
 from portico.transport.http_client import pool as pools
-from portico.transport.http_client.pool import Place, Pool
+from portico.transport.http_client.pool import Location, Pool
 from portico.wire.errors import ConnectFailed, UsageError
 
 Listen = Callable[..., Any]
@@ -43,7 +43,7 @@ async def pool_of() -> AsyncIterator[Callable[..., Pool]]:
 
 
 async def get(pool: Pool, url: str, **headers: str) -> bytes:
-    place = Place(url)
+    place = Location(url)
     async with asyncio.timeout(PATIENCE):
         answer = await pool.send("GET", place, headers.items())
         try:
@@ -93,7 +93,7 @@ async def test_a_certificate_for_another_name_is_refused(
 ) -> None:
     seen: list[Request] = []
     site = await listen(remembering(seen), tls=tls_server)
-    place = Place(f"https://elsewhere.test:{site.port}/x", "127.0.0.1")
+    place = Location(f"https://elsewhere.test:{site.port}/x", "127.0.0.1")
     with pytest.raises(ConnectFailed, match="TLS: Hostname mismatch"):
         await pool_of(tls_client).send("GET", place, ())
     assert seen == []
@@ -150,7 +150,7 @@ async def test_no_such_host_is_said_with_its_name(pool_of: Any) -> None:
 async def test_a_name_that_was_looked_up_is_not_looked_up_again(listen: Listen, pool_of: Any) -> None:
     seen: list[Request] = []
     site = await listen(remembering(seen))
-    place = Place(f"http://no-such-host.invalid:{site.port}/x", "127.0.0.1")
+    place = Location(f"http://no-such-host.invalid:{site.port}/x", "127.0.0.1")
     pool = pool_of()
     answer = await pool.send("GET", place, ())
     pool.give_back(place, answer)
@@ -160,7 +160,7 @@ async def test_a_name_that_was_looked_up_is_not_looked_up_again(listen: Listen, 
 async def test_a_name_and_a_password_in_a_url_are_not_part_of_the_request(listen: Listen, pool_of: Any) -> None:
     seen: list[Request] = []
     site = await listen(remembering(seen))
-    place = Place(f"http://us%40er:pass%3Aword@127.0.0.1:{site.port}/x?q=1")
+    place = Location(f"http://us%40er:pass%3Aword@127.0.0.1:{site.port}/x?q=1")
     pool = pool_of()
     answer = await pool.send("GET", place, place.introduced("Authorization"))
     pool.give_back(place, answer)
@@ -186,13 +186,13 @@ async def test_a_name_and_a_password_in_a_url_are_not_part_of_the_request(listen
     ],
 )
 def test_only_what_is_of_the_same_origin_is_next_door(location: str, target: str | None) -> None:
-    there = Place("http://me:secret@h:81/a/b").neighbour(location)
+    there = Location("http://me:secret@h:81/a/b").neighbour(location)
     assert (there.path if there is not None else None) == target
 
 
 def test_what_is_shown_of_a_url_has_no_secrets() -> None:
     """It stands in errors and logs. Keys are in queries too."""
-    assert Place("https://me:secret@h:81/a/b?key=secret#x").shown == "https://h:81/a/b"
+    assert Location("https://me:secret@h:81/a/b?key=secret#x").shown == "https://h:81/a/b"
 
 
 # Proxies
@@ -237,7 +237,7 @@ async def test_what_no_proxy_names_is_gone_to_directly(
     site = await listen(remembering([]))
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
     monkeypatch.setenv("NO_PROXY", exempt.format(port=site.port))
-    place = Place(f"http://server.test:{site.port}/x", "127.0.0.1")
+    place = Location(f"http://server.test:{site.port}/x", "127.0.0.1")
     pool = pool_of()
     answer = await pool.send("GET", place, ())
     assert await answer.read(10) == b"ok"
@@ -257,7 +257,7 @@ async def test_a_pool_may_do_without_proxies(listen: Listen, pool_of: Any, monke
     site = await listen(remembering([]))
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
     pool = pool_of(proxies=False)
-    place = Place(f"http://server.test:{site.port}/x", "127.0.0.1")
+    place = Location(f"http://server.test:{site.port}/x", "127.0.0.1")
     answer = await pool.send("GET", place, ())
     pool.give_back(place, answer)
     assert answer.status == 200

@@ -242,7 +242,7 @@ async def test_a_broken_stream_is_opened_again(serve: Serve) -> None:
         assert await client.list_tools() == []
         assert there.stream is not None
         there.stream.abort()
-        await until(lambda: client._connection.link.closed)
+        await until(lambda: client._upstream.link.closed)
         assert await client.list_tools() == []
     assert len(there.asked("GET")) == 2
 

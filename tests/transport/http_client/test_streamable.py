@@ -678,7 +678,7 @@ async def test_a_stream_is_taken_up_where_it_broke_off(
         assert (await client.call_tool("t")).text == "resumed"
         monkeypatch.undo()
         assert await client.list_tools() == []
-        await until(lambda: not client._connection.link._pool._open)  # type: ignore[attr-defined]
+        await until(lambda: not client._upstream.link._pool._open)  # type: ignore[attr-defined]
     resumed = there.asked("GET")[1:]
     assert [one.headers["last-event-id"] for one in resumed] == ["a-1", "a-3"]
     assert all(one.headers["mcp-session-id"] == "s-1" for one in resumed)

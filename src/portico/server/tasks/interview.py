@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Raw
 
 from portico.rpc.call import Call
-from portico.server.inputs import typed
+from portico.server.asking.rounds import typed
 from portico.server.tasks.engine import LOOK, Engine
 from portico.server.tasks.held import PASSING, PAUSE
 from portico.server.tasks.jobs import Job

@@ -13,8 +13,8 @@ from msgspec import Raw, Struct, field
 from portico.auth.principal import Principal
 from portico.rpc.call import Call, Listening
 from portico.rpc.door import refusal, unexpected
-from portico.server.inputs import BodyReply, require, typed
-from portico.server.places import Places
+from portico.server.asking.replay_keys import Places
+from portico.server.asking.rounds import BodyReply, require, typed
 from portico.server.tasks import holds
 from portico.server.tasks.held import Held, LostHold, now
 from portico.server.tasks.jobs import Outcome

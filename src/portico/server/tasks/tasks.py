@@ -19,7 +19,8 @@ from msgspec.structs import replace
 from portico.auth.principal import Principal
 from portico.rpc.call import Call
 from portico.rpc.door import unexpected
-from portico.server.inputs import BodyReply, Detached, rounds_of, typed
+from portico.server.asking.rounds import BodyReply, Detached, rounds_of, typed
+from portico.server.calling.tools import Tool
 from portico.server.tasks import experiment, extension, jobs
 from portico.server.tasks.config import TaskConfig
 from portico.server.tasks.engine import CONCURRENCY, LEASE, Engine
@@ -27,7 +28,6 @@ from portico.server.tasks.held import now
 from portico.server.tasks.interview import Asked, Interview
 from portico.server.tasks.jobs import Job
 from portico.server.tasks.running import Caller, run
-from portico.server.tools import Tool
 from portico.store.database import Database
 from portico.store.errors import DiskFull, StoreError
 from portico.wire.content import EmptyResult

@@ -16,9 +16,9 @@ from msgspec import Meta, Struct
 
 from portico.rpc.call import Handler
 from portico.schema.problems import did_you_mean
-from portico.server.context import Context
-from portico.server.results import ToolResult
-from portico.server.service import Service, prompt, resource, tool
+from portico.server.asking.context import Context
+from portico.server.calling.results import ToolResult
+from portico.server.registry.service import Service, prompt, resource, tool
 from portico.services.contracts import (
     asking,
     batch,

@@ -14,10 +14,10 @@ from typing import Any, Self
 
 from msgspec import Raw
 
+from portico.server.calling.tools import Tool
 from portico.server.endpoint import exchange
+from portico.server.registry.service import Offered
 from portico.server.server import Server
-from portico.server.service import Offered
-from portico.server.tools import Tool
 from portico.services.live.image import Interpreter
 from portico.services.live.names import InspectionError
 from portico.services.live.pool import MAIN, Key, SessionInfo

@@ -10,9 +10,9 @@ from typing import Annotated, Any, TypeVar
 
 from msgspec import Meta
 
-from portico.server.context import Context
-from portico.server.results import Image, ToolResult
-from portico.server.service import Service, completion, prompt, resource, tool
+from portico.server.asking.context import Context
+from portico.server.calling.results import Image, ToolResult
+from portico.server.registry.service import Service, completion, prompt, resource, tool
 from portico.services.live import replies, wording
 from portico.services.live.isolation import Interpreters, Isolation
 from portico.services.live.kernel import SandboxUnavailable

@@ -15,10 +15,10 @@ from urllib.parse import quote
 from msgspec import Meta
 
 from portico._lazy import load_module
-from portico.server.context import Context
-from portico.server.resources import Resource
+from portico.server.asking.context import Context
+from portico.server.calling.resources import Resource
+from portico.server.registry.service import Completes, Offered, Service, completion, prompt, resource, tool
 from portico.server.server import Server
-from portico.server.service import Completes, Offered, Service, completion, prompt, resource, tool
 from portico.services.system import levels as allowed
 from portico.services.system.errors import Absent, MachineError
 from portico.services.system.eventlog.entries import LEVELS, Level, Query, microseconds

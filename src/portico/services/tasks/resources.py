@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Annotated
 
-from portico.server.completion import Completer
-from portico.server.prompts import Prompt
-from portico.server.resources import Resource
-from portico.server.service import Completes, Offered
+from portico.server.calling.completion import Completer
+from portico.server.calling.prompts import Prompt
+from portico.server.calling.resources import Resource
+from portico.server.registry.service import Completes, Offered
 from portico.services import moments, texts
 from portico.services.tasks import listing, records, results
 from portico.services.tasks.errors import NoSuchTask

@@ -11,9 +11,9 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from msgspec import Meta
 
-from portico.server.context import Context
-from portico.server.service import Offered
-from portico.server.tools import Tool
+from portico.server.asking.context import Context
+from portico.server.calling.tools import Tool
+from portico.server.registry.service import Offered
 from portico.services import moments
 from portico.services.stored import StoredService, requester
 from portico.services.tasks import records, results

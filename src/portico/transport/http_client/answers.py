@@ -1,4 +1,4 @@
-"""What came back over HTTP, looked at: whether it is an answer, whose, and what is wrong with it."""
+"""Judging HTTP responses: whether it is an answer, to which request, and what is wrong with it."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ from typing import Any
 
 from msgspec import UNSET, Raw
 
-from portico.transport.http_client.connection import Answer
+from portico.transport.http_client.connection import Response
 from portico.wire.errors import Error, MethodNotFound, ProtocolError, TransportError, from_wire
 from portico.wire.jsonrpc import ErrorBody, Frame, RequestId
 
 
-def taken(frame: Frame, status: int) -> Raw:
+def result_of(frame: Frame, status: int) -> Raw:
+    """The result that a frame carries; an error is raised, with the HTTP status that it came with."""
     if isinstance(frame.error, ErrorBody):
         raise from_wire(frame.error.code, frame.error.message, frame.error.data, status=status)
     return frame.result
 
 
-def expected(frame: Frame, id: RequestId) -> Frame:
+def expected(frame: Frame, id: RequestId | None) -> Frame:
     """The answer on a request's own stream. A request that could not be read has no id in its answer."""
     if not same(frame.id, id) and (frame.error is UNSET or isinstance(frame.id, int | str)):
         raise ProtocolError(f"an answer with the id {short(frame.id)} instead of {id!r}")
@@ -32,18 +33,17 @@ def short(id: object) -> str:
     return f"{id[:100]!r}" if isinstance(id, str) else str(id) if isinstance(id, int) else "null"
 
 
-def check_plain(answer: Answer) -> None:
-    encoding = answer.headers.get("content-encoding", "identity")
+def check_encoding(encoding: str) -> None:
     if encoding != "identity":
-        raise ProtocolError(f"the answer is encoded with {encoding[:100]!r}, and nobody asked for that")
+        raise ProtocolError(f"the answer is encoded with {encoding[:100]!r}, which was not asked for")
 
 
-def session_of(answer: Answer) -> str | None:
-    """2025-11-25, basic/transports: visible ASCII only. Anything else could not be said back."""
-    said = answer.headers.get("mcp-session-id") or None
-    if said is not None and not (said.isascii() and said.isprintable() and " " not in said):
-        raise ProtocolError(f"a session id that is none: {said[:100]!r}")
-    return said
+def session_of(response: Response) -> str | None:
+    """2025-11-25, basic/transports: visible ASCII only. Anything else could not be session back."""
+    session = response.headers.get("mcp-session-id") or None
+    if session is not None and not (session.isascii() and session.isprintable() and " " not in session):
+        raise ProtocolError(f"a session id that is none: {session[:100]!r}")
+    return session
 
 
 def is_lost(status: int, frame: Any, id: RequestId, data: bytes) -> bool:
@@ -72,7 +72,7 @@ def gist(data: bytes) -> str:
 
 
 def named(failure: ProtocolError | TransportError, name: str, what: str) -> Error:
-    """An error that says whose it is, and what was being said. What the server says itself is left as it is."""
+    """An error that says whose it is, and what was being session. What the server says itself is left as it is."""
     if (isinstance(failure, ProtocolError) and failure.status) or name in str(failure):
         return failure
     return type(failure)(f"{name}, {what}: {failure}")

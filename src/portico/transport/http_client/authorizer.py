@@ -12,9 +12,9 @@ from portico.auth.addresses import MAX_BODY, check_addresses, check_redirect, sp
 from portico.auth.conversation import Conversation, Fetch, Fetched, Reply, Visit, Wanted, redirect_parameters
 from portico.auth.errors import AuthorizationFailed, UnsafeAddress, quoted
 from portico.auth.oauth import OAuth
-from portico.transport.http_client.connection import Answer
+from portico.transport.http_client.connection import Response
 from portico.transport.http_client.limits import unhurried
-from portico.transport.http_client.pool import Headers, Place, Pool
+from portico.transport.http_client.pool import Headers, Location, Pool
 from portico.wire.errors import ProtocolError, TransportError
 
 T = TypeVar("T")
@@ -33,14 +33,14 @@ class Authorizer:
         self.identity = 0
         self._oauth = oauth
         self._visitor = visitor
-        # Proxies resolve names themselves, and then nobody would know which address was judged.
+        # A proxy would resolve the name itself, perhaps to another address than the one that was judged.
         self._pool = Pool(proxies=False)
-        # One conversation at a time; whoever waited finds the token that the other got.
+        # One conversation at a time; requests that waited find the token that the first one got.
         self._lock = asyncio.Lock()
 
     async def send(
-        self, pool: Pool, method: str, place: Place, headers: Headers, body: bytes, operation: str
-    ) -> Answer:
+        self, pool: Pool, method: str, place: Location, headers: Headers, body: bytes, operation: str
+    ) -> Response:
         attempt = self._oauth.attempt(operation)
         while True:
             proof = await self._hold(attempt.headers(method, place.url, body))
@@ -66,7 +66,7 @@ class Authorizer:
 
     async def _hold(self, conversation: Conversation[T]) -> T:
         reply: Reply = None
-        # Whoever waits for somebody else's login has no less time for it.
+        # A request that waits for the login of another one has no less time for it.
         with unhurried() if self._lock.locked() else nullcontext():
             await self._lock.acquire()
         try:
@@ -95,7 +95,7 @@ class Authorizer:
     async def _fetch(self, wanted: Fetch) -> Fetched:
         url = wanted.url
         for _ in range(MOST_REDIRECTS):
-            place = Place(url, await self._judged(url))
+            place = Location(url, await self._judged(url))
             answer = await self._pool.send(wanted.method, place, wanted.headers, wanted.body)
             try:
                 body = await answer.read(MAX_BODY)
@@ -114,7 +114,7 @@ class Authorizer:
         return addresses[0]
 
 
-async def _body(answer: Answer) -> bytes:
+async def _body(answer: Response) -> bytes:
     """What a refusal says. How long a page it comes with does not change that it is one."""
     try:
         return await answer.read(MAX_BODY)

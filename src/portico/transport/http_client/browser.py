@@ -1,4 +1,4 @@
-"""Showing somebody a page, and waiting on this machine for where it sends them."""
+"""Showing the user a login page, and waiting on this machine for the redirect at its end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from urllib.parse import urlsplit
 
 from portico.auth.errors import AuthorizationFailed, RedirectRejected, quoted
-from portico.transport.http_client.pool import Place, Pool
+from portico.transport.http_client.pool import Location, Pool
 
 # How long a person may take to log in.
 LOGIN_SECONDS = 300.0
@@ -48,7 +48,7 @@ class Browser:
                 async with asyncio.timeout(self._patience):
                     return await callback.arrived
             except TimeoutError:
-                raise AuthorizationFailed(f"Nobody logged in within {self._patience:g} s. Start again.") from None
+                raise AuthorizationFailed(f"There was no login within {self._patience:g} s. Start again.") from None
 
 
 class _Callback:
@@ -93,7 +93,7 @@ class _Callback:
                 )
                 await writer.drain()
         except (TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, OSError):
-            pass  # somebody else's browser, or somebody's impatience: the redirect may still come
+            pass  # another browser, or an impatient one: the redirect may still come
         finally:
             writer.close()
 
@@ -110,8 +110,8 @@ class _Callback:
 
 
 async def headless(url: str, redirect_uri: str) -> str:
-    """For tests, and for authorization servers that ask nobody: the page itself redirects at once."""
-    place = Place(url)
+    """For tests, and for authorization servers that show no page: they redirect at once."""
+    place = Location(url)
     pool = Pool()
     try:
         answer = await pool.send("GET", place, ())

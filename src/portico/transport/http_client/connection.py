@@ -1,10 +1,13 @@
-"""One HTTP/1.1 connection to a server: one exchange at a time, and what comes back is bounded."""
+"""One HTTP/1.1 connection to a server: one exchange at a time, and the response is bounded."""
 
 from __future__ import annotations
 
 import asyncio
+import select
 import socket
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import httptools
@@ -22,17 +25,17 @@ _KEEP_ALIVE = [
 ]
 
 
-class Answer:
+class Response:
     """A response: its head at once, its body as it comes. Read it to the end, or close it."""
 
     __slots__ = ("_body", "connection", "done", "headers", "status")
 
-    def __init__(self, connection: Connection, status: int, headers: dict[str, str]) -> None:
+    def __init__(self, connection: HttpConnection, status: int, headers: dict[str, str]) -> None:
         self.status = status
         # Names in lower case; what came more than once is joined, as RFC 9110, section 5.3 has it.
         self.headers = headers
         self.connection = connection
-        # Whoever asked is done with it, and the connection may be somebody else's by now.
+        # The caller is done with it, and the connection may be in use for another exchange by now.
         self.done = False
         self._body: bytes | None = None
 
@@ -46,39 +49,49 @@ class Answer:
         return b"" if self.done else await self.connection.more()
 
     async def read(self, longest: int) -> bytes:
-        """All of the body, and once more for who asks again. What is longer than that is not read."""
+        """All of the body, also when it is asked for again. What is longer than `longest` is not read."""
         if self._body is not None:
             return self._body
-        # Not a list of pieces: many small ones take many times the room of what is in them.
-        body = bytearray()
-        while part := await self.more():
-            body += part
-            if len(body) > longest:
-                self.connection.drop()
-                raise ProtocolError(f"the answer is longer than {longest} bytes")
-        self._body = bytes(body)
+        self._body = None if self.done else self.connection.whole_body()
+        if self._body is None:
+            # Not a list of pieces: many small ones take many times the room of what is in them.
+            body = bytearray()
+            while len(body) <= longest and (part := await self.more()):
+                body += part
+            self._body = bytes(body)
+        if len(self._body) > longest:
+            self._body = None
+            self.connection.drop()
+            raise ProtocolError(f"the answer is longer than {longest} bytes")
         return self._body
 
     def forgo(self) -> None:
-        """The body is not wanted: whoever asks for it finds none."""
+        """Treat the body as empty."""
         self._body = b""
 
-    def close(self) -> None:
-        """A body that was not read to its end takes the connection with it."""
-        if not self.done:
-            self.done = True
-            self.connection.leave()
+
+def _is_readable(sock: Any) -> Callable[[], Any]:
+    """A question that can be asked again and again without waiting: whether the socket has something to read."""
+    if not hasattr(select, "poll"):
+        return lambda: select.select([sock], [], [], 0)[0]
+    poll = select.poll()
+    poll.register(sock, select.POLLIN)
+    return partial(poll.poll, 0)
 
 
-class Connection(asyncio.Protocol):
-    """Bytes to Answers, by llhttp."""
+class HttpConnection(asyncio.Protocol):
+    """Bytes to Responses, by llhttp."""
 
     def __init__(self) -> None:
         self.ended = False
+        # Whether another request may be sent on it.
+        self.reusable = False
         self.idle_since = 0.0
+        # Whether the socket has something to read. While it is idle that can only be its end.
+        self.is_readable: Callable[[], Any] = lambda: False
         self.transport: Any = None
         self._parser = httptools.HttpResponseParser(self)
-        self._head: asyncio.Future[Answer] | None = None
+        self._head: asyncio.Future[Response] | None = None
         self._headers: dict[str, str] = {}
         self._size = 0
         # Bytes since the last that were of any use: the parser holds on to a line until it ends.
@@ -93,26 +106,27 @@ class Connection(asyncio.Protocol):
         self._keep = False
         self._failure: Exception | None = None
 
-    @property
-    def reusable(self) -> bool:
-        return self._keep and not self._busy and not self.ended and not self.transport.is_closing()
-
     # One exchange
 
-    async def exchange(self, request: bytes) -> Answer:
-        """Send a request, and wait for the head of what it is answered with."""
+    def exchange(self, request: bytes) -> asyncio.Future[Response]:
+        """Send a request. The future is the head of its response; drop the connection if that is not waited for."""
         if self.ended:
             raise ConnectFailed("the server spoke before it was asked, or closed the connection")
         self._headers, self._size, self._useless = {}, 0, 0
-        self._complete = self._until_end = self._keep = False
+        self._complete = self._until_end = self._keep = self.reusable = False
         self._busy = True
         self._head = asyncio.get_running_loop().create_future()
         self.transport.write(request)
-        try:
-            return await self._head
-        except BaseException:
-            self.drop()
-            raise
+        return self._head
+
+    def whole_body(self) -> bytes | None:
+        """The body, if it came in one piece and is here already, as most do."""
+        if not self._complete or len(self._parts) != 1 or self._paused or self._failure is not None:
+            return None
+        self._busy = False
+        part = self._parts.popleft()
+        self._ahead -= len(part)
+        return part
 
     async def more(self) -> bytes:
         while not self._parts:
@@ -133,14 +147,16 @@ class Connection(asyncio.Protocol):
         return part
 
     def leave(self) -> None:
-        """Done with this answer. If there is more of it to come, nobody can use the connection any more."""
+        """Done with this response. If there is more of it to come, the connection cannot be used any more."""
         if self._complete and not self._parts and not self.ended:
             self._busy = False
+            self.reusable = self._keep
         else:
             self.drop()
 
     def drop(self) -> None:
         self.ended = True
+        self.reusable = False
         if self.transport is not None:
             self.transport.abort()
 
@@ -153,10 +169,15 @@ class Connection(asyncio.Protocol):
             # A stream may be silent for hours, and its server gone without a word.
             for level, option, value in _KEEP_ALIVE:
                 sock.setsockopt(level, option, value)
+            self.is_readable = _is_readable(sock)
+
+    def eof_received(self) -> None:
+        # What can still be read is read; asyncio then closes the transport.
+        self._keep = self.reusable = False
 
     def data_received(self, data: bytes) -> None:
         if not self._busy:
-            # Nobody asked. A server that says something now would be answering the next question.
+            # A server that says something unasked would be answering the next request.
             self.drop()
             return
         self._useless += len(data)
@@ -167,10 +188,12 @@ class Connection(asyncio.Protocol):
         else:
             if self._useless > LONGEST_HEAD:
                 self._fail(self._too_long())
-        self._wake()
+        if self._waiting is not None:
+            self._wake()
 
     def connection_lost(self, failure: Exception | None) -> None:
         self.ended = True
+        self.reusable = False
         if self._until_end and failure is None:
             self._complete = True
         if self._head is not None and not self._head.done():
@@ -219,7 +242,7 @@ class Connection(asyncio.Protocol):
         framed = "content-length" in self._headers or "transfer-encoding" in self._headers
         self._until_end = not framed and status not in (204, 304)
         if self._head is not None and not self._head.done():
-            self._head.set_result(Answer(self, status, self._headers))
+            self._head.set_result(Response(self, status, self._headers))
 
     def on_body(self, data: bytes) -> None:
         self._useless = 0

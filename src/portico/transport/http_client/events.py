@@ -9,7 +9,7 @@ from portico.wire.errors import ProtocolError
 _MARK = b"\xef\xbb\xbf"
 
 
-class Event(Struct, frozen=True, gc=False):
+class ServerSentEvent(Struct, frozen=True, gc=False):
     """One event. `id` is the last one that was given, which is what to come back with."""
 
     data: bytes
@@ -17,8 +17,8 @@ class Event(Struct, frozen=True, gc=False):
     id: str | None = None
 
 
-class Events:
-    """Bytes to Events. Line ends may be any of the three, and may fall between two reads."""
+class EventReader:
+    """Bytes to EventReader. Line ends may be any of the three, and may fall between two reads."""
 
     def __init__(self, longest: int) -> None:
         # What to come back with; None when there is nothing, which is also what an empty id says.
@@ -38,13 +38,13 @@ class Events:
         self._cut = False
         self._begun = False
 
-    def feed(self, chunk: bytes) -> list[Event]:
+    def feed(self, chunk: bytes) -> list[ServerSentEvent]:
         if not self._begun:
             chunk = self._without_mark(chunk)
         if chunk and (b"\r" in chunk or self._cut):
             chunk = self._plain(chunk)
         *lines, rest = chunk.split(b"\n")
-        found: list[Event] = []
+        found: list[ServerSentEvent] = []
         for line in lines:
             if self._line:
                 self._line += line
@@ -72,7 +72,7 @@ class Events:
         self._cut = chunk.endswith(b"\r")
         return chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
-    def _take(self, line: bytes, found: list[Event]) -> None:
+    def _take(self, line: bytes, found: list[ServerSentEvent]) -> None:
         if not line:
             self._dispatch(found)
             return
@@ -98,11 +98,11 @@ class Events:
         if len(self._data) > self._longest:
             raise self._too_long()
 
-    def _dispatch(self, found: list[Event]) -> None:
+    def _dispatch(self, found: list[ServerSentEvent]) -> None:
         # Only now: who comes back with the id of an event that never ended would not be told of it again.
         self.last_id = self._id
         if self._data is not None:
-            found.append(Event(bytes(self._data), self._name or "message", self.last_id))
+            found.append(ServerSentEvent(bytes(self._data), self._name or "message", self.last_id))
         self._data, self._name = None, ""
 
     def _too_long(self) -> ProtocolError:

@@ -11,19 +11,19 @@ _limit: ContextVar[asyncio.Timeout | None] = ContextVar("limit", default=None)
 
 
 @asynccontextmanager
-async def limited(seconds: float | None) -> AsyncIterator[None]:
-    """`asyncio.timeout`, for what may have to wait for somebody in between."""
+async def limited(seconds: float | None) -> AsyncIterator[asyncio.Timeout]:
+    """`asyncio.timeout`, which `unhurried` can suspend."""
     async with asyncio.timeout(seconds) as limit:
         before = _limit.set(limit)
         try:
-            yield
+            yield limit
         finally:
             _limit.reset(before)
 
 
 @contextmanager
 def unhurried() -> Iterator[None]:
-    """Time does not run in here."""
+    """Suspend the enclosing `limited()` deadline, for instance while a person logs in."""
     limit = _limit.get()
     when = limit.when() if limit is not None else None
     if limit is None or when is None:

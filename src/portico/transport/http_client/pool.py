@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import select
 import ssl
 import sys
 import time
@@ -13,7 +12,7 @@ from collections.abc import Iterable
 from typing import Any
 from urllib.parse import unquote, urljoin, urlsplit
 
-from portico.transport.http_client.connection import Answer, Connection
+from portico.transport.http_client.connection import HttpConnection, Response
 from portico.wire.errors import Closed, ConnectFailed, ProtocolError, UsageError
 
 Headers = Iterable[tuple[str, str]]
@@ -26,7 +25,7 @@ MOST_IDLE = 32
 _PORTS = {"http": 80, "https": 443}
 
 
-class Place:
+class Location:
     """Where a URL leads: what has to be connected to, and what the request says."""
 
     def __init__(self, url: str, address: str | None = None) -> None:
@@ -54,15 +53,15 @@ class Place:
     def join(self, location: str) -> str:
         return urljoin(self.url, location)
 
-    def neighbour(self, location: str) -> Place | None:
-        """The place that a server sends us on to, if it is of the same origin."""
+    def neighbour(self, location: str) -> Location | None:
+        """The location that a server sends us on to, if it is of the same origin."""
         try:
-            there = Place(self.join(location))
+            there = Location(self.join(location))
         except (UsageError, ValueError):
             return None
         same = (there.secure, there.host, there.port) == (self.secure, self.host, self.port)
         # It is reached the way that was found good for this one.
-        return Place(there.url, self.address) if same else None
+        return Location(there.url, self.address) if same else None
 
     def introduced(self, header: str) -> Headers:
         """The name and password that stand in the URL, if they do, as HTTP has them (RFC 7617)."""
@@ -72,9 +71,10 @@ class Place:
         return ((header, "Basic " + b64encode(pair.encode()).decode()),)
 
 
-def _head(method: str, place: Place, target: str, headers: Headers, length: int) -> bytes:
-    lines = [f"{method} {target} HTTP/1.1", f"Host: {place.authority}"]
-    lines += [f"{name}: {value}" for name, value in headers]
+def _head(method: str, location: Location, target: str, headers: Headers, length: int) -> bytes:
+    lines = [f"{method} {target} HTTP/1.1", f"Host: {location.authority}"]
+    for name, value in headers:
+        lines.append(f"{name}: {value}")
     if length or method == "POST":
         lines.append(f"Content-Length: {length}")
     text = "\r\n".join(lines)
@@ -92,49 +92,51 @@ class Pool:
     def __init__(self, context: ssl.SSLContext | None = None, *, proxies: bool = True) -> None:
         self._context = context
         self._proxies = proxies and _has_proxies()
-        self._idle: dict[Any, list[Connection]] = {}
-        self._open: set[Connection] = set()
+        self._idle: dict[Any, list[HttpConnection]] = {}
+        self._open: set[HttpConnection] = set()
         self._closed = False
 
-    async def send(self, method: str, place: Place, headers: Headers, body: bytes = b"") -> Answer:
+    async def send(self, method: str, location: Location, headers: Headers, body: bytes = b"") -> Response:
         """One request. ConnectFailed: it was never sent. Closed: it may have been."""
-        proxy = self._proxy_for(place)
-        target = place.path
-        if proxy is not None and not place.secure:
-            target = f"http://{place.authority}{place.path}"
+        proxy = self._proxy_for(location) if self._proxies else None
+        target = location.path
+        if proxy is not None and not location.secure:
+            target = f"http://{location.authority}{location.path}"
             headers = (*headers, *proxy.introduced("Proxy-Authorization"))
-        request = _head(method, place, target, headers, len(body)) + body
-        connection = self._take(place) or await self._connect(place, proxy)
+        request = _head(method, location, target, headers, len(body)) + body
+        connection = self._take(location) or await self._connect(location, proxy)
         if self._closed:
             connection.drop()
             raise Closed("the client was closed")
         self._open.add(connection)
         try:
             return await connection.exchange(request)
-        finally:
-            if connection.ended:
-                self._open.discard(connection)
+        except BaseException:
+            connection.drop()
+            self._open.discard(connection)
+            raise
 
-    def give_back(self, place: Place, answer: Answer) -> None:
-        """The caller is done with an answer: if its connection can be used again, it will be."""
-        if answer.done:
+    def give_back(self, location: Location, response: Response) -> None:
+        """The caller is done with an response: if its connection can be used again, it will be."""
+        if response.done:
             return
-        answer.close()
-        connection = answer.connection
+        response.done = True
+        connection = response.connection
+        connection.leave()
         self._open.discard(connection)
-        idle = self._idle.setdefault(place.key, [])
+        idle = self._idle.setdefault(location.key, [])
         if connection.reusable and len(idle) < MOST_IDLE and not self._closed:
             connection.idle_since = time.monotonic()
             idle.append(connection)
         else:
             connection.drop()
 
-    def _take(self, place: Place) -> Connection | None:
-        idle = self._idle.get(place.key, [])
+    def _take(self, location: Location) -> HttpConnection | None:
+        idle = self._idle.get(location.key, [])
         while idle:
             connection = idle.pop()
             fresh = time.monotonic() - connection.idle_since < IDLE_SECONDS
-            if connection.reusable and fresh and not _has_news(connection):
+            if connection.reusable and fresh and not connection.is_readable():
                 return connection
             connection.drop()
         return None
@@ -150,32 +152,32 @@ class Pool:
 
     # Getting there
 
-    async def _connect(self, place: Place, proxy: Place | None) -> Connection:
+    async def _connect(self, location: Location, proxy: Location | None) -> HttpConnection:
         if self._closed:
             raise Closed("the client was closed")
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
-                if proxy is not None and place.secure:
-                    return await self._tunnel(place, proxy)
-                there = proxy or place
+                if proxy is not None and location.secure:
+                    return await self._tunnel(location, proxy)
+                there = proxy or location
                 return await self._dial(there.address, there.port, there.host if there.secure else None)
         except TimeoutError:
-            raise ConnectFailed(f"cannot connect to {place.authority}: no answer in {CONNECT_SECONDS:g} s") from None
+            raise ConnectFailed(f"cannot connect to {location.authority}: no answer in {CONNECT_SECONDS:g} s") from None
         except ssl.SSLError as failure:
             reason = getattr(failure, "verify_message", "") or failure.reason or failure
-            raise ConnectFailed(f"cannot connect to {place.authority}: TLS: {reason}") from None
+            raise ConnectFailed(f"cannot connect to {location.authority}: TLS: {reason}") from None
         except OSError as failure:
             reason = failure.strerror or str(failure)
-            raise ConnectFailed(f"cannot connect to {place.authority}: {reason}") from None
+            raise ConnectFailed(f"cannot connect to {location.authority}: {reason}") from None
         except (Closed, ProtocolError) as failure:
-            raise ConnectFailed(f"cannot connect to {place.authority} through the proxy: {failure}") from None
+            raise ConnectFailed(f"cannot connect to {location.authority} through the proxy: {failure}") from None
 
-    async def _dial(self, address: str, port: int, tls_name: str | None) -> Connection:
+    async def _dial(self, address: str, port: int, tls_name: str | None) -> HttpConnection:
         loop = asyncio.get_running_loop()
         options: dict[str, Any] = {}
         if tls_name is not None:
             options = {"ssl": self._tls(), "server_hostname": tls_name}
-        _, connection = await loop.create_connection(Connection, address, port, **options)
+        _, connection = await loop.create_connection(HttpConnection, address, port, **options)
         return connection
 
     def _tls(self) -> ssl.SSLContext:
@@ -183,48 +185,40 @@ class Pool:
             self._context = ssl.create_default_context()
         return self._context
 
-    def _proxy_for(self, place: Place) -> Place | None:
+    def _proxy_for(self, location: Location) -> Location | None:
         """What the environment says (HTTPS_PROXY, NO_PROXY and their like); never for this machine itself."""
-        if not self._proxies:
-            return None
         import urllib.request  # slow to import, and most have no proxy
 
-        url = urllib.request.getproxies().get("https" if place.secure else "http")
-        if not url or place.host in ("localhost", "127.0.0.1", "::1"):
+        url = urllib.request.getproxies().get("https" if location.secure else "http")
+        if not url or location.host in ("localhost", "127.0.0.1", "::1"):
             return None
         # NO_PROXY may name a port.
-        if urllib.request.proxy_bypass(place.host) or urllib.request.proxy_bypass(f"{place.host}:{place.port}"):
+        if urllib.request.proxy_bypass(location.host) or urllib.request.proxy_bypass(
+            f"{location.host}:{location.port}"
+        ):
             return None
-        return Place(url if "://" in url else f"http://{url}")
+        return Location(url if "://" in url else f"http://{url}")
 
-    async def _tunnel(self, place: Place, proxy: Place) -> Connection:
+    async def _tunnel(self, location: Location, proxy: Location) -> HttpConnection:
         """CONNECT (RFC 9110, section 9.3.6), then TLS with the server itself."""
         loop = asyncio.get_running_loop()
         first = await self._dial(proxy.address, proxy.port, proxy.host if proxy.secure else None)
-        target = f"{place.host}:{place.port}" if ":" not in place.host else f"[{place.host}]:{place.port}"
-        hello = _head("CONNECT", place, target, proxy.introduced("Proxy-Authorization"), 0)
+        target = (
+            f"{location.host}:{location.port}" if ":" not in location.host else f"[{location.host}]:{location.port}"
+        )
+        hello = _head("CONNECT", location, target, proxy.introduced("Proxy-Authorization"), 0)
         try:
-            answer = await first.exchange(hello)
-            if not 200 <= answer.status < 300:
-                raise ConnectFailed(f"cannot connect to {place.authority}: the proxy answers {answer.status}")
-            connection = Connection()
-            transport = await loop.start_tls(first.transport, connection, self._tls(), server_hostname=place.host)
+            response = await first.exchange(hello)
+            if not 200 <= response.status < 300:
+                raise ConnectFailed(f"cannot connect to {location.authority}: the proxy answers {response.status}")
+            connection = HttpConnection()
+            transport = await loop.start_tls(first.transport, connection, self._tls(), server_hostname=location.host)
         except BaseException:
             first.drop()
             raise
         assert transport is not None
         connection.connection_made(transport)
         return connection
-
-
-def _has_news(connection: Connection) -> bool:
-    """Whether something lies there that a busy loop has not got to. Nobody asked, so it can only be the end."""
-    socket = connection.transport.get_extra_info("socket")
-    if not hasattr(select, "poll"):
-        return bool(select.select([socket], [], [], 0)[0])
-    poll = select.poll()
-    poll.register(socket, select.POLLIN)
-    return bool(poll.poll(0))
 
 
 def _has_proxies() -> bool:

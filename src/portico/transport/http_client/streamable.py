@@ -10,30 +10,31 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from typing import Any, Protocol
 
+import msgspec
 from msgspec import UNSET, Raw
 
 from portico.auth.errors import AuthorizationFailed
-from portico.rpc.call import Handler
+from portico.rpc.call import Call, Handler
 from portico.rpc.channel import Channel
 from portico.transport.http_client.answers import (
-    check_plain,
+    check_encoding,
     denied,
     expected,
     gist,
     is_lost,
     named,
+    result_of,
     same,
     session_of,
     short,
-    taken,
 )
-from portico.transport.http_client.connection import Answer
-from portico.transport.http_client.events import Events
+from portico.transport.http_client.connection import Response
+from portico.transport.http_client.events import EventReader
 from portico.transport.http_client.limits import limited
-from portico.transport.http_client.pool import Headers, Place, Pool
+from portico.transport.http_client.pool import Headers, Location, Pool
 from portico.transport.link import LONGEST_ANSWER, Link, Trace
 from portico.wire import jsonrpc, mirrors, notices
 from portico.wire.errors import (
@@ -46,8 +47,7 @@ from portico.wire.errors import (
     TimedOut,
     UsageError,
 )
-from portico.wire.jsonrpc import Frame, Malformed, RequestId
-from portico.wire.meta import PROTOCOL_VERSION
+from portico.wire.jsonrpc import NOTHING, Frame, Malformed, RequestId
 from portico.wire.methods import METHODS
 from portico.wire.mirrors import Mirror
 from portico.wire.revisions import MODERN, V2025_03_26, V2025_06_18, Revision
@@ -56,7 +56,7 @@ from portico.wire.tools import Tool
 log = logging.getLogger("portico")
 
 JSON, EVENTS = "application/json", "text/event-stream"
-# What we post and nobody waits for: answers to the server's own questions. Each has a connection to itself.
+# What is posted without waiting: answers to the server's own questions. Each has a connection to itself.
 MOST_ERRANDS = 256
 MOST_REDIRECTS = 3
 # How often a stream is taken up again without a single event in between, and the first pause when none is asked for.
@@ -69,131 +69,158 @@ GOODBYE_SECONDS = 2.0
 # How long a server may take to open the stream for what it says unasked, before we go on without.
 ATTEND_SECONDS = 1.0
 
+_REDIRECTS = frozenset({307, 308})
+_members = msgspec.json.Decoder(dict[str, Raw])
+
 _OURS = frozenset(
     {"host", "content-type", "content-length", "accept", "connection", "transfer-encoding", "last-event-id"}
 )
 
 
-class Sender(Protocol):
+class RequestSender(Protocol):
     """Sends a request with whatever proves who we are, and as often as that takes."""
 
     @property
     def identity(self) -> int: ...
 
     async def send(
-        self, pool: Pool, method: str, place: Place, headers: Headers, body: bytes, operation: str
-    ) -> Answer: ...
+        self, pool: Pool, method: str, location: Location, headers: Headers, body: bytes, operation: str
+    ) -> Response: ...
 
     async def close(self) -> None: ...
 
 
-class StreamableHttp(Link):
-    """A server at a URL."""
+class HttpSide:
+    """What both transports over HTTP have: where the server is, what every request says, and how it is sent."""
 
-    def __init__(
+    name: str
+    identity: int
+
+    def _set_up(
         self,
         url: str,
-        handler: Handler,
-        *,
         headers: Mapping[str, str] | None = None,
-        auth: Sender | None = None,
+        auth: RequestSender | None = None,
         pool: Pool | None = None,
         longest: int = LONGEST_ANSWER,
     ) -> None:
-        self._place = Place(url)
-        self.name = self._place.shown
-        self.channel = Channel(handler, self._say)
+        self._location = Location(url)
+        self.name = self._location.shown
         self._pool = pool or Pool()
-        self._own = checked(headers or {}, self._place)
+        self._own = checked(headers or {}, self._location)
         self._auth = auth
         self._longest = longest
+
+    def _dispatch(
+        self, method: str, location: Location, headers: Headers, body: bytes = b"", operation: str = ""
+    ) -> Awaitable[Response]:
+        if self._auth is None:
+            return self._pool.send(method, location, headers, body)
+        return self._auth.send(self._pool, method, location, headers, body, operation or method)
+
+
+class StreamableHttp(HttpSide, Link):
+    """A server at a URL. The options are those of `HttpSide._set_up`."""
+
+    def __init__(self, url: str, handler: Handler, *, trace: Trace | None = None, **options: Any) -> None:
+        super().__init__(trace)
+        self._set_up(url, **options)
+        self.channel = Channel(handler, self._post_aside)
         self._session: str | None = None
         self._revision: Revision | None = None
         self._mirrors: dict[str, tuple[Mirror, ...]] = {}
         self._errands: set[asyncio.Task[None]] = set()
-        self._trace: Trace | None = None
-        self._warned = False
+        self._every = (("Content-Type", JSON), ("Accept", f"{JSON}, {EVENTS}"), *self._own)
 
     @property
     def identity(self) -> int:  # type: ignore[override]
         return 0 if self._auth is None else self._auth.identity
 
-    def settle(self, revision: Revision) -> None:
+    def set_revision(self, revision: Revision) -> None:
         self._revision = revision
 
-    def learn(self, tools: list[Tool]) -> list[Tool]:
+    def usable_tools(self, tools: list[Tool]) -> list[Tool]:
         """A tool whose annotations break the rules is left out, and only that one (2026-07-28, basic/transports)."""
         if self._revision is not None and self._revision < MODERN:
             return tools
         sound = []
         for tool in tools:
             try:
-                found = mirrors.mirrors(tool.input_schema)
+                mirrored = mirrors.mirrors(tool.input_schema)
             except (ValueError, RecursionError) as why:
                 log.warning("the tool %r of %s is left out: %s", tool.name[:128], self.name, str(why)[:200])
                 continue
             sound.append(tool)
-            if found:
-                self._mirrors[tool.name] = found
+            if mirrored:
+                self._mirrors[tool.name] = mirrored
             else:
                 self._mirrors.pop(tool.name, None)
         return sound
 
-    def show(self, trace: Trace) -> None:
-        self._trace = trace
-
     # Asking
 
-    async def request(
-        self, method: str, params: Any, *, timeout: float | None = None, id: RequestId | None = None
-    ) -> Raw:
-        if self.closed:
+    async def __call__(self, call: Call) -> Any:
+        if self.channel.closed:
             raise Closed(f"{self.name}: the connection is closed")
-        id = self.new_id() if id is None else id
+        id = call.id
+        if id is None:
+            return await self._notify(call)
+        assert isinstance(id, int)
+        method, modern = call.method, call.revision is not None
+        headers, about = self._headers(call)
+        body = b'{"jsonrpc":"2.0","id":%d,"method":"%b","params":%b}' % (
+            id,
+            method.encode(),
+            bytes(call.params) or b"{}",
+        )
+        if self._trace is not None:
+            self._trace("sent", body)
         try:
-            async with asyncio.timeout(timeout) if self._auth is None else limited(timeout):
-                return await self._ask(id, method, params)
-        except TimeoutError:
-            self._withdraw(id, method, params)
-            raise TimedOut(f"{self.name}: {method} was not answered within {timeout:g} s") from None
-        except asyncio.CancelledError:
-            self._withdraw(id, method, params)
-            raise
-
-    async def _ask(self, id: RequestId, method: str, params: Any) -> Raw:
-        headers, about = self._headers(method, params)
-        body = jsonrpc.request(id, method, params)
-        try:
-            answer = await self._send("POST", headers, body, f"{method} {about}".rstrip())
+            response = await self._dispatch("POST", self._location, headers, body, f"{method} {about}".rstrip())
+            if response.status in _REDIRECTS:
+                response = await self._redirected(response, headers, body, f"{method} {about}".rstrip())
             try:
-                check_plain(answer)
-                if answer.status == 200 and method == "initialize":
-                    self._session = session_of(answer)
-                if answer.status == 200 and answer.kind == EVENTS:
-                    return await self._follow(answer, id, method, modern=_version(params) is not None)
-                data = await answer.read(self._longest)
+                if "content-encoding" in response.headers:
+                    check_encoding(response.headers["content-encoding"])
+                if response.status == 200:
+                    if method == "initialize":
+                        self._session = session_of(response)
+                    if response.kind == EVENTS:
+                        return await self._follow(response, call, modern=modern)
+                data = await response.read(self._longest)
             finally:
-                self._pool.give_back(self._place, answer)
+                self._pool.give_back(self._location, response)
         except (ProtocolError, Closed, ConnectFailed) as failure:
             raise named(failure, self.name, method) from None
-        return self._result(answer, data, id, method)
+        except asyncio.CancelledError:
+            # On 2026-07-28 closing the stream says it all; before, a closed stream says nothing.
+            if not modern and method != "initialize" and not self.closed:
+                self.channel.emit(notices.CANCELLED, notices.CancelledParams(request_id=id, reason="no longer waiting"))
+            raise
+        return self._result(response, data, id, method)
 
-    def _headers(self, method: str, params: Any) -> tuple[list[tuple[str, str]], str]:
-        """Of a request or a notification; and what it is about, where there is such a thing."""
-        headers = [("Content-Type", JSON), ("Accept", f"{JSON}, {EVENTS}"), *self._own]
-        version = _version(params)
-        if version is None:
-            return headers + self._of_session(method), ""
-        headers += [("MCP-Protocol-Version", version), ("Mcp-Method", method)]
-        row = METHODS.get(method)
-        about = params.get(row.named) if row is not None and row.named else None
-        if isinstance(about, str):
-            headers.append(("Mcp-Name", mirrors.encode(about)))
-        for mirror in self._mirrors.get(about or "", ()) if method == "tools/call" else ():
-            value = mirrors.value_at(params.get("arguments"), mirror.path)
-            if isinstance(value, str | int | float):
-                headers.append((mirror.header, mirrors.spelled(value)))
-        return headers, about if isinstance(about, str) else ""
+    def _headers(self, call: Call) -> tuple[list[tuple[str, str]], str]:
+        """The headers of a request or a notification; and the name of what it is about, where it has one."""
+        headers = list(self._every)
+        if call.revision is None:
+            return headers + self._of_session(call.method), ""
+        headers.append(("MCP-Protocol-Version", call.revision))
+        headers.append(("Mcp-Method", call.method))
+        row = METHODS.get(call.method)
+        if row is None or not row.named:
+            return headers, ""
+        members = _members.decode(call.params)
+        about = msgspec.json.decode(members.get(row.named, b"null"))
+        if not isinstance(about, str):
+            return headers, ""
+        headers.append(("Mcp-Name", mirrors.encode(about)))
+        if call.method == "tools/call" and about in self._mirrors:
+            arguments = msgspec.json.decode(members.get("arguments", b"null"))
+            for mirror in self._mirrors[about]:
+                value = mirrors.value_at(arguments, mirror.path)
+                if isinstance(value, str | int | float):
+                    headers.append((mirror.header, mirrors.spelled(value)))
+        return headers, about
 
     def _of_session(self, method: str = "") -> list[tuple[str, str]]:
         if method == "initialize":
@@ -205,31 +232,35 @@ class StreamableHttp(Link):
             headers.append(("MCP-Protocol-Version", self._revision))
         return headers
 
-    async def _send(self, method: str, headers: Headers, body: bytes = b"", operation: str = "") -> Answer:
+    async def _send(self, method: str, headers: Headers, body: bytes = b"", operation: str = "") -> Response:
         if self._trace is not None and body:
             self._trace("sent", body)
-        for _ in range(MOST_REDIRECTS):
-            if self._auth is None:
-                answer = await self._pool.send(method, self._place, headers, body)
-            else:
-                answer = await self._auth.send(self._pool, method, self._place, headers, body, operation)
-            if answer.status not in (307, 308):
-                return answer
-            self._redirected(answer)
-        raise BadStatus(f"{self.name} redirects in circles", answer.status)
+        response = await self._dispatch(method, self._location, headers, body, operation)
+        return await self._redirected(response, headers, body, operation, method)
 
-    def _redirected(self, answer: Answer) -> None:
+    async def _redirected(
+        self, response: Response, headers: Headers, body: bytes, operation: str, method: str = "POST"
+    ) -> Response:
         """Only within the same origin: the body may be secret, and the token is for this server alone."""
-        self._pool.give_back(self._place, answer)
-        location = answer.headers.get("location", "")
-        there = self._place.neighbour(location)
-        if there is None:
-            raise BadStatus(f"{self.name} redirects to {location[:200]!r}; if that is right, use it", answer.status)
-        self._place = there
+        for _ in range(MOST_REDIRECTS):
+            if response.status not in _REDIRECTS:
+                return response
+            self._pool.give_back(self._location, response)
+            to = response.headers.get("location", "")
+            there = self._location.neighbour(to)
+            if there is None:
+                raise BadStatus(f"{self.name} redirects to {to[:200]!r}; if that is right, use it", response.status)
+            self._location = there
+            response = await self._dispatch(method, there, headers, body, operation)
+        raise BadStatus(f"{self.name} redirects in circles", response.status)
 
-    def _result(self, answer: Answer, data: bytes, id: RequestId, method: str) -> Raw:
-        status = answer.status
-        frame = self._decode(data) if data.lstrip()[:1] in (b"{", b"[") else None
+    def _result(self, response: Response, data: bytes, id: RequestId, method: str) -> Raw:
+        status = response.status
+        if self._trace is not None:
+            self._trace("received", data)
+        frame = jsonrpc.decode(data) if data.lstrip()[:1] in (b"{", b"[") else None
+        if status == 200 and type(frame) is Frame and frame.id == id and frame.result is not NOTHING:
+            return frame.result
         if self._session is not None and method != "initialize" and is_lost(status, frame, id, data):
             raise SessionLost(f"{self.name} no longer knows our session ({method})")
         if status in (401, 403) and not (isinstance(frame, Frame) and frame.id == id):
@@ -239,12 +270,12 @@ class StreamableHttp(Link):
             nameless = frame.error is not UNSET and (status >= 400 or not isinstance(frame.id, int | str))
             if not same(frame.id, id) and not nameless:
                 raise ProtocolError(f"{self.name} answered {method} (id {id!r}) with the id {short(frame.id)}")
-            return taken(frame, status)
+            return result_of(frame, status)
         if status >= 300:
             raise BadStatus(f"{self.name} answers {method} with the HTTP status {status}{gist(data)}", status)
         if isinstance(frame, Malformed):
             raise ProtocolError(f"{self.name} answered {method} with a malformed message: {frame.error.message}")
-        what = f"{answer.kind[:100] or 'nothing'}" if data else "no content"
+        what = f"{response.kind[:100] or 'nothing'}" if data else "no content"
         raise ProtocolError(f"{self.name} answered {method} with {what} instead of a message (HTTP status {status})")
 
     def _decode(self, data: bytes) -> Frame | Malformed | list[Frame | Malformed]:
@@ -254,66 +285,67 @@ class StreamableHttp(Link):
 
     # Streams
 
-    async def _follow(self, answer: Answer, id: RequestId, method: str, *, modern: bool) -> Raw:
-        """Hear everything that comes before the answer. A stream that breaks off is taken up again where it can be."""
-        events = Events(self._longest)
+    async def _follow(self, response: Response, call: Call, *, modern: bool) -> Raw:
+        """The result at the end of a stream. A stream that breaks off is resumed where it can be."""
+        events = EventReader(self._longest)
+        method = call.method
         tries = 0
         while True:
             before = events.last_id
             what = f"ended its answer to {method} before there was one"
             try:
-                frame = await self._hear(answer, events, id, modern=modern)
+                frame = await self._hear(response, events, call, modern=modern)
                 if frame is not None:
-                    return taken(frame, 200)
+                    return result_of(frame, 200)
             except Closed:
                 if self.closed:
                     raise
                 what = f"broke off its answer to {method}"
             finally:
-                self._pool.give_back(self._place, answer)
+                self._pool.give_back(self._location, response)
             if modern or events.last_id is None:
                 raise Closed(f"{self.name} {what}")
             tries = 0 if events.last_id != before else tries + 1
-            answer = await self._resume(events, tries, method)
+            response = await self._resume(events, tries, method)
 
-    async def _resume(self, events: Events, tries: int, method: str) -> Answer:
+    async def _resume(self, events: EventReader, tries: int, method: str) -> Response:
         """2025-11-25, basic/transports: GET, with the last id, and not before the server said."""
         while tries < RESUMPTIONS:
             await asyncio.sleep(events.retry if events.retry is not None else _pause(tries))
             tries += 1
             try:
-                answer = await self._get(events.last_id)
+                response = await self._get(events.last_id)
             except (Closed, ConnectFailed) as failure:
                 log.debug("%s: %s", self.name, failure)
                 continue
-            if answer.status == 200 and answer.kind == EVENTS:
-                return answer
-            self._pool.give_back(self._place, answer)
-            if answer.status < 500:
+            if response.status == 200 and response.kind == EVENTS:
+                return response
+            self._pool.give_back(self._location, response)
+            if response.status < 500:
                 raise Closed(f"{self.name} broke off its answer to {method}, and does not resume it")
         raise Closed(f"{self.name} broke off its answer to {method}, and cannot be reached to resume it")
 
-    async def _get(self, last_id: str | None) -> Answer:
+    async def _get(self, last_id: str | None) -> Response:
         headers = [("Accept", EVENTS), *self._own, *self._of_session()]
         if last_id is not None:
             headers.append(("Last-Event-ID", last_id))
         return await self._send("GET", headers, operation="GET")
 
     async def _hear(
-        self, answer: Answer, events: Events, id: RequestId | None = None, *, modern: bool = False
+        self, response: Response, events: EventReader, call: Call | None = None, *, modern: bool = False
     ) -> Frame | None:
-        """Take what comes on a stream, until it ends or has the answer to this id."""
+        """Take what comes on a stream, until it ends or has the answer to this Call."""
         events.restart()
-        while chunk := await answer.more():
+        while chunk := await response.more():
             for event in events.feed(chunk):
                 # An event without data only brings an id to come back with.
                 if event.data and event.name == "message":
                     found = None
                     for frame in self._frames(event.data):
-                        if id is not None and frame.method is UNSET:
-                            found = expected(frame, id)
+                        if call is not None and frame.method is UNSET:
+                            found = expected(frame, call.id)
                         else:
-                            self._take(frame, modern)
+                            self._take(frame, call if modern else None)
                     if found is not None:
                         return found
             if self.closed:
@@ -330,19 +362,21 @@ class StreamableHttp(Link):
                 raise ProtocolError(f"a malformed message: {one.error.message}")
         return found  # type: ignore[return-value]
 
-    def _take(self, frame: Frame, modern: bool) -> None:
-        if modern and frame.id is not UNSET:
-            # Once: who asks and is not answered may ask without end.
-            if not self._warned:
-                log.warning("%s asks something in a revision where servers do not ask; it is not answered", self.name)
-            self._warned = True
+    def _take(self, frame: Frame, call: Call | None) -> None:
+        """`call`: the Call of 2026-07-28 whose own stream it came on."""
+        if call is not None and frame.id is not UNSET:
+            self._refuse_question()
+            return
+        if call is not None and frame.method == notices.MESSAGE:
+            # 2026-07-28, basic/utilities/logging: what a request logs comes on its stream, and carries no id.
+            call.reply.emit(frame.method, frame.params)
             return
         reply = self.channel.accept(frame)
         if reply is not None:
-            self._say(reply)
+            self._post_aside(reply)
 
     async def _begin_to_attend(self) -> None:
-        """Before anything is asked: what a server says while nobody attends is lost, and an answer may wait for it."""
+        """Open the stream of unasked messages first: what is sent before that is lost, and a result may need it."""
         begun = asyncio.Event()
 
         async def attend() -> None:
@@ -358,27 +392,27 @@ class StreamableHttp(Link):
 
     async def _attend(self, begun: asyncio.Event) -> None:
         """The stream for what the server says unasked. Not every server has one."""
-        events = Events(self._longest)
+        events = EventReader(self._longest)
         tries, attended = 0, False
         while tries < RESUMPTIONS and not self.closed:
             try:
-                answer = await self._get(events.last_id)
+                response = await self._get(events.last_id)
                 begun.set()
                 try:
-                    if answer.status == 404 and self._session is not None:
+                    if response.status == 404 and self._session is not None:
                         self.channel.close(SessionLost(f"{self.name} no longer knows our session"))
-                        self.gap()
-                    if answer.status < 500 and (answer.status != 200 or answer.kind != EVENTS):
+                        self.on_gap()
+                    if response.status < 500 and (response.status != 200 or response.kind != EVENTS):
                         return
-                    if answer.status == 200 and attended and events.last_id is None:
+                    if response.status == 200 and attended and events.last_id is None:
                         # What was said meanwhile is not said again.
-                        self.gap()
-                    attended = attended or answer.status == 200
+                        self.on_gap()
+                    attended = attended or response.status == 200
                     before = events.last_id
-                    lasted = answer.status == 200 and await self._hear_all(answer, events)
+                    lasted = response.status == 200 and await self._hear_all(response, events)
                     tries = 0 if lasted or events.last_id != before else tries + 1
                 finally:
-                    self._pool.give_back(self._place, answer)
+                    self._pool.give_back(self._location, response)
             except (Closed, ConnectFailed, ProtocolError) as failure:
                 log.debug("%s: %s", self.name, failure)
                 tries += 1
@@ -387,51 +421,45 @@ class StreamableHttp(Link):
                 max(events.retry, SHORTEST_PAUSE_SECONDS) if events.retry is not None else _pause(tries)
             )
 
-    async def _hear_all(self, answer: Answer, events: Events) -> bool:
-        """Whether the stream lasted: one that is refused at once again and again is not asked for again."""
+    async def _hear_all(self, response: Response, events: EventReader) -> bool:
+        """Whether the stream lasted; one that ends at once again and again is not asked for again."""
         begun = asyncio.get_running_loop().time()
-        await self._hear(answer, events)
+        await self._hear(response, events)
         return asyncio.get_running_loop().time() - begun > PAUSE_SECONDS
 
     # Saying
 
-    async def notify(self, method: str, params: Any = None) -> None:
-        headers, _ = self._headers(method, params if isinstance(params, dict) else None)
-        if self._revision is not None and self._revision >= MODERN and _version(params) is None:
-            headers.append(("Mcp-Method", method))
-        await self._post(jsonrpc.notification(method, params), headers, method)
-        if method == notices.INITIALIZED:
+    async def _notify(self, call: Call) -> None:
+        headers = [*self._every, *self._of_session(call.method)]
+        if self._revision is not None and self._revision >= MODERN:
+            headers.append(("Mcp-Method", call.method))
+        await self._post(jsonrpc.notification(call.method, call.params or None), headers, call.method)
+        if call.method == notices.INITIALIZED:
             await self._begin_to_attend()
 
-    def _say(self, message: bytes) -> None:
-        """An answer to what the server asked, or a cancellation: nobody waits for what becomes of it."""
+    def _post_aside(self, message: bytes) -> None:
+        """Post an answer to what the server asked, or a cancellation, without waiting for it."""
         if len(self._errands) >= MOST_ERRANDS:
             self.channel.close(Closed(f"{self.name} asks more than can be answered"))
             return
-        headers = [("Content-Type", JSON), ("Accept", f"{JSON}, {EVENTS}"), *self._own, *self._of_session()]
-        self._run(self._post(message, headers, "an answer"))
+        self._run(self._post(message, [*self._every, *self._of_session()], "an answer"))
 
     async def _post(self, message: bytes, headers: Headers, what: str) -> None:
         try:
             async with limited(POST_SECONDS):
-                answer = await self._send("POST", headers, message, what)
+                response = await self._send("POST", headers, message, what)
                 try:
-                    data = await answer.read(64 * 1024) if answer.kind != EVENTS else b""
+                    data = await response.read(64 * 1024) if response.kind != EVENTS else b""
                 finally:
-                    self._pool.give_back(self._place, answer)
+                    self._pool.give_back(self._location, response)
         except TimeoutError:
             raise TimedOut(f"{self.name} did not take {what} within {POST_SECONDS:g} s") from None
         except (ProtocolError, Closed, ConnectFailed) as failure:
             raise named(failure, self.name, what) from None
-        if answer.status >= 300:
+        if response.status >= 300:
             raise BadStatus(
-                f"{self.name} answers {what} with the HTTP status {answer.status}{gist(data)}", answer.status
+                f"{self.name} answers {what} with the HTTP status {response.status}{gist(data)}", response.status
             )
-
-    def _withdraw(self, id: RequestId, method: str, params: Any) -> None:
-        """On 2026-07-28 closing the stream says it all; before, a closed stream says nothing."""
-        if _version(params) is None and method != "initialize" and not self.closed:
-            self.channel.emit(notices.CANCELLED, notices.CancelledParams(request_id=id, reason="no longer waiting"))
 
     def _run(self, errand: Any) -> None:
         async def quietly() -> None:
@@ -453,8 +481,8 @@ class StreamableHttp(Link):
             if self._session is not None and not self.closed:
                 with contextlib.suppress(Error, TimeoutError):
                     async with asyncio.timeout(GOODBYE_SECONDS):
-                        answer = await self._send("DELETE", [*self._own, *self._of_session()])
-                        self._pool.give_back(self._place, answer)
+                        response = await self._send("DELETE", [*self._own, *self._of_session()])
+                        self._pool.give_back(self._location, response)
         finally:
             self.channel.close(Closed("the client was closed"))
             tasks = list(self._errands)
@@ -465,20 +493,14 @@ class StreamableHttp(Link):
                 await asyncio.wait(tasks, timeout=GOODBYE_SECONDS)
 
 
-def checked(headers: Mapping[str, str], place: Place) -> tuple[tuple[str, str], ...]:
+def checked(headers: Mapping[str, str], location: Location) -> tuple[tuple[str, str], ...]:
     """Headers of the user's own. Those that the protocol has a use for are not theirs to set."""
     for name in headers:
         if name.lower() in _OURS or name.lower().startswith("mcp-"):
             raise UsageError(f"the header {name!r} is the protocol's own")
     given = {name.lower() for name in headers}
-    introduced = () if "authorization" in given else place.introduced("Authorization")
+    introduced = () if "authorization" in given else location.introduced("Authorization")
     return (*headers.items(), *introduced)
-
-
-def _version(params: Any) -> str | None:
-    """The version that a request brings along; none before 2026-07-28."""
-    meta = params.get("_meta") if isinstance(params, dict) else None
-    return meta.get(PROTOCOL_VERSION) if isinstance(meta, dict) else None
 
 
 def _pause(tries: int) -> float:

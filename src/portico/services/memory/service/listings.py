@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 from inspect import Parameter, Signature
 from typing import Annotated, Any, Literal
 
-from portico.server.prompts import Prompt
-from portico.server.resources import Resource
+from portico.server.calling.prompts import Prompt
+from portico.server.calling.resources import Resource
 from portico.server.server import Server
 from portico.services.memory.service.access import Access
 from portico.services.memory.store import statistics, templates

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from importlib import import_module
 from typing import Any
 
-from portico.server.context import Context
+from portico.server.asking.context import Context
 from portico.services.memory.errors import Blocked, InvalidInput
 from portico.services.memory.service.access import Access
 from portico.services.memory.store import inputs

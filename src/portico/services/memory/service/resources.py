@@ -8,9 +8,9 @@ from urllib.parse import quote
 
 from msgspec import Struct
 
-from portico.server.completion import Completer
-from portico.server.resources import Resource
-from portico.server.service import Completes, Offered
+from portico.server.calling.completion import Completer
+from portico.server.calling.resources import Resource
+from portico.server.registry.service import Completes, Offered
 from portico.services import moments
 from portico.services.memory.errors import InvalidInput, NoSuchMemory
 from portico.services.memory.service import results, wording

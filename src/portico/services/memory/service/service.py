@@ -10,10 +10,10 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from portico.server.context import Context
+from portico.server.asking.context import Context
+from portico.server.calling.tools import Tool
+from portico.server.registry.service import Offered
 from portico.server.server import Server
-from portico.server.service import Offered
-from portico.server.tools import Tool
 from portico.services.memory.errors import InvalidInput, MemoryRefusal, UnknownNamespace
 from portico.services.memory.search import model
 from portico.services.memory.service.access import Access

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from msgspec import UNSET, Raw
 
 from portico.rpc.call import Call
-from portico.server.context import Context
-from portico.server.inputs import Rounds
-from portico.server.schema_tools import SchemaSignature, schema_signature
-from portico.server.signature import Signature, signature_of
+from portico.server.asking.context import Context
+from portico.server.asking.rounds import Rounds
+from portico.server.calling.schema_tools import SchemaSignature, schema_signature
+from portico.server.calling.signature import Signature, signature_of
 from portico.wire.errors import ProtocolError, ToolError, UsageError
 from portico.wire.jsonrpc import NOTHING
 

@@ -13,7 +13,7 @@ from msgspec import Raw, Struct
 from portico.schema.check import Validator, compiled
 from portico.schema.docstrings import parse_docstring
 from portico.schema.problems import MOST_PROBLEMS, ArgumentError, Problem, child, whole
-from portico.server.signature import signature_of
+from portico.server.calling.signature import signature_of
 from portico.wire.errors import UsageError
 
 

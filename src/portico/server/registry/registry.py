@@ -6,12 +6,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from portico.server.completion import Completer
-from portico.server.pages import Catalog
-from portico.server.prompts import Prompt
-from portico.server.resources import Resource
-from portico.server.service import Completes, Offered
-from portico.server.tools import Tool
+from portico.server.calling.completion import Completer
+from portico.server.calling.prompts import Prompt
+from portico.server.calling.resources import Resource
+from portico.server.calling.tools import Tool
+from portico.server.registry.catalog import Catalog
+from portico.server.registry.service import Completes, Offered
 from portico.wire import notices
 from portico.wire.errors import UsageError
 from portico.wire.mirrors import Mirror

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from msgspec import UNSET, UnsetType
 
 from portico.rpc.call import Call
-from portico.server.folder import SCHEME, Folder
-from portico.server.pages import cursor_at, position
-from portico.server.resources import Resource
-from portico.server.service import Offered, Service
-from portico.server.threads import Threads
+from portico.server.calling.resources import Resource
+from portico.server.calling.threads import Threads
+from portico.server.registry.catalog import cursor_at, position
+from portico.server.registry.service import Offered, Service
+from portico.server.skills.directory import SCHEME, Folder
 from portico.wire.errors import InvalidParams, ResourceNotFound, UsageError
 from portico.wire.methods import METHODS
 from portico.wire.resources import ReadResourceParams

@@ -10,9 +10,9 @@ from msgspec import Raw
 
 from portico.legacy import translate
 from portico.rpc.call import Call
-from portico.server.bodies import Body, unwrap_group
-from portico.server.results import MEDIA, ToolResult, to_result
-from portico.server.signature import ArgumentError, verifier
+from portico.server.calling.bodies import Body, unwrap_group
+from portico.server.calling.results import MEDIA, ToolResult, to_result
+from portico.server.calling.signature import ArgumentError, verifier
 from portico.server.tasks.config import Mode, TaskConfig, config_of
 from portico.wire.content import BLOCKS
 from portico.wire.errors import InvalidParams, MissingCapability, ToolError, UsageError

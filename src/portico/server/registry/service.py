@@ -9,10 +9,10 @@ from typing import Any, TypeVar, cast, overload
 from msgspec import Struct
 
 from portico.rpc.call import Call
-from portico.server.completion import Completer
-from portico.server.prompts import Prompt
-from portico.server.resources import Resource
-from portico.server.tools import Tool
+from portico.server.calling.completion import Completer
+from portico.server.calling.prompts import Prompt
+from portico.server.calling.resources import Resource
+from portico.server.calling.tools import Tool
 from portico.wire.errors import UsageError
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from portico.rpc.call import Call
-from portico.server.bodies import Body
-from portico.server.results import MEDIA, contents_of, to_json
-from portico.server.signature import ArgumentError
+from portico.server.calling.bodies import Body
+from portico.server.calling.results import MEDIA, contents_of, to_json
+from portico.server.calling.signature import ArgumentError
 from portico.wire.content import Annotations, BlobContents, Contents, TextContents
 from portico.wire.errors import InvalidParams, ResourceNotFound, UsageError
 from portico.wire.inputs import InputRequiredResult

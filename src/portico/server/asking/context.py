@@ -12,8 +12,8 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from portico.rpc.call import Call, Reply
-from portico.server import elicitation
-from portico.server.inputs import BodyReply, Detached, Rounds, rounds_of
+from portico.server.asking import elicitation
+from portico.server.asking.rounds import BodyReply, Detached, Rounds, rounds_of
 from portico.wire import meta as metas
 from portico.wire import notices
 from portico.wire.content import SamplingBlock, TextContent

@@ -16,7 +16,7 @@ from msgspec import UNSET, Raw, Struct
 
 from portico.rpc.call import Call, Reply
 from portico.rpc.rounds import Seal, binding
-from portico.server.places import Places
+from portico.server.asking.replay_keys import Places
 from portico.wire.errors import InvalidParams, MissingCapability, ProtocolError, Refused
 from portico.wire.inputs import ElicitUrlParams, InputRequest, InputRequiredResult
 from portico.wire.jsonrpc import NOTHING, encode

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
-from portico.server.inputs import Detached
-from portico.server.signature import Verify
+from portico.server.asking.rounds import Detached
+from portico.server.calling.signature import Verify
 from portico.wire.content import (
     BLOCKS,
     Annotations,
