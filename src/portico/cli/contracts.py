@@ -186,8 +186,8 @@ class ContractsCommand:
     def _print_difference(self, difference: Difference) -> None:
         level, changes = difference.level, difference.changes
         if self.form == "json":
-            said = {"level": level, "changes": changes, "versions": difference.verdicts}
-            self.printer.json({**said, "migration": migration(difference)})
+            line = {"level": level, "changes": changes, "versions": difference.verdicts}
+            self.printer.json({**line, "migration": migration(difference)})
             return
         for change in _worst_first(changes):
             self._print_change(change, change.level)

@@ -20,18 +20,18 @@ NARROWEST = 20
 
 
 def printable(text: str) -> str:
-    """The same text with nothing in it that a terminal would obey. Lines and tabs stay."""
+    """The text with control characters escaped, except line ends and tabs."""
     return _guarded(text.replace("\r\n", "\n"), _escape)
 
 
 def one_line(text: str, longest: int = 2000) -> str:
-    """The same in one line, and not longer than can be read."""
+    """The text in one line, escaped, and cut to `longest` characters."""
     line = " ".join(text[: longest + 1].split())
     return printable(f"{line[:longest]}…" if len(line) > longest else line)
 
 
 def printable_json(text: str) -> str:
-    """JSON that means the same. What cannot be seen only stands in its strings, where an escape says it as well."""
+    """JSON of the same value with invisible characters escaped. They occur only in strings."""
     return _guarded(text, _escape_json)
 
 

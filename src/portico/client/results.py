@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic
 import msgspec
 from msgspec import UNSET, Struct
 
-from portico.schema.check import UNCHECKED, Checker, Unbounded, Unfit, checker, with_formats
+from portico.schema.check import UNCHECKED, Checker, Unbounded, Unfit, checker, has_formats, with_formats
 from portico.wire.content import TextContent
 from portico.wire.errors import ProtocolError, UsageError
 from portico.wire.tools import WRAPPED, ReceivedToolResult, Tool
@@ -51,13 +51,20 @@ class Promise(Struct):
     repeatable: bool
     # Why there is none, where the schema cannot be used.
     _checker: Checker | str | None = None
-    # Whether a value may be more than JSON has a word for, such as a date; None until it was looked for.
+    # None until it was looked for.
     _has_formats: bool | None = None
 
     @property
     def wraps(self) -> bool:
         """Whether `{"result": …}` is only the wrapping of a value that is no object."""
         return self.schema is not None and bool(self.schema.get(WRAPPED))
+
+    @property
+    def has_formats(self) -> bool:
+        """Whether there may be dates, times or ids in a result. Most schemas have none, and need no second look."""
+        if self._has_formats is None:
+            self._has_formats = has_formats(self.schema or {})
+        return self._has_formats
 
     def broken_by(self, structured: Any) -> str | None:
         """What is wrong with a result, or None. Raises Unfit where the schema cannot be used."""
@@ -129,11 +136,8 @@ def read(
         if validate:
             _check(structured, given, promised, name)
         if given:
-            # A type that was asked for says itself what is a date; the schema need not agree.
-            if promised._has_formats is None:
-                promised._has_formats = b'"format"' in msgspec.json.encode(promised.schema)
-            if returns is None and promised._has_formats:
-                value = with_formats(value, promised.schema)
+            # A caller who gives a type says there what is a date; the schema need not agree.
+            value = with_formats(value, promised.schema) if returns is None and promised.has_formats else value
             value = _unwrapped(value, promised)
     result.data = value if returns is None else typed(value, returns, given=given, name=name)
     return result

@@ -261,6 +261,12 @@ class Door:
 class _Awaited(Reply):
     """The Reply of a Call that is made in this process, and whose response is waited for."""
 
+    def __init__(self, outer: Reply) -> None:
+        self._outer = outer
+
+    def _emit(self, method: str, params: Any) -> None:
+        self._outer.emit(method, params)
+
     def begin(self, call: Call, task: asyncio.Task[Any]) -> None:
         self.task, self.message = task, b""
 
@@ -271,7 +277,7 @@ class _Awaited(Reply):
 
 async def respond(call: Call, handler: Handler) -> bytes:
     """The response to a Call that is made in this process, whatever happens."""
-    reply = _Awaited()
+    reply = _Awaited(call.reply)
     message = Door(handler)._serve(replace(call, reply=reply))
     if message is not None:
         return message

@@ -202,6 +202,14 @@ def path_of(steps: list[str | int]) -> str:
 # Reading values by a schema
 
 
+def has_formats(schema: Schema) -> bool:
+    """Whether `with_formats` could find anything to do."""
+    try:
+        return b'"format"' in msgspec.json.encode(schema)
+    except (TypeError, ValueError, RecursionError, OverflowError):
+        return True
+
+
 def with_formats(value: Any, schema: Schema) -> Any:
     """A JSON value with its dates, times and ids as such, where the schema says that they are."""
     size = size_of(value, LARGEST)

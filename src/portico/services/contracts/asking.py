@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Raw
 
 from portico.auth.errors import AuthorizationFailed
-from portico.rpc.call import Call, Handler
+from portico.rpc.call import Call, Emit, Handler, Listening, Reply
 from portico.rpc.door import respond
 from portico.schema import SchemaError
 from portico.schema.check import Complaint, complaints
@@ -137,7 +137,7 @@ def _kind(failure: Error, status: int) -> str:
 
 
 class HandlerTarget:
-    """A Handler in this process. `about`: who calls, and who hears of progress; the members of a Call."""
+    """A Handler in this process. `about`: the members of a Call, and `emit`, which takes its notifications."""
 
     revision = MODERN
 
@@ -174,9 +174,14 @@ async def contract_from(handler: Handler, **about: Any) -> Contract:
     return contract_of(listed, server=module, version=version, revision=MODERN)
 
 
-async def _request(handler: Handler, method: str, params: Mapping[str, Any], **about: Any) -> dict[str, Any]:
+async def _request(
+    handler: Handler, method: str, params: Mapping[str, Any], *, emit: Emit | None = None, **about: Any
+) -> dict[str, Any]:
     """The result of a request. It goes through the one door, which makes an answer of everything that happens."""
-    request = Call(method=method, params=Raw(jsonrpc.encode(params)), id="contract", revision=MODERN, **about)
+    reply = Reply() if emit is None else Listening(emit)
+    request = Call(
+        method=method, params=Raw(jsonrpc.encode(params)), id="contract", revision=MODERN, reply=reply, **about
+    )
     answer = msgspec.json.decode(await respond(request, handler))
     if "error" in answer:
         error = answer["error"]

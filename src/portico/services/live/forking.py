@@ -207,7 +207,7 @@ class Forking:
         self._heard = b""
 
     async def open(self) -> None:
-        """Raises Unavailable with the reason if there is no such Python, or it is not one that we can use."""
+        """Raises SandboxUnavailable with the reason if there is no such Python, or it is not one that we can use."""
         async with self._lock:
             await self._open()
 
@@ -309,7 +309,7 @@ class Forking:
             scratch.remove(self._directory)
 
     async def start(self) -> PythonWorker:
-        """A worker that is locked up. Raises Unavailable with the reason if that could not be done."""
+        """A worker that is locked up. Raises SandboxUnavailable with the reason if that could not be done."""
         async with self._lock:
             await self._open()
             self._last += 1

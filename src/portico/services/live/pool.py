@@ -76,7 +76,7 @@ class SessionPool:
         self._open = self._closed = False
 
     async def open(self) -> None:
-        """Raises Unavailable with the reason if a worker cannot be made."""
+        """Raises SandboxUnavailable with the reason if a worker cannot be made."""
         self._closed = False
         await self.ready()
 
@@ -107,7 +107,7 @@ class SessionPool:
     # Asking
 
     async def ask(self, key: Key, op: str, arguments: Mapping[str, Any], seconds: float) -> WorkerReply:
-        """Raises Ended if the session's worker ended over this, Refusal if there can be no such session."""
+        """Raises WorkerEnded if the worker ended over this, InspectionError if there can be no such session."""
         await self.ready()
         while True:
             session = self._session(key)

@@ -23,7 +23,7 @@ class InvalidReply(ValueError):
 
 
 def read(result: Raw, kind: type[T], longest: int = LONGEST_RESULT) -> T:
-    """Raises Nonsense."""
+    """The result as this kind. Raises InvalidReply."""
     if len(bytes(result)) > longest:
         raise InvalidReply
     try:

@@ -182,7 +182,7 @@ def _steps(test: Test) -> list[Instruction]:
 
 
 def check() -> None:
-    """Raises Unavailable where there are no filters."""
+    """Raises SandboxUnavailable where there are no filters."""
     architecture()
     try:
         syscall("seccomp", _GET_ACTION_AVAILABLE, 0, buffer(struct.pack("=I", REFUSE & 0x7FFF0000)))

@@ -114,7 +114,7 @@ class Spawning:
         """Nothing to prepare: each worker is on its own."""
 
     async def start(self) -> PythonWorker:
-        """Raises Unavailable with the reason, for instance that there is no pyeryx."""
+        """Raises SandboxUnavailable with the reason, for instance that there is no pyeryx."""
         loop = asyncio.get_running_loop()
         # Windows cannot load its own libraries without knowing where it is.
         needed = {name: os.environ[name] for name in ("SYSTEMROOT",) if name in os.environ}

@@ -135,7 +135,7 @@ class PythonWorker:
         return self.reason is not None
 
     async def ready(self) -> None:
-        """Until it has said that it is locked up. Raises Ended with the reason if it could not be."""
+        """Until it has said that it is locked up. Raises WorkerEnded with the reason if it could not be."""
         answer = await self._wait(REPLY_SECONDS, "it did not start in time")
         if answer.refusal is not None:
             self.kill(answer.refusal)
@@ -143,7 +143,7 @@ class PythonWorker:
         self.greeting = msgspec.json.decode(answer.result)
 
     async def ask(self, op: str, arguments: Mapping[str, Any], seconds: float) -> WorkerReply:
-        """Raises Ended if that was its end, or if it has ended before. One at a time: the caller holds a lock."""
+        """Raises WorkerEnded if that was its end, or if it has ended before. One at a time: the caller holds a lock."""
         if self.reason is not None:
             raise WorkerEnded(self.reason, WorkerReply())
         self._asked += 1
