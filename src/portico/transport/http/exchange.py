@@ -14,7 +14,7 @@ from typing import Any
 
 from msgspec import UNSET, Struct
 
-from portico.auth.bearer import BearerToken
+from portico.auth.principal import BearerToken
 from portico.rpc.call import Handler, members
 from portico.rpc.channel import refuse_batch
 from portico.rpc.door import Door, Sender, brings_revision
