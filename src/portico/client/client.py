@@ -341,7 +341,10 @@ class Client:
     # What we say to it
 
     async def __call__(self, call: Call) -> Any:
-        """Pass a Call on to the server, and give its result as it came."""
+        """Pass a Call on to the server, and give its result as it came.
+
+        What belongs to the Call goes to its Reply; questions of a session are answered by the handlers of this client.
+        """
         return await self._upstream(call)
 
     async def notify(self, method: str, params: Any = None) -> None:

@@ -13,7 +13,7 @@ from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
 from portico._lazy import load_module
-from portico.rpc.call import Call, Handler, Middleware
+from portico.rpc.call import Call, Handler, Middleware, members
 from portico.rpc.rounds import Seal
 from portico.schema.problems import nearest
 from portico.server.calling import completion
@@ -416,21 +416,25 @@ class Server(Registrar):
             raise UsageError(f"there is nothing called {name!r} to remove")
         self.offers.remove(found)
 
-    def mount(self, handler: Handler, prefix: str | None = None) -> None:
-        """Make another server (or any Handler) part of this one: `add` becomes `prefix_add`."""
-        if handler is self:
+    def mount(self, target: Any, prefix: str | None = None) -> None:
+        """Make another server part of this one: its `add` becomes `prefix_add`.
+
+        The target is a Server, a Client or any Handler; or what a Client takes: a URL, a command, a `module:object`. A
+        connection is opened and closed with this server.
+        """
+        if target is self:
             raise UsageError("a server cannot be mounted in itself")
-        mount = Mount(handler, prefix)
+        mount = Mount(target, mounts.handler_of(target), prefix)
         self._mounts.append(mount)
-        if isinstance(handler, Server):
-            self._lives.add(mount, handler.lifespan)
+        self._lives.add(mount, members(mount.handler).lifespan)
         for wanted, relays in self._relays:
             relays[mount] = self._relay(mount, wanted)
         for catalog in (self.tools, self.prompts, self.resources):
             catalog.changed()
 
-    def unmount(self, handler: Handler) -> None:
-        gone = [mount for mount in self._mounts if mount.handler is handler]
+    def unmount(self, target: Any) -> None:
+        """Undo `mount` of the same target."""
+        gone = [mount for mount in self._mounts if mount.target is target or mount.target == target]
         self._mounts = [mount for mount in self._mounts if mount not in gone]
         for mount in gone:
             self._lives.remove(mount)
