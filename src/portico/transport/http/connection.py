@@ -20,7 +20,7 @@ from msgspec import Struct
 from portico.transport.http import sse
 from portico.transport.http.exchange import Exchange
 from portico.transport.http.headers import Headers
-from portico.transport.http.outlet import TEXT, Answer, Pairs, Request
+from portico.transport.http.response import TEXT, Answer, Pairs, Request
 
 log = logging.getLogger("portico")
 
@@ -59,7 +59,7 @@ class Known(Struct, frozen=True):
     length: int
 
 
-class Listening(Protocol):
+class Accepting(Protocol):
     """What a connection needs of the listener it came through."""
 
     exchange: Exchange
@@ -144,7 +144,7 @@ class Turn:
 class Connection(asyncio.Protocol):
     """Reads requests, and lets them be answered one after the other."""
 
-    def __init__(self, listener: Listening) -> None:
+    def __init__(self, listener: Accepting) -> None:
         self.listener = listener
         self.exchange = listener.exchange
         self.deadline = 0.0

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from portico.transport.http.connection import TICK_SECONDS, Connection, Deadlines, Known
 from portico.transport.http.exchange import KEEP_ALIVE_SECONDS, Exchange
-from portico.transport.http.outlet import Pairs
+from portico.transport.http.response import Pairs
 from portico.transport.loops import new_loop, on_signals
 from portico.wire.errors import UsageError
 

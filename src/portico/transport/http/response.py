@@ -48,7 +48,7 @@ class Answer(Struct):
     body: bytes = b""
 
 
-class Outlet(Protocol):
+class ResponseWriter(Protocol):
     """The way back to one request's client: either one `answer`, or `start`, some `write`s and `end`."""
 
     # Called once if the client goes away before the end.
