@@ -8,7 +8,9 @@ import os
 import re
 import shutil
 import sys
+import textwrap
 import time
+import unicodedata
 from base64 import b64decode
 from binascii import Error as NotBase64
 from collections.abc import Callable, Sequence
@@ -17,7 +19,7 @@ from typing import Any, TextIO
 import msgspec
 from msgspec import UNSET
 
-from portico.cli.printable import one_line, plain_table, printable, printable_json, width, writing
+from portico.cli.printable import one_line, printable, printable_json, writing
 from portico.wire.content import (
     AudioContent,
     BlobContents,
@@ -36,6 +38,9 @@ STATUS_INTERVAL_SECONDS = 0.05
 CLEAR = "\r\x1b[K"
 # Of a table, which is for reading: JSON has everything.
 LONGEST_CELL, LONGEST_TEXT = 100, 500
+# Between the columns of a plain table, and the least that its last column gets.
+GAP = "  "
+NARROWEST = 20
 # Of files that are saved.
 LONGEST_NAME = 80
 MOST_NAMESAKES = 10_000
@@ -147,6 +152,32 @@ def rich_table(headings: Sequence[str], rows: Sequence[Sequence[str]], out: Text
     with console.capture() as drawn:
         console.print(table)
     return drawn.get()
+
+
+def plain_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns as wide as what is in them; the last one is folded to what is left of the line."""
+    table = [list(headings), *map(list, rows)]
+    widths = [max(width(row[at]) for row in table) for at in range(len(headings))]
+    left = sum(widths[:-1]) + len(GAP) * (len(widths) - 1)
+    room = max(shutil.get_terminal_size().columns - left, NARROWEST)
+    lines = []
+    for row in table:
+        folded = textwrap.wrap(row[-1], room) or [""]
+        head = GAP.join(cell + " " * (size - width(cell)) for cell, size in zip(row[:-1], widths, strict=False))
+        lines.append(f"{head}{GAP}{folded[0]}")
+        lines += [f"{' ' * left}{more}" for more in folded[1:]]
+    return "".join(f"{line.rstrip()}\n" for line in lines)
+
+
+def width(text: str) -> int:
+    """How many columns of a terminal a text takes."""
+    if text.isascii():
+        return len(text)
+    return sum(2 if unicodedata.east_asian_width(char) in "WF" else 0 if _is_joined(char) else 1 for char in text)
+
+
+def _is_joined(char: str) -> bool:
+    return unicodedata.category(char) in ("Mn", "Me", "Cf")
 
 
 # Content of a server
