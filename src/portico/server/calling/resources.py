@@ -42,7 +42,7 @@ class ResourceOptions(TypedDict, total=False):
 
 
 class Resource:
-    """One resource, or with variables in its URI a family of them: a function, and the options of `@server.resource`."""
+    """One resource, or with variables in its URI a family: a function, and the options of `@server.resource`."""
 
     def __init__(self, fn: Callable[..., Any], uri: str, **options: Unpack[ResourceOptions]) -> None:
         check_options("a resource", options, ResourceOptions.__annotations__)

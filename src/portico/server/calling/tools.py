@@ -92,7 +92,7 @@ class Tool:
         self.mirrors = _mirrors(self.name, self.definition.input_schema)
         self._declared = self.definition.output_schema is not None
         self._wrapped = self._declared and (self.definition.output_schema or {}).get("type") != "object"
-        promised = output_schema is None and signature.output_schema is not None
+        promised = options.get("output_schema") is None and signature.output_schema is not None
         self._verify = verifier(signature.returns, self.name) if promised else None
         self._uri = f"tool://{self.name}/result"
 
