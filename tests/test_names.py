@@ -78,14 +78,10 @@ STILL_TWICE: set[str] = {
     "Event",
     "Files",
     "Listener",
-    "Outlet",
     "ReadOnly",
-    "Reply",
-    "Section",
     "Server",
     "Stream",
     "Tasks",
-    "Verdict",
 }
 
 
