@@ -79,33 +79,42 @@ class Session:
         self._offered = ServerCapabilities()
         self._subscribed: dict[str, asyncio.Task[Any]] = {}
         self._listening: asyncio.Task[Any] | None = None
+        # While the handler takes its time to say what it is.
+        self._settling: asyncio.Event | None = None
 
     def open(self, frame: Frame, reply: Reply, sender: Sender, meta: Meta, typed: Any) -> Call:
         """The Call of a frame that belongs to this session."""
+        return new_call(frame, reply, sender, meta, typed, **self._known(reply))
+
+    def _known(self, reply: Reply) -> dict[str, Any]:
+        """What the handshake has settled, for a Call; its Reply gets the words of the revision."""
         reply.asks = True
         if self.revision is not None and self.revision < NEWEST_HANDSHAKE:
             reply.notice = partial(translate.notice, revision=self.revision)
             reply.question = partial(translate.question, revision=self.revision)
-        return new_call(
-            frame,
-            reply,
-            sender,
-            meta,
-            typed,
-            revision=self.revision,
-            capabilities=self.capabilities,
-            client=self.client,
-            log_level=self.log_level,
-        )
+        return {
+            "revision": self.revision,
+            "capabilities": self.capabilities,
+            "client": self.client,
+            "log_level": self.log_level,
+        }
 
     def start(self, call: Call) -> Any:
         """The result of a Call, or a coroutine that comes to it."""
+        if self._settling is not None and call.method != "initialize":
+            return self._settled(call, self._settling)
         own = _OWN.get(call.method)
         if own is not None:
             return own(self, call)
         self._admit(call)
         result = self._start(call)
         return self._finish(call, result) if type(result) is CoroutineType else self._translated(call, result)
+
+    async def _settled(self, call: Call, settling: asyncio.Event) -> Any:
+        """What came in one read with an `initialize` that is not answered yet waits for that answer."""
+        await settling.wait()
+        result = self.start(replace(call, **self._known(call.reply)))
+        return await result if type(result) is CoroutineType else result
 
     async def _finish(self, call: Call, coroutine: Coroutine[Any, Any, Any]) -> Any:
         result = await coroutine
@@ -161,18 +170,24 @@ class Session:
         try:
             discovered = self._start(about)
             if type(discovered) is CoroutineType:
-                return self._discovering(call, params, discovered)
+                self._settling = asyncio.Event()
+                return self._discovering(call, params, discovered, self._settling)
             return self._welcome(call, params, discovered)
         except BaseException:
             self.state = "CREATED"
             raise
 
-    async def _discovering(self, call: Call, params: InitializeParams, discovered: Any) -> InitializeResult:
+    async def _discovering(
+        self, call: Call, params: InitializeParams, discovered: Any, settling: asyncio.Event
+    ) -> InitializeResult:
         try:
             return self._welcome(call, params, await discovered)
         except BaseException:
             self.state = "CREATED"
             raise
+        finally:
+            self._settling = None
+            settling.set()
 
     def _welcome(self, call: Call, params: InitializeParams, discovered: Any) -> InitializeResult:
         """The end of the handshake, with what the handler says of itself."""
