@@ -79,8 +79,8 @@ class Session:
         self._offered = ServerCapabilities()
         self._subscribed: dict[str, asyncio.Task[Any]] = {}
         self._listening: asyncio.Task[Any] | None = None
-        # While the handler takes its time to say what it is.
-        self._settling: asyncio.Event | None = None
+        # While the handler's word on what it is comes from a task.
+        self._settling = False
 
     def open(self, frame: Frame, reply: Reply, sender: Sender, meta: Meta, typed: Any) -> Call:
         """The Call of a frame that belongs to this session."""
@@ -101,20 +101,20 @@ class Session:
 
     def start(self, call: Call) -> Any:
         """The result of a Call, or a coroutine that comes to it."""
-        if self._settling is not None and call.method != "initialize":
-            return self._settled(call, self._settling)
+        return self._in_next_turn(call) if self._settling else self._answer(call)
+
+    async def _in_next_turn(self, call: Call) -> Any:
+        """What comes in one read with `initialize` is looked at after it, if the handler does not take its time."""
+        result = self._answer(replace(call, **self._known(call.reply)))
+        return await result if type(result) is CoroutineType else result
+
+    def _answer(self, call: Call) -> Any:
         own = _OWN.get(call.method)
         if own is not None:
             return own(self, call)
         self._admit(call)
         result = self._start(call)
         return self._finish(call, result) if type(result) is CoroutineType else self._translated(call, result)
-
-    async def _settled(self, call: Call, settling: asyncio.Event) -> Any:
-        """What came in one read with an `initialize` that is not answered yet waits for that answer."""
-        await settling.wait()
-        result = self.start(replace(call, **self._known(call.reply)))
-        return await result if type(result) is CoroutineType else result
 
     async def _finish(self, call: Call, coroutine: Coroutine[Any, Any, Any]) -> Any:
         result = await coroutine
@@ -170,24 +170,21 @@ class Session:
         try:
             discovered = self._start(about)
             if type(discovered) is CoroutineType:
-                self._settling = asyncio.Event()
-                return self._discovering(call, params, discovered, self._settling)
+                self._settling = True
+                return self._discovering(call, params, discovered)
             return self._welcome(call, params, discovered)
         except BaseException:
             self.state = "CREATED"
             raise
 
-    async def _discovering(
-        self, call: Call, params: InitializeParams, discovered: Any, settling: asyncio.Event
-    ) -> InitializeResult:
+    async def _discovering(self, call: Call, params: InitializeParams, discovered: Any) -> InitializeResult:
         try:
             return self._welcome(call, params, await discovered)
         except BaseException:
             self.state = "CREATED"
             raise
         finally:
-            self._settling = None
-            settling.set()
+            self._settling = False
 
     def _welcome(self, call: Call, params: InitializeParams, discovered: Any) -> InitializeResult:
         """The end of the handshake, with what the handler says of itself."""
