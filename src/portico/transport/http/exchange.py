@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -34,6 +35,7 @@ log = logging.getLogger("portico")
 
 LONGEST_BODY = 4 * 1024 * 1024
 KEEP_ALIVE_SECONDS = 15.0
+_ACCEPTED = re.compile(rb"json|\*/\*|event-stream|application/\*").search
 _HEALTH = frozenset({"/health", "/healthz"})
 _HANDSHAKE = frozenset(revision.encode() for revision in HANDSHAKE)
 
@@ -103,7 +105,7 @@ class Exchange:
         return answer
 
     def _refuse(self, request: Request, headers: Headers) -> Answer | None:
-        if headers.ambiguous():
+        if headers.repeated and headers.ambiguous():
             return _error(400, InvalidRequest("Bad request: a header that must stand once stands twice"))
         if request.method == "OPTIONS":
             return self._preflight(headers)
@@ -135,9 +137,7 @@ class Exchange:
         if kind != b"application/json" and kind.partition(b";")[0].strip().lower() != b"application/json":
             return _error(415, InvalidRequest("Unsupported media type: the body must be application/json"))
         accept = request.headers.get(b"accept")
-        if accept is not None and not any(
-            one in accept for one in (b"json", b"*/*", b"event-stream", b"application/*")
-        ):
+        if accept is not None and _ACCEPTED(accept) is None:
             return _error(
                 406, InvalidRequest("Not acceptable: application/json and text/event-stream are what we have")
             )
