@@ -197,14 +197,14 @@ class Connection(asyncio.Protocol):
                 turn.on_close()
 
     def eof_received(self) -> bool:
-        """Half closed: whoever has asked still gets the answer."""
+        """Half closed: a client that has asked still gets the answer."""
         self._at_end = True
         if self._reading and not self._deaf:
             self._fail(400, b"Bad request: the request ends in the middle\n")
         if self._turn is not None:
             self._probe()
             asyncio.get_running_loop().call_later(0.05, self._probe)
-        # With TLS there is no half: whoever has said everything is gone.
+        # With TLS there is no half: a client that has said everything is gone.
         waiting = self._turn is not None or bool(self._queue)
         return waiting and self._transport.get_extra_info("sslcontext") is None
 
@@ -475,7 +475,7 @@ class Connection(asyncio.Protocol):
             self.close()
 
     def check(self, now: float) -> None:
-        """Once a second: whether somebody has taken too long, or is gone."""
+        """Once a second: whether the client has taken too long, or is gone."""
         if self._at_end:
             self._probe()
         if self._stalled and now - self._stalled > self.listener.deadlines.body:

@@ -219,7 +219,7 @@ class Exchange:
                 return
         self._accept(session, frame, request, writer, named)
         if session.session.state == "CREATED":
-            # The handshake failed, so there is no session that anybody could use.
+            # The handshake failed, so there is no session to come back to.
             self.sessions.remove(session)
 
     def _accept(
@@ -264,7 +264,7 @@ class Exchange:
         return session or _error(404, InvalidRequest("Session not found"), cors)
 
     def _for_one_request(self, revision: Revision, request: Request, principal: Any) -> HttpSession:
-        """A session that nobody can come back to."""
+        """A session that no request can come back to."""
         session = HttpSession(self.handler, Sender(principal, address=request.peer), self.traffic, self.metrics)
         session.session.assume(revision)
         return session
