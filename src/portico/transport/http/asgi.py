@@ -226,8 +226,7 @@ class AsgiWriter:
         if not self._ended:
             # A body that waits for nothing is done by the next turn.
             await asyncio.sleep(0)
-        if self._answer is not None:
-            await self._send_answer(self._answer)
+        if await self._send_answer():
             return
         await self._flush()
         if self.is_over():
@@ -240,8 +239,8 @@ class AsgiWriter:
                     self._more = asyncio.get_running_loop().create_future()
                     await self._more
                 await self._flush()
-            if self._answer is not None and not self._gone and not gone.done():
-                await self._send_answer(self._answer)
+            if not self._gone and not gone.done():
+                await self._send_answer()
         finally:
             self._ended = True
             if self._sent is not None:
@@ -251,7 +250,11 @@ class AsgiWriter:
             if on_close is not None:
                 on_close()
 
-    async def _send_answer(self, answer: Answer) -> None:
+    async def _send_answer(self) -> bool:
+        """Send the plain answer. Returns whether there is one."""
+        answer = self._answer
+        if answer is None:
+            return False
         headers, body = [*answer.headers], answer.body
         if answer.status == 204:
             body = b""
@@ -259,6 +262,7 @@ class AsgiWriter:
             headers.append((b"content-length", b"%d" % len(body)))
         await self._send({"type": "http.response.start", "status": answer.status, "headers": headers})
         await self._send({"type": "http.response.body", "body": body})
+        return True
 
     def is_over(self) -> bool:
         return self._ended and not self._waiting
