@@ -59,6 +59,8 @@ class Accepting(Protocol):
     known: dict[bytes, tuple[Request, int]]
     # The time of the last tick of its clock.
     now: float
+    # The beginnings of responses that were made since then.
+    heads: dict[tuple[int, Pairs, bool], bytes]
 
     def add(self, connection: Connection) -> None: ...
     def remove(self, connection: Connection) -> None: ...
@@ -91,7 +93,10 @@ class Turn:
         if connection is None:
             return
         body = b"" if answer.status in _BODILESS else answer.body
-        head = connection.listener.head(answer.status, answer.headers, self.keep)
+        listener = connection.listener
+        head = listener.heads.get((answer.status, answer.headers, self.keep))
+        if head is None:
+            head = listener.head(answer.status, answer.headers, self.keep)
         shown = b"" if self.bodiless else body
         connection.send(b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), shown))
         self._done(connection)
