@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from portico.legacy import translate
 from portico.rpc.call import Call, Handler, Middleware
-from portico.rpc.door import failed
+from portico.rpc.door import failed_result
 from portico.schema.problems import Problem
 from portico.schema.reader import kind_of
 from portico.server.asking.rounds import rounds_of
@@ -186,11 +186,11 @@ class ShapedTool(Tool):
         except ToolError as refusal:
             problems = refusal.details.get("problems") if refusal.kind == "ValidationError" else None
             error = _mistake(problems[0], self.definition.input_schema, params) if problems else None
-            return self._said(failed(call, refusal), call, error)
+            return self._said(failed_result(call, refusal), call, error)
         except Exception as failure:
             if rounds_of(call) is not None:
                 raise  # in a job, which may have retries
-            return self._said(failed(call, failure), call)
+            return self._said(failed_result(call, failure), call)
         return self._said(result, call) if type(result) is CallToolResult else result
 
     def check(self, call: Call, params: CallToolParams, server: Server) -> None:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from portico.services.tasks import inputs
 from portico.services.tasks.errors import InvalidTask, NoSuchTask, TaskChanged
 from portico.services.tasks.ids import PREFIX, is_id
-from portico.store.rows import to_json
+from portico.store.rows import json_column
 from portico.store.transaction import Transaction
 
 TOPIC = "work_item"
@@ -147,7 +147,7 @@ def note(
             "at": at or item.updated_at,
             "who": who,
             "reason": reason,
-            "fields": to_json(fields),
+            "fields": json_column(fields),
         },
     )
 

@@ -17,7 +17,7 @@ from portico.services.tasks.items import WorkItems
 from portico.services.tasks.listing import Wanted
 from portico.services.tasks.records import Item
 from portico.services.tasks.states import STATUSES
-from portico.wire.completion import MOST_VALUES
+from portico.wire.completion import MOST_COMPLETIONS
 
 SCHEME = "tasks"
 JSON = "application/json"
@@ -88,7 +88,7 @@ class TaskResources:
         if not f"{PREFIX}~".startswith(typed[: len(PREFIX)]):
             return []
         begun = PREFIX + texts.storable(typed)[len(PREFIX) :]
-        return await (await self._store()).read(lambda tx: records.beginning(tx, begun, MOST_VALUES))
+        return await (await self._store()).read(lambda tx: records.beginning(tx, begun, MOST_COMPLETIONS))
 
     # Prompts
 

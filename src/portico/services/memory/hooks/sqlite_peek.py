@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from portico.store.errors import BadStatement
-from portico.store.sqlite_transaction import SqliteTransaction, explain
+from portico.store.sqlite_transaction import SqliteTransaction, explain_sqlite
 from portico.store.transaction import Transaction
 
 T = TypeVar("T")
@@ -48,4 +48,4 @@ def peek(url: str, fn: Callable[[Transaction], T], *, patience: float) -> T | No
     except BadStatement as failure:
         raise CannotPeek from failure
     except sqlite3.Error as failure:
-        raise explain(failure, path) from failure
+        raise explain_sqlite(failure, path) from failure
