@@ -31,7 +31,9 @@ def explained_like(
     model: Callable[Concatenate[Any, P], None],
 ) -> Callable[[Callable[..., None]], Callable[Concatenate[Any, P], None]]:
     """The same for a constructor that has `**options`, and passes them on to another one: the `model`."""
-    known: Mapping[str, Any] = getattr(model, "__kwdefaults__", None) or vars(model)["__wrapped__"].__kwdefaults__
+    code = getattr(model, "__wrapped__", model).__code__
+    # Its parameters by name; the first one is `self`.
+    known = dict.fromkeys(code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount])
 
     def decorate(init: Callable[..., None]) -> Callable[Concatenate[Any, P], None]:
         @wraps(model)
