@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     )
 
 _HOMES: dict[str, tuple[str, ...]] = {
+    "portico.schema": ("Schema", "SchemaError"),
     "portico.schema.check": ("Complaint", "Unfit", "complaints", "require"),
     "portico.schema.compare": ("UNREADABLE", "Effect", "Shift", "shifts"),
     "portico.schema.cost": ("LONGEST_SCHEMA",),

@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Annotated
 
-from portico.server.calling.completion import Completer
-from portico.server.calling.prompts import Prompt
-from portico.server.calling.resources import Resource
-from portico.server.registry.service import Completes, Offered
+from portico.extend import MOST_COMPLETIONS, Completer, Completes, Offered, Prompt, Resource
 from portico.services import moments, texts
 from portico.services.tasks import listing, records, results
 from portico.services.tasks.errors import NoSuchTask
@@ -17,7 +14,6 @@ from portico.services.tasks.items import WorkItems
 from portico.services.tasks.listing import Wanted
 from portico.services.tasks.records import Item
 from portico.services.tasks.states import STATUSES
-from portico.wire.completion import MOST_COMPLETIONS
 
 SCHEME = "tasks"
 JSON = "application/json"

@@ -8,9 +8,7 @@ import sqlite3
 from collections.abc import Callable
 from typing import TypeVar
 
-from portico.store.errors import BadStatement
-from portico.store.sqlite_transaction import SqliteTransaction, explain_sqlite
-from portico.store.transaction import Transaction
+from portico.extend import BadStatement, SqliteTransaction, Transaction, explain_sqlite
 
 T = TypeVar("T")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://|:memory:")

@@ -15,11 +15,10 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from portico.extend import Transaction, json_column
 from portico.services.memory.errors import InvalidInput, NoSuchMemory
 from portico.services.memory.store.filters import MemoryFilter, where
 from portico.services.memory.store.namespaces import CURRENT
-from portico.store.rows import json_column
-from portico.store.transaction import Transaction
 
 TOPIC = "memory"
 MOST_TOLD = 100

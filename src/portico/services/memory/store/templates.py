@@ -9,11 +9,10 @@ from keyword import iskeyword
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from portico.extend import Transaction, json_column
 from portico.services import texts
 from portico.services.memory.errors import InvalidInput, NoSuchPrompt
 from portico.services.memory.store.namespaces import DOMAINS, checked_domain
-from portico.store.rows import json_column
-from portico.store.transaction import Transaction
 
 TOPIC = "memory prompt"
 LONGEST = 50_000
