@@ -34,7 +34,7 @@ from portico.schema.problems import MOST_PROBLEMS
 from portico.server.calling.prompts import Prompt
 from portico.server.calling.resources import Resource
 from portico.server.calling.tools import Tool
-from portico.transport.stdio import GRACE, LONGEST_MESSAGE
+from portico.transport.stdio import GRACE_SECONDS, LONGEST_MESSAGE
 from portico.wire import errors
 from portico.wire.completion import MOST_COMPLETIONS
 from portico.wire.revisions import LATEST, REVISIONS
@@ -226,7 +226,7 @@ def test_the_bounds_are_those_of_the_code() -> None:
     assert table["problems named in one error"] == str(MOST_PROBLEMS)
     assert table["a value quoted in an error"] == f"{LONGEST_QUOTE} characters"
     assert table["completions in one answer"] == str(MOST_COMPLETIONS)
-    assert table["the end, for calls still running"] == f"{GRACE:.0f} seconds"
+    assert table["the end, for calls still running"] == f"{GRACE_SECONDS:.0f} seconds"
 
 
 @pytest.mark.parametrize("page", PAGES)
