@@ -134,7 +134,7 @@ def test_a_chunk_that_would_be_read_for_ever_is_given_up(
     reader.close()
     monkeypatch.setattr(reader, "REPLY_SECONDS", 0.2)
     with monkeypatch.context() as patch:
-        patch.setattr(evtx, "_CHILD", str(child))
+        patch.setattr(reader, "_CHILD", str(child))
         problems: list[str] = []
         assert read(log_of(evtx_files[0]), problems) == []
         assert "not in any reasonable time" in problems[0]

@@ -10,16 +10,24 @@ from typing import Any
 
 import msgspec
 
-from portico.schema import Schema, SchemaError
-from portico.schema.check import Complaint, Unfit, complaints, require
-from portico.schema.dialects import as_property
-from portico.schema.problems import nearest
-from portico.schema.reader import definitions_of, properties_of, resolved, types_of
+from portico import UsageError
+from portico.extend import ERROR, V2025_06_18, WRAPPED
+from portico.schema import (
+    Complaint,
+    Schema,
+    SchemaError,
+    Unfit,
+    as_property,
+    complaints,
+    definitions_of,
+    nearest,
+    properties_of,
+    require,
+    resolved,
+    types_of,
+)
 from portico.services.contracts.definitions import Contract, Definition
 from portico.services.contracts.published import STATUSES
-from portico.wire.errors import UsageError
-from portico.wire.revisions import V2025_06_18
-from portico.wire.tools import ERROR, WRAPPED
 
 # What `data` of a result holds when a tool has no output schema: the words it said, and the rest where there is more.
 UNDECLARED: Schema = {

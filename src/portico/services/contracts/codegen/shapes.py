@@ -8,8 +8,9 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from portico.schema import Schema
-from portico.schema.reader import (
+from portico.schema import (
+    Schema,
+    as_json,
     merged,
     options_of,
     properties_of,
@@ -19,7 +20,6 @@ from portico.schema.reader import (
     with_all_of,
     without,
 )
-from portico.schema.tables import as_json
 from portico.services.contracts.definitions import Contract, Definition
 from portico.services.contracts.outcomes import unwrapped
 
