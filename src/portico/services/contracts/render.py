@@ -7,8 +7,8 @@ from typing import Any
 
 from portico.schema import Schema, samples
 from portico.schema.check import Complaint
+from portico.schema.explain import TableField, fields, type_words
 from portico.schema.reader import properties_of, required_of
-from portico.schema.tables import TableField, fields, type_words
 from portico.services.contracts import outcomes
 from portico.services.contracts.codegen.naming import literal, text
 from portico.services.contracts.definitions import Contract, Definition, Example
