@@ -20,6 +20,7 @@ from msgspec import UNSET, Raw, Struct
 from msgspec.structs import replace
 
 from portico._lazy import load_module
+from portico._options import explained
 from portico.client import results
 from portico.client.cache import CACHEABLE, Cache
 from portico.client.inputs import ElicitationHandler, Inputs, Roots, SamplingHandler
@@ -127,6 +128,7 @@ class Client:
     * **trace** – is shown every message: "sent" or "received", and its bytes.
     """
 
+    @explained
     def __init__(
         self,
         target: Handler | Sequence[str] | str | Mapping[str, Any],

@@ -11,6 +11,7 @@ from functools import wraps
 from types import TracebackType, UnionType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
+from portico._options import explained_like
 from portico.client.client import Client
 from portico.client.listen import Change, ChangeListener
 from portico.client.results import CallToolResult
@@ -58,6 +59,7 @@ class SyncClient:
     It takes what Client takes, and may be used from several threads at once.
     """
 
+    @explained_like(Client.__init__)
     def __init__(self, target: Any, **options: Any) -> None:
         for name in _ANSWERING:
             if options.get(name) is not None:

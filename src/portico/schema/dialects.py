@@ -75,7 +75,7 @@ def _referring(found: Schema) -> Schema:
     return {"allOf": [{"$ref": found.pop("$ref")}], **found, **kept}
 
 
-def plain(schema: Schema) -> Schema:
+def simplified(schema: Schema) -> Schema:
     """`["x", null]` with null as its default is x that may be left out; an integer is a number without a fraction."""
     options = schema.get("anyOf")
     if isinstance(options, list) and len(options) == 2 and {"type": "null"} in options and "default" in schema:

@@ -250,7 +250,7 @@ def _shortened(parts: list[str]) -> str:
     return f"{' or '.join(kept) or 'any'} …"
 
 
-def notes(schema: Schema) -> list[str]:
+def field_notes(schema: Schema) -> list[str]:
     """What a type does not say: bounds, formats, the default."""
     found = [f"{key} {as_json(schema[key])}" for key in _NOTED if key in schema]
     return [*found, "deprecated"] if schema.get("deprecated") is True else found

@@ -287,7 +287,8 @@ def _chosen(items: list[tuple[object, Any]]) -> str:
     fitting = [char for char in (*own, *_ANY) if any(_holds(*one, char) for one in kinds) is not is_negative]
     if not fitting:
         raise NotUnderstood("a set is empty")
-    return next((char for char in fitting if char.isalnum()), fitting[0])
+    best: str = next((char for char in fitting if char.isalnum()), fitting[0])
+    return best
 
 
 def _holds(kind: str, value: Any, char: str) -> bool:

@@ -16,26 +16,38 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.structs import replace
 
-from portico.legacy import translate
-from portico.rpc.call import Call, Handler, Middleware
-from portico.rpc.door import failed
-from portico.schema import dialects
-from portico.schema.problems import Problem
-from portico.schema.reader import Reader, kind_of, types_of
-from portico.server.asking.rounds import rounds_of
-from portico.server.calling.prompts import Prompt
-from portico.server.calling.resources import Resource
-from portico.server.calling.results import to_json
-from portico.server.calling.tools import ArgumentErrors, Tool, checked_name
-from portico.server.registry.service import Completes, Offered
-from portico.server.server import Server
-from portico.wire.content import TextContent, TextContents
-from portico.wire.errors import ProtocolError, ToolError, Unknown
-from portico.wire.prompts import GetPromptParams, GetPromptResult, PromptMessage
-from portico.wire.resources import ReadResourceParams, ReadResourceResult
-from portico.wire.revisions import MODERN, V2025_03_26
-from portico.wire.tools import ERROR, CallToolParams, CallToolResult
-from portico.wire.uris import Template
+from portico import ProtocolError, Server, ToolError
+from portico.extend import (
+    ERROR,
+    MODERN,
+    V2025_03_26,
+    ArgumentErrors,
+    Call,
+    CallToolParams,
+    CallToolResult,
+    Completes,
+    GetPromptParams,
+    GetPromptResult,
+    Handler,
+    Middleware,
+    Offered,
+    Prompt,
+    PromptMessage,
+    ReadResourceParams,
+    ReadResourceResult,
+    Resource,
+    Template,
+    TextContent,
+    TextContents,
+    Tool,
+    Unknown,
+    checked_name,
+    failed_result,
+    rounds_of,
+    to_json,
+    translate,
+)
+from portico.schema import Problem, Reader, kind_of, simplified, types_of
 
 log = logging.getLogger("portico")
 
@@ -128,7 +140,7 @@ class Words:
         if not isinstance(said, dict):
             return said
         if plain:
-            said = dialects.plain(said)
+            said = simplified(said)
         return {
             name: self(part) if name == "description" and isinstance(part, str) else self.schema(part, plain=plain)
             for name, part in said.items()
@@ -175,11 +187,11 @@ class ShapedTool(Tool):
         except ToolError as refusal:
             problems = refusal.details.get("problems") if refusal.kind == "ValidationError" else None
             error = _mistake(problems[0], self.definition.input_schema, params) if problems else None
-            return self._said(failed(call, refusal), call, error)
+            return self._said(failed_result(call, refusal), call, error)
         except Exception as failure:
             if rounds_of(call) is not None:
                 raise  # in a job, which may have retries
-            return self._said(failed(call, failure), call)
+            return self._said(failed_result(call, failure), call)
         return self._said(result, call) if type(result) is CallToolResult else result
 
     def check(self, call: Call, params: CallToolParams, server: Server) -> None:

@@ -226,9 +226,6 @@ class AsgiWriter:
         if not self._ended:
             # A body that waits for nothing is done by the next turn.
             await asyncio.sleep(0)
-        if self._answer is not None:
-            await self._send_answer(self._answer)
-            return
         await self._flush()
         if self.is_over():
             return
@@ -236,12 +233,10 @@ class AsgiWriter:
         gone.add_done_callback(self._notice)
         try:
             while not self.is_over() and not gone.done() and not self._gone:
-                if not self._waiting:
+                if not self._waiting and self._answer is None:
                     self._more = asyncio.get_running_loop().create_future()
                     await self._more
                 await self._flush()
-            if self._answer is not None and not self._gone and not gone.done():
-                await self._send_answer(self._answer)
         finally:
             self._ended = True
             if self._sent is not None:
@@ -261,13 +256,17 @@ class AsgiWriter:
         await self._send({"type": "http.response.body", "body": body})
 
     def is_over(self) -> bool:
-        return self._ended and not self._waiting
+        return self._ended and not self._waiting and self._answer is None
 
     def _notice(self, _: object = None) -> None:
         if self._more is not None and not self._more.done():
             self._more.set_result(None)
 
     async def _flush(self) -> None:
+        if self._answer is not None:
+            answer, self._answer = self._answer, None
+            await self._send_answer(answer)
+            return
         waiting, self._waiting = self._waiting, []
         for message in waiting:
             self._size = max(0, self._size - len(message.get("body", b"")))

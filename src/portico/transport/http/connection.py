@@ -16,6 +16,7 @@ from urllib.parse import unquote
 
 import httptools
 from msgspec import Struct
+from msgspec.structs import replace
 
 from portico.transport.http import sse
 from portico.transport.http.exchange import Exchange
@@ -49,24 +50,17 @@ class Deadlines(Struct, frozen=True):
     idle: float = 75.0
 
 
-class Known(Struct, frozen=True):
-    """A head that was read before."""
-
-    method: str
-    path: str
-    query: str
-    headers: Headers
-    length: int
-
-
 class Accepting(Protocol):
     """What a connection needs of the listener it came through."""
 
     exchange: Exchange
     deadlines: Deadlines
-    known: dict[bytes, Known]
+    # Heads that were read and let in, each with the length of its body.
+    known: dict[bytes, tuple[Request, int]]
     # The time of the last tick of its clock.
     now: float
+    # The beginnings of responses that were made since then.
+    heads: dict[tuple[int, Pairs, bool], bytes]
 
     def add(self, connection: Connection) -> None: ...
     def remove(self, connection: Connection) -> None: ...
@@ -99,7 +93,10 @@ class Turn:
         if connection is None:
             return
         body = b"" if answer.status in _BODILESS else answer.body
-        head = connection.listener.head(answer.status, answer.headers, self.keep)
+        listener = connection.listener
+        head = listener.heads.get((answer.status, answer.headers, self.keep))
+        if head is None:
+            head = listener.head(answer.status, answer.headers, self.keep)
         shown = b"" if self.bodiless else body
         connection.send(b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), shown))
         self._done(connection)
@@ -197,14 +194,14 @@ class Connection(asyncio.Protocol):
                 turn.on_close()
 
     def eof_received(self) -> bool:
-        """Half closed: whoever has asked still gets the answer."""
+        """Half closed: a client that has asked still gets the answer."""
         self._at_end = True
         if self._reading and not self._deaf:
             self._fail(400, b"Bad request: the request ends in the middle\n")
         if self._turn is not None:
             self._probe()
             asyncio.get_running_loop().call_later(0.05, self._probe)
-        # With TLS there is no half: whoever has said everything is gone.
+        # With TLS there is no half: a client that has said everything is gone.
         waiting = self._turn is not None or bool(self._queue)
         return waiting and self._transport.get_extra_info("sslcontext") is None
 
@@ -271,9 +268,9 @@ class Connection(asyncio.Protocol):
     def _serve_known(self, data: bytes) -> bool:
         end = data.find(b"\r\n\r\n") + 4
         known = self.listener.known.get(data[:end])
-        if known is None or len(data) != end + known.length:
+        if known is None or len(data) != end + known[1]:
             return False
-        request = Request(known.method, known.path, known.query, known.headers, data[end:], self._peer)
+        request = replace(known[0], body=data[end:], peer=self._peer)
         self._enqueue(Turn(self, self.exchange.refuse_now(request) or request))
         return True
 
@@ -286,7 +283,7 @@ class Connection(asyncio.Protocol):
             known = self.listener.known
             if len(known) >= MOST_KNOWN:
                 known.clear()
-            known[self._chunk[:end]] = Known(request.method, request.path, request.query, request.headers, length)
+            known[self._chunk[:end]] = replace(request, body=b""), length
 
     # What the parser finds
 
@@ -475,7 +472,7 @@ class Connection(asyncio.Protocol):
             self.close()
 
     def check(self, now: float) -> None:
-        """Once a second: whether somebody has taken too long, or is gone."""
+        """Once a second: whether the client has taken too long, or is gone."""
         if self._at_end:
             self._probe()
         if self._stalled and now - self._stalled > self.listener.deadlines.body:

@@ -117,7 +117,7 @@ def check_mirrored(call: Call, mirrored: Sequence[Mirror]) -> None:
 
 
 def takes_events(headers: Headers) -> bool:
-    """Whoever does not name them, or names nothing at all, gets one JSON document and no word before it."""
+    """Whether a client takes events. One that does not name them gets one JSON document, and no word before it."""
     accept = headers.get(b"accept", b"")
     return b"text/event-stream" in accept or b"text/*" in accept
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, Protocol
 
 from msgspec import Struct
 
 from portico.transport.http.headers import Headers
 
-Pairs = Sequence[tuple[bytes, bytes]]
+Pairs = tuple[tuple[bytes, bytes], ...]
 
 JSON: Pairs = ((b"content-type", b"application/json"),)
 TEXT: Pairs = ((b"content-type", b"text/plain; charset=utf-8"),)
@@ -38,6 +38,9 @@ class Request(Struct):
     peer: str = ""
     # Where we are mounted, in front of `path`.
     root: str = ""
+    # For a page whose origin was let in: what the response says to its browser.
+    cors: Pairs = ()
+    principal: Any = None
 
 
 class Answer(Struct):

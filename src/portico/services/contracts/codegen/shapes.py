@@ -7,9 +7,9 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from portico.schema import Schema
-from portico.schema.explain import notes
-from portico.schema.reader import (
+from portico.schema import (
+    Schema,
+    field_notes,
     merged,
     options_of,
     properties_of,
@@ -200,7 +200,7 @@ class _ModelWriter:
             found = resolved(one, self._root)
             kind = self.type(one, f"{name.removesuffix('Arguments').removesuffix('Result')}{pascal(member)}", depth - 1)
             said = found.get("description") or found.get("title") or ""
-            model.members.append(Member(member, kind, member in required, str(said), tuple(notes(found))))
+            model.members.append(Member(member, kind, member in required, str(said), tuple(field_notes(found))))
         return model
 
     def _union(self, schema: Schema, options: list[Schema], name: str, depth: int) -> Type:
