@@ -295,7 +295,7 @@ class Session:
 
 
 def _with_tasks(offered: ServerCapabilities, revision: Revision, public: bool) -> ServerCapabilities:
-    """2025-11-25 has tasks in its core. Where nobody says who they are, nobody gets a list of everybody's."""
+    """2025-11-25 has tasks in its core. They are listed only where clients log in, or are alone."""
     if revision != NEWEST_HANDSHAKE or EXTENSION not in (offered.extensions or {}):
         return offered
     able: dict[str, Any] = {"cancel": {}, "requests": {"tools": {"call": {}}}}

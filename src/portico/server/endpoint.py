@@ -39,7 +39,7 @@ def run(
     quiet: bool = False,
     **limits: Any,
 ) -> None:
-    """Serve on our own listener. Beyond this machine only with a token, or when somebody says that it is meant."""
+    """Serve on our own listener. Beyond this machine only with a token, or with `insecure`."""
     token = token or os.environ.get("PORTICO_TOKEN") or None
     local = is_loopback(host)
     alone = next((one.name for one in server.services if getattr(one, "local_only", False)), None)

@@ -25,9 +25,9 @@ from portico.server.asking.rounds import rounds_of
 from portico.server.calling.prompts import Prompt
 from portico.server.calling.resources import Resource
 from portico.server.calling.results import to_json
-from portico.server.calling.tools import ArgumentErrors, Tool, checked_name
-from portico.server.registry.service import Completes, Offered
-from portico.server.server import Server
+from portico.server.calling.runtime import ArgumentErrors, Runtime
+from portico.server.calling.tools import Tool, checked_name
+from portico.server.registry.service import Completes, Component
 from portico.wire.content import TextContent, TextContents
 from portico.wire.errors import ProtocolError, ToolError, Unknown
 from portico.wire.prompts import GetPromptParams, GetPromptResult, PromptMessage
@@ -78,7 +78,7 @@ class ServiceShape(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return {name: listed for name, listed in moved.items() if name != listed}
 
 
-def shaped(offers: Iterable[Offered], shape: ServiceShape) -> Iterator[Offered]:
+def shaped(offers: Iterable[Component], shape: ServiceShape) -> Iterator[Component]:
     """What a service offers, in this shape."""
     found = list(offers)
     names = _names([one for one in found if isinstance(one, Tool)], shape)
@@ -174,12 +174,12 @@ class ShapedTool(Tool):
         self._tool, self._shape, self._words = copy(tool), shape, words
         self._tool.argument_errors = shape.argument_errors
 
-    def start(self, call: Call, params: CallToolParams, server: Server) -> Any:
-        return self._shaped(call, params, server)
+    def start(self, call: Call, params: CallToolParams, runtime: Runtime) -> Any:
+        return self._shaped(call, params, runtime)
 
-    async def _shaped(self, call: Call, params: CallToolParams, server: Server) -> Any:
+    async def _shaped(self, call: Call, params: CallToolParams, runtime: Runtime) -> Any:
         try:
-            result = await self._tool.call(call, params, server)
+            result = await self._tool.call(call, params, runtime)
         except ProtocolError as refusal:
             refusal.message = self._words(refusal.message)
             raise
@@ -193,8 +193,8 @@ class ShapedTool(Tool):
             return self._said(failed(call, failure), call)
         return self._said(result, call) if type(result) is CallToolResult else result
 
-    def check(self, call: Call, params: CallToolParams, server: Server) -> None:
-        self._tool.check(call, params, server)
+    def check(self, call: Call, params: CallToolParams, runtime: Runtime) -> None:
+        self._tool.check(call, params, runtime)
 
     def _said(self, result: CallToolResult, call: Call, error: Mapping[str, Any] | None = None) -> Any:
         about, revision = _about(result), call.revision or MODERN
@@ -323,8 +323,8 @@ class ShapedResource(Resource):
         self.definition = replace(said, **{member: self.uri}, description=description)
         self._typed = shape.typed_contents
 
-    async def read(self, call: Call, params: ReadResourceParams, server: Server, values: Mapping[str, Any]) -> Any:
-        result = await super().read(call, params, server, values)
+    async def read(self, call: Call, params: ReadResourceParams, runtime: Runtime, values: Mapping[str, Any]) -> Any:
+        result = await super().read(call, params, runtime, values)
         if self._typed and isinstance(result, ReadResourceResult) and (call.revision or MODERN) <= ENVELOPED_UNTIL:
             return replace(result, contents=[_typed(one) for one in result.contents])
         return result
@@ -343,8 +343,8 @@ class ShapedPrompt(Prompt):
         vars(self).update(vars(prompt))
         self._words = words
 
-    async def get(self, call: Call, params: GetPromptParams, server: Server) -> Any:
-        result = await super().get(call, params, server)
+    async def get(self, call: Call, params: GetPromptParams, runtime: Runtime) -> Any:
+        result = await super().get(call, params, runtime)
         if not isinstance(result, GetPromptResult):
             return result
         return replace(result, messages=[self._worded(one) for one in result.messages])

@@ -16,7 +16,7 @@ from msgspec import Raw
 
 from portico.server.calling.tools import Tool
 from portico.server.endpoint import exchange
-from portico.server.registry.service import Offered
+from portico.server.registry.service import Component
 from portico.server.server import Server
 from portico.services.live.image import Interpreter
 from portico.services.live.names import InspectionError
@@ -109,7 +109,7 @@ class Attached(Live):
         self._start("the application itself", AttachedApplication(names, evaluate=evaluate), timeout, longest_timeout)
         self._evaluates = evaluate
 
-    def offers(self) -> Iterator[Offered]:
+    def offers(self) -> Iterator[Component]:
         absent = {"list_sessions", "reset_session"} | (set() if self._evaluates else {"evaluate"})
         return (one for one in super().offers() if not (isinstance(one, Tool) and one.name in absent))
 

@@ -17,7 +17,7 @@ from msgspec import Meta
 from portico._lazy import load_module
 from portico.server.asking.context import Context
 from portico.server.calling.resources import Resource
-from portico.server.registry.service import Completes, Offered, Service, completion, prompt, resource, tool
+from portico.server.registry.service import Completes, Component, Service, completion, prompt, resource, tool
 from portico.server.server import Server
 from portico.services.system import levels as allowed
 from portico.services.system.errors import Absent, MachineError
@@ -142,7 +142,7 @@ class System(Service):
 
     # As a service
 
-    def offers(self) -> Iterator[Offered]:
+    def offers(self) -> Iterator[Component]:
         """What is disabled is not there."""
         for offered in super().offers():
             part = _part_of(offered)
@@ -524,7 +524,7 @@ def _query(
     )
 
 
-def _part_of(offered: Offered) -> Part | None:
+def _part_of(offered: Component) -> Part | None:
     if isinstance(offered, Completes):
         named = offered.of
     else:

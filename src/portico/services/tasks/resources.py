@@ -8,7 +8,7 @@ from typing import Annotated
 from portico.server.calling.completion import Completer
 from portico.server.calling.prompts import Prompt
 from portico.server.calling.resources import Resource
-from portico.server.registry.service import Completes, Offered
+from portico.server.registry.service import Completes, Component
 from portico.services import texts
 from portico.services.tasks import listing, records, results, wording
 from portico.services.tasks.errors import NoSuchTask
@@ -31,7 +31,7 @@ class TaskResources:
     def __init__(self, store: Callable[[], Awaitable[WorkItems]]) -> None:
         self._store = store
 
-    def offers(self) -> Iterator[Offered]:
+    def offers(self) -> Iterator[Component]:
         at = f"{SCHEME}://"
         yield Resource(self._all, f"{at}all", name="All tasks", mime_type=JSON)
         yield Resource(self._ready, f"{at}ready", name="Tasks that can be begun", mime_type=JSON)

@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from portico.server.asking.context import Context
 from portico.server.calling.tools import Tool
-from portico.server.registry.service import Offered
+from portico.server.registry.service import Component
 from portico.services import moments
 from portico.services.stored import StoredService, requester
 from portico.services.tasks import records, results
@@ -356,7 +356,7 @@ class Tasks(StoredService[WorkItems]):
 
     # Offering
 
-    def offers(self) -> Iterator[Offered]:
+    def offers(self) -> Iterator[Component]:
         for one in TOOLS:
             names = {f"{SCHEME}{mark}{name}" for mark in "_." for name in (one.name, one.short)}
             yield Tool(getattr(self, one.name), aliases=sorted(names), annotations=dict[str, Any](one.hints))

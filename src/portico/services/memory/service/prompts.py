@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from portico.server.calling.completion import Completer
 from portico.server.calling.prompts import Prompt
-from portico.server.registry.service import Completes, Offered
+from portico.server.registry.service import Completes, Component
 from portico.services.memory.service import wording
 from portico.services.memory.service.access import Access
 from portico.services.memory.store import statistics
@@ -23,7 +23,7 @@ class MemoryPrompts:
     def __init__(self, access: Access) -> None:
         self._access = access
 
-    def offers(self) -> Iterator[Offered]:
+    def offers(self) -> Iterator[Component]:
         own: dict[str, Callable[..., Any]] = {
             "capture": self._capture,
             "recall": self._recall,

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from portico.server.calling.completion import Completer
 from portico.server.calling.resources import Resource
-from portico.server.registry.service import Completes, Offered
+from portico.server.registry.service import Completes, Component
 from portico.services import moments
 from portico.services.memory.errors import InvalidInput, NoSuchMemory
 from portico.services.memory.service import results, wording
@@ -61,7 +61,7 @@ class MemoryResources:
         self._access = access
         self._watch = watch
 
-    def offers(self) -> Iterator[Offered]:
+    def offers(self) -> Iterator[Component]:
         at = f"{self._access.prefix}://"
         listing = "List {}-scoped memories"
         yield Resource(self._help, f"{at}help", name="Help Documentation", mime_type=MARKDOWN)

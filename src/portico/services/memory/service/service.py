@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 from portico.server.asking.context import Context
 from portico.server.calling.tools import Tool
-from portico.server.registry.service import Offered
+from portico.server.registry.service import Component
 from portico.server.server import Server
 from portico.services.memory.errors import InvalidInput, MemoryRefusal, UnknownNamespace
 from portico.services.memory.search import model
@@ -163,7 +163,7 @@ class Memory(StoredService[Memories]):
 
     # What is offered
 
-    def offers(self) -> Iterator[Offered]:
+    def offers(self) -> Iterator[Component]:
         for row in TOOLS:
             if row.usual or self._offered_tools == "all":
                 yield self._tool(row)
