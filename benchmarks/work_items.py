@@ -17,7 +17,7 @@ from goals import Goal, same
 from peers import NotInstalled, Peer
 from portico.services import moments
 from portico.services.tasks import claims
-from portico.services.tasks.edits import Draft
+from portico.services.tasks.edits import TaskDraft
 from portico.services.tasks.items import WorkItems
 from portico.store.database import Database
 from portico.store.transaction import Transaction
@@ -168,7 +168,7 @@ async def _turns(of: dict[str, WorkItems], calls: int, found: dict[str, list[flo
 
 async def _rates(items: WorkItems, calls: int, found: dict[str, list[float]]) -> None:
     async def create() -> None:
-        await items.create(Draft(description="Fix the parser", context="src/parser.py"))
+        await items.create(TaskDraft(description="Fix the parser", context="src/parser.py"))
 
     async def claim() -> None:
         assert await items.next("bench", lease=600) is not None

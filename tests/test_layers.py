@@ -14,6 +14,7 @@ FLOORS = {
     "_lazy": -1,
     "wire": 0,
     "schema": 0,
+    "_options": 1,
     "frontmatter": 1,
     "rpc": 1,
     "store": 1,

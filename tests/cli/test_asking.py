@@ -172,7 +172,7 @@ def test_a_wrapped_value_is_taken_out_of_its_wrapping(portico: Portico) -> None:
 def test_what_is_binary_is_described_or_saved(portico: Portico, tmp_path: Path) -> None:
     call = ["call", "examples/everything.py", "test_image_content"]
     assert (
-        portico(*call, "--output", "text").stdout == "(an image, image/png, 70 bytes; --save DIR keeps it in a file)\n"
+        portico(*call, "--output", "text").stdout == "(an image, image/png, 70 bytes; --save DIR saves it to a file)\n"
     )
     for number in ("", "-2"):
         path = tmp_path / "made" / f"test_image_content{number}.png"

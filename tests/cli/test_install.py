@@ -151,13 +151,13 @@ def test_a_link_to_the_file_stays_a_link(home: Path, tmp_path: Path) -> None:
 
 def test_a_file_that_somebody_changed_meanwhile_stays_theirs(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(home / CURSOR, "{}")
-    keep = install._keep
+    keep = install._back_up
 
     def others_write(*rest: Any) -> Path:
         path.write_text('{"theirs": 1}')
         return keep(*rest)
 
-    monkeypatch.setattr(install, "_keep", others_write)
+    monkeypatch.setattr(install, "_back_up", others_write)
     with pytest.raises(SystemExit):
         main(["install", "cursor", "--write"])
     assert path.read_text() == '{"theirs": 1}'

@@ -39,7 +39,9 @@ def jobs(store: str, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def shown(store: str, id: str) -> dict[str, object]:
-    found: dict[str, object] = json.loads(jobs(store, "show", id).stdout)
+    done = jobs(store, "show", id)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, object] = json.loads(done.stdout)
     return found
 
 
@@ -73,10 +75,12 @@ def test_a_worker_that_is_told_to_stop_leaves_its_work_to_the_next(client: SyncC
     task = client.start_task("make_report", {"topic": "bees", "chapters": 50})
     for _ in range(2):
         worker = subprocess.Popen([*PORTICO, "work", REPORTS, "--store", store], stderr=subprocess.DEVNULL)
-        before = len(shown(store, task.id)["steps"])  # type: ignore[arg-type]
-        wait(lambda before=before: len(shown(store, task.id)["steps"]) > before)  # type: ignore[misc]
-        worker.terminate()
-        assert worker.wait(15) == 0
+        try:
+            before = len(shown(store, task.id)["steps"])  # type: ignore[arg-type]
+            wait(lambda before=before: len(shown(store, task.id)["steps"]) > before)  # type: ignore[misc]
+        finally:
+            worker.terminate()
+            assert worker.wait(15) == 0
         assert shown(store, task.id)["status"] == "queued"
     assert task.refresh() == "working"
 

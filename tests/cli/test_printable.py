@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from portico.cli.printable import one_line, plain_table, printable, printable_json, width
+from portico.cli.printable import one_line, printable, printable_json
+from portico.cli.printer import plain_table, width
 
 
 @pytest.mark.parametrize(

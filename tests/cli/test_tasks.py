@@ -143,8 +143,8 @@ def test_a_tree_is_drawn(shell: Shell) -> None:
 def test_at_a_terminal_there_are_colours(terminal: Callable[..., Any], tmp_path: Path, shell: Shell) -> None:
     (made,) = shell("add", "[red]paint the shed[/red]", "-p", "2")
     data = {"PORTICO_DATA": str(tmp_path / "data"), "PORTICO_STORE": ""}
-    for errand in ("list", "tree"):
-        seen = terminal("tasks", errand, **data)
+    for action in ("list", "tree"):
+        seen = terminal("tasks", action, **data)
         assert seen.end() == 0
         assert "[red]paint the shed[/red]" in seen.shown and made["id"][-6:] in seen.shown
         assert "\x1b[" in seen.raw

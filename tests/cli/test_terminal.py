@@ -127,7 +127,7 @@ def test_a_form_is_asked_field_by_field(terminal: Open, server: Any, revision: s
     seen.wait_for("odd asks: Who travels?\n")
     seen.wait_for("name: ")
     seen.type("\n")
-    seen.wait_for("It has to be answered.\n  name: ")
+    seen.wait_for("A value is required.\n  name: ")
     seen.type("Ada Lovelace\n")
     seen.wait_for("  age: In years\n  age (an integer): ")
     seen.type("old\n")

@@ -79,22 +79,22 @@ def split(word: str, sources: Sources) -> Given:
     key = key[:-1] if raw else key
     if not all(key.split(".")) or key.count(".") > DEEPEST_KEY:
         raise UsageError(f"{quoted(word)} has no key in front of the =")
-    found = sources.open(text)
-    return Given(key, text, raw) if found is None else Given(key, text, raw, *found)
+    source = sources.open(text)
+    return Given(key, text, raw) if source is None else Given(key, text, raw, *source)
 
 
 def from_json(text: str, sources: Sources) -> dict[str, Any]:
-    """What stands behind --json: an object, `@file`, or `-`."""
-    found = sources.open(text)
-    place = "--json" if found is None else found[0]
-    value = _parsed(text if found is None else decoded(found[1], place), place)
+    """The value of --json, which is an object, `@file` or `-`."""
+    source = sources.open(text)
+    place = "--json" if source is None else source[0]
+    value = _parsed(text if source is None else decoded(source[1], place), place)
     if not isinstance(value, dict):
         raise UsageError(f"{place} is not an object: all arguments are expected there, by their names")
     return value
 
 
 def for_tool(schema: Any, given: list[Given], whole: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a tool, or a UsageError that says everything that is wrong with them."""
+    """The arguments of a tool. Raises a UsageError that lists everything that is wrong with them."""
     arguments = dict(whole)
     by_key: dict[str, list[Given]] = {}
     for one in given:
@@ -109,27 +109,27 @@ def for_tool(schema: Any, given: list[Given], whole: dict[str, Any]) -> dict[str
     return arguments
 
 
-def for_prompt(known: dict[str, bool], given: list[Given]) -> dict[str, str]:
-    """The arguments of a prompt, which are texts. `known` says of each whether it is required."""
-    found: dict[str, str] = {}
+def for_prompt(required: dict[str, bool], given: list[Given]) -> dict[str, str]:
+    """The arguments of a prompt, which are texts. `required` has all of its names, and whether each is required."""
+    arguments: dict[str, str] = {}
     mistakes: list[str] = []
     for one in given:
-        if one.key not in known:
-            mistakes.append(unknown(one.key, one.text, list(known), "arguments").message)
+        if one.key not in required:
+            mistakes.append(unknown(one.key, one.text, list(required), "arguments").message)
         elif one.raw:
             mistakes.append(f"Invalid argument '{one.key}': it is a text, so write {one.key}=… without the colon.")
-        elif one.key in found:
+        elif one.key in arguments:
             mistakes.append(f"Invalid argument '{one.key}': given more than once.")
-        found[one.key] = one.read()
-    missing = [name for name, needed in known.items() if needed and name not in found]
+        arguments[one.key] = one.read()
+    missing = [name for name, needed in required.items() if needed and name not in arguments]
     mistakes = mistakes or [f"Missing argument '{name}': expected a text." for name in missing]
     if mistakes:
         raise UsageError("\n".join(mistakes))
-    return found
+    return arguments
 
 
 class ArgumentForm:
-    """A schema being filled in. What cannot be read is noted and the rest goes on: all mistakes are told at once."""
+    """A schema being filled in. Mistakes are collected, so that all of them can be reported at once."""
 
     def __init__(self, schema: Any) -> None:
         self.reader = Inspector(schema, certain=True)
@@ -158,7 +158,7 @@ class ArgumentForm:
             self.mistakes.append(f"Invalid argument '{key}': {mistake}")
 
     def _path(self, schema: Schema, key: str) -> list[str]:
-        """A property may have dots in its name; otherwise they lead inward."""
+        """The names that lead to a key. A dot is part of a name if the schema has such a property."""
         known = self.reader.names(schema)
         if key in known or "." not in key:
             return [key]
@@ -168,7 +168,7 @@ class ArgumentForm:
         return key.split(".")
 
     def _is_known(self, schema: Schema, name: str, path: str, given: list[Given]) -> bool:
-        """A schema that does not forbid further properties rarely means them, and a misspelt name is soon typed."""
+        """Whether the name may be used. Others than the schema names are likely typos, unless it asks for them."""
         known = self.reader.names(schema)
         if name in known or self.reader.takes_more(schema) or all(one.raw for one in given):
             return True
@@ -204,7 +204,7 @@ class ArgumentForm:
         return self.typed(text.strip(), schema)
 
     def typed(self, text: str, schema: Schema) -> Any:
-        """A text as the schema wants it. What it does not want stays a text, and is refused by the check."""
+        """The text as a value that the schema accepts. If there is none it stays a text, which the check refuses."""
         scalar = _scalar(text)
         for choice in self.reader.choices(schema):
             if choice == text or (kind_of(choice) == kind_of(scalar) and choice == scalar):
@@ -238,7 +238,7 @@ def _scalar(text: str) -> Any:
 
 
 def _parsed(text: str, place: str) -> Any:
-    """Strict JSON. Python's reader knows integers of any size, and also NaN, which JSON does not."""
+    """The value of strict JSON. Not by msgspec, which has no integers of any size."""
     try:
         value = json.loads(text, parse_constant=_refuse, parse_float=_finite)
         # `"\ud800"` is half a character, which JSON can say and UTF-8 cannot.

@@ -23,7 +23,7 @@ from portico.services.contracts.codegen.python import python
 from portico.services.contracts.codegen.shapes import surface
 from portico.services.contracts.codegen.typescript import typescript
 from portico.services.contracts.definitions import Contract, Definition, contract_of
-from portico.services.contracts.diff import ContractChange, Difference, Verdict, diff, migration
+from portico.services.contracts.diff import ContractChange, Difference, VersionVerdict, diff, migration
 from portico.services.contracts.lint import LintFinding, lint
 from portico.services.contracts.lock import Drift
 from portico.services.contracts.render import render
@@ -186,8 +186,8 @@ class ContractsCommand:
     def _print_difference(self, difference: Difference) -> None:
         level, changes = difference.level, difference.changes
         if self.form == "json":
-            said = {"level": level, "changes": changes, "versions": difference.verdicts}
-            self.printer.json({**said, "migration": migration(difference)})
+            line = {"level": level, "changes": changes, "versions": difference.verdicts}
+            self.printer.json({**line, "migration": migration(difference)})
             return
         for change in _worst_first(changes):
             self._print_change(change, change.level)
@@ -195,7 +195,7 @@ class ContractsCommand:
             self._print_undeclared(verdict)
         self.printer.line("no changes" if level == "none" else f"{level}: {_counted(changes, 'change')}")
 
-    def _print_undeclared(self, verdict: Verdict) -> None:
+    def _print_undeclared(self, verdict: VersionVerdict) -> None:
         text = f"{verdict.tool}: {verdict.level} changes demand version {verdict.demanded}; it has {verdict.new}"
         if not verdict.new:
             text = f"{verdict.tool}: it is gone, and that demands version {verdict.demanded} of the server"

@@ -30,12 +30,12 @@ class ConfigurationFile(NamedTuple):
 
     path: Callable[[], Path]
     key: str = "mcpServers"
-    # Some want to be told how a server is reached.
+    # Whether an entry must say that the server speaks stdio.
     says_type: bool = False
 
 
 def _application(folder: str, file: str) -> Callable[[], Path]:
-    """Where applications of this system keep their settings."""
+    """A file in the folder where applications of this system have their settings."""
 
     def path() -> Path:
         if sys.platform == "darwin":
@@ -92,11 +92,11 @@ def run(words: list[str]) -> None:
 
 
 def entry(place: ConfigurationFile, options: list[str], *, shared: bool) -> dict[str, Any]:
-    """How the client starts us. Programs with windows do not know the PATH of a shell, so they are told the whole path;
-    a file that others get with the project says only the name."""
+    """The entry that starts `portico serve`. Graphical programs do not have the PATH of a shell, so the whole path of
+    the command is given, except in a file that is shared with the project."""
     command, *first = ["portico"] if shared else _ourselves()
-    told = {"type": "stdio"} if place.says_type else {}
-    return {**told, "command": command, "args": [*first, "serve", *_checked(options, shared=shared)]}
+    type = {"type": "stdio"} if place.says_type else {}
+    return {**type, "command": command, "args": [*first, "serve", *_checked(options, shared=shared)]}
 
 
 def _place(client: str, scope: str) -> ConfigurationFile:
@@ -110,12 +110,12 @@ def _ourselves() -> list[str]:
     beside = Path(sys.executable).with_name("portico.exe" if sys.platform == "win32" else "portico")
     if beside.is_file():
         return [str(beside)]
-    found = shutil.which("portico")
-    return [os.path.abspath(found)] if found else [sys.executable, "-m", "portico"]
+    command = shutil.which("portico")
+    return [os.path.abspath(command)] if command else [sys.executable, "-m", "portico"]
 
 
 def _checked(options: list[str], *, shared: bool) -> list[str]:
-    """What `portico serve` would not take is said now, and not when the client starts it."""
+    """The options of `portico serve`, refused now if `serve` would refuse them later. Paths are made absolute."""
     arguments = parser_for("serve").parse_args(options)
     if arguments.transport != "stdio":
         raise UsageError("a client starts this server itself, and speaks to it on stdio: leave --transport out")
@@ -156,8 +156,8 @@ def _finish(path: Path, before: str, after: str, arguments: argparse.Namespace) 
     if not arguments.write:
         _say("Nothing has been written; --write does it.")
         return
-    kept = _replace(path, before, after)
-    _say(f"{_short(path)}: written" + (f"; what was there is in {kept.name}" if kept else ""))
+    backup = _replace(path, before, after)
+    _say(f"{_short(path)}: written" + (f"; the old one is {backup.name}" if backup else ""))
     _say("Restart the client, or have it reload its configuration.")
 
 
@@ -168,7 +168,7 @@ def _difference(path: Path, before: str, after: str) -> str:
 
 
 def _short(path: Path) -> str:
-    """As people write it."""
+    """The path relative to the current folder or to the home folder, if it is in one of them."""
     if path.is_relative_to(Path.cwd()):
         return str(path.relative_to(Path.cwd()))
     return f"~/{path.relative_to(Path.home())}" if path.is_relative_to(Path.home()) else str(path)
@@ -182,7 +182,7 @@ def _replace(path: Path, before: str, after: str) -> Path | None:
         # Such files hold keys of other servers, so a copy is no more readable than the file.
         mode = path.stat().st_mode & 0o777 if before else 0o600
         write_new(str(part), after, mode)
-        kept = _keep(path, before, mode) if before else None
+        backup = _back_up(path, before, mode) if before else None
         if _read(path) != before:
             raise UsageError(f"{path} was changed by another program just now: it stays as it is. Try again")
         os.replace(part, path)
@@ -190,17 +190,17 @@ def _replace(path: Path, before: str, after: str) -> Path | None:
         raise UsageError(f"{path} cannot be written: {failure.strerror}") from None
     finally:
         part.unlink(missing_ok=True)
-    return kept
+    return backup
 
 
-def _keep(path: Path, before: str, mode: int) -> Path:
-    """A copy beside it, in place of no other copy."""
+def _back_up(path: Path, before: str, mode: int) -> Path:
+    """The path of a new copy beside the file."""
     stamp = time.strftime("%Y%m%d-%H%M%S")
     for more in ("", *(f"-{number}" for number in range(2, 100))):
-        kept = path.with_name(f"{path.name}.{stamp}{more}.bak")
+        backup = path.with_name(f"{path.name}.{stamp}{more}.bak")
         try:
-            write_new(str(kept), before, mode)
-            return kept
+            write_new(str(backup), before, mode)
+            return backup
         except FileExistsError:
             continue
     raise UsageError(f"there are too many copies of {path} already: it stays as it is")

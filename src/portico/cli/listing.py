@@ -17,7 +17,7 @@ from portico.wire.prompts import Prompt
 from portico.wire.resources import Resource, ResourceTemplate
 from portico.wire.tools import Tool
 
-# People read no further, and a table has to be held whole.
+# A table is held in memory whole, and is not read further by people.
 MOST_ROWS = 10_000
 LONGEST_CHOICE = 100
 
@@ -27,7 +27,7 @@ class ListKind(NamedTuple):
     each: Callable[[Client], AsyncIterator[Any]]
     headings: tuple[str, ...]
     row: Callable[[Any], tuple[str, ...]]
-    # Its name and arguments, for whoever presses TAB.
+    # Its name and arguments, for completion.
     known: Callable[[Any], tuple[str, dict[str, list[str]]]]
 
 
@@ -38,26 +38,26 @@ def run(words: list[str]) -> int:
 
 async def _list(client: Client, printer: Printer, arguments: argparse.Namespace) -> int:
     kind = KINDS[arguments.kind]
-    found: list[Any] = []
+    items: list[Any] = []
     names: dict[str, dict[str, list[str]]] = {}
     async for one in _each(client, kind):
         if len(names) < MOST_ROWS:
             names.__setitem__(*kind.known(one))
         if printer.form == "json":
             printer.json(one)
-        elif len(found) < MOST_ROWS:
-            found.append(one)
+        elif len(items) < MOST_ROWS:
+            items.append(one)
         else:
             printer.aside(f"portico: there are more; these are the first {MOST_ROWS}. --json gives all.")
             break
     if printer.form != "json":
-        _show(printer, arguments.kind, kind, found)
+        _show(printer, arguments.kind, kind, items)
     remember(arguments.target, arguments.kind, names)
     return 0
 
 
 async def _each(client: Client, kind: ListKind) -> AsyncIterator[Any]:
-    """A server that does not say that it has such a thing may not answer either; then it has none."""
+    """The items. A server without the capability may not know the method; then it has none."""
     try:
         async for one in kind.each(client):
             yield one
@@ -66,12 +66,12 @@ async def _each(client: Client, kind: ListKind) -> AsyncIterator[Any]:
             raise
 
 
-def _show(printer: Printer, name: str, kind: ListKind, found: list[Any]) -> None:
-    if not found:
+def _show(printer: Printer, name: str, kind: ListKind, items: list[Any]) -> None:
+    if not items:
         printer.aside(f"no {name}")
         return
-    rows = [kind.row(one) for one in found]
-    # A column in which nothing stands only takes room.
+    rows = [kind.row(one) for one in items]
+    # Empty columns are left out.
     filled = [at for at in range(len(kind.headings)) if any(row[at] for row in rows)]
     printer.table([kind.headings[at] for at in filled], [[row[at] for at in filled] for row in rows])
 
@@ -113,7 +113,7 @@ def _first(text: str | None) -> str:
     return (text or "").strip().partition("\n\n")[0]
 
 
-# What is kept for TAB
+# What is stored for completion
 
 
 def known_tool(tool: Tool) -> tuple[str, dict[str, list[str]]]:
@@ -123,9 +123,9 @@ def known_tool(tool: Tool) -> tuple[str, dict[str, list[str]]]:
 
 def _values(reader: Reader, schema: dict[str, Any], name: str) -> list[str]:
     member = reader.member(schema, name)
-    found = [value for value in reader.choices(member) if isinstance(value, str) and len(value) <= LONGEST_CHOICE]
-    is_boolean = not found and reader.takes(member, "boolean") and not reader.takes(member, "string")
-    return ["true", "false"] if is_boolean else found
+    choices = [value for value in reader.choices(member) if isinstance(value, str) and len(value) <= LONGEST_CHOICE]
+    is_boolean = not choices and reader.takes(member, "boolean") and not reader.takes(member, "string")
+    return ["true", "false"] if is_boolean else choices
 
 
 def known_prompt(prompt: Prompt) -> tuple[str, dict[str, list[str]]]:

@@ -22,7 +22,7 @@ from portico.cli.data import NAME, store_url
 from portico.cli.forms import HOOKS, parser_for
 from portico.services import moments
 from portico.services.memory.hooks import answers
-from portico.services.memory.hooks.sqlite_peek import Unfit, glance
+from portico.services.memory.hooks.sqlite_peek import CannotPeek, peek
 from portico.services.memory.share import repository
 from portico.services.memory.share.repository import Where
 from portico.store.transaction import Transaction
@@ -90,8 +90,8 @@ def _answer(name: str, given: dict[str, Any], arguments: argparse.Namespace) -> 
         return answers.look(name, given, where, tx, now)
 
     try:
-        answer: dict[str, Any] | int | None = glance(url, look, patience=LOCK_SECONDS)
-    except Unfit:
+        answer: dict[str, Any] | int | None = peek(url, look, patience=LOCK_SECONDS)
+    except CannotPeek:
         return _by_service(name, given, url, where)
     if isinstance(answer, int):
         return _by_service(name, given, url, where) if answer else None

@@ -53,10 +53,10 @@ def recall(target: str | list[str]) -> Known:
     return stored if isinstance(stored, dict) else {}
 
 
-def remember(target: str | list[str], kind: str, found: dict[str, dict[str, list[str]]]) -> None:
+def remember(target: str | list[str], kind: str, names: dict[str, dict[str, list[str]]]) -> None:
     """Store the names of one kind, each with its arguments and their choices. Failures are ignored."""
-    kept = {name: _arguments(arguments) for name, arguments in found.items() if is_harmless(name)}
-    known = {**recall(target), kind: dict(list(kept.items())[:MOST_NAMES])}
+    harmless = {name: _arguments(arguments) for name, arguments in names.items() if is_harmless(name)}
+    known = {**recall(target), kind: dict(list(harmless.items())[:MOST_NAMES])}
     path, text = place(target), json.dumps(known)
     try:
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
@@ -67,11 +67,9 @@ def remember(target: str | list[str], kind: str, found: dict[str, dict[str, list
         return
 
 
-def _arguments(found: dict[str, list[str]]) -> dict[str, list[str]]:
-    kept = {
-        name: [value for value in values if is_harmless(value)] for name, values in found.items() if is_harmless(name)
-    }
-    return {name: values[:MOST_ARGUMENTS] for name, values in list(kept.items())[:MOST_ARGUMENTS]}
+def _arguments(choices: dict[str, list[str]]) -> dict[str, list[str]]:
+    harmless = [name for name in choices if is_harmless(name)][:MOST_ARGUMENTS]
+    return {name: [value for value in choices[name] if is_harmless(value)][:MOST_ARGUMENTS] for name in harmless}
 
 
 def _forget(folder: str) -> None:

@@ -8,7 +8,9 @@ import os
 import re
 import shutil
 import sys
+import textwrap
 import time
+import unicodedata
 from base64 import b64decode
 from binascii import Error as NotBase64
 from collections.abc import Callable, Sequence
@@ -17,7 +19,7 @@ from typing import Any, TextIO
 import msgspec
 from msgspec import UNSET
 
-from portico.cli.printable import one_line, plain_table, printable, printable_json, width, writing
+from portico.cli.printable import one_line, printable, printable_json, writing
 from portico.wire.content import (
     AudioContent,
     BlobContents,
@@ -30,19 +32,22 @@ from portico.wire.content import (
 )
 from portico.wire.errors import UsageError
 
-# A server may report progress as often as it likes; people are told so many times a second.
+# Progress is drawn no more often than this, however often a server reports it.
 STATUS_INTERVAL_SECONDS = 0.05
 # From the start of the line to its end.
 CLEAR = "\r\x1b[K"
 # Of a table, which is for reading: JSON has everything.
 LONGEST_CELL, LONGEST_TEXT = 100, 500
+# Between the columns of a plain table, and the least that its last column gets.
+GAP = "  "
+NARROWEST = 20
 # Of files that are saved.
 LONGEST_NAME = 80
 MOST_NAMESAKES = 10_000
 
 
 class Printer:
-    """Standard output in one of three forms, `table`, `text` or `json`; standard error for all that is no result."""
+    """Standard output in one of three forms, `table`, `text` or `json`; standard error for everything else."""
 
     def __init__(self, form: str | None) -> None:
         # Either may have been closed by the parent process.
@@ -57,18 +62,18 @@ class Printer:
         self._write(printable_json(msgspec.json.encode(value).decode()) + "\n")
 
     def pretty(self, value: Any) -> None:
-        """JSON for people."""
-        said = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
-        self._write(printable_json(said) + "\n")
+        """The value as indented JSON, for people."""
+        text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+        self._write(printable_json(text) + "\n")
 
     def text(self, text: str, *, exactly: bool = False) -> None:
-        """A text of the server's. A terminal gets what can be seen; a file or a pipe gets it as it is."""
+        """A text of the server. On a terminal control characters are escaped; a file or a pipe gets it unchanged."""
         self._write(printable(text) if self.is_terminal else text)
         if not text.endswith("\n") and (self.is_terminal or not exactly):
             self._write("\n")
 
     def line(self, line: str) -> None:
-        """Words of our own about something of the server's."""
+        """One line of our own, which may quote the server."""
         self._write(one_line(line) + "\n")
 
     def table(self, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -91,7 +96,7 @@ class Printer:
             self.aside(empty)
 
     def raw(self, codes: str) -> None:
-        """Codes of our own for the terminal."""
+        """Text that is safe already, such as codes for the terminal."""
         self._write(codes)
 
     def flush(self) -> None:
@@ -110,7 +115,7 @@ class Printer:
         self.err.flush()
 
     def status(self, words: str) -> None:
-        """How far something is: one line that the next one replaces, where there is a terminal to do that."""
+        """Show progress on standard error, in a line that the next one replaces. Needs a terminal."""
         now = time.monotonic()
         if not self.err.isatty() or now < self._next_status:
             return
@@ -149,11 +154,37 @@ def rich_table(headings: Sequence[str], rows: Sequence[Sequence[str]], out: Text
     return drawn.get()
 
 
+def plain_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns as wide as what is in them; the last one is folded to what is left of the line."""
+    table = [list(headings), *map(list, rows)]
+    widths = [max(width(row[at]) for row in table) for at in range(len(headings))]
+    left = sum(widths[:-1]) + len(GAP) * (len(widths) - 1)
+    room = max(shutil.get_terminal_size().columns - left, NARROWEST)
+    lines = []
+    for row in table:
+        folded = textwrap.wrap(row[-1], room) or [""]
+        head = GAP.join(cell + " " * (size - width(cell)) for cell, size in zip(row[:-1], widths, strict=False))
+        lines.append(f"{head}{GAP}{folded[0]}")
+        lines += [f"{' ' * left}{more}" for more in folded[1:]]
+    return "".join(f"{line.rstrip()}\n" for line in lines)
+
+
+def width(text: str) -> int:
+    """How many columns of a terminal a text takes."""
+    if text.isascii():
+        return len(text)
+    return sum(2 if unicodedata.east_asian_width(char) in "WF" else 0 if _is_joined(char) else 1 for char in text)
+
+
+def _is_joined(char: str) -> bool:
+    return unicodedata.category(char) in ("Mn", "Me", "Cf")
+
+
 # Content of a server
 
 
 class BlockPrinter:
-    """Prints blocks, and keeps what is binary in files of a folder when there is one."""
+    """Prints content blocks. Binary data is saved in the folder, if there is one."""
 
     def __init__(self, printer: Printer, folder: str | None, name: str) -> None:
         self.printer = printer
@@ -175,7 +206,7 @@ class BlockPrinter:
             self.printer.pretty(block)
 
     def contents(self, one: Contents, *, exactly: bool = False) -> None:
-        """What a resource holds."""
+        """Prints the contents of a resource."""
         if one.text is not UNSET:
             self.printer.text(one.text, exactly=exactly)
         elif one.blob is not UNSET:
@@ -183,7 +214,7 @@ class BlockPrinter:
             self.printer.line(self.binary("data", one.blob, one.mime_type, name, one.uri))
 
     def save(self, blocks: list[Any]) -> None:
-        """Only the files: what was printed as JSON has the rest."""
+        """Saves the binary data of blocks that were printed as JSON."""
         if self.folder is None:
             return
         for block in blocks:
@@ -195,18 +226,18 @@ class BlockPrinter:
                 self.printer.aside(self.binary("", contents.blob, contents.mime_type, name))
 
     def binary(self, kind: str, data: str, mime_type: str | None, name: str, uri: str = "") -> str:
-        """A sentence about it, and the file if it is kept."""
+        """A line about binary data: what it is, its size, and the file that it was saved in."""
         words = ", ".join(word for word in (kind, mime_type, uri) if word)
         try:
-            found = b64decode(data, validate=True)
+            decoded = b64decode(data, validate=True)
         except (NotBase64, ValueError):
             return f"({words}: not valid base64)"
         if self.folder is None:
-            return f"({words}, {_size(len(found))}; --save DIR keeps it in a file)"
-        return f"({words + ', ' if words else ''}{_size(len(found))}: {self._keep(found, mime_type, name)})"
+            return f"({words}, {_size(len(decoded))}; --save DIR saves it to a file)"
+        return f"({words + ', ' if words else ''}{_size(len(decoded))}: {self._save(decoded, mime_type, name)})"
 
-    def _keep(self, data: bytes, mime_type: str | None, name: str) -> str:
-        """A new file, under a name that is ours: the server's could lead anywhere."""
+    def _save(self, data: bytes, mime_type: str | None, name: str) -> str:
+        """The path of a new file with this data. Its name is made safe, for the server chose it."""
         assert self.folder is not None
         stem, extension = _file_name(name, mime_type)
         try:
@@ -234,8 +265,8 @@ def _file_name(name: str, mime_type: str | None) -> tuple[str, str]:
     stem, mark, suffix = name.rpartition(".")
     guessed = mimetypes.guess_extension((mime_type or "").partition(";")[0].strip())
     extension = f".{suffix}" if mark and re.fullmatch(r"[A-Za-z0-9]{1,8}", suffix) else guessed or ".bin"
-    kept = re.sub(r"[^A-Za-z0-9_-]+", "-", stem if mark and extension == f".{suffix}" else name).strip("-")
-    return kept[:LONGEST_NAME] or "data", extension
+    safe = re.sub(r"[^A-Za-z0-9_-]+", "-", stem if mark and extension == f".{suffix}" else name).strip("-")
+    return safe[:LONGEST_NAME] or "data", extension
 
 
 def _size(count: int) -> str:

@@ -6,7 +6,7 @@ import sys
 import tomllib
 
 from portico.cli.forms import parser_for
-from portico.cli.printable import plain_table
+from portico.cli.printer import plain_table
 from portico.services import profiles
 
 

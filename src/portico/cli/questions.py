@@ -30,12 +30,12 @@ WORDS = {"y": True, "yes": True, "true": True, "n": False, "no": False, "false":
 
 
 def can_ask() -> bool:
-    """There is somebody to read a question, and to answer it."""
+    """Whether standard input and standard error are a terminal, with a person at it."""
     return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))
 
 
 class InputClosed(Exception):
-    """The person has closed the input."""
+    """The person pressed Ctrl-D."""
 
 
 class Choice(NamedTuple):
@@ -80,7 +80,7 @@ class TerminalQuestions:
         except (ValueError, UnicodeError):
             shown = None
         if shown is None:
-            self._printer.aside("It wants to show you a page, and names none that could be opened. Declined.")
+            self._printer.aside("It wants you to open a page, but its address is not a web address. Declined.")
             return ElicitResult("decline")
         self._printer.aside(f"It wants you to open a page of {shown}:\n\n  {one_line(url)}\n")
         is_agreed = await self._yes("Do you agree, and open it in your browser?", default=False)
@@ -115,7 +115,7 @@ class TerminalQuestions:
             if not text.strip():
                 if default is not NOTHING or not is_required:
                     return default
-                self._printer.aside("    It has to be answered.")
+                self._printer.aside("    A value is required.")
                 continue
             value = _read(form, schema, choices, text)
             mistakes = form.check(value, schema, f"arguments.{name}")
@@ -132,9 +132,9 @@ class TerminalQuestions:
 
     async def _yes(self, words: str, *, default: bool) -> bool:
         while True:
-            said = (await self._line(f"{words} [{'Y/n' if default else 'y/N'}] ")).strip().lower()
-            if said in ("", "y", "yes", "n", "no"):
-                return default if not said else said.startswith("y")
+            answer = (await self._line(f"{words} [{'Y/n' if default else 'y/N'}] ")).strip().lower()
+            if answer in ("", "y", "yes", "n", "no"):
+                return default if not answer else answer.startswith("y")
 
     async def _line(self, prompt: str) -> str:
         self._printer.aside(prompt, end="")
@@ -145,7 +145,7 @@ class TerminalQuestions:
 
 
 async def read_line() -> str:
-    """One line from the terminal; empty when it was closed. The loop goes on, and so Ctrl-C does too."""
+    """One line from the terminal; empty when it was closed. Does not block the loop, so that Ctrl-C works."""
     loop = asyncio.get_running_loop()
     arrived: asyncio.Future[bytes] = loop.create_future()
     stdin = sys.stdin.fileno()
@@ -165,7 +165,7 @@ async def read_line() -> str:
 
 
 def choices_of(reader: Inspector, schema: Schema) -> list[Choice]:
-    """What can be chosen: `enum`, perhaps with `enumNames`, or `oneOf`/`anyOf` with titles; of an array, its items'."""
+    """The choices of a field or of its items: `enum`, perhaps with `enumNames`, or `oneOf`/`anyOf` with titles."""
     items = schema.get("items")
     if reader.takes(schema, "array") and isinstance(items, dict):
         schema = items
@@ -182,15 +182,13 @@ def choices_of(reader: Inspector, schema: Schema) -> list[Choice]:
 
 
 def _read(form: ArgumentForm, schema: Schema, choices: list[Choice], text: str) -> Any:
-    """What was typed. A choice may be made by its number, its value or its title, and several with commas between."""
+    """The value of what was typed. A choice is named by its number, value or title; several are separated by commas."""
     if form.reader.takes(schema, "array"):
         return [_chosen(choices, word.strip()) for word in text.split(",") if word.strip()]
     if choices:
         return _chosen(choices, text.strip())
     if form.reader.takes(schema, "boolean"):
-        return {"y": True, "yes": True, "true": True, "n": False, "no": False, "false": False}.get(
-            text.strip().lower(), text
-        )
+        return WORDS.get(text.strip().lower(), text)
     return form.typed(text if form.reader.takes(schema, "string") else text.strip(), schema)
 
 
@@ -204,11 +202,11 @@ def _chosen(choices: list[Choice], word: str) -> Any:
 
 
 def _hint(reader: Inspector, schema: Schema, choices: list[Choice], default: Any, is_required: bool) -> str:
-    """What is expected, and what an empty line would mean."""
+    """What a prompt says about the expected value and the default."""
     if not choices and reader.takes(schema, "boolean") and not reader.takes(schema, "string"):
         return f" [{'Y/n' if default is True else 'y/N' if default is False else 'y/n'}]"
     words = (
-        [f"1 to {len(choices)}{', with commas between' if reader.takes(schema, 'array') else ''}"] if choices else []
+        [f"1 to {len(choices)}{', separated by commas' if reader.takes(schema, 'array') else ''}"] if choices else []
     )
     if not choices and not reader.takes(schema, "string"):
         words = [reader.words(schema)]

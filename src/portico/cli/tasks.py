@@ -199,11 +199,11 @@ class TaskShell:
             items = sorted(items, key=lambda one: (one["priority"], one["id"])) if is_alone else items
             return items[: given.limit], len(items) > given.limit
         statuses = ["pending", "in_progress"] if is_open else [given.status]
-        found = [await self.call("list_tasks", status=one, limit=given.limit, **wanted) for one in statuses]
+        pages = [await self.call("list_tasks", status=one, limit=given.limit, **wanted) for one in statuses]
         # The most urgent first, and of these the newest, as each of the lists is.
-        items = sorted((one for page in found for one in page["tasks"]), key=lambda one: one["id"], reverse=True)
+        items = sorted((one for page in pages for one in page["tasks"]), key=lambda one: one["id"], reverse=True)
         items.sort(key=lambda one: one["priority"])
-        return items[: given.limit], len(items) > given.limit or any("nextCursor" in page for page in found)
+        return items[: given.limit], len(items) > given.limit or any("nextCursor" in page for page in pages)
 
     async def _pages(self, **wanted: Any) -> AsyncIterator[Item]:
         cursor, more = None, True

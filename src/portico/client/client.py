@@ -20,6 +20,7 @@ from msgspec import UNSET, Raw, Struct
 from msgspec.structs import replace
 
 from portico._lazy import load_module
+from portico._options import explained
 from portico.client import results
 from portico.client.cache import CACHEABLE, Cache
 from portico.client.inputs import ElicitationHandler, Inputs, Roots, SamplingHandler
@@ -127,6 +128,7 @@ class Client:
     * **trace** – is shown every message: "sent" or "received", and its bytes.
     """
 
+    @explained
     def __init__(
         self,
         target: Handler | Sequence[str] | str | Mapping[str, Any],
@@ -341,7 +343,10 @@ class Client:
     # What we say to it
 
     async def __call__(self, call: Call) -> Any:
-        """Pass a Call on to the server, and give its result as it came."""
+        """Pass a Call on to the server, and give its result as it came.
+
+        What belongs to the Call goes to its Reply; questions of a session are answered by the handlers of this client.
+        """
         return await self._upstream(call)
 
     async def notify(self, method: str, params: Any = None) -> None:

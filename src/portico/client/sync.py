@@ -6,31 +6,51 @@ import asyncio
 import concurrent.futures
 import inspect
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from functools import wraps
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from types import TracebackType, UnionType
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
-from msgspec import Raw
-
-from portico.client.client import Client, ProgressHandler
+from portico._options import explained_like
+from portico.client.client import Client
 from portico.client.listen import Change, ChangeListener
 from portico.client.results import CallToolResult
+from portico.client.results import T as D
 from portico.client.tasks import RemoteTask
 from portico.transport.loops import new_loop
-from portico.wire.completion import Completion
-from portico.wire.content import Contents
 from portico.wire.errors import UsageError
-from portico.wire.meta import Implementation, LogLevel, ServerCapabilities
-from portico.wire.prompts import GetPromptResult, Prompt
-from portico.wire.resources import Resource, ResourceTemplate
-from portico.wire.subscriptions import Filter
-from portico.wire.tools import Tool
+from portico.wire.meta import Implementation, ServerCapabilities
 
+P = ParamSpec("P")
 T = TypeVar("T")
+R = TypeVar("R")
 
 # The questions a server may ask while the caller waits. They are answered beside the loop, which must not stand still.
 _ANSWERING = ("sampling_handler", "elicitation_handler")
+
+
+def _waiting(
+    method: Callable[Concatenate[Client, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[SyncClient, P], T]:
+    """A method of Client that waits for its result instead of being awaited."""
+
+    @wraps(method)
+    def wait(self: SyncClient, /, *arguments: P.args, **options: P.kwargs) -> T:
+        return self._wait(method(self._open, *arguments, **options))
+
+    return wait
+
+
+def _made(
+    method: Callable[Concatenate[Client, P], T], make: Callable[[SyncClient, T], R]
+) -> Callable[Concatenate[SyncClient, P], R]:
+    """A method of Client whose result is made into something that waits."""
+
+    @wraps(method)
+    def call(self: SyncClient, /, *arguments: P.args, **options: P.kwargs) -> R:
+        return make(self, method(self._open, *arguments, **options))
+
+    return call
 
 
 class SyncClient:
@@ -39,6 +59,7 @@ class SyncClient:
     It takes what Client takes, and may be used from several threads at once.
     """
 
+    @explained_like(Client.__init__)
     def __init__(self, target: Any, **options: Any) -> None:
         for name in _ANSWERING:
             if options.get(name) is not None:
@@ -109,7 +130,7 @@ class SyncClient:
             raise UsageError("the client is not open: use it inside `with`")
         return self._client
 
-    def _each(self, source: AsyncIterator[T]) -> Iterator[T]:
+    def _iterate(self, source: AsyncIterator[T]) -> Iterator[T]:
         """One by one, each when it is asked for."""
         while True:
             try:
@@ -117,7 +138,7 @@ class SyncClient:
             except StopAsyncIteration:
                 return
 
-    # Who is there
+    # The same names, typed like those of Client
 
     @property
     def revision(self) -> str:
@@ -135,118 +156,32 @@ class SyncClient:
     def instructions(self) -> str | None:
         return self._open.instructions
 
-    # The same names
+    request = _waiting(Client.request)
+    notify = _waiting(Client.notify)
+    ping = _waiting(Client.ping)
+    call_tool = _waiting(Client.call_tool)
+    list_tools = _waiting(Client.list_tools)
+    list_resources = _waiting(Client.list_resources)
+    list_resource_templates = _waiting(Client.list_resource_templates)
+    list_prompts = _waiting(Client.list_prompts)
+    iter_tools = _made(Client.iter_tools, _iterate)
+    iter_resources = _made(Client.iter_resources, _iterate)
+    iter_resource_templates = _made(Client.iter_resource_templates, _iterate)
+    iter_prompts = _made(Client.iter_prompts, _iterate)
+    read_resource = _waiting(Client.read_resource)
+    get_prompt = _waiting(Client.get_prompt)
+    complete = _waiting(Client.complete)
+    set_log_level = _waiting(Client.set_log_level)
+    subscribe = _waiting(Client.subscribe)
+    unsubscribe = _waiting(Client.unsubscribe)
 
-    def request(
-        self, method: str, params: dict[str, Any], *, timeout: float | None = None, repeatable: bool | None = None
-    ) -> Raw:
-        return self._wait(self._open.request(method, params, timeout=timeout, repeatable=repeatable))
-
-    def notify(self, method: str, params: Any = None) -> None:
-        self._wait(self._open.notify(method, params))
-
-    def ping(self) -> None:
-        self._wait(self._open.ping())
-
-    def call_tool(
-        self,
-        name: str,
-        arguments: dict[str, Any] | None = None,
-        *,
-        timeout: float | None = None,
-        on_progress: ProgressHandler | None = None,
-        raise_on_error: bool = True,
-        returns: Any = None,
-        repeatable: bool | None = None,
-    ) -> CallToolResult:
-        return self._wait(
-            self._open.call_tool(
-                name,
-                arguments,
-                timeout=timeout,
-                on_progress=on_progress,
-                raise_on_error=raise_on_error,
-                returns=returns,
-                repeatable=repeatable,
-            )
-        )
-
-    def start_task(
-        self,
-        name: str,
-        arguments: dict[str, Any] | None = None,
-        *,
-        ttl: float | None = None,
-        timeout: float | None = None,
-    ) -> SyncTask:
-        return SyncTask(self, self._wait(self._open.start_task(name, arguments, ttl=ttl, timeout=timeout)))
-
-    def task(self, id: str, tool: str = "") -> SyncTask:
-        return SyncTask(self, self._open.task(id, tool))
-
-    def list_tools(self, *, fresh: bool = False) -> list[Tool]:
-        return self._wait(self._open.list_tools(fresh=fresh))
-
-    def list_resources(self) -> list[Resource]:
-        return self._wait(self._open.list_resources())
-
-    def list_resource_templates(self) -> list[ResourceTemplate]:
-        return self._wait(self._open.list_resource_templates())
-
-    def list_prompts(self) -> list[Prompt]:
-        return self._wait(self._open.list_prompts())
-
-    def iter_tools(self) -> Iterator[Tool]:
-        return self._each(self._open.iter_tools())
-
-    def iter_resources(self) -> Iterator[Resource]:
-        return self._each(self._open.iter_resources())
-
-    def iter_resource_templates(self) -> Iterator[ResourceTemplate]:
-        return self._each(self._open.iter_resource_templates())
-
-    def iter_prompts(self) -> Iterator[Prompt]:
-        return self._each(self._open.iter_prompts())
-
-    def read_resource(self, uri: str) -> list[Contents]:
-        return self._wait(self._open.read_resource(uri))
-
-    def get_prompt(self, name: str, arguments: dict[str, str] | None = None) -> GetPromptResult:
-        return self._wait(self._open.get_prompt(name, arguments))
-
-    def complete(
-        self, ref: dict[str, str], argument: str, value: str, context: dict[str, str] | None = None
-    ) -> Completion:
-        return self._wait(self._open.complete(ref, argument, value, context))
-
-    def set_log_level(self, level: LogLevel) -> None:
-        self._wait(self._open.set_log_level(level))
-
-    def subscribe(self, uri: str) -> None:
-        self._wait(self._open.subscribe(uri))
-
-    def unsubscribe(self, uri: str) -> None:
-        self._wait(self._open.unsubscribe(uri))
-
-    def listen(
-        self,
-        wanted: Filter | None = None,
-        *,
-        tools: bool = False,
-        prompts: bool = False,
-        resources: bool = False,
-        uris: Sequence[str] = (),
-    ) -> SyncListener:
-        """`with client.listen(tools=True) as changes: for change in changes: …`."""
-
-        async def make() -> ChangeListener:
-            return self._open.listen(wanted, tools=tools, prompts=prompts, resources=resources, uris=uris)
-
-        return SyncListener(self, self._wait(make()))
+    start_task = _made(Client.start_task, lambda client, work: SyncTask(client, client._wait(work)))
+    task = _made(Client.task, lambda client, task: SyncTask(client, task))
+    listen = _made(Client.listen, lambda client, listener: SyncListener(client, listener))
 
 
 class SyncTask:
-    """A Task that waits."""
+    """A RemoteTask that waits."""
 
     def __init__(self, client: SyncClient, task: RemoteTask) -> None:
         self._client = client
@@ -271,8 +206,12 @@ class SyncTask:
         self._client._wait(self._task.cancel())
 
     def result(
-        self, *, timeout: float | None = None, returns: Any = None, raise_on_error: bool = True
-    ) -> CallToolResult:
+        self,
+        *,
+        timeout: float | None = None,
+        returns: type[D] | UnionType | None = None,
+        raise_on_error: bool = True,
+    ) -> CallToolResult[D]:
         return self._client._wait(self._task.result(timeout=timeout, returns=returns, raise_on_error=raise_on_error))
 
 
@@ -293,7 +232,7 @@ class SyncListener:
         self._client._wait(self._listener.close())
 
     def __iter__(self) -> Iterator[Change]:
-        return self._client._each(self._listener.__aiter__())
+        return self._client._iterate(self._listener.__aiter__())
 
 
 async def _next(source: AsyncIterator[T]) -> T:

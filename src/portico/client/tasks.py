@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
+from types import UnionType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
-from portico.client.results import CallToolResult
+from portico.client.results import CallToolResult, T
 from portico.wire.errors import Error, InternalError, InvalidParams, ProtocolError, TimedOut, ToolError, from_wire
 from portico.wire.subscriptions import Filter
 from portico.wire.tasks import EXTENSION, DetailedTask, Status
@@ -83,8 +84,12 @@ class RemoteTask:
         await self.refresh()
 
     async def result(
-        self, *, timeout: float | None = None, returns: Any = None, raise_on_error: bool = True
-    ) -> CallToolResult:
+        self,
+        *,
+        timeout: float | None = None,
+        returns: type[T] | UnionType | None = None,
+        raise_on_error: bool = True,
+    ) -> CallToolResult[T]:
         """What comes of it, however long it takes. What it asks meanwhile is answered by the client's handlers."""
         try:
             async with asyncio.timeout(timeout):

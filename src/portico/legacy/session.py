@@ -54,7 +54,7 @@ MOST_SUBSCRIPTIONS = 1000
 _HEARS_OF_TASKS = ClientCapabilities(extensions={EXTENSION: {}})
 
 
-class Stream(Protocol):
+class PushStream(Protocol):
     """What a session needs of the Channel it lives on."""
 
     revision: Revision | None
@@ -74,32 +74,41 @@ class Session:
         self.capabilities: ClientCapabilities = NO_CAPABILITIES
         self.client: Implementation | None = None
         self.log_level = "info"
-        self.stream: Stream | None = None
+        self.stream: PushStream | None = None
         self._start = members(handler).start
         self._offered = ServerCapabilities()
         self._subscribed: dict[str, asyncio.Task[Any]] = {}
         self._listening: asyncio.Task[Any] | None = None
+        # While the handler's word on what it is comes from a task.
+        self._settling = False
 
     def open(self, frame: Frame, reply: Reply, sender: Sender, meta: Meta, typed: Any) -> Call:
         """The Call of a frame that belongs to this session."""
+        return new_call(frame, reply, sender, meta, typed, **self._known(reply))
+
+    def _known(self, reply: Reply) -> dict[str, Any]:
+        """What the handshake has settled, for a Call; its Reply gets the words of the revision."""
         reply.asks = True
         if self.revision is not None and self.revision < NEWEST_HANDSHAKE:
             reply.notice = partial(translate.notice, revision=self.revision)
             reply.question = partial(translate.question, revision=self.revision)
-        return new_call(
-            frame,
-            reply,
-            sender,
-            meta,
-            typed,
-            revision=self.revision,
-            capabilities=self.capabilities,
-            client=self.client,
-            log_level=self.log_level,
-        )
+        return {
+            "revision": self.revision,
+            "capabilities": self.capabilities,
+            "client": self.client,
+            "log_level": self.log_level,
+        }
 
     def start(self, call: Call) -> Any:
         """The result of a Call, or a coroutine that comes to it."""
+        return self._in_next_turn(call) if self._settling else self._answer(call)
+
+    async def _in_next_turn(self, call: Call) -> Any:
+        """What comes in one read with `initialize` is looked at after it, if the handler does not take its time."""
+        result = self._answer(replace(call, **self._known(call.reply)))
+        return await result if type(result) is CoroutineType else result
+
+    def _answer(self, call: Call) -> Any:
         own = _OWN.get(call.method)
         if own is not None:
             return own(self, call)
@@ -161,6 +170,7 @@ class Session:
         try:
             discovered = self._start(about)
             if type(discovered) is CoroutineType:
+                self._settling = True
                 return self._discovering(call, params, discovered)
             return self._welcome(call, params, discovered)
         except BaseException:
@@ -173,6 +183,8 @@ class Session:
         except BaseException:
             self.state = "CREATED"
             raise
+        finally:
+            self._settling = False
 
     def _welcome(self, call: Call, params: InitializeParams, discovered: Any) -> InitializeResult:
         """The end of the handshake, with what the handler says of itself."""

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
+from msgspec import Struct
+
+from portico._options import check_options
 from portico.transport.http import listener
 from portico.transport.http.asgi import Application
 from portico.transport.http.exchange import Exchange, Settings
 from portico.transport.http.listener import Place, is_loopback
 from portico.wire.errors import UsageError
+from portico.wire.revisions import Revision
 
 if TYPE_CHECKING:
     from portico.server.server import Server
@@ -21,49 +25,73 @@ def exchange(server: Server, settings: Settings) -> Exchange:
     return Exchange(server, settings, lambda: {"name": server.name, "version": server.version})
 
 
-def run(
-    server: Server,
-    *,
-    host: str = "127.0.0.1",
-    port: int = 8080,
-    path: str = "/mcp",
-    token: str | None = None,
-    insecure: bool = False,
-    allow_hosts: Sequence[str] = (),
-    allow_origins: Sequence[str] = (),
-    sse: bool = False,
-    certificate: str | None = None,
-    key: str | None = None,
-    reuse_port: bool = False,
-    grace: float = 10.0,
-    quiet: bool = False,
-    **limits: Any,
-) -> None:
+class EndpointOptions(TypedDict, total=False):
+    """The keywords of both `server.run("http")` and `server.asgi()`, which say what each of them means."""
+
+    path: str
+    token: str | None
+    allow_hosts: Sequence[str]
+    allow_origins: Sequence[str]
+    sse: bool
+    assume: Revision | None
+    longest_body: int
+    most_in_flight: int
+    most_in_flight_per_client: int
+    most_sessions: int
+    idle_session: float
+
+
+class HttpOptions(EndpointOptions, total=False):
+    host: str
+    port: int
+    insecure: bool
+    certificate: str | None
+    key: str | None
+    reuse_port: bool
+    grace: float
+    quiet: bool
+
+
+class AsgiOptions(EndpointOptions, total=False):
+    loopback: bool
+
+
+def run(server: Server, **options: Unpack[HttpOptions]) -> None:
     """Serve on our own listener. Beyond this machine only with a token, or with `insecure`."""
-    token = token or os.environ.get("PORTICO_TOKEN") or None
-    local = is_loopback(host)
+    check_options('run("http")', options, HttpOptions.__annotations__)
+    place = Place(**_fields(Place, options))
+    token = options.get("token") or os.environ.get("PORTICO_TOKEN") or None
+    local = is_loopback(place.host)
     alone = next((one.name for one in server.services if getattr(one, "local_only", False)), None)
     if alone is not None and not local:
         raise UsageError(
-            f"{host} can be reached from other machines, and the service {alone!r} is for this one alone; leave it "
-            "out, or tell it that others are meant (remote=True)"
+            f"{place.host} can be reached from other machines, and the service {alone!r} is for this one alone; leave "
+            "it out, or tell it that others are meant (remote=True)"
         )
-    if not local and token is None and not insecure:
+    if not local and token is None and not options.get("insecure"):
         raise UsageError(
-            f"{host} can be reached from other machines: set PORTICO_TOKEN, or say --insecure (insecure=True)"
+            f"{place.host} can be reached from other machines: set PORTICO_TOKEN, or say --insecure (insecure=True)"
         )
-    named = () if host in ("0.0.0.0", "::", "") else (host,)
-    settings = Settings(
-        path=path,
-        token=token,
-        sse=sse,
-        loopback=True,
-        allow_hosts=(*allow_hosts, *from_environment("PORTICO_ALLOW_HOST"), *named),
-        allow_origins=(*allow_origins, *from_environment("PORTICO_ALLOW_ORIGIN")),
-        **limits,
-    )
-    place = Place(host=host, port=port, certificate=certificate, key=key, reuse_port=reuse_port, grace=grace)
-    listener.run(exchange(server, settings), place, server.lifespan, None if quiet else _announce)
+    named = () if place.host in ("0.0.0.0", "::", "") else (place.host,)
+    settings = _settings(options, token=token, named=named)
+    listener.run(exchange(server, settings), place, server.lifespan, None if options.get("quiet") else _announce)
+
+
+def asgi(server: Server, **options: Unpack[AsgiOptions]) -> Application:
+    """An ASGI application. Mounted or not, what is left of the path is the endpoint."""
+    check_options("asgi()", options, AsgiOptions.__annotations__)
+    settings = _settings(options, token=options.get("token"))
+    return Application(exchange(server, settings), server.lifespan)
+
+
+def _settings(options: EndpointOptions, *, token: str | None, named: Sequence[str] = ()) -> Settings:
+    hosts = (*options.get("allow_hosts", ()), *from_environment("PORTICO_ALLOW_HOST"), *named)
+    origins = (*options.get("allow_origins", ()), *from_environment("PORTICO_ALLOW_ORIGIN"))
+    return Settings(**{**_fields(Settings, options), "token": token, "allow_hosts": hosts, "allow_origins": origins})
+
+
+def _fields(of: type[Struct], options: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: options[name] for name in of.__struct_fields__ if name in options}
 
 
 def from_environment(name: str) -> list[str]:
@@ -72,25 +100,3 @@ def from_environment(name: str) -> list[str]:
 
 def _announce(url: str) -> None:
     print(f"Serving on {url}", file=sys.stderr, flush=True)
-
-
-def asgi(
-    server: Server,
-    *,
-    path: str = "/mcp",
-    token: str | None = None,
-    allow_hosts: Sequence[str] = (),
-    allow_origins: Sequence[str] = (),
-    sse: bool = False,
-    **limits: Any,
-) -> Application:
-    """An ASGI application. Mounted or not, what is left of the path is the endpoint."""
-    settings = Settings(
-        path=path,
-        token=token,
-        sse=sse,
-        allow_hosts=(*allow_hosts, *from_environment("PORTICO_ALLOW_HOST")),
-        allow_origins=(*allow_origins, *from_environment("PORTICO_ALLOW_ORIGIN")),
-        **limits,
-    )
-    return Application(exchange(server, settings), server.lifespan)

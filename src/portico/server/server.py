@@ -6,13 +6,14 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial, reduce
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Unpack, cast, overload
 
 from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
 from portico._lazy import load_module
-from portico.rpc.call import Call, Handler, Middleware
+from portico._options import check_options, explained
+from portico.rpc.call import Call, Handler, Middleware, members
 from portico.server.asking.request_state import Seal
 from portico.server.calling import completion
 from portico.server.calling.prompts import Prompt
@@ -39,7 +40,10 @@ from portico.wire.subscriptions import ListenParams
 from portico.wire.tools import CallToolParams
 
 if TYPE_CHECKING:
-    from portico.server.tasks.tasks import Tasks
+    from portico.server.endpoint import AsgiOptions, HttpOptions
+    from portico.server.tasks.tasks import TaskService
+    from portico.transport.http.asgi import Application
+    from portico.transport.stdio import StdioOptions
 
 Lifespan = Callable[["Server"], AbstractAsyncContextManager[Any]]
 
@@ -57,8 +61,25 @@ class Server(Registrar):
 
     It is a Handler. It speaks 2026-07-28; the handshake revisions reach it through a session that the transport
     puts in front of it.
+
+    * **name**, **version** – what clients are told about this server.
+    * **title**, **description**, **website_url**, **icons** – what people are shown of it.
+    * **instructions** – how a model should use this server as a whole.
+    * **capabilities** – what to advertise in place of everything: a feature that is left out is not answered either.
+    * **middleware** – put around everything that this server answers; the last one is the outermost.
+    * **lifespan** – `lifespan(server)` is an async context manager, entered at the start and left at the end.
+    * **argument_errors** – how wrong arguments are answered: as a "result" that the model reads, as a "protocol" error,
+      or "auto": whichever the client's revision wants.
+    * **page_size** – how many entries a page of a list has.
+    * **most_threads** – how many `def` bodies may run at once.
+    * **ttl_ms**, **cache_scope** – how long clients may keep lists and resources, and whether several users may share
+      them.
+    * **state_key** – seals what clients carry from one round to the next. Processes that serve the same clients need
+      the same key; otherwise each makes its own.
+    * **store** – where tasks are kept: a URL of the store. None: PORTICO_STORE, or memory.
     """
 
+    @explained
     def __init__(
         self,
         name: str,
@@ -94,7 +115,7 @@ class Server(Registrar):
         # Where tasks are stored: a URL of the store. None: PORTICO_STORE, or memory.
         self.store = store
         # Its tasks, from the first tool on that may become one.
-        self.tasks: Tasks | None = None
+        self.tasks: TaskService | None = None
         if lifespan is not None:
             self._lifespans.add(self, partial(lifespan, self))
         self._middleware = list(middleware)
@@ -257,7 +278,7 @@ class Server(Registrar):
         self.registry.add_all(components)
         # With the first tool that may become a task there are tasks; what they need is not loaded before.
         if self.tasks is None and any(isinstance(one, Tool) and one.task is not None for one in components):
-            self.tasks = load_module("portico.server.tasks.tasks").Tasks()
+            self.tasks = load_module("portico.server.tasks.tasks").TaskService()
             self._add_service(self.tasks)
 
     def _add_bundle(self, name: str, components: list[Component]) -> None:
@@ -311,17 +332,21 @@ class Server(Registrar):
             raise UsageError(f"there is nothing called {name!r} to remove")
         self.registry.remove(named)
 
-    def mount(self, handler: Handler, prefix: str | None = None) -> None:
-        """Make another server (or any Handler) part of this one: `add` becomes `prefix_add`."""
-        if handler is self:
+    def mount(self, target: Any, prefix: str | None = None) -> None:
+        """Make another server part of this one: its `add` becomes `prefix_add`.
+
+        The target is a Server, a Client or any Handler; or what a Client takes: a URL, a command, a `module:object`. A
+        connection is opened and closed with this server.
+        """
+        if target is self:
             raise UsageError("a server cannot be mounted in itself")
-        mount = self._mounts.add(handler, prefix)
-        if isinstance(handler, Server):
-            self._lifespans.add(mount, handler.lifespan)
+        mount = self._mounts.add(target, prefix)
+        self._lifespans.add(mount, members(mount.handler).lifespan)
         self._lists_changed()
 
-    def unmount(self, handler: Handler) -> None:
-        for mount in self._mounts.remove(handler):
+    def unmount(self, target: Any) -> None:
+        """Undo `mount` of the same target."""
+        for mount in self._mounts.remove(target):
             self._lifespans.remove(mount)
         self._lists_changed()
 
@@ -349,18 +374,53 @@ class Server(Registrar):
         finally:
             await self._lifespans.leave()
 
-    def run(self, transport: Literal["stdio", "http"] = "stdio", **options: Any) -> None:
-        """Serve: one client on stdio until it goes away, or everybody over HTTP (`host`, `port`, …)."""
+    @overload
+    def run(self, transport: Literal["stdio"] = "stdio", **options: Unpack[StdioOptions]) -> None: ...
+    @overload
+    def run(self, transport: Literal["http"], **options: Unpack[HttpOptions]) -> None: ...
+    def run(self, transport: str = "stdio", **options: Any) -> None:
+        """Serve one client on stdio until it goes away, or everybody over HTTP: `server.run("http", port=8080)`.
+
+        On stdio:
+
+        * **longest** – how many bytes a message may have.
+        * **most_in_flight** – how many requests may be worked on at once.
+        * **lifecycle** – how much a session insists on the order of the handshake: "strict", "lenient" or "auto".
+        * **grace** – how many seconds requests may still take when the client has gone.
+
+        Over HTTP:
+
+        * **host**, **port** – where to listen: 127.0.0.1 and 8080 unless said otherwise.
+        * **insecure** – whether other machines may come in without a token.
+        * **certificate**, **key** – the files for `https`.
+        * **reuse_port** – whether several processes listen on the port.
+        * **grace** – how many seconds requests may still take when the process is told to stop.
+        * **quiet** – whether the URL is left unsaid on stderr.
+        * and those of `asgi()`, except `loopback`.
+        """
         if transport == "stdio":
+            check_options('run("stdio")', options, stdio.StdioOptions.__annotations__)
             stdio.run(self, self.lifespan, **options)
         elif transport == "http":
             _endpoint().run(self, **options)
         else:
             raise UsageError(f"unknown transport {transport!r}; there are 'stdio' and 'http'")
 
-    def asgi(self, **options: Any) -> Any:
-        """This server as an ASGI application, to mount in another one or to run on an ASGI server."""
-        return _endpoint().asgi(self, **options)
+    def asgi(self, **options: Unpack[AsgiOptions]) -> Application:
+        """This server as an ASGI application, to mount in another one or to run on an ASGI server.
+
+        * **path** – of the endpoint: "/mcp" unless said otherwise. "/" is the same endpoint.
+        * **token** – the bearer token that every request must have.
+        * **allow_hosts**, **allow_origins** – what may stand in the Host and Origin headers.
+        * **loopback** – whether the names of this machine are among them, which is the default.
+        * **sse** – whether the two endpoints of 2024-11-05 are there too.
+        * **assume** – the revision to speak with clients that belong to no session and name no newer one.
+        * **longest_body** – how many bytes a request may have.
+        * **most_in_flight**, **most_in_flight_per_client** – how many requests may be worked on at once.
+        * **most_sessions** – how many sessions there may be.
+        * **idle_session** – after how many seconds an unused session ends.
+        """
+        return cast("Application", _endpoint().asgi(self, **options))
 
 
 def _endpoint() -> Any:

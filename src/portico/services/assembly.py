@@ -33,11 +33,11 @@ INSTRUCTIONS = "Tools of this machine. Each service has its own; what is listed 
 
 # Each service by its name: where its class is. Imported when it is wanted, with whatever it needs.
 HOMES = {
-    "memory": ("portico.services.memory.service.service", "Memory"),
-    "tasks": ("portico.services.tasks.service", "Tasks"),
-    "system": ("portico.services.system.service", "System"),
-    "live": ("portico.services.live.service", "Live"),
-    "contracts": ("portico.services.contracts.service", "Contracts"),
+    "memory": ("portico.services.memory", "Memory"),
+    "tasks": ("portico.services.tasks", "Tasks"),
+    "system": ("portico.services.system", "System"),
+    "live": ("portico.services.live", "Live"),
+    "contracts": ("portico.services.contracts", "Contracts"),
 }
 
 

@@ -16,7 +16,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from portico.legacy.session import Lifecycle, Session
 from portico.rpc.call import Handler
@@ -296,6 +296,15 @@ def _can_wait(fd: int) -> bool:
     return sys.platform != "win32" and (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode))
 
 
+class StdioOptions(TypedDict, total=False):
+    """The keywords of `serve`, and of `server.run()`, which says what each of them means."""
+
+    longest: int
+    most_in_flight: int
+    lifecycle: Lifecycle
+    grace: float
+
+
 async def serve(
     handler: Handler,
     stdin: int,
@@ -372,7 +381,9 @@ def _parent(stdio: Stdio, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
 
 
 def run(
-    handler: Handler, lifespan: Callable[[], AbstractAsyncContextManager[Any]] = nullcontext, **options: Any
+    handler: Handler,
+    lifespan: Callable[[], AbstractAsyncContextManager[Any]] = nullcontext,
+    **options: Unpack[StdioOptions],
 ) -> None:
     """Serve the process's own standard input and output."""
     stdin, stdout = claim()

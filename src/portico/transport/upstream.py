@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 from msgspec import Raw
+from msgspec.structs import replace
 
 from portico.rpc.call import Call
 from portico.transport.greeting import ClientIdentity, Greeting, discover, initialize, is_modern, means_handshake_server
@@ -34,6 +35,7 @@ from portico.wire.errors import (
     Closed,
     ConnectFailed,
     Error,
+    HeaderMismatch,
     InvalidParams,
     InvalidRequest,
     MethodNotFound,
@@ -49,6 +51,7 @@ from portico.wire.meta import NO_CAPABILITIES, Implementation, ProgressToken
 from portico.wire.methods import LASTING, METHODS
 from portico.wire.revisions import HANDSHAKE, LATEST, MODERN, Revision
 from portico.wire.subscriptions import AcknowledgedParams, Filter, ListenParams
+from portico.wire.tools import ListToolsResult
 
 log = logging.getLogger("portico")
 
@@ -68,6 +71,9 @@ _remembered: dict[str, bool] = {}
 _MOST_REMEMBERED = 256
 
 _members = msgspec.json.Decoder(dict[str, Raw])
+_ENVELOPE = frozenset(
+    {metas.PROTOCOL_VERSION, metas.CLIENT_CAPABILITIES, metas.CLIENT_INFO, metas.LOG_LEVEL, "progressToken"}
+)
 
 
 def _answer_ping(call: Call) -> Any:
@@ -347,9 +353,31 @@ class Upstream:
         """The result of a Call, as the server gave it. A tool's call is not repeated when the connection breaks."""
         if call.id is None:
             return await (await self.alive())(call)
+        call = _without_envelope(call)
         if call.method in LASTING:
             return await self._listen(call)
-        return await self.ask(call, self._timeout, call.method != "tools/call")
+        if call.method == "tools/list":
+            return await self._list_tools(call)
+        try:
+            return await self.ask(call, self._timeout, call.method != "tools/call")
+        except HeaderMismatch:
+            if call.method != "tools/call":
+                raise
+            # The headers follow the tools' schemas, which have to be known first (2026-07-28, basic/transports).
+            await self._list_tools(Call(method="tools/list", params=Raw(b"{}"), id=0))
+            return await self.ask(call, self._timeout, False)
+
+    async def _list_tools(self, call: Call) -> Raw:
+        """A page of the tools, without those that cannot be called over this transport."""
+        result = await self.ask(call, self._timeout, True)
+        try:
+            page = msgspec.json.decode(result, type=ListToolsResult)
+        except (msgspec.DecodeError, RecursionError):
+            return result
+        usable = self.link.usable_tools(page.tools)
+        if len(usable) == len(page.tools):
+            return result
+        return Raw(jsonrpc.encode({**_members.decode(result), "tools": usable}))
 
     async def ask(self, call: Call, timeout: float | None, repeatable: bool) -> Raw:
         """`repeatable`: asking twice does no harm, so it is asked again when the server may not have heard it."""
@@ -554,6 +582,16 @@ class Upstream:
                 with contextlib.suppress(Error):
                     await self.ask(_subscription("resources/unsubscribe", uri), self._timeout, False)
         raise Closed("the client was closed")
+
+
+def _without_envelope(call: Call) -> Call:
+    """A Call of another connection without what its `_meta` says of that one: revision, client, progress token."""
+    if b'"_meta"' not in bytes(call.params):
+        return call
+    members: dict[str, Any] = dict(_members.decode(call.params))
+    meta = _members.decode(members.pop("_meta", b"{}"))
+    own = {name: one for name, one in meta.items() if name not in _ENVELOPE}
+    return replace(call, params=Raw(jsonrpc.encode({**members, "_meta": own} if own else members)))
 
 
 def _subscription(method: str, uri: str) -> Call:

@@ -41,7 +41,7 @@ def errors(text: str) -> list[LintFinding]:
     return [one for one in lint(text) if one.severity == "error"]
 
 
-def section(text: str, key: str) -> specification.Section:
+def section(text: str, key: str) -> specification.SpecSection:
     [written] = specification.read(text)
     found = written.section(key)
     assert found is not None

@@ -16,7 +16,7 @@ from portico.services import moments
 from portico.services.memory.errors import InvalidInput, NoSuchMemory
 from portico.services.memory.share import export_import, portable
 from portico.services.memory.store import cleanup, consolidation, graph, templates
-from portico.services.memory.store.filters import Filter
+from portico.services.memory.store.filters import MemoryFilter
 from portico.services.memory.store.memories import Memories
 from portico.store.database import Database
 from portico.store.transaction import Transaction
@@ -344,4 +344,4 @@ async def test_the_rest_is_listed_when_all_is_offered(serving: Serving) -> None:
 
 
 def test_an_empty_filter_is_known_as_such() -> None:
-    assert Filter().is_empty and not Filter().also("ns", "config").is_empty
+    assert MemoryFilter().is_empty and not MemoryFilter().also("ns", "config").is_empty

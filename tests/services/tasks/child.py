@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from portico.services.tasks.edits import Draft
+from portico.services.tasks.edits import TaskDraft
 from portico.services.tasks.items import WorkItems
 from portico.store.database import Database
 
@@ -15,7 +15,7 @@ async def create(items: WorkItems, name: str) -> None:
     number, parent = 0, None
     while True:
         number += 1
-        draft = Draft(description=f"{name} number {number}", parent_id=parent)
+        draft = TaskDraft(description=f"{name} number {number}", parent_id=parent)
         made = await items.create(draft)
         parent = made.id if parent is None else None
         print(made.id, flush=True)

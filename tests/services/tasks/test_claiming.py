@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from workbench import Clock, check, make, set_to
 
-from portico.services.tasks.edits import Changes, Draft
+from portico.services.tasks.edits import Changes, TaskDraft
 from portico.services.tasks.errors import ClaimedByOther, InvalidTask
 from portico.services.tasks.items import WorkItems
 from portico.services.tasks.listing import Wanted
@@ -113,7 +113,7 @@ async def test_a_lease_is_only_for_what_is_in_progress(items: WorkItems) -> None
 
 
 async def test_many_at_once_in_one_process_never_get_the_same_task(items: WorkItems) -> None:
-    await items.create_all([Draft(description="x") for _ in range(60)])
+    await items.create_all([TaskDraft(description="x") for _ in range(60)])
     found = await asyncio.gather(*(taken(items, f"w{n}") for n in range(80)))
     counts = Counter(found)
     assert counts.pop(None) == 20
@@ -121,7 +121,7 @@ async def test_many_at_once_in_one_process_never_get_the_same_task(items: WorkIt
 
 
 async def test_twenty_processes_never_get_the_same_task(url: str, items: WorkItems, spawn: Callable[..., Any]) -> None:
-    made = await items.create_all([Draft(description=f"{n}", priority=n % 5 + 1) for n in range(200)])
+    made = await items.create_all([TaskDraft(description=f"{n}", priority=n % 5 + 1) for n in range(200)])
     agents = await asyncio.gather(*(spawn("agent", url, f"agent{n}") for n in range(AGENTS)))
     async with asyncio.timeout(PATIENCE):
         for agent in agents:
@@ -176,7 +176,7 @@ async def planned(items: WorkItems, condition: str) -> str:
 
 async def test_the_next_task_is_found_by_its_index(items: WorkItems) -> None:
     """However much is finished, blocked or in progress, none of that is looked at."""
-    await items.create_all([Draft(description="x") for _ in range(300)])
+    await items.create_all([TaskDraft(description="x") for _ in range(300)])
     for _ in range(250):
         assert await items.next("ann") is not None
     if items.database.engine == "postgresql":

@@ -7,7 +7,7 @@ from workbench import HOSTILE, Clock, check, everything, make, move, set_to
 
 from portico.services.tasks import items as items_module
 from portico.services.tasks import listing
-from portico.services.tasks.edits import Changes, Draft
+from portico.services.tasks.edits import Changes, TaskDraft
 from portico.services.tasks.errors import (
     Circle,
     ClaimedByOther,
@@ -93,7 +93,7 @@ async def test_who_expects_another_version_is_refused(items: WorkItems) -> None:
 
 
 async def test_the_history_says_who_did_what_and_outlives_the_task(items: WorkItems) -> None:
-    made = await items.create(Draft(description="first"), who="ann")
+    made = await items.create(TaskDraft(description="first"), who="ann")
     await items.update(made.id, Changes(description="second", priority=1), who="ben", reason="clearer")
     await items.delete(made.id, who="cleo", reason="pointless")
     past = await items.history(made.id)
@@ -130,7 +130,7 @@ async def test_nothing_open_comes_below_what_is_over(items: WorkItems) -> None:
     await items.complete(child)
     await items.complete(parent)
     for attempt in (
-        items.create(Draft(description="late", parent_id=parent)),
+        items.create(TaskDraft(description="late", parent_id=parent)),
         set_to(items, child, "pending"),
         move(items, other, parent),
     ):
@@ -215,7 +215,7 @@ async def test_what_waited_for_a_deleted_task_does_not_any_more(items: WorkItems
 async def test_a_deletion_is_bounded(items: WorkItems, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("portico.services.tasks.edits.MOST_DELETED", 3)
     top = await make(items)
-    await items.create_all([Draft(description="x", parent_id=top) for _ in range(5)])
+    await items.create_all([TaskDraft(description="x", parent_id=top) for _ in range(5)])
     with pytest.raises(InvalidTask, match="more than 3"):
         await items.delete(top, children="delete")
 
@@ -231,7 +231,9 @@ async def test_a_list_is_ordered_by_urgency_and_then_the_newest(items: WorkItems
 
 
 async def test_pages_show_each_task_once_while_others_come_and_go(items: WorkItems) -> None:
-    ids = {one.id for one in await items.create_all([Draft(description="x", priority=n % 5 + 1) for n in range(40)])}
+    ids = {
+        one.id for one in await items.create_all([TaskDraft(description="x", priority=n % 5 + 1) for n in range(40)])
+    }
     seen: list[str] = []
     cursor = None
     while True:
@@ -248,7 +250,7 @@ async def test_pages_show_each_task_once_while_others_come_and_go(items: WorkIte
 
 
 async def test_a_cursor_belongs_to_its_list(items: WorkItems) -> None:
-    await items.create_all([Draft(description="x") for _ in range(3)])
+    await items.create_all([TaskDraft(description="x") for _ in range(3)])
     cursor = (await items.page(Wanted(), limit=1)).cursor
     assert cursor is not None
     for wanted, given in (
@@ -332,18 +334,18 @@ async def test_what_no_database_keeps_is_replaced(items: WorkItems) -> None:
 @pytest.mark.parametrize(
     "draft",
     [
-        Draft(description=""),
-        Draft(description="   \n"),
-        Draft(description="x" * 10_001),
-        Draft(description="x", context="x" * 100_001),
-        Draft(description="x", priority=0),
-        Draft(description="x", priority=6),
-        Draft(description="x", parent_id="task_nowhere"),
-        Draft(description="x", blocked_by=["task_nowhere"]),
-        Draft(description="x", blocked_by=["'; drop table work_item"]),
+        TaskDraft(description=""),
+        TaskDraft(description="   \n"),
+        TaskDraft(description="x" * 10_001),
+        TaskDraft(description="x", context="x" * 100_001),
+        TaskDraft(description="x", priority=0),
+        TaskDraft(description="x", priority=6),
+        TaskDraft(description="x", parent_id="task_nowhere"),
+        TaskDraft(description="x", blocked_by=["task_nowhere"]),
+        TaskDraft(description="x", blocked_by=["'; drop table work_item"]),
     ],
 )
-async def test_what_cannot_be_meant_is_refused_and_changes_nothing(items: WorkItems, draft: Draft) -> None:
+async def test_what_cannot_be_meant_is_refused_and_changes_nothing(items: WorkItems, draft: TaskDraft) -> None:
     with pytest.raises((InvalidTask, NoSuchTask)):
         await items.create(draft)
     assert await everything(items) == ([], [], 0)

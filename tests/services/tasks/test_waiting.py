@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from workbench import check, everything, make, move, set_to
 
-from portico.services.tasks.edits import Draft
+from portico.services.tasks.edits import TaskDraft
 from portico.services.tasks.errors import Circle, InvalidTask, NoSuchTask, NotNow, TaskClosed, Waits
 from portico.services.tasks.items import WorkItems
 from portico.services.tasks.listing import Wanted
@@ -170,7 +170,7 @@ async def test_a_new_task_cannot_close_a_circle(items: WorkItems) -> None:
     was = await everything(items)
     for blocker in (top, after):
         with pytest.raises(Circle):
-            await items.create(Draft(description="x", parent_id=top, blocked_by=[blocker]))
+            await items.create(TaskDraft(description="x", parent_id=top, blocked_by=[blocker]))
     assert await everything(items) == was
 
 

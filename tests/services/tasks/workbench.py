@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from portico import Client
-from portico.services.tasks.edits import Changes, Draft
+from portico.services.tasks.edits import Changes, TaskDraft
 from portico.services.tasks.items import WorkItems
 from portico.services.tasks.records import Item
 from portico.store.transaction import Transaction
@@ -36,7 +36,7 @@ class Clock:
 
 
 async def make(items: WorkItems, description: str = "something", **more: Any) -> str:
-    return (await items.create(Draft(description=description, **more))).id
+    return (await items.create(TaskDraft(description=description, **more))).id
 
 
 async def set_to(items: WorkItems, id: str, status: str, **more: Any) -> Item:

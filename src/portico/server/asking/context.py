@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Generator, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast, overload
 
 import msgspec
 from msgspec import Raw, Struct
@@ -201,8 +201,30 @@ class Context:
 
     # Asking
 
+    @overload
+    async def elicit(self, message: str, response_type: type[T], *, key: str | None = None) -> Elicitation[T]: ...
+    @overload
+    async def elicit(
+        self, message: str, response_type: list[T] | tuple[T, ...], *, key: str | None = None
+    ) -> Elicitation[T]: ...
+    @overload
+    async def elicit(
+        self, message: str, response_type: dict[str, Any], *, key: str | None = None
+    ) -> Elicitation[dict[str, Any]]: ...
+    @overload
+    async def elicit(
+        self, message: str, response_type: None = None, *, key: str | None = None
+    ) -> Elicitation[None]: ...
+    @overload
+    async def elicit(self, message: str, response_type: object, *, key: str | None = None) -> Elicitation[Any]: ...
     async def elicit(self, message: str, response_type: Any = None, *, key: str | None = None) -> Elicitation[Any]:
-        """Ask the user. `response_type` is a type of flat fields, a single value's type, or a list of choices."""
+        """Ask the user, and wait for the answer.
+
+        * **message** – the question.
+        * **response_type** – a type of flat fields (a dataclass, a TypedDict, …), the type of a single value, a Literal
+          or a list of choices, or the JSON Schema of a form. None asks only for consent.
+        * **key** – a name for this question, where a body may ask in another order when it is run again.
+        """
         form = elicitation.form(response_type)
         params = ElicitFormParams(message=message, requested_schema=form.schema)
         said: ElicitResult = await self.begin().ask("elicitation/create", params, key)

@@ -18,7 +18,7 @@ from msgspec import UNSET, Raw, Struct
 
 from portico.rpc.call import Call, Reply
 from portico.server.asking.request_state import Seal, binding
-from portico.wire.errors import InvalidParams, MissingCapability, ProtocolError, Refused
+from portico.wire.errors import Closed, InvalidParams, MissingCapability, ProtocolError, Refused
 from portico.wire.inputs import ElicitUrlParams, InputRequest, InputRequiredResult
 from portico.wire.jsonrpc import NOTHING, encode
 from portico.wire.methods import METHODS, plainly
@@ -105,6 +105,8 @@ class Rounds:
     async def ask(self, method: str, params: Any, key: str | None = None) -> Any:
         """The client's answer, typed."""
         call = self._call
+        if call.reply.closed:
+            raise Closed("the request is over")
         require(call, method, params)
         result = METHODS[method].result
         key = self.keys.question(method.partition("/")[0], key)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import msgspec
 
+from portico._options import check_options
 from portico.rpc.call import Call
 from portico.server.calling.bodies import Body
 from portico.server.calling.results import to_block
@@ -19,30 +20,36 @@ from portico.wire.prompts import GetPromptParams, GetPromptResult, PromptArgumen
 from portico.wire.prompts import Prompt as Definition
 
 
-class Prompt:
-    """One prompt of a server. Its arguments arrive as text and are read as the types the function asks for."""
+class PromptOptions(TypedDict, total=False):
+    """The keywords of `@server.prompt`, which says what each of them means."""
 
-    def __init__(
-        self,
-        fn: Callable[..., Any],
-        *,
-        name: str | None = None,
-        title: str | None = None,
-        description: str | None = None,
-        icons: Sequence[Icon] | None = None,
-        meta: Mapping[str, Any] | None = None,
-        inline: bool = False,
-    ) -> None:
+    name: str | None
+    title: str | None
+    description: str | None
+    icons: Sequence[Icon] | None
+    meta: Mapping[str, Any] | None
+    inline: bool
+
+
+class Prompt:
+    """One prompt of a server: a function, and the options of `@server.prompt`.
+
+    Its arguments arrive as text and are read as the types the function asks for.
+    """
+
+    def __init__(self, fn: Callable[..., Any], **options: Unpack[PromptOptions]) -> None:
+        check_options("a prompt", options, PromptOptions.__annotations__)
         self.fn = fn
-        self.name = name or str(getattr(fn, "__name__", ""))
-        self.body = Body(fn, self.name, inline=inline)
+        self.name = options.get("name") or str(getattr(fn, "__name__", ""))
+        self.body = Body(fn, self.name, inline=options.get("inline", False))
+        description = options.get("description")
         self.definition = Definition(
             name=self.name,
-            title=title,
+            title=options.get("title"),
             description=description if description is not None else self.body.signature.summary or None,
             arguments=self._arguments() or None,
-            icons=list(icons) if icons else None,
-            meta=dict(meta) if meta else None,
+            icons=list(options.get("icons") or ()) or None,
+            meta=dict(options.get("meta") or {}) or None,
         )
 
     def _arguments(self) -> list[PromptArgument]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import msgspec
 
+from portico._options import check_options
 from portico.rpc.call import Call
 from portico.server.calling.bodies import Body
 from portico.server.calling.results import MEDIA, contents_of, to_json
@@ -24,39 +25,41 @@ from portico.wire.uris import Template
 _CONTENTS = (TextContents, BlobContents, Contents)
 
 
-class Resource:
-    """One resource, or with variables in its URI a family of them."""
+class ResourceOptions(TypedDict, total=False):
+    """The keywords of `@server.resource`, which says what each of them means."""
 
-    def __init__(
-        self,
-        fn: Callable[..., Any],
-        uri: str,
-        *,
-        name: str | None = None,
-        title: str | None = None,
-        description: str | None = None,
-        mime_type: str | None = None,
-        size: int | None = None,
-        annotations: Annotations | None = None,
-        icons: Sequence[Icon] | None = None,
-        meta: Mapping[str, Any] | None = None,
-        inline: bool = False,
-    ) -> None:
+    name: str | None
+    title: str | None
+    description: str | None
+    mime_type: str | None
+    size: int | None
+    annotations: Annotations | None
+    icons: Sequence[Icon] | None
+    meta: Mapping[str, Any] | None
+    inline: bool
+
+
+class Resource:
+    """One resource, or with variables in its URI a family: a function, and the options of `@server.resource`."""
+
+    def __init__(self, fn: Callable[..., Any], uri: str, **options: Unpack[ResourceOptions]) -> None:
+        check_options("a resource", options, ResourceOptions.__annotations__)
         self.fn = fn
         self.uri = uri
-        self.mime_type = mime_type
-        self.name = name or str(getattr(fn, "__name__", uri))
+        self.mime_type = options.get("mime_type")
+        self.name = options.get("name") or str(getattr(fn, "__name__", uri))
         self.template = Template(uri) if "{" in uri else None
-        self.body = Body(fn, self.name, inline=inline)
+        self.body = Body(fn, self.name, inline=options.get("inline", False))
         self._check()
+        description, size = options.get("description"), options.get("size")
         described: dict[str, Any] = {
             "name": self.name,
-            "title": title,
+            "title": options.get("title"),
             "description": description if description is not None else self.body.signature.summary or None,
-            "mime_type": mime_type,
-            "annotations": annotations,
-            "icons": list(icons) if icons else None,
-            "meta": dict(meta) if meta else None,
+            "mime_type": self.mime_type,
+            "annotations": options.get("annotations"),
+            "icons": list(options.get("icons") or ()) or None,
+            "meta": dict(options.get("meta") or {}) or None,
         }
         self.definition = (
             Definition(uri=uri, size=size, **described)

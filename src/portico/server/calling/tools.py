@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from types import CoroutineType
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from msgspec import Raw
 
+from portico._options import check_options
 from portico.legacy import translate
 from portico.rpc.call import Call
 from portico.server.calling.bodies import Body, unwrap_group
@@ -31,60 +32,63 @@ _NAME = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ012345678
 _WITHOUT_OUTPUT = (*BLOCKS, *MEDIA, ToolResult, CallToolResult)
 
 
+class ToolOptions(TypedDict, total=False):
+    """The keywords of `@server.tool`, which says what each of them means."""
+
+    name: str | None
+    title: str | None
+    description: str | None
+    version: str | None
+    annotations: ToolAnnotations | Mapping[str, Any] | None
+    icons: Sequence[Icon] | None
+    meta: Mapping[str, Any] | None
+    timeout: float | None
+    inline: bool
+    aliases: Collection[str]
+    scopes: Collection[str]
+    input_schema: dict[str, Any] | None
+    output_schema: dict[str, Any] | None
+    task: Mode | TaskConfig
+
+
 class Tool:
-    """One tool of a server."""
+    """One tool of a server: a function, and the options of `@server.tool`."""
 
     # How wrong arguments are told, where that is not as the server has it.
     argument_errors: ArgumentErrors | None = None
 
-    def __init__(
-        self,
-        fn: Callable[..., Any],
-        *,
-        name: str | None = None,
-        title: str | None = None,
-        description: str | None = None,
-        version: str | None = None,
-        annotations: ToolAnnotations | Mapping[str, Any] | None = None,
-        icons: Sequence[Icon] | None = None,
-        meta: Mapping[str, Any] | None = None,
-        timeout: float | None = None,
-        inline: bool = False,
-        aliases: Collection[str] = (),
-        scopes: Collection[str] = (),
-        input_schema: dict[str, Any] | None = None,
-        output_schema: dict[str, Any] | None = None,
-        task: Mode | TaskConfig = "never",
-    ) -> None:
+    def __init__(self, fn: Callable[..., Any], **options: Unpack[ToolOptions]) -> None:
+        check_options("a tool", options, ToolOptions.__annotations__)
         self.fn = fn
-        self.name = checked_name(name or str(getattr(fn, "__name__", "")))
-        self.task = config_of(task, self.name)
-        self.aliases = tuple(checked_name(alias) for alias in aliases)
-        self.scopes = frozenset(scopes)
+        self.name = checked_name(options.get("name") or str(getattr(fn, "__name__", "")))
+        self.task = config_of(options.get("task", "never"), self.name)
+        self.aliases = tuple(checked_name(alias) for alias in options.get("aliases", ()))
+        self.scopes = frozenset(options.get("scopes", ()))
         self.body = Body(
             fn,
             self.name,
-            inline=inline,
-            timeout=timeout,
+            inline=options.get("inline", False),
+            timeout=options.get("timeout"),
             without_output=_WITHOUT_OUTPUT,
-            input_schema=input_schema,
+            input_schema=options.get("input_schema"),
         )
         signature = self.body.signature
+        description = options.get("description")
         self.definition = Definition(
             name=self.name,
-            title=title,
+            title=options.get("title"),
             description=description if description is not None else signature.summary or None,
             input_schema=signature.input_schema,
-            output_schema=output_schema or signature.output_schema,
-            annotations=_annotations(annotations),
-            icons=list(icons) if icons else None,
+            output_schema=options.get("output_schema") or signature.output_schema,
+            annotations=_annotations(options.get("annotations")),
+            icons=list(options.get("icons") or ()) or None,
             execution=None if self.task is None else {"taskSupport": self.task.mode},
-            meta=_meta(meta, version),
+            meta=_meta(options.get("meta"), options.get("version")),
         )
         self.mirrors = _mirrors(self.name, self.definition.input_schema)
         self._declared = self.definition.output_schema is not None
         self._wrapped = self._declared and (self.definition.output_schema or {}).get("type") != "object"
-        promised = output_schema is None and signature.output_schema is not None
+        promised = options.get("output_schema") is None and signature.output_schema is not None
         self._verify = verifier(signature.returns, self.name) if promised else None
         self._uri = f"tool://{self.name}/result"
 

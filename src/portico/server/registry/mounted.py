@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import Raw
 from msgspec.structs import replace
 
-from portico.rpc.call import Call, Handler
+from portico.rpc.call import Call
 from portico.schema.problems import nearest
 from portico.server.registry import mounts
 from portico.server.registry.catalog import Catalog, position
@@ -33,16 +33,16 @@ class Mounts:
     def __bool__(self) -> bool:
         return bool(self._mounts)
 
-    def add(self, handler: Handler, prefix: str | None) -> Mount:
-        mount = Mount(handler, prefix)
+    def add(self, target: Any, prefix: str | None) -> Mount:
+        mount = Mount(target, mounts.handler_of(target), prefix)
         self._mounts.append(mount)
         for wanted, relays in self._relays:
             relays[mount] = mounts.relay(mount, wanted, self._publish)
         return mount
 
-    def remove(self, handler: Handler) -> list[Mount]:
-        """Take out every mount of a handler. Returns those that there were."""
-        gone = [mount for mount in self._mounts if mount.handler is handler]
+    def remove(self, target: Any) -> list[Mount]:
+        """Take out every mount of a target. Returns those that there were."""
+        gone = [mount for mount in self._mounts if mount.target is target or mount.target == target]
         self._mounts = [mount for mount in self._mounts if mount not in gone]
         for mount in gone:
             for _, relays in self._relays:

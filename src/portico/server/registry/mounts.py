@@ -11,27 +11,39 @@ import msgspec
 from msgspec import UNSET, Raw, Struct
 from msgspec.structs import replace
 
+from portico._lazy import load_module
 from portico.rpc.call import Call, Handler, Listening
 from portico.wire import jsonrpc, notices
 from portico.wire.content import EmbeddedResource, ResourceLink
-from portico.wire.errors import MethodNotFound, ProtocolError
+from portico.wire.errors import MethodNotFound, ProtocolError, TransportError, UsageError
+from portico.wire.inputs import InputRequiredResult
 from portico.wire.meta import SERVER_INFO
-from portico.wire.methods import METHODS
+from portico.wire.methods import METHODS, plainly
 from portico.wire.prompts import GetPromptResult
-from portico.wire.resources import ReadResourceResult
+from portico.wire.resources import ReadResourceResult, ReceivedContents
 from portico.wire.revisions import MODERN
 from portico.wire.subscriptions import Filter, ListenParams
 from portico.wire.tasks import EXTENSION
-from portico.wire.tools import CallToolResult
+from portico.wire.tools import CallToolResult, ReceivedToolResult
 
 log = logging.getLogger("portico")
 
 MOST_PAGES = 1000
+MOST_ROUNDS = 10
+_CHANGES = frozenset(
+    {notices.TOOLS_CHANGED, notices.PROMPTS_CHANGED, notices.RESOURCES_CHANGED, notices.RESOURCE_UPDATED}
+)
 
 _members = msgspec.json.Decoder(dict[str, Raw])
 
 
+# Before the connection to a mounted server is listened to again.
+RELAY_PAUSE_SECONDS = 1.0
+
+
 class Mount(Struct, eq=False):
+    # What was mounted: the handler itself, or a target, such as a URL, that the handler talks to.
+    target: Any
     handler: Handler
     prefix: str | None = None
 
@@ -55,6 +67,19 @@ class Mount(Struct, eq=False):
         scheme, mark, rest = uri.partition("://")
         start = f"{self.prefix}/"
         return f"{scheme}://{rest.removeprefix(start)}" if mark and rest.startswith(start) else None
+
+
+def handler_of(target: Any) -> Handler:
+    """The Handler that a target stands for: itself, or a connection that is opened in the server's lifespan."""
+    if isinstance(target, type):
+        raise UsageError(f"cannot mount the class {target.__name__}: make an object of it")
+    if callable(target):
+        return target  # type: ignore[no-any-return]
+    # What a client needs is loaded by servers that are one.
+    upstreams = load_module("portico.transport.upstream")
+    found = load_module("portico.transport.targets").target_of(target)
+    handler: Handler = getattr(found, "handler", None) or upstreams.Upstream(found)
+    return handler
 
 
 # Each list: the member that holds its entries, and the member of an entry that is rewritten.
@@ -105,8 +130,50 @@ async def delegate(mount: Mount, call: Call, member: str, inward: Any) -> Any:
         others = {name: one for name, one in able.extensions.items() if name != EXTENSION}
         able = replace(able, extensions=others or None)
     inner = replace(call, params=Raw(jsonrpc.encode(members)), capabilities=able)
-    said = await mount.handler(inner)
+    said = await _with_answers(mount.handler, inner)
+    if type(said) is Raw and not _passes(mount, call, said):
+        said = _read(call.method, said)
     return _outward(mount, said) if isinstance(said, Struct) else said
+
+
+async def _with_answers(handler: Handler, call: Call) -> Any:
+    """A result. Where the client can be asked on the way, questions that a server of 2026-07-28 gives as one are."""
+    params: dict[str, Any] = dict(_members.decode(call.params))
+    for _ in range(MOST_ROUNDS):
+        said = await handler(call)
+        if type(said) is not Raw or not call.reply.asks or b'"input_required"' not in bytes(said):
+            return said
+        try:
+            asked = msgspec.json.decode(said, type=InputRequiredResult)
+        except msgspec.DecodeError:
+            return said
+        again: dict[str, Any] = {} if asked.request_state is UNSET else {"requestState": asked.request_state}
+        if asked.input_requests is not UNSET:
+            questions = asked.input_requests.items()
+            again["inputResponses"] = {key: await call.reply.ask(one.method, one.params) for key, one in questions}
+        call = replace(call, params=Raw(jsonrpc.encode({**params, **again})))
+    raise ProtocolError(f"{call.method} still asks after {MOST_ROUNDS} rounds")
+
+
+def _passes(mount: Mount, call: Call, said: Raw) -> bool:
+    """Whether a result can be passed on as it is: the client speaks its revision, and no address in it changes."""
+    modern = call.revision is not None and call.revision >= MODERN
+    return modern and (mount.prefix is None or b'"uri"' not in bytes(said))
+
+
+def _read(method: str, said: Raw) -> Any:
+    """A result that came over a wire, as the Struct that a handler here would have given."""
+    try:
+        found = msgspec.json.decode(said, type=METHODS[method].result)
+    except (msgspec.DecodeError, RecursionError) as failure:
+        # One that is of another kind, such as a question, has no addresses.
+        if b'"resultType"' in bytes(said):
+            return said
+        raise ProtocolError(f"the mounted server gave an invalid result of {method}: {plainly(failure)}") from None
+    fields = {name: getattr(found, name) for name in found.__struct_fields__}
+    if isinstance(found, ReceivedToolResult):
+        return CallToolResult(**fields)
+    return ReadResourceResult(**fields) if isinstance(found, ReceivedContents) else found
 
 
 def _outward(mount: Mount, said: Any) -> Any:
@@ -138,7 +205,8 @@ def relay(mount: Mount, wanted: Filter, publish: Callable[[str, str | None], Non
     inner = replace(wanted, resource_subscriptions=uris or None)
 
     def emit(method: str, params: Any) -> None:
-        if method != notices.ACKNOWLEDGED:
+        if method in _CHANGES:
+            params = METHODS[method].decode(params) if type(params) is Raw else params
             uri = getattr(params, "uri", None)
             publish(method, None if uri is None else mount.outward_uri(uri))
 
@@ -149,11 +217,22 @@ def relay(mount: Mount, wanted: Filter, publish: Callable[[str, str | None], Non
         revision=MODERN,
         reply=Listening(emit),
     )
-    return asyncio.get_running_loop().create_task(_listen(mount, call))
+    return asyncio.get_running_loop().create_task(_listen(mount, call, wanted, publish))
 
 
-async def _listen(mount: Mount, call: Call) -> None:
-    try:
-        await mount.handler(call)
-    except ProtocolError as refusal:
-        log.debug("a mounted handler does not tell of changes: %s", refusal.message)
+async def _listen(mount: Mount, call: Call, wanted: Filter, publish: Callable[[str, str | None], None]) -> None:
+    while True:
+        try:
+            await mount.handler(call)
+            return
+        except ProtocolError as refusal:
+            log.debug("a mounted handler does not tell of changes: %s", refusal.message)
+            return
+        except TransportError as failure:
+            log.debug("a mounted server is listened to again: %s", failure)
+        await asyncio.sleep(RELAY_PAUSE_SECONDS)
+        # What changed meanwhile was not heard.
+        for method in (notices.TOOLS_CHANGED, notices.PROMPTS_CHANGED, notices.RESOURCES_CHANGED):
+            publish(method, None)
+        for uri in wanted.resource_subscriptions or ():
+            publish(notices.RESOURCE_UPDATED, uri)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
-from typing import Any, TypeVar, cast, overload
+from typing import Any, TypeVar, Unpack, cast, overload
 
 from msgspec import Struct
 
+from portico._options import check_options
 from portico.rpc.call import Call
 from portico.server.calling.completion import Completer
-from portico.server.calling.prompts import Prompt
-from portico.server.calling.resources import Resource
-from portico.server.calling.tools import Tool
+from portico.server.calling.prompts import Prompt, PromptOptions
+from portico.server.calling.resources import Resource, ResourceOptions
+from portico.server.calling.tools import Tool, ToolOptions
 from portico.wire.errors import UsageError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -47,47 +48,79 @@ class Registrar:
 
         return register
 
+    def _offer(self, make: Callable[..., Component], what: str, known: type, fn: Any, options: dict[str, Any]) -> Any:
+        """With and without parentheses, and with the name as the only positional argument."""
+        check_options(what, options, known.__annotations__)
+        if fn is None or isinstance(fn, str):
+            named = options if fn is None else {"name": fn, **options}
+            return self._decorate(lambda function: make(function, **named))
+        if options:
+            raise UsageError("name the function or the options, not both: @server.tool(title=…) above the function")
+        return self._decorate(make)(fn)
+
     @overload
     def tool(self, fn: F, /) -> F: ...
     @overload
-    def tool(self, name: str | None = None, /, **options: Any) -> Callable[[F], F]: ...
+    def tool(self, name: str | None = None, /, **options: Unpack[ToolOptions]) -> Callable[[F], F]: ...
     def tool(self, fn: Any = None, /, **options: Any) -> Any:
-        """Offer a function as a tool: `@server.tool`, or `@server.tool(title=…, timeout=…, inline=…)`.
+        """Offer a function as a tool: `@server.tool`, `@server.tool("name")` or `@server.tool(title=…, timeout=…)`.
 
-        Options: name, title, description, version, annotations, icons, meta, timeout, inline, aliases, scopes,
-        input_schema, output_schema, task.
+        * **name** – what clients call it; the function's name otherwise.
+        * **title** – what people see.
+        * **description** – what the model reads; the first part of the docstring otherwise.
+        * **version** – of this tool, shown in its `_meta`.
+        * **annotations** – hints for clients, such as `{"readOnlyHint": True}`.
+        * **icons** – pictures for people.
+        * **meta** – members of its `_meta`.
+        * **timeout** – how many seconds a call may take; None for no limit.
+        * **inline** – a `def` that is quick enough to run on the loop; otherwise it runs in a thread.
+        * **aliases** – other names that it answers to, which are not listed.
+        * **scopes** – what a principal must be allowed to call it. On stdio there is none to ask.
+        * **input_schema** – the JSON Schema of the arguments, in place of the one made from the parameters.
+        * **output_schema** – the JSON Schema of the result, in place of the one made from the return type.
+        * **task** – whether a call may become a task: "never", "optional", "required", or a TaskConfig.
         """
-        return _applied(fn, options, lambda name: self._decorate(lambda f: Tool(f, **name, **options)))
+        return self._offer(Tool, "a tool", ToolOptions, fn, options)
 
     @overload
     def prompt(self, fn: F, /) -> F: ...
     @overload
-    def prompt(self, name: str | None = None, /, **options: Any) -> Callable[[F], F]: ...
+    def prompt(self, name: str | None = None, /, **options: Unpack[PromptOptions]) -> Callable[[F], F]: ...
     def prompt(self, fn: Any = None, /, **options: Any) -> Any:
-        """Offer a function as a prompt. Options: name, title, description, icons, meta, inline."""
-        return _applied(fn, options, lambda name: self._decorate(lambda f: Prompt(f, **name, **options)))
+        """Offer a function as a prompt: `@server.prompt`, `@server.prompt("name")` or `@server.prompt(title=…)`.
 
-    def resource(self, uri: str, **options: Any) -> Callable[[F], F]:
-        """Offer a function as a resource, or with variables in the URI as a template.
+        * **name** – what clients call it; the function's name otherwise.
+        * **title** – what people see.
+        * **description** – what it is for; the first part of the docstring otherwise.
+        * **icons** – pictures for people.
+        * **meta** – members of its `_meta`.
+        * **inline** – a `def` that is quick enough to run on the loop; otherwise it runs in a thread.
+        """
+        return self._offer(Prompt, "a prompt", PromptOptions, fn, options)
 
-        Options: name, title, description, mime_type, size, annotations, icons, meta, inline.
+    def resource(self, uri: str, **options: Unpack[ResourceOptions]) -> Callable[[F], F]:
+        """Offer a function as a resource, or with variables in the URI as a template: `@server.resource("a://{b}")`.
+
+        * **uri** – where it is; each variable in it is a parameter of the function.
+        * **name** – what it is called; the function's name otherwise.
+        * **title** – what people see.
+        * **description** – what is there; the first part of the docstring otherwise.
+        * **mime_type** – of what the function returns; otherwise a text is `text/plain`, bytes are
+          `application/octet-stream`, and anything else is `application/json`.
+        * **size** – in bytes, where it is known.
+        * **annotations** – for whom it is, how important it is, and when it last changed.
+        * **icons** – pictures for people.
+        * **meta** – members of its `_meta`.
+        * **inline** – a `def` that is quick enough to run on the loop; otherwise it runs in a thread.
         """
         if not isinstance(uri, str):
             raise UsageError('a resource needs its URI: @server.resource("scheme://path")')
+        check_options("a resource", options, ResourceOptions.__annotations__)
         return self._decorate(lambda fn: Resource(fn, uri, **options))
 
     def completion(self, of: str, argument: str) -> Callable[[F], F]:
         """Complete an argument of a prompt (by its name) or of a template (by its URI or name)."""
         return self._decorate(lambda fn: Completes(of, argument, Completer(fn)))
-
-
-def _applied(fn: Any, options: dict[str, Any], decorator: Callable[[dict[str, Any]], Any]) -> Any:
-    """With and without parentheses, and with the name as the only positional argument."""
-    if fn is None or isinstance(fn, str):
-        return decorator({} if fn is None else {"name": fn})
-    if options:
-        raise UsageError("name the function or the options, not both: @server.tool(title=…) above the function")
-    return decorator({})(fn)
 
 
 class _Marks(Registrar):

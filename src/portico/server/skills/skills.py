@@ -34,7 +34,7 @@ log = logging.getLogger("portico")
 PAGE_SIZE = 100
 
 
-class _Files(Resource):
+class _SkillFiles(Resource):
     """Every file. The path is taken as it was sent, not decoded, because `%2F` and `/` must not be the same here."""
 
     async def read(self, call: Call, params: ReadResourceParams, runtime: Runtime, values: Mapping[str, Any]) -> Any:
@@ -88,7 +88,7 @@ class Skills(Service):
                 description=skill.frontmatter["description"],
                 mime_type="text/markdown",
             )
-        yield _Files(
+        yield _SkillFiles(
             self._folder.read,
             SCHEME + "{+path}",
             name="skill_file",

@@ -63,7 +63,7 @@ class Host(Protocol):
     store: str | None
 
 
-class Tasks(Service):
+class TaskService(Service):
     """The tasks of one server, which adds this service by itself. The engine runs while the server does."""
 
     name = "portico/tasks"

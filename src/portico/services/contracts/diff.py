@@ -62,7 +62,7 @@ class ContractChange(Struct, frozen=True):
     migration: Annotated[str, "What callers have to do; nothing if it is empty"]
 
 
-class Verdict(Struct, frozen=True):
+class VersionVerdict(Struct, frozen=True):
     """What the changes of one tool demand of its version."""
 
     tool: Annotated[str, "The name that the server lists it by"]
@@ -76,17 +76,17 @@ class Verdict(Struct, frozen=True):
 class Difference(Struct, frozen=True):
     level: Level
     changes: list[ContractChange]
-    verdicts: list[Verdict]
+    verdicts: list[VersionVerdict]
 
     @property
-    def undeclared(self) -> list[Verdict]:
+    def undeclared(self) -> list[VersionVerdict]:
         return [one for one in self.verdicts if not one.is_declared]
 
 
 def diff(old: Contract, new: Contract) -> Difference:
     """From what was promised to what is."""
     changes: list[ContractChange] = []
-    verdicts: list[Verdict] = []
+    verdicts: list[VersionVerdict] = []
     pairs = _pairs(old, new)
     for before, after in pairs:
         found = list(_changes(before, after, old, new, pairs))
@@ -117,11 +117,11 @@ def _pairs(old: Contract, new: Contract) -> list[Pair]:
 
 def _verdict(
     before: Definition | None, after: Definition | None, old: Contract, new: Contract, level: Level
-) -> Verdict:
+) -> VersionVerdict:
     name = _name(after or before)
     if before is None:
         version = str(new.version_of(after)) if after is not None else ""
-        return Verdict(name, level, "", version, "", True)
+        return VersionVerdict(name, level, "", version, "", True)
     was = old.version_of(before)
     if after is None:
         # A tool that is gone has no version: then the server's counts.
@@ -130,7 +130,7 @@ def _verdict(
     else:
         now = new.version_of(after)
     least = versions.demanded(was, level)
-    return Verdict(name, level, str(was), "" if after is None else str(now), str(least), now >= least)
+    return VersionVerdict(name, level, str(was), "" if after is None else str(now), str(least), now >= least)
 
 
 def _name(tool: Definition | None) -> str:
@@ -278,7 +278,7 @@ def migration(difference: Difference) -> str:
     return "\n\n".join(said) + "\n"
 
 
-def _steps(verdict: Verdict | None) -> str:
+def _steps(verdict: VersionVerdict | None) -> str:
     if verdict is None or not verdict.old:
         return ""
     return f" ({verdict.old} to {verdict.new})" if verdict.new else f" (last in {verdict.old})"

@@ -15,7 +15,15 @@ from portico.schema.tables import fields, type_words
 from portico.services.contracts import names, published, versions
 from portico.services.contracts.markdown import Fence, Table, visible
 from portico.services.contracts.outputs import require_validator
-from portico.services.contracts.specification import CHAPTERS, ORDER, NotJsonExample, Section, Written, decoded, read
+from portico.services.contracts.specification import (
+    CHAPTERS,
+    ORDER,
+    NotJsonExample,
+    SpecSection,
+    Written,
+    decoded,
+    read,
+)
 
 MOST_FINDINGS = 1000
 
@@ -72,7 +80,7 @@ class _Linter:
     def _warning(self, line: int, rule: str, message: str) -> LintFinding:
         return LintFinding(line, "warning", rule, message, self._name)
 
-    def _filled(self, key: str) -> Section | None:
+    def _filled(self, key: str) -> SpecSection | None:
         section = self._written.section(key)
         return None if section is None or section.is_empty else section
 
@@ -284,7 +292,7 @@ def _bare(name: str) -> str:
     return re.sub(r"[`*|\\\s]", "", visible(name))
 
 
-def _json_blocks(section: Section) -> list[Fence]:
+def _json_blocks(section: SpecSection) -> list[Fence]:
     return [fence for fence in section.fences if fence.language in ("json", "jsonc", "")]
 
 

@@ -10,7 +10,7 @@ from msgspec import Struct
 from portico.schema.dialects import draft07
 from portico.services.contracts import definitions
 from portico.services.contracts.definitions import Contract, Definition
-from portico.services.contracts.diff import ContractChange, Difference, Verdict, migration
+from portico.services.contracts.diff import ContractChange, Difference, VersionVerdict, migration
 from portico.services.contracts.jobs import BackgroundCall, CallLogLine
 from portico.services.contracts.lint import LintFinding
 from portico.services.contracts.outcomes import Outcome
@@ -76,7 +76,7 @@ class Compared(Struct):
 
     level: Annotated[Level, "The worst of all changes"]
     changes: Annotated[list[ContractChange], "Each change, and why it is what it is"]
-    versions: Annotated[list[Verdict], "What the changes demand"]
+    versions: Annotated[list[VersionVerdict], "What the changes demand"]
     migration: Annotated[str, "A guide for callers, in Markdown"]
 
 

@@ -50,7 +50,7 @@ _TITLES = {re.sub(r"\s*\([^)]*\)", "", chapter.title).lower(): chapter.key for c
 _TITLES["purpose and description"] = "purpose"
 
 
-class Section(Struct):
+class SpecSection(Struct):
     """One section as it stands in the file: also with what stands under headings of its own below it."""
 
     key: str
@@ -86,9 +86,9 @@ class Written(Struct):
     line: int
     version: str = ""
     version_line: int = 0
-    sections: list[Section] = field(default_factory=list)
+    sections: list[SpecSection] = field(default_factory=list)
 
-    def section(self, key: str) -> Section | None:
+    def section(self, key: str) -> SpecSection | None:
         return next((one for one in self.sections if one.key == key), None)
 
     @property
@@ -130,7 +130,7 @@ def read(text: str) -> list[Written]:
 def _add(tool: Written, part: Subsection) -> None:
     key = key_of(part.heading.title)
     if key is not None:
-        tool.sections.append(Section(key, part.heading, [part]))
+        tool.sections.append(SpecSection(key, part.heading, [part]))
     elif tool.sections:
         tool.sections[-1].parts.append(part)
     if not tool.version_line and (not tool.sections or tool.sections[-1].key == "purpose"):
@@ -161,7 +161,7 @@ def _refuse(word: str) -> None:
     raise ValueError(f"{word} is no number there")
 
 
-def schema_of(section: Section | None) -> dict[str, Any] | None:
+def schema_of(section: SpecSection | None) -> dict[str, Any] | None:
     """The first block of JSON in a section, if it is an object."""
     for fence in section.fences if section is not None else ():
         if fence.language in ("json", "jsonc", ""):

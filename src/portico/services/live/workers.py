@@ -94,14 +94,14 @@ class WorkerEnded(Exception):
         self.answer = answer
 
 
-class _Reply(Struct):
+class _PendingReply(Struct):
     id: int
     result: Raw = NOTHING
     refusal: str | None = None
     output: str | None = None
 
 
-_decode = msgspec.json.Decoder(_Reply).decode
+_decode = msgspec.json.Decoder(_PendingReply).decode
 _encode = msgspec.json.Encoder().encode
 
 
@@ -185,7 +185,7 @@ class PythonWorker:
         except (TooLong, ValueError, RecursionError):
             self.kill(UNASKED)
 
-    def _take(self, reply: _Reply) -> None:
+    def _take(self, reply: _PendingReply) -> None:
         if self._waiting is None or self._waiting.done() or reply.id != self._asked:
             raise ValueError
         if reply.refusal is not None and len(reply.refusal) > LONGEST_REFUSAL:

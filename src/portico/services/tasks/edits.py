@@ -22,7 +22,7 @@ PRIORITY = 3
 MOST_DELETED = 10_000
 
 
-class Draft(Struct, frozen=True, kw_only=True):
+class TaskDraft(Struct, frozen=True, kw_only=True):
     """A task that is to be. 1 is the most urgent, 5 the least."""
 
     description: str
@@ -43,7 +43,7 @@ class Changes(Struct, frozen=True, kw_only=True):
     parent_id: str | None = None
 
 
-class Deleted(Struct, frozen=True, kw_only=True):
+class Deletion(Struct, frozen=True, kw_only=True):
     """What is gone, or would be."""
 
     ids: list[str]
@@ -57,7 +57,7 @@ class Deleted(Struct, frozen=True, kw_only=True):
 # Making
 
 
-def drafted(draft: Draft, id: str, now: int, who: str) -> Item:
+def drafted(draft: TaskDraft, id: str, now: int, who: str) -> Item:
     return Item(
         id=id,
         parent_id=inputs.id_in(draft.parent_id or "") or None,
@@ -221,7 +221,7 @@ def delete(
     now: int,
     who: str,
     reason: str,
-) -> Deleted:
+) -> Deletion:
     item = records.expected(tx, id, version)
     below = dependencies.below(tx, id, MOST_DELETED)
     if below and children == "refuse":
@@ -239,7 +239,7 @@ def delete(
     dependencies.leave(tx, item)
     # What is below first, so that the history of a plan reads from its leaves to its root.
     records.remove(tx, [found[one] for one in reversed(gone)], now, who=who, reason=reason)
-    return Deleted(ids=gone, kept=kept, unblocked=unblocked)
+    return Deletion(ids=gone, kept=kept, unblocked=unblocked)
 
 
 def _moved_up(tx: Transaction, item: Item, now: int, *, who: str) -> list[str]:

@@ -3,7 +3,7 @@
 async with Database(url) as database:
     items = WorkItems(database)
     await items.open()
-    made = await items.create(Draft(description="Fix the parser"))
+    made = await items.create(TaskDraft(description="Fix the parser"))
     mine = await items.next("ann", lease=600)
     await items.complete(mine.id, "It was a missing comma", worker="ann")
 
@@ -22,12 +22,12 @@ from msgspec.structs import replace
 
 from portico.services import moments, texts
 from portico.services.tasks import claims, dependencies, edits, inputs, listing, records
-from portico.services.tasks.edits import Changes, Deleted, Draft
+from portico.services.tasks.edits import Changes, Deletion, TaskDraft
 from portico.services.tasks.errors import InvalidTask, NoSuchTask, TaskStoreFailed
 from portico.services.tasks.ids import Ids
 from portico.services.tasks.inputs import id_in
 from portico.services.tasks.listing import Page, Tree, Wanted
-from portico.services.tasks.records import Event, Item
+from portico.services.tasks.records import Item, TaskEvent
 from portico.store.database import Database
 from portico.store.errors import StoreError
 from portico.store.transaction import Transaction
@@ -62,11 +62,11 @@ class Counts(Struct, frozen=True, kw_only=True):
     blocked: int
 
 
-class Past(Struct, frozen=True, kw_only=True):
+class ItemHistory(Struct, frozen=True, kw_only=True):
     """What was done to a task. There is no item if it was deleted."""
 
     item: Item | None
-    events: list[Event]
+    events: list[TaskEvent]
 
 
 class WorkItems:
@@ -100,13 +100,13 @@ class WorkItems:
 
     # Making
 
-    async def create(self, draft: Draft, *, who: str = "") -> Item:
+    async def create(self, draft: TaskDraft, *, who: str = "") -> Item:
         item = edits.drafted(draft, self._ids.make(), self._clock(), who)
         # A task without parent and blockers cannot conflict with other changes.
         alone = draft.parent_id is not None or bool(draft.blocked_by)
         return await self._write(lambda tx: edits.create(tx, item, draft.blocked_by), alone=alone)
 
-    async def create_all(self, drafts: Sequence[Draft], *, who: str = "") -> list[Item]:
+    async def create_all(self, drafts: Sequence[TaskDraft], *, who: str = "") -> list[Item]:
         """Many in one transaction."""
         made = [(edits.drafted(one, self._ids.make(), self._clock(), who), one.blocked_by) for one in drafts]
         return await self._write(lambda tx: [edits.create(tx, *one) for one in made])
@@ -158,17 +158,17 @@ class WorkItems:
     async def blockers(self, ids: Sequence[str]) -> dict[str, list[str]]:
         return await self.read(lambda tx: {id: dependencies.blockers(tx, id) for id in ids})
 
-    async def history(self, id: str, limit: int = 50) -> Past:
+    async def history(self, id: str, limit: int = 50) -> ItemHistory:
         """Also of a task that is gone."""
         if not 1 <= limit <= MOST_OF_HISTORY:
             raise InvalidTask(f"limit is 1 to {MOST_OF_HISTORY:,}.")
 
-        def look(tx: Transaction) -> Past:
+        def look(tx: Transaction) -> ItemHistory:
             item = records.fetch(tx, [id_in(id)]).get(id_in(id))
             events = records.history(tx, id_in(id), limit)
             if item is None and not events:
                 raise NoSuchTask(id)
-            return Past(item=item, events=events)
+            return ItemHistory(item=item, events=events)
 
         return await self.read(look)
 
@@ -242,7 +242,7 @@ class WorkItems:
         expected_version: int | None = None,
         who: str = "",
         reason: str = "",
-    ) -> Deleted:
+    ) -> Deletion:
         delete = partial(
             edits.delete,
             id=id_in(id),
@@ -295,11 +295,11 @@ class WorkItems:
 class _Rehearsed(Exception):
     """Undoes a transaction that was only to be looked at."""
 
-    def __init__(self, deleted: Deleted) -> None:
+    def __init__(self, deleted: Deletion) -> None:
         self.deleted = deleted
 
 
-def _rehearsed(delete: Callable[[Transaction], Deleted], tx: Transaction) -> Any:
+def _rehearsed(delete: Callable[[Transaction], Deletion], tx: Transaction) -> Any:
     raise _Rehearsed(replace(delete(tx), dry_run=True))
 
 

@@ -76,7 +76,7 @@ class Item(Struct, frozen=True, kw_only=True):
         return found
 
 
-class Event(Struct, frozen=True, kw_only=True):
+class TaskEvent(Struct, frozen=True, kw_only=True):
     """One change: the version it made, who made it, and of each field what it was and what it is."""
 
     item: str
@@ -248,10 +248,10 @@ def which(tx: Transaction, condition: str, values: dict[str, Any]) -> list[Item]
     return tx.all(Item, f"{_SELECT} where {condition}", values)
 
 
-def history(tx: Transaction, id: str, limit: int) -> list[Event]:
+def history(tx: Transaction, id: str, limit: int) -> list[TaskEvent]:
     """The newest first."""
     return tx.all(
-        Event,
+        TaskEvent,
         "select item, version, change, at, who, reason, fields from work_item_event where item = :id "
         "order by id desc limit cast(:limit as bigint)",
         {"id": id, "limit": limit},

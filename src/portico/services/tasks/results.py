@@ -10,10 +10,10 @@ from msgspec import Struct, field
 
 from portico.services import moments, texts
 from portico.services.stored import copied
-from portico.services.tasks.edits import Deleted as Gone
-from portico.services.tasks.items import Counts, Past, Waiting, WorkItems
+from portico.services.tasks.edits import Deletion as Gone
+from portico.services.tasks.items import Counts, ItemHistory, Waiting, WorkItems
 from portico.services.tasks.listing import Page, Tree
-from portico.services.tasks.records import COUNTED, Event, Item
+from portico.services.tasks.records import COUNTED, Item, TaskEvent
 from portico.services.tasks.states import Status
 
 SHORT = 300
@@ -237,7 +237,7 @@ def plan(tree: Tree) -> TaskPlan:
     return TaskPlan(count=len(nodes), completed=completed, tasks=nodes, cut=tree.cut)
 
 
-def history(id: str, past: Past, limit: int) -> TaskHistory:
+def history(id: str, past: ItemHistory, limit: int) -> TaskHistory:
     changes = [_change(one) for one in past.events]
     first = past.item
     if first is None and past.events[0].change == "deleted":
@@ -250,7 +250,7 @@ def history(id: str, past: Past, limit: int) -> TaskHistory:
     return TaskHistory(id=id, deleted=past.item is None, changes=changes, cut=not is_whole)
 
 
-def _change(event: Event) -> TaskRevision:
+def _change(event: TaskEvent) -> TaskRevision:
     shown = [
         FieldChange(name=name, before=_shown(name, before), after=_shown(name, after))
         for name, (before, after) in event.fields.items()

@@ -18,7 +18,7 @@ from portico.services import moments
 from portico.services.stored import StoredService, requester
 from portico.services.tasks import records, results
 from portico.services.tasks.dependencies import MOST_BLOCKERS
-from portico.services.tasks.edits import PRIORITY, Changes, Draft
+from portico.services.tasks.edits import PRIORITY, Changes, TaskDraft
 from portico.services.tasks.errors import TaskRefusal, TasksReadOnly
 from portico.services.tasks.ids import LENGTH
 from portico.services.tasks.inputs import LONGEST_DESCRIPTION, LONGEST_NAME, LONGEST_QUERY, LONGEST_TEXT
@@ -166,7 +166,7 @@ class Tasks(StoredService[WorkItems]):
         It may be a part of another task, and may have to wait until others are completed.
         """
         items = await self.writable_store()
-        draft = Draft(
+        draft = TaskDraft(
             description=description,
             parent_id=parent_id,
             priority=priority,

@@ -7,9 +7,11 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
+from msgspec.structs import replace
+
 from portico.transport.http.exchange import KEEP_ALIVE_SECONDS, Exchange
 from portico.transport.http.headers import Headers
-from portico.transport.http.outlet import TEXT, Answer, Pairs, Request
+from portico.transport.http.response import TEXT, Answer, Pairs, Request
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -17,6 +19,8 @@ Send = Callable[[Message], Awaitable[None]]
 
 # How much a stream may hold for a client that does not read before a body that asks is made to wait.
 MOST_WAITING = 64 * 1024
+MOST_KNOWN = 1024
+LONGEST_KNOWN = 2048
 
 
 class Application:
@@ -32,6 +36,8 @@ class Application:
         self._keeper: asyncio.Task[None] | None = None
         self._stop: asyncio.Event | None = None
         self._started: asyncio.Future[None] | None = None
+        # Heads that were let in: see `_remember`.
+        self._known: dict[tuple[Any, ...], Request] = {}
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -92,20 +98,40 @@ class Application:
     async def _http(self, scope: Message, receive: Receive, send: Send) -> None:
         if self._started is None or not self._started.done():
             await self._start()
-        request = _request(scope, self.exchange)
-        outlet = _Outlet(send)
-        refusal = self.exchange.refuse(request)
+        head = (scope["method"], scope["path"], scope.get("query_string", b""), *scope["headers"])
+        known = self._known.get(head)
+        if known is None:
+            request = _request(scope, self.exchange)
+            refusal = self.exchange.refuse(request)
+            if refusal is None and request.method == "POST":
+                self._remember(head, request)
+        else:
+            request = replace(known, peer=_peer(scope))
+            refusal = self.exchange.refuse_now(request)
         if refusal is None:
             body = await _read(receive, self.exchange.settings.longest_body)
             if body is None:
                 refusal = Answer(413, TEXT, b"Content too large\n")
             else:
                 request.body = body
+        writer = AsgiWriter(send)
         if refusal is not None:
-            outlet.answer(refusal)
+            writer.answer(refusal)
         else:
-            self.exchange.handle(request, outlet)
-        await outlet.run(receive)
+            self.exchange.handle(request, writer)
+        await writer.run(receive)
+
+    def _remember(self, head: tuple[Any, ...], request: Request) -> None:
+        """A client sends the same head again and again; one that was let in before is not judged again."""
+        if sum(len(name) + len(value) for name, value in head[3:]) <= LONGEST_KNOWN:
+            if len(self._known) >= MOST_KNOWN:
+                self._known.clear()
+            self._known[head] = replace(request, peer="")
+
+
+def _peer(scope: Message) -> str:
+    client = scope.get("client")
+    return str(client[0]) if client else ""
 
 
 def _request(scope: Message, exchange: Exchange) -> Request:
@@ -115,16 +141,9 @@ def _request(scope: Message, exchange: Exchange) -> Request:
     inner = path.removeprefix(root) if root and path.startswith(root) else path
     if root and inner in ("", "/"):
         inner = exchange.settings.path
-    client = scope.get("client")
-    return Request(
-        scope["method"],
-        inner or "/",
-        scope.get("query_string", b"").decode("latin-1"),
-        Headers.lowered(scope["headers"]),
-        b"",
-        str(client[0]) if client else "",
-        root,
-    )
+    query = scope.get("query_string", b"").decode("latin-1")
+    headers = Headers.lowered(scope["headers"])
+    return Request(scope["method"], inner or "/", query, headers, b"", _peer(scope), root)
 
 
 async def _read(receive: Receive, most: int) -> bytes | None:
@@ -144,38 +163,35 @@ async def _read(receive: Receive, most: int) -> bytes | None:
             return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-class _Outlet:
-    """An outlet whose messages are sent, in order, by the task that the server gave us."""
+class AsgiWriter:
+    """An writer whose messages are sent, in order, by the task that the server gave us."""
+
+    on_close: Callable[[], None] | None = None
+    # A plain answer that can be sent as it is.
+    _answer: Answer | None = None
+    _size = 0
+    _ended = False
+    _gone = False
+    _more: asyncio.Future[None] | None = None
+    # Set while the client has read what there was; made when a body first waits for that.
+    _sent: asyncio.Event | None = None
 
     def __init__(self, send: Send) -> None:
-        self.on_close: Callable[[], None] | None = None
         self._send = send
         self._waiting: list[Message] = []
-        self._size = 0
-        self._ended = False
-        self._more: asyncio.Future[None] | None = None
-        self._sent = asyncio.Event()
-        self._gone = False
 
     def answer(self, answer: Answer) -> None:
-        length = (b"content-length", b"%d" % len(answer.body))
-        bodiless = answer.status == 204
-        self._put(
-            {
-                "type": "http.response.start",
-                "status": answer.status,
-                "headers": list(answer.headers) if bodiless else [*answer.headers, length],
-            }
-        )
-        self._put({"type": "http.response.body", "body": b"" if bodiless else answer.body})
-        self._finish()
+        if not self._ended:
+            self._answer = answer
+            self._finish()
 
     def start(self, status: int, headers: Pairs) -> None:
         self._put({"type": "http.response.start", "status": status, "headers": list(headers)})
 
     def write(self, data: bytes) -> None:
         self._size += len(data)
-        self._sent.clear()
+        if self._sent is not None:
+            self._sent.clear()
         self._put({"type": "http.response.body", "body": data, "more_body": True})
 
     def end(self) -> None:
@@ -192,6 +208,8 @@ class _Outlet:
 
     async def drain(self) -> None:
         if self._size > MOST_WAITING:
+            if self._sent is None:
+                self._sent = asyncio.Event()
             await self._sent.wait()
 
     def _put(self, message: Message) -> None:
@@ -215,31 +233,46 @@ class _Outlet:
         gone.add_done_callback(self._notice)
         try:
             while not self.is_over() and not gone.done() and not self._gone:
-                if not self._waiting:
+                if not self._waiting and self._answer is None:
                     self._more = asyncio.get_running_loop().create_future()
                     await self._more
                 await self._flush()
         finally:
             self._ended = True
-            self._sent.set()
+            if self._sent is not None:
+                self._sent.set()
             gone.cancel()
             on_close, self.on_close = self.on_close, None
             if on_close is not None:
                 on_close()
 
+    async def _send_answer(self, answer: Answer) -> None:
+        headers, body = [*answer.headers], answer.body
+        if answer.status == 204:
+            body = b""
+        else:
+            headers.append((b"content-length", b"%d" % len(body)))
+        await self._send({"type": "http.response.start", "status": answer.status, "headers": headers})
+        await self._send({"type": "http.response.body", "body": body})
+
     def is_over(self) -> bool:
-        return self._ended and not self._waiting
+        return self._ended and not self._waiting and self._answer is None
 
     def _notice(self, _: object = None) -> None:
         if self._more is not None and not self._more.done():
             self._more.set_result(None)
 
     async def _flush(self) -> None:
+        if self._answer is not None:
+            answer, self._answer = self._answer, None
+            await self._send_answer(answer)
+            return
         waiting, self._waiting = self._waiting, []
         for message in waiting:
             self._size = max(0, self._size - len(message.get("body", b"")))
             await self._send(message)
-        self._sent.set()
+        if self._sent is not None:
+            self._sent.set()
 
 
 async def _gone(receive: Receive) -> None:

@@ -20,7 +20,7 @@ from msgspec import Struct
 from portico.transport.http import sse
 from portico.transport.http.exchange import Exchange
 from portico.transport.http.headers import Headers
-from portico.transport.http.outlet import TEXT, Answer, Pairs, Request
+from portico.transport.http.response import TEXT, Answer, Pairs, Request
 
 log = logging.getLogger("portico")
 
@@ -59,7 +59,7 @@ class Known(Struct, frozen=True):
     length: int
 
 
-class Listening(Protocol):
+class Accepting(Protocol):
     """What a connection needs of the listener it came through."""
 
     exchange: Exchange
@@ -67,6 +67,8 @@ class Listening(Protocol):
     known: dict[bytes, Known]
     # The time of the last tick of its clock.
     now: float
+    # The beginnings of responses that were made since then.
+    heads: dict[tuple[int, Pairs, bool], bytes]
 
     def add(self, connection: Connection) -> None: ...
     def remove(self, connection: Connection) -> None: ...
@@ -99,7 +101,10 @@ class Turn:
         if connection is None:
             return
         body = b"" if answer.status in _BODILESS else answer.body
-        head = connection.listener.head(answer.status, answer.headers, self.keep)
+        listener = connection.listener
+        head = listener.heads.get((answer.status, answer.headers, self.keep))
+        if head is None:
+            head = listener.head(answer.status, answer.headers, self.keep)
         shown = b"" if self.bodiless else body
         connection.send(b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), shown))
         self._done(connection)
@@ -144,7 +149,7 @@ class Turn:
 class Connection(asyncio.Protocol):
     """Reads requests, and lets them be answered one after the other."""
 
-    def __init__(self, listener: Listening) -> None:
+    def __init__(self, listener: Accepting) -> None:
         self.listener = listener
         self.exchange = listener.exchange
         self.deadline = 0.0

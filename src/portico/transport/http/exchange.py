@@ -14,17 +14,17 @@ from typing import Any
 
 from msgspec import UNSET, Struct
 
-from portico.auth.bearer import BearerToken
+from portico.auth.principal import BearerToken
 from portico.rpc.call import Handler, members
 from portico.rpc.channel import refuse_batch
 from portico.rpc.door import Door, Sender, brings_revision
 from portico.rpc.metrics import Metrics
 from portico.transport.http import headers as http
 from portico.transport.http import sse
-from portico.transport.http.alone import StatelessRequests
 from portico.transport.http.headers import Gate, Headers
-from portico.transport.http.outlet import JSON, MOST_UNREAD, TEXT, Answer, Outlet, Pairs, Request, Traffic
+from portico.transport.http.response import JSON, MOST_UNREAD, TEXT, Answer, Pairs, Request, ResponseWriter, Traffic
 from portico.transport.http.sessions import IDLE_SECONDS, HttpSession, Sessions
+from portico.transport.http.stateless import StatelessRequests
 from portico.wire import jsonrpc
 from portico.wire.errors import InvalidRequest, ProtocolError
 from portico.wire.jsonrpc import Frame, Malformed
@@ -73,11 +73,11 @@ class Exchange:
         self._began = time.monotonic()
         self._old: dict[str, _OldStream] = {}
         self.traffic = Traffic()
-        self.alone = StatelessRequests(Door(handler, metrics=self.metrics), members(handler).mirrored, self.traffic)
-        self._routes: dict[tuple[str, str], Callable[[Request, Outlet, Any], None]] = self._routing()
+        self.stateless = StatelessRequests(Door(handler, metrics=self.metrics), members(handler).mirrored, self.traffic)
+        self._routes: dict[tuple[str, str], Callable[[Request, ResponseWriter, Any], None]] = self._routing()
 
-    def _routing(self) -> dict[tuple[str, str], Callable[[Request, Outlet, Any], None]]:
-        routes: dict[tuple[str, str], Callable[[Request, Outlet, Any], None]] = {
+    def _routing(self) -> dict[tuple[str, str], Callable[[Request, ResponseWriter, Any], None]]:
+        routes: dict[tuple[str, str], Callable[[Request, ResponseWriter, Any], None]] = {
             ("GET", "/health"): self._health,
             ("GET", "/healthz"): self._health,
             ("GET", "/metrics"): self._show_metrics,
@@ -125,7 +125,7 @@ class Exchange:
         """The part of it that depends on the moment, and not on what the request says."""
         if self.draining or self.metrics.in_flight >= self.settings.most_in_flight:
             return _busy()
-        by_client = self.alone.by_client
+        by_client = self.stateless.by_client
         if by_client and by_client.get(request.peer, 0) >= self.settings.most_in_flight_per_client:
             return _busy()
         return None
@@ -168,25 +168,25 @@ class Exchange:
             (b"vary", b"Origin"),
         )
 
-    def handle(self, request: Request, outlet: Outlet) -> None:
+    def handle(self, request: Request, writer: ResponseWriter) -> None:
         """Answer a request that was not refused."""
         self.traffic.received += len(request.body)
         principal = self._token.verify(request.headers.get(b"authorization")) if self._token is not None else None
-        self._routes[request.method, request.path](request, outlet, principal)
+        self._routes[request.method, request.path](request, writer, principal)
 
     # 2026-07-28: each request alone
 
-    def _post(self, request: Request, outlet: Outlet, principal: Any) -> None:
+    def _post(self, request: Request, writer: ResponseWriter, principal: Any) -> None:
         frame = jsonrpc.decode(request.body)
         version = request.headers.get(http.VERSION)
         modern = version is not None and version not in _HANDSHAKE
         if type(frame) is Frame and frame.method is not UNSET and (modern or brings_revision(frame)):
             cors = self._cors(request.headers) if b"origin" in request.headers else ()
-            self.alone.post(frame, request, outlet, principal, cors)
+            self.stateless.post(frame, request, writer, principal, cors)
         elif isinstance(frame, Malformed):
-            outlet.answer(Answer(400, self._json(request.headers), jsonrpc.error(frame.id, frame.error, MODERN)))
+            writer.answer(Answer(400, self._json(request.headers), jsonrpc.error(frame.id, frame.error, MODERN)))
         else:
-            self._post_in_session(frame, request, outlet, principal)
+            self._post_in_session(frame, request, writer, principal)
 
     def _json(self, headers: Headers) -> Pairs:
         return (*JSON, *self._cors(headers)) if b"origin" in headers else JSON
@@ -194,32 +194,38 @@ class Exchange:
     # 2025-03-26 to 2025-11-25: in a session
 
     def _post_in_session(
-        self, frame: Frame | list[Frame | Malformed] | Malformed, request: Request, outlet: Outlet, principal: Any
+        self,
+        frame: Frame | list[Frame | Malformed] | Malformed,
+        request: Request,
+        writer: ResponseWriter,
+        principal: Any,
     ) -> None:
         headers = request.headers
         cors = self._cors(headers)
         if isinstance(frame, Frame) and frame.method == "initialize":
-            session = self._new_session(request, outlet, principal)
+            session = self._new_session(request, writer, principal)
             if session is None:
                 return
             named: Pairs = ((b"mcp-session-id", session.id.encode()), *cors)
         else:
             found = self._session(request, principal)
             if isinstance(found, Answer):
-                outlet.answer(found)
+                writer.answer(found)
                 return
             session, named = found, cors
             refusal = refuse_batch(frame, session.channel.batches) if isinstance(frame, list) else None
             if refusal is not None:
-                outlet.answer(Answer(400, (*JSON, *cors), jsonrpc.error(None, refusal, session.channel.revision)))
+                writer.answer(Answer(400, (*JSON, *cors), jsonrpc.error(None, refusal, session.channel.revision)))
                 return
-        self._accept(session, frame, request, outlet, named)
+        self._accept(session, frame, request, writer, named)
         if session.session.state == "CREATED":
             # The handshake failed, so there is no session that anybody could use.
             self.sessions.remove(session)
 
-    def _accept(self, session: HttpSession, frame: Any, request: Request, outlet: Outlet, headers: Pairs) -> None:
-        stream = session.open(outlet, headers)
+    def _accept(
+        self, session: HttpSession, frame: Any, request: Request, writer: ResponseWriter, headers: Pairs
+    ) -> None:
+        stream = session.open(writer, headers)
         stream.plain = not http.takes_events(request.headers)
         sender = Sender(session.principal, request.headers, request.peer)
         reply = session.channel.accept(frame, stream, sender)
@@ -233,9 +239,9 @@ class Exchange:
         elif not _expects(frame):
             stream.finish(None)
 
-    def _new_session(self, request: Request, outlet: Outlet, principal: Any) -> HttpSession | None:
+    def _new_session(self, request: Request, writer: ResponseWriter, principal: Any) -> HttpSession | None:
         if len(self.sessions) >= self.settings.most_sessions:
-            outlet.answer(_busy())
+            writer.answer(_busy())
             return None
         session = HttpSession(self.handler, Sender(principal, address=request.peer), self.traffic, self.metrics)
         self.sessions.add(session)
@@ -268,95 +274,95 @@ class Exchange:
         version = request.headers.get(http.VERSION)
         return version is not None and version not in _HANDSHAKE
 
-    def _get(self, request: Request, outlet: Outlet, principal: Any) -> None:
+    def _get(self, request: Request, writer: ResponseWriter, principal: Any) -> None:
         if self._is_modern(request):
-            outlet.answer(_not_allowed())
+            writer.answer(_not_allowed())
             return
         if b"text/event-stream" not in request.headers.get(b"accept", b"text/event-stream"):
-            outlet.answer(_error(406, InvalidRequest("Not acceptable: this is a stream of events")))
+            writer.answer(_error(406, InvalidRequest("Not acceptable: this is a stream of events")))
             return
         session = self._session(request, principal)
         if isinstance(session, Answer):
-            outlet.answer(session)
+            writer.answer(session)
             return
         cors, last = self._cors(request.headers), request.headers.get(http.LAST_EVENT)
         if last is None:
-            session.alone.attach(outlet, cors, None)
+            session.default_stream.attach(writer, cors, None)
         else:
-            session.resume(last.decode("latin-1"), outlet, cors)
+            session.resume(last.decode("latin-1"), writer, cors)
 
-    def _delete(self, request: Request, outlet: Outlet, principal: Any) -> None:
+    def _delete(self, request: Request, writer: ResponseWriter, principal: Any) -> None:
         if self._is_modern(request):
-            outlet.answer(_not_allowed())
+            writer.answer(_not_allowed())
             return
         session = self._session(request, principal)
         if isinstance(session, Answer):
-            outlet.answer(session)
+            writer.answer(session)
             return
         self.sessions.remove(session)
-        outlet.answer(Answer(204, self._cors(request.headers)))
+        writer.answer(Answer(204, self._cors(request.headers)))
 
     # 2024-11-05: one endpoint to listen, one to speak
 
-    def _open_old(self, request: Request, outlet: Outlet, principal: Any) -> None:
+    def _open_old(self, request: Request, writer: ResponseWriter, principal: Any) -> None:
         if len(self._old) >= self.settings.most_sessions:
-            outlet.answer(_busy())
+            writer.answer(_busy())
             return
         sender = Sender(principal, request.headers, request.peer)
-        stream = _OldStream(HttpSession(self.handler, sender, self.traffic, self.metrics), outlet)
+        stream = _OldStream(HttpSession(self.handler, sender, self.traffic, self.metrics), writer)
         self._old[stream.session.id] = stream
 
         def gone() -> None:
             self._old.pop(stream.session.id, None)
             stream.session.close()
 
-        outlet.on_close = gone
-        outlet.start(200, (*sse.HEADERS, *self._cors(request.headers)))
-        outlet.write(sse.event(f"{request.root}/messages?session_id={stream.session.id}".encode(), name=b"endpoint"))
+        writer.on_close = gone
+        writer.start(200, (*sse.HEADERS, *self._cors(request.headers)))
+        writer.write(sse.event(f"{request.root}/messages?session_id={stream.session.id}".encode(), name=b"endpoint"))
 
-    def _post_old(self, request: Request, outlet: Outlet, principal: Any) -> None:
+    def _post_old(self, request: Request, writer: ResponseWriter, principal: Any) -> None:
         id = request.query.partition("session_id=")[2].partition("&")[0]
         stream = self._old.get(id)
         if stream is None or stream.session.principal != principal:
-            outlet.answer(_error(404, InvalidRequest("Session not found")))
+            writer.answer(_error(404, InvalidRequest("Session not found")))
             return
-        outlet.answer(Answer(202, (*TEXT, *self._cors(request.headers)), b"Accepted\n"))
+        writer.answer(Answer(202, (*TEXT, *self._cors(request.headers)), b"Accepted\n"))
         reply = stream.channel.receive(request.body)
         if reply is not None:
             stream.send(reply)
 
     # Looking in
 
-    def _health(self, request: Request, outlet: Outlet, principal: Any) -> None:
+    def _health(self, request: Request, writer: ResponseWriter, principal: Any) -> None:
         health = {
             "status": "draining" if self.draining else "ok",
             **self._describe(),
             "revisions": list(REVISIONS),
             "uptime": round(time.monotonic() - self._began, 3),
         }
-        outlet.answer(Answer(200, (*JSON, *self._cors(request.headers)), jsonrpc.encode(health)))
+        writer.answer(Answer(200, (*JSON, *self._cors(request.headers)), jsonrpc.encode(health)))
 
-    def _show_metrics(self, request: Request, outlet: Outlet, principal: Any) -> None:
+    def _show_metrics(self, request: Request, writer: ResponseWriter, principal: Any) -> None:
         gauges = {
             "mcp_server_sessions": len(self.sessions) + len(self._old),
-            "mcp_server_streams": len(self.alone.replies),
+            "mcp_server_streams": len(self.stateless.replies),
             "mcp_server_uptime_seconds": time.monotonic() - self._began,
             "mcp_server_received_bytes_total": self.traffic.received,
             "mcp_server_sent_bytes_total": self.traffic.sent,
         }
         kind = ((b"content-type", b"text/plain; version=0.0.4; charset=utf-8"),)
-        outlet.answer(Answer(200, kind, self.metrics.text(gauges).encode()))
+        writer.answer(Answer(200, kind, self.metrics.text(gauges).encode()))
 
     # Time, and the end
 
     def keep_alive(self) -> None:
         """Say something on every open stream, so that whatever is in between does not think it is dead."""
-        self.alone.keep_alive()
+        self.stateless.keep_alive()
         for session in self.sessions:
-            for outlet in session.outlets():
-                outlet.write(sse.KEEP_ALIVE)
+            for writer in session.writers():
+                writer.write(sse.KEEP_ALIVE)
         for old in list(self._old.values()):
-            old.outlet.write(sse.KEEP_ALIVE)
+            old.writer.write(sse.KEEP_ALIVE)
 
     def expire(self) -> None:
         self.sessions.expire()
@@ -364,15 +370,15 @@ class Exchange:
     async def drain(self, grace: float) -> None:
         """No new calls; what is running may finish; streams are ended properly."""
         self.draining = True
-        waiting = self.alone.end_listening()
+        waiting = self.stateless.end_listening()
         sessions = [*self.sessions, *(old.session for old in self._old.values())]
         ending = [session.channel.end(grace) for session in sessions]
         if waiting or ending:
             await asyncio.wait([asyncio.ensure_future(one) for one in (*waiting, *ending)], timeout=grace)
-        self.alone.close()
+        self.stateless.close()
         self.sessions.close()
         for old in list(self._old.values()):
-            old.outlet.end()
+            old.writer.end()
             old.session.close()
         self._old.clear()
 
@@ -380,19 +386,19 @@ class Exchange:
 class _OldStream:
     """A session of 2024-11-05: everything for the client goes over the one stream it opened."""
 
-    def __init__(self, session: HttpSession, outlet: Outlet) -> None:
+    def __init__(self, session: HttpSession, writer: ResponseWriter) -> None:
         self.session = session
-        self.outlet = outlet
+        self.writer = writer
         self.traffic = session.traffic
         self.channel = session.channel
-        self.channel.use(self.send, outlet.drain, lambda: outlet.buffered() > MOST_UNREAD)
+        self.channel.use(self.send, writer.drain, lambda: writer.buffered() > MOST_UNREAD)
 
     def send(self, message: bytes) -> None:
-        if self.outlet.buffered() > 2 * MOST_UNREAD:
-            self.outlet.abort()
+        if self.writer.buffered() > 2 * MOST_UNREAD:
+            self.writer.abort()
         else:
             self.traffic.sent += len(message)
-            self.outlet.write(sse.event(message, name=b"message"))
+            self.writer.write(sse.event(message, name=b"message"))
 
 
 def _expects(frame: Any) -> bool:

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from portico.transport.http.connection import TICK_SECONDS, Connection, Deadlines, Known
 from portico.transport.http.exchange import KEEP_ALIVE_SECONDS, Exchange
-from portico.transport.http.outlet import Pairs
+from portico.transport.http.response import Pairs
 from portico.transport.loops import new_loop, on_signals
 from portico.wire.errors import UsageError
 
@@ -39,7 +39,7 @@ class Listener:
         self.most_connections = most_connections
         self.now = time.monotonic()
         # The beginnings of responses, for as long as they have the same date.
-        self._heads: dict[tuple[int, Pairs], bytes] = {}
+        self.heads: dict[tuple[int, Pairs, bool], bytes] = {}
         self._date = b""
         self.known: dict[bytes, Known] = {}
         self._connections: set[Connection] = set()
@@ -73,18 +73,16 @@ class Listener:
     def _tick(self) -> None:
         self.now = time.monotonic()
         self._date = b"date: " + formatdate(usegmt=True).encode() + b"\r\n"
-        self._heads.clear()
+        self.heads.clear()
 
     def head(self, status: int, headers: Pairs, keep: bool) -> bytes:
         """The beginning of a response, up to its length."""
-        head = self._heads.get((status, headers)) if type(headers) is tuple else None
-        if head is None:
-            lines = b"".join([b"%b: %b\r\n" % pair for pair in headers])
-            head = _STATUS[status] + self._date + lines
-            # A page's origin is in its headers, and there may be many of them.
-            if len(self._heads) < MOST_HEADS:
-                self._heads[status, tuple(headers)] = head
-        return head if keep else head + b"connection: close\r\n"
+        lines = b"".join([b"%b: %b\r\n" % pair for pair in headers])
+        head = _STATUS[status] + self._date + lines + (b"" if keep else b"connection: close\r\n")
+        # A page's origin is in its headers, and there may be many of them.
+        if len(self.heads) < MOST_HEADS:
+            self.heads[status, headers, keep] = head
+        return head
 
     async def _tick_on(self) -> None:
         """Once a second for all connections, in place of a timer for each."""

@@ -20,7 +20,7 @@ from portico.rpc.channel import Channel
 from portico.rpc.door import Sender
 from portico.rpc.metrics import Metrics
 from portico.transport.http import sse
-from portico.transport.http.outlet import JSON, MOST_UNREAD, Answer, Outlet, Pairs, Traffic
+from portico.transport.http.response import JSON, MOST_UNREAD, Answer, Pairs, ResponseWriter, Traffic
 from portico.wire.revisions import V2025_11_25
 
 # How many events a session keeps for clients that come back, and how many bytes of them.
@@ -39,10 +39,10 @@ class _Event(Struct):
 class Stream:
     """The messages of one POST, or of the session as a whole; with or without somebody connected to it."""
 
-    def __init__(self, session: HttpSession, number: int, outlet: Outlet | None) -> None:
+    def __init__(self, session: HttpSession, number: int, writer: ResponseWriter | None) -> None:
         self.session = session
         self.number = number
-        self.outlet = outlet
+        self.writer = writer
         self.headers: Pairs = ()
         # Whether its client takes events at all.
         self.plain = False
@@ -55,22 +55,22 @@ class Stream:
 
     def send(self, message: bytes) -> None:
         # What cannot be said here is said to the session, if somebody listens to it.
-        (self.session.alone if self.plain and not self._started else self)._say(message)
+        (self.session.default_stream if self.plain and not self._started else self)._say(message)
 
     def finish(self, message: bytes | None) -> None:
         """The answer. Plain JSON when nothing was said before it; an event otherwise."""
         if self.done:
             return
         self.done = True
-        if self._started or self.outlet is None:
+        if self._started or self.writer is None:
             if message is not None:
                 self._say(message)
             self.end()
         else:
-            outlet, self.outlet = self.outlet, None
-            outlet.on_close = None
+            writer, self.writer = self.writer, None
+            writer.on_close = None
             self.session.traffic.sent += len(message or b"")
-            outlet.answer(
+            writer.answer(
                 Answer(202, self.headers) if message is None else Answer(200, (*JSON, *self.headers), message)
             )
         self.session.forget(self)
@@ -84,57 +84,57 @@ class Stream:
     # Connections
 
     def start(self, at: int = 0) -> None:
-        if self._started or self.outlet is None:
+        if self._started or self.writer is None:
             return
         self._started = True
-        self.outlet.start(200, (*sse.HEADERS, *self.headers))
+        self.writer.start(200, (*sse.HEADERS, *self.headers))
         if self.session.resumes:
             # 2025-11-25 alone: clients before it do not expect an event without data. It names the place they are at.
-            self.outlet.write(sse.priming(self._id(at), RETRY_MS))
+            self.writer.write(sse.priming(self._id(at), RETRY_MS))
 
-    def attach(self, outlet: Outlet, headers: Pairs, after: int | None) -> None:
+    def attach(self, writer: ResponseWriter, headers: Pairs, after: int | None) -> None:
         """Somebody is here (again): what they have not seen comes first."""
         self.end()
-        self.outlet, self.headers, self._started = outlet, headers, False
-        outlet.on_close = self.detach
+        self.writer, self.headers, self._started = writer, headers, False
+        writer.on_close = self.detach
         place = self._delivered if after is None else after
         self.start(place)
         for event in self.session.events(self.number, place):
             self._delivered = event.number
-            outlet.write(sse.event(event.message, self._id(event.number)))
+            writer.write(sse.event(event.message, self._id(event.number)))
         if self.done:
             self.end()
 
     async def drain(self) -> None:
-        if self.outlet is not None:
-            await self.outlet.drain()
+        if self.writer is not None:
+            await self.writer.drain()
 
     def detach(self) -> None:
         """The connection is gone. That is no cancellation: the work goes on (basic/transports, Resumability)."""
-        self.outlet = None
+        self.writer = None
 
     def end(self) -> None:
-        outlet, self.outlet = self.outlet, None
-        if outlet is None:
+        writer, self.writer = self.writer, None
+        if writer is None:
             return
-        outlet.on_close = None
+        writer.on_close = None
         if self._started:
-            outlet.end()
+            writer.end()
         else:
-            outlet.answer(Answer(202, self.headers))
+            writer.answer(Answer(202, self.headers))
 
     def _say(self, message: bytes) -> None:
         self._events += 1
         self.session.keep(_Event(self.number, self._events, message))
-        if self.outlet is None:
+        if self.writer is None:
             return
         self.start()
-        if self.outlet.buffered() > MOST_UNREAD:
-            self.outlet.abort()
+        if self.writer.buffered() > MOST_UNREAD:
+            self.writer.abort()
         else:
             self._delivered = self._events
             self.session.traffic.sent += len(message)
-            self.outlet.write(sse.event(message, self._id(self._events)))
+            self.writer.write(sse.event(message, self._id(self._events)))
 
     def _id(self, number: int) -> bytes:
         return b"%d-%d" % (self.number, number)
@@ -149,11 +149,11 @@ class HttpSession:
         self.session = Session(handler, lifecycle="lenient")
         self.id = os.urandom(24).hex()
         self.principal = sender.principal
-        self.alone = Stream(self, 0, None)
-        self.channel = Channel(handler, self.alone.send, session=self.session, metrics=metrics, sender=sender)
+        self.default_stream = Stream(self, 0, None)
+        self.channel = Channel(handler, self.default_stream.send, session=self.session, metrics=metrics, sender=sender)
         self.session.stream = self.channel
         self.used = time.monotonic()
-        self._streams: dict[int, Stream] = {0: self.alone}
+        self._streams: dict[int, Stream] = {0: self.default_stream}
         self._last = 0
         self._kept: deque[_Event] = deque()
         self._bytes = 0
@@ -162,22 +162,22 @@ class HttpSession:
     def resumes(self) -> bool:
         return self.channel.revision is not None and self.channel.revision >= V2025_11_25
 
-    def open(self, outlet: Outlet, headers: Pairs) -> Stream:
+    def open(self, writer: ResponseWriter, headers: Pairs) -> Stream:
         """A stream for one POST."""
         self._last += 1
-        stream = Stream(self, self._last, outlet)
+        stream = Stream(self, self._last, writer)
         stream.headers = headers
-        outlet.on_close = stream.detach
+        writer.on_close = stream.detach
         self._streams[self._last] = stream
         return stream
 
-    def resume(self, last_event: str, outlet: Outlet, headers: Pairs) -> None:
+    def resume(self, last_event: str, writer: ResponseWriter, headers: Pairs) -> None:
         """Go on after an event. One we no longer have, or never had, is answered by what there is."""
         number, _, seen = last_event.partition("-")
         stream = self._streams.get(int(number)) if number.isdigit() and len(number) < 12 else None
         if stream is None:
-            stream = self._replay(int(number)) if number.isdigit() and len(number) < 12 else self.alone
-        stream.attach(outlet, headers, int(seen) if seen.isdigit() and len(seen) < 12 else 0)
+            stream = self._replay(int(number)) if number.isdigit() and len(number) < 12 else self.default_stream
+        stream.attach(writer, headers, int(seen) if seen.isdigit() and len(seen) < 12 else 0)
 
     def _replay(self, number: int) -> Stream:
         """A stream that is over: what is left of it can still be read."""
@@ -205,11 +205,11 @@ class HttpSession:
         self.used = time.monotonic()
 
     def is_idle(self, now: float, seconds: float) -> bool:
-        connected = any(stream.outlet is not None for stream in self._streams.values())
+        connected = any(stream.writer is not None for stream in self._streams.values())
         return not connected and not self.channel.in_flight and now - self.used > seconds
 
-    def outlets(self) -> Iterator[Outlet]:
-        return (stream.outlet for stream in self._streams.values() if stream.outlet is not None and stream._started)
+    def writers(self) -> Iterator[ResponseWriter]:
+        return (stream.writer for stream in self._streams.values() if stream.writer is not None and stream._started)
 
     def close(self) -> None:
         self.channel.close()

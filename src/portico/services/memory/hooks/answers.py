@@ -15,7 +15,7 @@ from portico.services.memory.search import likeness
 from portico.services.memory.share import repository
 from portico.services.memory.share.repository import Where
 from portico.services.memory.store import filters, inputs, records
-from portico.services.memory.store.filters import Filter
+from portico.services.memory.store.filters import MemoryFilter
 from portico.services.memory.store.records import Record
 from portico.store.transaction import Transaction
 
@@ -29,7 +29,7 @@ Answer = dict[str, Any]
 
 def look(name: str, given: Given, where: Where, tx: Transaction, now: int) -> Answer | None:
     """What the hook prints, as JSON; None for nothing."""
-    home = Filter().within(where.project)
+    home = MemoryFilter().within(where.project)
     if name == "session-start":
         return _told("SessionStart", records.matching(tx, home, limit=NEWEST, at=now))
     if name == "user-prompt-submit":
@@ -46,7 +46,7 @@ def _told(event: str, found: list[Record]) -> Answer | None:
     return {"hookSpecificOutput": {"hookEventName": event, "additionalContext": "\n".join([HEAD, *lines])}}
 
 
-def _related(tx: Transaction, prompt: str, home: Filter, now: int) -> list[Record]:
+def _related(tx: Transaction, prompt: str, home: MemoryFilter, now: int) -> list[Record]:
     """Only what shares a word of substance with the question: something unrelated is worse than nothing."""
     question = texts.storable(prompt[:LONGEST_QUESTION])
     wanted = set(likeness.words(question))
@@ -60,7 +60,7 @@ def _related(tx: Transaction, prompt: str, home: Filter, now: int) -> list[Recor
     return [one for one in ordered if wanted & set(likeness.words(one.content))]
 
 
-def _about_a_file(tx: Transaction, given: Given, where: Where, home: Filter, now: int) -> list[Record]:
+def _about_a_file(tx: Transaction, given: Given, where: Where, home: MemoryFilter, now: int) -> list[Record]:
     asked = given.get("tool_input")
     path = asked.get("file_path") if isinstance(asked, dict) else None
     if not isinstance(path, str) or not path.strip(" ,"):

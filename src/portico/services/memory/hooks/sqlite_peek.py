@@ -17,21 +17,21 @@ _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://|:memory:")
 _PLAIN = re.compile(r"sqlite:///+([^:%]+)")
 
 
-class Unfit(Exception):
+class CannotPeek(Exception):
     """It cannot be read like this: it is on a server, or its tables are of yesterday. Opening it properly helps."""
 
 
 def path_of(url: str) -> str:
-    """Of the file. Raises Unfit for what is none, and for whatever needs a closer look to tell."""
+    """Of the file. Raises CannotPeek for what is none, and for whatever needs a closer look to tell."""
     if not _URL.match(url):
         return url
     found = _PLAIN.fullmatch(url)
     if found is None:
-        raise Unfit
+        raise CannotPeek
     return f"/{found[1]}"
 
 
-def glance(url: str, fn: Callable[[Transaction], T], *, patience: float) -> T | None:
+def peek(url: str, fn: Callable[[Transaction], T], *, patience: float) -> T | None:
     """What a function that only reads finds; None where there is no file, which is not made either."""
     path = path_of(url)
     if not os.path.exists(path):
@@ -46,6 +46,6 @@ def glance(url: str, fn: Callable[[Transaction], T], *, patience: float) -> T | 
         finally:
             connection.close()
     except BadStatement as failure:
-        raise Unfit from failure
+        raise CannotPeek from failure
     except sqlite3.Error as failure:
         raise explain(failure, path) from failure

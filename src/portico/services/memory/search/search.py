@@ -18,7 +18,7 @@ from portico.services.memory.search.question import terms_of
 from portico.services.memory.search.recall import RecallQuery, by_meaning, recall
 from portico.services.memory.search.terms import read
 from portico.services.memory.store import records
-from portico.services.memory.store.filters import Condition, Filter, where
+from portico.services.memory.store.filters import Condition, MemoryFilter, where
 from portico.services.memory.store.namespaces import CURRENT
 from portico.services.memory.store.records import Record
 from portico.store.transaction import Transaction
@@ -42,7 +42,7 @@ forget = ranking.forget
 def seek(
     tx: Transaction,
     query: str,
-    filter: Filter,
+    filter: MemoryFilter,
     limit: int,
     *,
     at: int,
@@ -67,14 +67,14 @@ def alike(tx: Transaction, record: Record, limit: int, *, longest: int, at: int)
     return ranker.alike(tx, record.content[:longest], place, limit, at)
 
 
-def _condition(filter: Filter) -> tuple[str, dict[str, Any]]:
+def _condition(filter: MemoryFilter) -> tuple[str, dict[str, Any]]:
     """What the index does not know. Whatever is in it is current."""
     if not filter.conditions and filter.home is None and filter.since is None and filter.until is None:
         return "", {}
     return where(filter, CURRENT)
 
 
-def _scopes(tx: Transaction, filter: Filter) -> tuple[list[int] | None, Filter]:
+def _scopes(tx: Transaction, filter: MemoryFilter) -> tuple[list[int] | None, MemoryFilter]:
     """Where a filter allows to look, None being everywhere; and what else it says."""
     phrases: list[str] = []
     values: dict[str, Any] = {}
@@ -103,7 +103,7 @@ def _is_any(one: Condition) -> bool:
     return one.key == "project" and "*" in one.values and not one.negated
 
 
-def _looked_through(tx: Transaction, query: str, filter: Filter, limit: int, at: int) -> list[tuple[str, float]]:
+def _looked_through(tx: Transaction, query: str, filter: MemoryFilter, limit: int, at: int) -> list[tuple[str, float]]:
     """By the share of the query's words that they have; the newest of those that are alike."""
     wanted = terms_of(query)
     scored = []

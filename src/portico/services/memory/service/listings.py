@@ -12,7 +12,7 @@ from portico.server.server import Server
 from portico.services.memory.service.access import Access
 from portico.services.memory.store import statistics, templates
 from portico.services.memory.store.memories import Memories
-from portico.services.memory.store.templates import Template
+from portico.services.memory.store.templates import SavedPrompt
 from portico.wire.errors import UsageError
 
 
@@ -23,7 +23,7 @@ class ServerListings:
         self._access = access
         self._read = read
         # For each server, its saved prompts by name, and its namespaces by URI.
-        self._listed: dict[Server, dict[str, Template | None]] = {}
+        self._listed: dict[Server, dict[str, SavedPrompt | None]] = {}
 
     def add_server(self, server: Server) -> None:
         self._listed.setdefault(server, {})
@@ -62,7 +62,7 @@ class ServerListings:
 
     # Saved prompts
 
-    def _list_prompts(self, server: Server, saved: dict[str, Template]) -> None:
+    def _list_prompts(self, server: Server, saved: dict[str, SavedPrompt]) -> None:
         listed = self._listed[server]
         for name in [name for name, one in listed.items() if one is not None and saved.get(name) != one]:
             del listed[name]
@@ -80,7 +80,7 @@ class ServerListings:
         """Whether a server has a prompt of that name that was not saved listed."""
         return any(name in server.prompts and name not in listed for server, listed in self._listed.items())
 
-    def _live(self, template: Template) -> Prompt:
+    def _live(self, template: SavedPrompt) -> Prompt:
         """A saved prompt as a prompt of the protocol: its variables are the arguments."""
 
         async def fill(**given: str | None) -> str:

@@ -16,7 +16,7 @@ from portico.server.asking.context import Context
 from portico.services.memory.errors import Blocked, InvalidInput
 from portico.services.memory.service.access import Access
 from portico.services.memory.store import inputs
-from portico.services.memory.store.advice import Answer, Ask
+from portico.services.memory.store.advice import Ask, ModelAnswer
 from portico.wire.errors import ProtocolError, ToolError, UsageError
 
 Provider = Callable[[str, int], Awaitable[str]]
@@ -52,11 +52,11 @@ class ModelLadder:
         if not rungs:
             return None
 
-        async def ask(question: str, tokens: int) -> Answer | None:
+        async def ask(question: str, tokens: int) -> ModelAnswer | None:
             for name, rung in rungs:
                 said = await self._tried(ctx, name, rung, question, tokens)
                 if said is not None:
-                    return Answer(said, name)
+                    return ModelAnswer(said, name)
             return None
 
         return ask

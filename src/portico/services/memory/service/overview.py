@@ -30,7 +30,7 @@ class Summary(Struct, frozen=True, kw_only=True):
     """A memory that sums others up, and those it stands for."""
 
     memory: results.Whole
-    sources: list[results.Found]
+    sources: list[results.FoundMemory]
 
 
 class Beginning(Struct, frozen=True, kw_only=True):
@@ -38,7 +38,7 @@ class Beginning(Struct, frozen=True, kw_only=True):
     total: int
     by_namespace: dict[str, int]
     project: str | None
-    memories: list[results.Found]
+    memories: list[results.FoundMemory]
 
 
 class Guide(Struct, frozen=True, kw_only=True):
@@ -109,7 +109,7 @@ class OverviewTools:
         """Everything to begin a session with, in one call: how to use this, how much there is, and what is known."""
         memories = await self._access.memories()
         counts = await memories.read(statistics.counts)
-        found: list[results.Found] = []
+        found: list[results.FoundMemory] = []
         if include_recall:
             page = await memories.recall(recall_query, memories.filter(""), limit=recall_limit)
             found = [results.found(hit.record, self._access.prefix, "light") for hit in page.hits]

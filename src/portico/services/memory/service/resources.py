@@ -17,15 +17,15 @@ from portico.services.memory.service import results, wording
 from portico.services.memory.service.access import Access
 from portico.services.memory.service.overview import Summary, status_of, summary_of
 from portico.services.memory.store import graph, records, statistics, templates
-from portico.services.memory.store.filters import Filter
+from portico.services.memory.store.filters import MemoryFilter
 from portico.services.memory.store.namespaces import DOMAINS, NAMESPACES
-from portico.services.memory.store.templates import Template
+from portico.services.memory.store.templates import SavedPrompt
 
 MOST_LISTED = 100
 JSON, MARKDOWN = "application/json", "text/markdown"
 
 
-class Line(Struct, frozen=True):
+class MemoryLine(Struct, frozen=True):
     """One memory in a listing: enough to decide whether to read it."""
 
     id: str
@@ -38,7 +38,7 @@ class Line(Struct, frozen=True):
 class Listing(Struct, frozen=True):
     # How many there are, of which the newest are shown.
     count: int
-    memories: list[Line]
+    memories: list[MemoryLine]
 
 
 class SavedLine(Struct, frozen=True):
@@ -103,13 +103,13 @@ class MemoryResources:
 
     def _of_domain(self, domain: str) -> Any:
         async def read() -> Listing:
-            return await self._listing(Filter().also("domain", domain))
+            return await self._listing(MemoryFilter().also("domain", domain))
 
         return read
 
     async def _everything(self) -> Listing:
         """The newest memories of every domain"""
-        return await self._listing(Filter())
+        return await self._listing(MemoryFilter())
 
     async def _one_listing(self, domain: str, namespace: str) -> Listing | None:
         """The memories of one namespace; _ stands for any domain or namespace"""
@@ -119,23 +119,23 @@ class MemoryResources:
         domain = "user" if domain == "global" else domain
         if domain not in (*DOMAINS, "_") or namespace not in (*NAMESPACES, "_"):
             return None
-        wanted = Filter()
+        wanted = MemoryFilter()
         if domain != "_":
             wanted = wanted.also("domain", domain)
         if namespace != "_":
             wanted = wanted.also("ns", namespace)
         return await self._listing(wanted)
 
-    async def _listing(self, wanted: Filter) -> Listing:
+    async def _listing(self, wanted: MemoryFilter) -> Listing:
         memories, now = await self._access.memories(), moments.now()
         wanted = wanted.within(memories.project)
         count = await memories.read(lambda tx: records.count(tx, wanted, at=now))
         found = await memories.read(lambda tx: records.matching(tx, wanted, limit=MOST_LISTED, at=now))
         return Listing(count, [self._line(one) for one in found])
 
-    def _line(self, record: records.Record) -> Line:
+    def _line(self, record: records.Record) -> MemoryLine:
         shown = results.found(record, self._access.prefix, "light")
-        return Line(shown.id, shown.namespace, shown.tags, shown.urn, shown.content)
+        return MemoryLine(shown.id, shown.namespace, shown.tags, shown.urn, shown.content)
 
     async def _by_urn(self, domain: str, namespace: str, id: str) -> results.Whole | None:
         """One memory by its URN"""
@@ -155,7 +155,7 @@ class MemoryResources:
         """The memories that a search finds, best first"""
         self._watch(f"search/{quote(query, safe='')}")
         memories = await self._access.memories()
-        page = await memories.recall(query, Filter().within(memories.project), limit=10)
+        page = await memories.recall(query, MemoryFilter().within(memories.project), limit=10)
         shown = [results.found(hit.record, self._access.prefix, "medium", hit.score) for hit in page.hits]
         return results.Recalled(count=len(shown), memories=shown, mode=memories.mode("hybrid"))
 
@@ -166,7 +166,7 @@ class MemoryResources:
     async def _of_topic(self, topic: str) -> Listing:
         """The memories with a tag"""
         self._watch(f"topics/{quote(topic, safe='')}")
-        return await self._listing(Filter().also("tag", topic))
+        return await self._listing(MemoryFilter().also("tag", topic))
 
     async def _status(self) -> results.Standing:
         """How many memories there are, of which kinds, and how they are kept"""
@@ -175,7 +175,7 @@ class MemoryResources:
     async def _summaries(self) -> Listing:
         """The memories that sum others up"""
         self._watch("summaries")
-        return await self._listing(Filter().also("tag", "summary"))
+        return await self._listing(MemoryFilter().also("tag", "summary"))
 
     async def _summary(self, id: str) -> Summary | None:
         """A memory that sums others up, and those it stands for"""
@@ -192,7 +192,7 @@ class MemoryResources:
         """The prompts that were saved in one domain"""
         return await self._saved(domain) if domain in (*DOMAINS, "_") else None
 
-    async def _saved_one(self, domain: str, name: str) -> Template | None:
+    async def _saved_one(self, domain: str, name: str) -> SavedPrompt | None:
         """A saved prompt with its text"""
         return next((one for one in await self._templates() if one.name == name and domain in (one.domain, "_")), None)
 
@@ -200,11 +200,11 @@ class MemoryResources:
         found = [one for one in await self._templates() if domain in (one.domain, "_")]
         return SavedListing(len(found), [self._saved_line(one) for one in found])
 
-    def _saved_line(self, one: Template) -> SavedLine:
+    def _saved_line(self, one: SavedPrompt) -> SavedLine:
         uri = f"{self._access.prefix}://{one.domain}/_prompts/{one.name}"
         return SavedLine(one.name, one.domain, one.description, list(one.variables), uri)
 
-    async def _templates(self) -> list[Template]:
+    async def _templates(self) -> list[SavedPrompt]:
         memories = await self._access.memories()
         return await memories.read(lambda tx: templates.visible(tx, memories.project))
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from msgspec import Struct, field
 
 from portico.services import moments, texts
 from portico.services.memory.store.capture import Disagreement, Taken
-from portico.services.memory.store.records import Event, Record
+from portico.services.memory.store.records import MemoryEvent, Record
 from portico.services.memory.store.screening_policy import Passed
+from portico.services.stored import copied
 
 MEDIUM = 400
 LIGHT = 120
+# The fields of a found memory that only more detail shows.
+_MEDIUM_FIELDS = ("author", "thread", "source")
+_EVERY_FIELD = ("status", "path", "project", "branch")
 
 
 class Whole(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -59,7 +62,7 @@ class Captured(Struct, frozen=True, kw_only=True, omit_defaults=True):
     expires_at: str | None = None
 
 
-class Found(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class FoundMemory(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One memory in a list; how much of it depends on the detail that was asked for."""
 
     id: str
@@ -82,13 +85,13 @@ class Found(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 class Recalled(Struct, frozen=True, kw_only=True, omit_defaults=True):
     count: int
-    memories: list[Found]
+    memories: list[FoundMemory]
     mode: str
     next_cursor: str | None = field(default=None, name="nextCursor")
     note: str | None = None
 
 
-class Change(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class MemoryRevision(Struct, frozen=True, kw_only=True, omit_defaults=True):
     version: int
     change: str
     at: str
@@ -100,21 +103,21 @@ class Change(Struct, frozen=True, kw_only=True, omit_defaults=True):
     status: str | None = None
 
 
-class Past(Struct, frozen=True, kw_only=True):
+class MemoryHistory(Struct, frozen=True, kw_only=True):
     id: str
     version: int
     status: str
-    changes: list[Change]
+    changes: list[MemoryRevision]
 
 
-class Deleted(Struct, frozen=True, kw_only=True):
+class DeletedMemory(Struct, frozen=True, kw_only=True):
     id: str
     deleted: bool
     hard: bool
     note: str
 
 
-class Swept(Struct, frozen=True, kw_only=True):
+class DeletedMemories(Struct, frozen=True, kw_only=True):
     count: int
     ids: list[str]
     dry_run: bool
@@ -164,39 +167,16 @@ def urn(record: Record, scheme: str) -> str:
 
 
 def whole(record: Record, scheme: str, notes: Sequence[str] = ()) -> Whole:
-    return Whole(
-        notes=list(notes),
-        id=record.id,
-        urn=urn(record, scheme),
-        domain=record.domain,
-        namespace=record.namespace,
-        content=record.content,
-        tags=record.tags,
-        status=record.status,
-        version=record.version,
-        at=moments.written(record.at),
-        created_at=moments.written(record.created_at),
-        updated_at=moments.written(record.updated_at),
-        source=record.source,
-        author=record.author,
-        thread=record.thread,
-        project=record.project,
-        branch=record.branch,
-        path=record.path,
-        expires_at=None if record.expires_at is None else moments.written(record.expires_at),
-        deleted_at=None if record.deleted_at is None else moments.written(record.deleted_at),
-    )
+    return copied(record, Whole, moments.written, urn=urn(record, scheme), notes=list(notes))
 
 
 def captured(taken: Taken, scheme: str, passed: Passed, notes: Sequence[str] = ()) -> Captured:
     """`passed` is what was found in it before it was stored."""
-    record = taken.record
-    return Captured(
-        id=record.id,
-        urn=urn(record, scheme),
-        namespace=record.namespace,
-        domain=record.domain,
-        tags=record.tags,
+    return copied(
+        taken.record,
+        Captured,
+        moments.written,
+        urn=urn(taken.record, scheme),
         stored=taken.is_new,
         redacted=bool(passed.hidden),
         contains=passed.seen if taken.is_new else [],
@@ -204,37 +184,31 @@ def captured(taken: Taken, scheme: str, passed: Passed, notes: Sequence[str] = (
         superseded=taken.superseded,
         conflicts=taken.conflicts,
         notes=[*passed.notes(), *notes] if taken.is_new else [],
-        expires_at=None if record.expires_at is None else moments.written(record.expires_at),
     )
 
 
-def found(record: Record, scheme: str, detail: str, score: float | None = None) -> Found:
+def found(record: Record, scheme: str, detail: str, score: float | None = None) -> FoundMemory:
     room = {"light": LIGHT, "medium": MEDIUM}.get(detail)
     content = record.content if room is None else texts.preview(record.content, room)
-    more: dict[str, Any] = {}
-    if detail != "light":
-        more = {"author": record.author, "thread": record.thread, "source": record.source}
-    if detail == "everything":
-        more |= {name: getattr(record, name) for name in ("status", "path", "project", "branch")}
-    return Found(
-        id=record.id,
+    hidden = {"light": _MEDIUM_FIELDS + _EVERY_FIELD, "medium": _EVERY_FIELD}.get(detail, ())
+    return copied(
+        record,
+        FoundMemory,
+        moments.written,
         urn=urn(record, scheme),
-        namespace=record.namespace,
-        tags=record.tags,
         content=content,
-        at=moments.written(record.at),
         score=None if score is None else round(score, 4),
         cut=content.endswith(" …") and not record.content.endswith(" …"),
-        **more,
+        **dict.fromkeys(hidden),
     )
 
 
-def past(record: Record, events: list[Event]) -> Past:
+def past(record: Record, events: list[MemoryEvent]) -> MemoryHistory:
     changes = [
-        Change(
-            version=one.version,
-            change=one.change,
-            at=moments.written(one.at),
+        copied(
+            one,
+            MemoryRevision,
+            moments.written,
             who=one.who or None,
             reason=one.reason or None,
             content=one.was.content,
@@ -244,5 +218,7 @@ def past(record: Record, events: list[Event]) -> Past:
         for one in events
     ]
     if not events or events[-1].version == 2:
-        changes.append(Change(version=1, change="captured", at=moments.written(record.created_at), who=record.author))
-    return Past(id=record.id, version=record.version, status=record.status, changes=changes)
+        changes.append(
+            MemoryRevision(version=1, change="captured", at=moments.written(record.created_at), who=record.author)
+        )
+    return MemoryHistory(id=record.id, version=record.version, status=record.status, changes=changes)

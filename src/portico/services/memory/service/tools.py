@@ -181,7 +181,7 @@ class MemoryTools:
         hard: Annotated[bool, "For good, with its history; otherwise memory_restore can bring it back"] = False,
         expected_version: Annotated[int | None, "The version you have read; refused if it has changed since"] = None,
         reason: Annotated[str, "Why, for its history"] = "",
-    ) -> results.Deleted:
+    ) -> results.DeletedMemory:
         """Delete a memory: softly, or for good."""
         memories = await self._access.writable()
         (kept_reason,) = (await self._access.guard.check(reason)).texts
@@ -193,7 +193,7 @@ class MemoryTools:
             reason=inputs.label(kept_reason, "reason") or "",
         )
         note = "It is gone for good." if hard else f"{self._access.prefix}_restore brings it back."
-        return results.Deleted(id=gone.id, deleted=True, hard=hard, note=note)
+        return results.DeletedMemory(id=gone.id, deleted=True, hard=hard, note=note)
 
     async def restore(self, ctx: Context, memory_id: Id) -> results.Whole:
         """Bring back a memory that was deleted, archived, superseded or merged into another."""
@@ -203,7 +203,7 @@ class MemoryTools:
 
     async def history(
         self, ctx: Context, memory_id: Id, limit: Annotated[int, Meta(ge=1, le=MOST_RESULTS)] = 20
-    ) -> results.Past:
+    ) -> results.MemoryHistory:
         """What a memory said before, and who changed it when; the newest change first."""
         return results.past(*await (await self._access.memories()).history(memory_id, limit))
 
@@ -215,9 +215,9 @@ class MemoryTools:
         ],
         dry_run: Annotated[bool, "Only say what would be deleted"] = True,
         hard: Annotated[bool, "For good, with their histories"] = False,
-    ) -> results.Swept:
+    ) -> results.DeletedMemories:
         """Delete every memory that a filter lets through. Run it dry first, and show the user what would go."""
         memories = await (self._access.memories() if dry_run else self._access.writable())
         swept = await memories.delete_all(memories.filter(filter), dry_run=dry_run, hard=hard, who=requester(ctx))
         note = "Nothing was deleted. Call it again with dry_run=false." if dry_run else "Deleted."
-        return results.Swept(count=swept.count, ids=swept.ids, dry_run=dry_run, note=note)
+        return results.DeletedMemories(count=swept.count, ids=swept.ids, dry_run=dry_run, note=note)

@@ -24,7 +24,7 @@ from portico.services.memory.store.consolidation import Strategy
 from portico.services.memory.store.entities import Kind
 from portico.services.memory.store.filters import Condition
 from portico.services.memory.store.namespaces import checked_namespace
-from portico.services.memory.store.templates import Variable
+from portico.services.memory.store.templates import PromptVariable
 from portico.services.stored import copied, requester
 
 DryRun = Annotated[bool, "Only say what would be done"]
@@ -69,7 +69,7 @@ class Saved(Struct, frozen=True, kw_only=True):
     name: str
     domain: str
     description: str
-    variables: dict[str, Variable]
+    variables: dict[str, PromptVariable]
     version: int
     content: str
 
@@ -81,7 +81,7 @@ class Prompts(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Drawn(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    nodes: list[graphs.Node]
+    nodes: list[graphs.EntityNode]
     edges: list[graphs.Edge]
     picture: str | None = None
     note: str | None = None
@@ -244,7 +244,7 @@ class UpkeepTools:
         name: Annotated[str | None, "The prompt's name"] = None,
         content: Annotated[str | None, "For save: the text, with places to fill in such as {{file}}"] = None,
         description: Annotated[str, "For save: what it is for"] = "",
-        variables_def: Annotated[dict[str, Variable] | None, "For save: what the places are"] = None,
+        variables_def: Annotated[dict[str, PromptVariable] | None, "For save: what the places are"] = None,
         variables: Annotated[dict[str, str] | None, "For run: what to fill in"] = None,
         domain: Annotated[Literal["project", "user", "org"], "For save: whose it is"] = "project",
     ) -> Prompts:
@@ -267,7 +267,7 @@ class UpkeepTools:
         return Prompts(prompts=[copied(found_one, Saved, moments.written)])
 
     async def _save_prompt(
-        self, name: str, content: str | None, description: str, variables: dict[str, Variable], domain: str
+        self, name: str, content: str | None, description: str, variables: dict[str, PromptVariable], domain: str
     ) -> Prompts:
         memories = await self._access.writable()
         if self._listings.is_taken(name):

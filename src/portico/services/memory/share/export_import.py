@@ -13,7 +13,7 @@ from portico.services.memory.errors import Blocked, InvalidInput
 from portico.services.memory.share import portable
 from portico.services.memory.share.portable import Format, Portable
 from portico.services.memory.store import inputs, records
-from portico.services.memory.store.filters import Filter
+from portico.services.memory.store.filters import MemoryFilter
 from portico.services.memory.store.memories import BATCH, Memories, reindex
 from portico.services.memory.store.namespaces import STATUSES
 from portico.services.memory.store.records import Record
@@ -37,7 +37,7 @@ class Brought(Struct, frozen=True, kw_only=True):
 
 
 async def export(
-    memories: Memories, filter: Filter, format: Format, *, limit: int = MOST_EXPORTED, offset: int = 0
+    memories: Memories, filter: MemoryFilter, format: Format, *, limit: int = MOST_EXPORTED, offset: int = 0
 ) -> tuple[str, int, bool]:
     """A text with these memories, how many they are, and whether there are more. Deleted ones only if asked for."""
     if filter.words:

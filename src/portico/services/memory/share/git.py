@@ -36,7 +36,7 @@ _ELSEWHERE = frozenset(
 _WHO = b"Memory <memory@localhost>"
 
 
-class Found(NamedTuple):
+class GitFiles(NamedTuple):
     """Files by their path, and a word about each that was left out."""
 
     files: dict[str, str]
@@ -83,7 +83,7 @@ class Git:
         found = done.stdout.decode(errors="replace").strip()
         return found if done.returncode == 0 and _SHA.fullmatch(found) else None
 
-    def files(self, commit: str, folder: str, names: re.Pattern[str]) -> Found:
+    def files(self, commit: str, folder: str, names: re.Pattern[str]) -> GitFiles:
         """What is in a folder of a commit under names that can be ours. Others can push anything there: what is no
         plain file, is too long or too much is left out, and mentioned."""
         listed = self._bounded(["ls-tree", "-r", "-l", "-z", "--full-tree", commit, "--", f"{folder}/"], LONGEST_LIST)
@@ -103,7 +103,7 @@ class Git:
                 problems.append(
                     f"{path[:100]}: {'it is too long' if size.isdigit() and not fits else 'it is no memory'}"
                 )
-        return Found(self._contents(blobs), problems)
+        return GitFiles(self._contents(blobs), problems)
 
     def _contents(self, blobs: Mapping[str, str]) -> dict[str, str]:
         if not blobs:

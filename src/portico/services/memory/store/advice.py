@@ -19,14 +19,14 @@ _SENTENCE = re.compile(r"[^.!?\n]+[.!?]*")
 _TAG = re.compile(r"[A-Za-z][\w+#.-]{1,40}")
 
 
-class Answer(NamedTuple):
+class ModelAnswer(NamedTuple):
     text: str
     # Which rung of the ladder answered: client, provider.
     by: str
 
 
 # Ask whatever model there is; None where there is none, or where it would not.
-Ask = Callable[[str, int], Awaitable[Answer | None]]
+Ask = Callable[[str, int], Awaitable[ModelAnswer | None]]
 
 
 def quoted(content: str) -> str:

@@ -12,7 +12,7 @@ from portico.services import moments
 from portico.services.memory.errors import InvalidInput
 from portico.services.memory.search import search
 from portico.services.memory.store import inputs, records
-from portico.services.memory.store.filters import Filter
+from portico.services.memory.store.filters import MemoryFilter
 from portico.services.memory.store.memories import BATCH, Memories, put_away
 from portico.services.memory.store.namespaces import STATUSES
 from portico.services.memory.store.records import Record
@@ -87,14 +87,14 @@ async def _each(
 
 
 async def erase(
-    memories: Memories, *, id: str | None = None, author: str | None = None, filter: Filter | None = None
+    memories: Memories, *, id: str | None = None, author: str | None = None, filter: MemoryFilter | None = None
 ) -> int:
     """For good, whatever their state: the texts, the index, the histories, and what was noted about them."""
     if sum(one is not None for one in (id, author, filter)) != 1:
         raise InvalidInput("Give one of memory_id, author or filter: whose memories are to be erased.")
     if filter is not None and (filter.words or filter.is_empty):
         raise InvalidInput("Erasing needs a filter of conditions alone, such as thread:t1.")
-    wanted = filter or (Filter().also("author", author) if author is not None else None)
+    wanted = filter or (MemoryFilter().also("author", author) if author is not None else None)
     now = moments.now()
 
     def some(tx: Transaction) -> int:

@@ -20,9 +20,9 @@ from portico.services.memory.errors import InvalidInput
 from portico.services.memory.search import likeness, search
 from portico.services.memory.store import advice, capture, entities, inputs, records
 from portico.services.memory.store.advice import Ask
-from portico.services.memory.store.filters import Filter
+from portico.services.memory.store.filters import MemoryFilter
 from portico.services.memory.store.memories import Memories, put_away, reindex
-from portico.services.memory.store.records import Event, Record
+from portico.services.memory.store.records import MemoryEvent, Record
 from portico.store.transaction import Transaction
 
 Strategy = Literal["merge", "summarize", "dedupe"]
@@ -63,7 +63,7 @@ class Done(Struct, frozen=True):
 
 async def plan(
     memories: Memories,
-    filter: Filter,
+    filter: MemoryFilter,
     *,
     strategy: Strategy,
     similarity: float = USUAL_LIKENESS,
@@ -194,7 +194,7 @@ async def undo(memories: Memories, run: str, *, who: str = "") -> list[str]:
             1000,
         )
         changes = tx.all(
-            Event,
+            MemoryEvent,
             f"select memory_event.memory, memory_event.version, change, at, who, reason, was from {_CHANGES} "
             "and run = :run order by memory_event.id desc",
             {"run": run},

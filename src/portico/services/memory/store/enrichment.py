@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from portico.services.memory.store import advice, entities, inputs, records
 from portico.services.memory.store.advice import Ask
-from portico.services.memory.store.filters import Filter
+from portico.services.memory.store.filters import MemoryFilter
 from portico.services.memory.store.memories import Memories
 from portico.services.memory.store.records import Record
 
@@ -57,7 +57,7 @@ async def enrich(
 
 
 async def _near(memories: Memories, record: Record) -> list[Record]:
-    wanted = Filter().within(memories.project)
+    wanted = MemoryFilter().within(memories.project)
     page = await memories.recall(record.content[:LONGEST_QUESTION], wanted, limit=NEAR + 1)
     return [hit.record for hit in page.hits if hit.record.id != record.id][:NEAR]
 

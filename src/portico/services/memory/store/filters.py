@@ -45,7 +45,7 @@ class Condition(Struct, frozen=True):
     negated: bool = False
 
 
-class Filter(Struct, frozen=True):
+class MemoryFilter(Struct, frozen=True):
     conditions: tuple[Condition, ...] = ()
     since: int | None = None
     until: int | None = None
@@ -54,13 +54,13 @@ class Filter(Struct, frozen=True):
     # The project whose memories are looked at, besides those that belong to no project. A `project:` says otherwise.
     home: str | None = None
 
-    def also(self, key: str, value: str | None) -> Filter:
+    def also(self, key: str, value: str | None) -> MemoryFilter:
         """The same with one more condition; without a value it is the same."""
         if value is None:
             return self
         return replace(self, conditions=(*self.conditions, _condition(key, value, negated=False)))
 
-    def within(self, project: str | None) -> Filter:
+    def within(self, project: str | None) -> MemoryFilter:
         return replace(self, home=None if self.names("project") else project)
 
     def names(self, key: str) -> bool:
@@ -71,7 +71,7 @@ class Filter(Struct, frozen=True):
         return not self.conditions and self.since is None and self.until is None and not self.words
 
 
-def parse(text: str, at: int) -> Filter:
+def parse(text: str, at: int) -> MemoryFilter:
     """`at` is now, for `since:7d`."""
     if len(text) > LONGEST:
         raise InvalidInput(f"The filter has {len(text):,} characters; at most {LONGEST:,} are read.")
@@ -93,7 +93,7 @@ def parse(text: str, at: int) -> Filter:
             conditions.append(_condition(key, value, negated=bool(found["minus"])))
     if len(conditions) > MOST:
         raise InvalidInput(f"The filter has {len(conditions)} conditions; at most {MOST} are read.")
-    return Filter(tuple(conditions), since, until, " ".join(words))
+    return MemoryFilter(tuple(conditions), since, until, " ".join(words))
 
 
 def _condition(key: str, value: str, *, negated: bool) -> Condition:
@@ -109,7 +109,7 @@ def _condition(key: str, value: str, *, negated: bool) -> Condition:
     return Condition(key, tuple(one.lower() for one in values) if key in ("tag", "entity") else values, negated)
 
 
-def where(filter: Filter, usual_statuses: tuple[str, ...]) -> tuple[str, dict[str, Any]]:
+def where(filter: MemoryFilter, usual_statuses: tuple[str, ...]) -> tuple[str, dict[str, Any]]:
     """A condition on the table `memory`, and its parameters."""
     parts: list[str] = []
     values: dict[str, Any] = {}

@@ -15,7 +15,7 @@ Picture = Literal["mermaid", "dot", "text"]
 MOST_DEPTH, MOST_EDGES, MOST_STEPS = 3, 200, 2000
 
 
-class Node(Struct, frozen=True):
+class EntityNode(Struct, frozen=True):
     name: str
     kind: str
     mentions: int
@@ -30,15 +30,15 @@ class Edge(Struct, frozen=True):
 
 
 class Graph(Struct, frozen=True):
-    nodes: list[Node]
+    nodes: list[EntityNode]
     edges: list[Edge]
 
 
-def entities(tx: Transaction, kind: str | None, limit: int) -> list[Node]:
+def entities(tx: Transaction, kind: str | None, limit: int) -> list[EntityNode]:
     """The most mentioned first."""
     of_kind = "and memory_entity.kind = :kind" if kind is not None else ""
     return tx.all(
-        Node,
+        EntityNode,
         "select memory_entity.label as name, memory_entity.kind as kind, count(*) as mentions from memory_entity "
         "join memory_mention on memory_mention.entity = memory_entity.name "
         "join memory on memory.id = memory_mention.memory "
@@ -138,7 +138,7 @@ def _labelled(tx: Transaction, names: set[str], edges: list[Edge]) -> Graph:
     )
     label = {name: shown for name, shown, _, _ in rows}
     return Graph(
-        [Node(shown, kind, count) for _, shown, kind, count in rows],
+        [EntityNode(shown, kind, count) for _, shown, kind, count in rows],
         [
             Edge(label.get(one.source, one.source), one.kind, label.get(one.target, one.target), one.weight)
             for one in edges

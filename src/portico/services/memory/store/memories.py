@@ -24,9 +24,9 @@ from portico.services.memory.search.index_upkeep import IndexUpkeep
 from portico.services.memory.search.meaning import Meanings, NoModel, Sense
 from portico.services.memory.store import capture, entities, filters, inputs, records
 from portico.services.memory.store.capture import Draft, Taken
-from portico.services.memory.store.filters import Condition, Filter
+from portico.services.memory.store.filters import Condition, MemoryFilter
 from portico.services.memory.store.namespaces import CURRENT, STATUSES, checked_namespace
-from portico.services.memory.store.records import Event, Record
+from portico.services.memory.store.records import MemoryEvent, Record
 from portico.store.database import Database
 from portico.store.errors import (
     BadStatement,
@@ -57,13 +57,13 @@ class Hit(Struct, frozen=True):
     score: float
 
 
-class Page(Struct, frozen=True):
+class RecallPage(Struct, frozen=True):
     hits: list[Hit]
     # Whether there are more behind these.
     more: bool
 
 
-class Swept(Struct, frozen=True):
+class Sweep(Struct, frozen=True):
     ids: list[str]
     count: int
 
@@ -123,7 +123,7 @@ class Memories:
         except StoreError as failure:
             raise refusal_of(failure) from failure
 
-    def filter(self, text: str | None, at: int | None = None) -> Filter:
+    def filter(self, text: str | None, at: int | None = None) -> MemoryFilter:
         """What was written, within the project that this is about."""
         return filters.parse(text or "", moments.now() if at is None else at).within(self.project)
 
@@ -166,13 +166,13 @@ class Memories:
     async def recall(
         self,
         query: str,
-        filter: Filter,
+        filter: MemoryFilter,
         *,
         limit: int = 10,
         offset: int = 0,
         as_of: int | None = None,
         mode: search.Mode = "hybrid",
-    ) -> Page:
+    ) -> RecallPage:
         """The best first; without words to look for, the newest."""
         limit, offset = _bounded(limit, offset)
         words = texts.storable(" ".join(said for said in (query, filter.words) if said.strip() not in ("", "*")))
@@ -180,12 +180,12 @@ class Memories:
             raise InvalidInput(f"The query has {len(words):,} characters; at most {filters.LONGEST:,} are read.")
         if as_of is not None:
             hits = await self.read(lambda tx: _past(tx, words, filter, as_of))
-            return Page(hits[offset : offset + limit], len(hits) > offset + limit)
+            return RecallPage(hits[offset : offset + limit], len(hits) > offset + limit)
         now = moments.now()
         wanted = offset + limit + 1
         if not words:
             found = await self.read(lambda tx: records.matching(tx, filter, limit=limit + 1, offset=offset, at=now))
-            return Page([Hit(one, 0.0) for one in found[:limit]], len(found) > limit)
+            return RecallPage([Hit(one, 0.0) for one in found[:limit]], len(found) > limit)
         sense = await self._sense(words, mode)
         await self._keeper.ready(INDEX_SECONDS)
 
@@ -195,7 +195,7 @@ class Memories:
             return [Hit(found[id], score) for id, score in scored if id in found]
 
         hits = await self.read(look)
-        return Page(hits[offset : offset + limit], len(hits) > offset + limit)
+        return RecallPage(hits[offset : offset + limit], len(hits) > offset + limit)
 
     async def _sense(self, words: str, mode: str) -> Sense | None:
         """What the words mean, as far as it matters and can be known."""
@@ -211,10 +211,10 @@ class Memories:
     async def get(self, id: str) -> Record:
         return await self.read(lambda tx: records.get(tx, _id(id)))
 
-    async def history(self, id: str, limit: int = 20) -> tuple[Record, list[Event]]:
+    async def history(self, id: str, limit: int = 20) -> tuple[Record, list[MemoryEvent]]:
         limit, _ = _bounded(limit, 0)
 
-        def look(tx: Transaction) -> tuple[Record, list[Event]]:
+        def look(tx: Transaction) -> tuple[Record, list[MemoryEvent]]:
             record = records.get(tx, _id(id))
             return record, records.history(tx, record.id, limit)
 
@@ -315,7 +315,9 @@ class Memories:
             done(min(count, 2 * total), 2 * total)
         return total
 
-    async def delete_all(self, filter: Filter, *, dry_run: bool = True, hard: bool = False, who: str = "") -> Swept:
+    async def delete_all(
+        self, filter: MemoryFilter, *, dry_run: bool = True, hard: bool = False, who: str = ""
+    ) -> Sweep:
         """Everything that a filter lets through."""
         if filter.words:
             raise InvalidInput(f"{filter.words[:80]!r} is no condition, and words are not enough to delete by.")
@@ -330,7 +332,7 @@ class Memories:
         if dry_run:
             found = await self.read(lambda tx: records.matching(tx, filter, limit=100, at=now, statuses=statuses))
             count = await self.read(lambda tx: records.count(tx, filter, at=now, statuses=statuses))
-            return Swept([one.id for one in found], count)
+            return Sweep([one.id for one in found], count)
         gone: list[str] = []
 
         def some(tx: Transaction) -> list[str]:
@@ -345,7 +347,7 @@ class Memories:
 
         while ids := await self.write(some):
             gone += ids
-        return Swept(gone[:100], len(gone))
+        return Sweep(gone[:100], len(gone))
 
 
 def put_away(tx: Transaction, before: Record, now: int, *, who: str = "", reason: str = "") -> Record:
@@ -365,7 +367,7 @@ def reindex(tx: Transaction, *found: Record) -> None:
     entities.note(tx, found, anew=True)
 
 
-def _past(tx: Transaction, words: str, filter: Filter, moment: int) -> list[Hit]:
+def _past(tx: Transaction, words: str, filter: MemoryFilter, moment: int) -> list[Hit]:
     """The index knows the present alone, so the past is looked through."""
     known = records.as_of(tx, filter, moment, MOST_OF_THE_PAST)
     wanted = set(likeness.words(words))

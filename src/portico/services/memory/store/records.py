@@ -16,7 +16,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from portico.services.memory.errors import InvalidInput, NoSuchMemory
-from portico.services.memory.store.filters import Filter, where
+from portico.services.memory.store.filters import MemoryFilter, where
 from portico.services.memory.store.namespaces import CURRENT
 from portico.store.rows import to_json
 from portico.store.transaction import Transaction
@@ -60,7 +60,7 @@ class Record(Struct, frozen=True, kw_only=True, gc=False):
     digest: str
 
 
-class Event(Struct, frozen=True, kw_only=True):
+class MemoryEvent(Struct, frozen=True, kw_only=True):
     """One change: the version it made, and what there was before it."""
 
     memory: str
@@ -183,7 +183,7 @@ def fetch(tx: Transaction, ids: Sequence[str]) -> dict[str, Record]:
 
 
 def matching(
-    tx: Transaction, filter: Filter, *, limit: int, offset: int = 0, statuses: tuple[str, ...] = CURRENT, at: int
+    tx: Transaction, filter: MemoryFilter, *, limit: int, offset: int = 0, statuses: tuple[str, ...] = CURRENT, at: int
 ) -> list[Record]:
     """The newest first."""
     condition, values = where(filter, statuses)
@@ -195,13 +195,13 @@ def matching(
     )
 
 
-def count(tx: Transaction, filter: Filter, *, statuses: tuple[str, ...] = CURRENT, at: int) -> int:
+def count(tx: Transaction, filter: MemoryFilter, *, statuses: tuple[str, ...] = CURRENT, at: int) -> int:
     condition, values = where(filter, statuses)
     return tx.one(int, f"select count(*) from memory where {condition} and {_ALIVE}", {**values, "now": at})
 
 
 def allowed(
-    tx: Transaction, ids: Sequence[str], filter: Filter, *, statuses: tuple[str, ...] = CURRENT, at: int
+    tx: Transaction, ids: Sequence[str], filter: MemoryFilter, *, statuses: tuple[str, ...] = CURRENT, at: int
 ) -> set[str]:
     """Those of these that a filter lets through."""
     condition, values = where(filter, statuses)
@@ -231,20 +231,20 @@ def same(tx: Transaction, domain: str, namespace: str, digest: str, project: str
     )
 
 
-def history(tx: Transaction, id: str, limit: int) -> list[Event]:
+def history(tx: Transaction, id: str, limit: int) -> list[MemoryEvent]:
     """The newest first."""
     return tx.all(
-        Event,
+        MemoryEvent,
         "select memory, version, change, at, who, reason, was from memory_event where memory = :id "
         "order by id desc limit cast(:limit as bigint)",
         {"id": id, "limit": limit},
     )
 
 
-def as_of(tx: Transaction, filter: Filter, moment: int, most: int) -> list[Record]:
+def as_of(tx: Transaction, filter: MemoryFilter, moment: int, most: int) -> list[Record]:
     """What was known at a moment: of each memory that there was, the state it had."""
     later = tx.all(
-        Event,
+        MemoryEvent,
         "select memory, version, change, at, who, reason, was from memory_event where id in "
         "(select min(id) from memory_event where at > :moment group by memory)",
         {"moment": moment},
@@ -262,7 +262,7 @@ def as_of(tx: Transaction, filter: Filter, moment: int, most: int) -> list[Recor
     return unchanged + [one for one in known if fits(one, filter)]
 
 
-def fits(record: Record, filter: Filter) -> bool:
+def fits(record: Record, filter: MemoryFilter) -> bool:
     """The same as `where`, for a record that is not in the table; without the entities, which have no past."""
     for one in filter.conditions:
         if one.key == "tag":

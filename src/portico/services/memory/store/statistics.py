@@ -11,7 +11,7 @@ from portico.store.transaction import Transaction
 MOST_TAGS = 50
 
 
-class Counts(Struct, frozen=True):
+class MemoryCounts(Struct, frozen=True):
     total: int
     by_namespace: dict[str, int]
     by_domain: dict[str, int]
@@ -28,7 +28,7 @@ class Counts(Struct, frozen=True):
     embedded: int
 
 
-def counts(tx: Transaction) -> Counts:
+def counts(tx: Transaction) -> MemoryCounts:
     current: dict[str, list[str]] = {"current": list(CURRENT)}
     oldest, newest = tx.one(
         tuple[int | None, int | None],
@@ -36,7 +36,7 @@ def counts(tx: Transaction) -> Counts:
         current,
     )
     by_namespace = _by(tx, "namespace", current)
-    return Counts(
+    return MemoryCounts(
         total=sum(by_namespace.values()),
         by_namespace=by_namespace,
         by_domain=_by(tx, "domain", current),
@@ -84,11 +84,3 @@ def places(tx: Transaction) -> list[tuple[str, str]]:
         return tx.all(tuple[str, str], sql)
     sql = "select distinct domain, namespace from memory where status in :current order by domain, namespace"
     return tx.all(tuple[str, str], sql, {"current": list(CURRENT)})
-
-
-def authors(tx: Transaction, limit: int) -> list[str]:
-    sql = (
-        "select author from memory where author is not null group by author order by count(*) desc, author "
-        "limit cast(:limit as bigint)"
-    )
-    return tx.all(str, sql, {"limit": limit})

@@ -24,7 +24,7 @@ _VARIABLE = re.compile(r"\{\{\s*([A-Za-z][A-Za-z0-9_]{0,63})\s*\}\}")
 _COLUMNS = "domain, project, name, content, description, variables, version, created_at, updated_at"
 
 
-class Variable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PromptVariable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is known about a place to fill in."""
 
     description: str = ""
@@ -33,13 +33,13 @@ class Variable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     choices: list[str] = field(default_factory=list)
 
 
-class Template(Struct, frozen=True, kw_only=True):
+class SavedPrompt(Struct, frozen=True, kw_only=True):
     domain: str
     project: str
     name: str
     content: str
     description: str = ""
-    variables: dict[str, Variable] = field(default_factory=dict)
+    variables: dict[str, PromptVariable] = field(default_factory=dict)
     version: int = 1
     created_at: int
     updated_at: int
@@ -49,7 +49,7 @@ def variables_of(content: str) -> list[str]:
     return list(dict.fromkeys(_VARIABLE.findall(content)))
 
 
-def filled(template: Template, values: Mapping[str, str]) -> str:
+def filled(template: SavedPrompt, values: Mapping[str, str]) -> str:
     """What was given is put in as it is: what looks like a place to fill in there stays what it is."""
     missing = [name for name, one in template.variables.items() if one.default is None and values.get(name) is None]
     if missing:
@@ -69,9 +69,9 @@ def made(
     name: str,
     content: str,
     description: str,
-    variables: Mapping[str, Variable],
+    variables: Mapping[str, PromptVariable],
     now: int,
-) -> Template:
+) -> SavedPrompt:
     if not _NAME.fullmatch(name):
         raise InvalidInput(
             f"{name[:80]!r} is no name for a prompt. Use a letter, then letters, digits, _ and -, at most 64."
@@ -91,19 +91,19 @@ def made(
     if unused:
         raise InvalidInput(f"The prompt has no {{{{{unused[0][:64]}}}}}; it has {', '.join(names) or 'no variables'}.")
     domain = checked_domain(domain)
-    return Template(
+    return SavedPrompt(
         domain=domain,
         project=(project or "") if domain == "project" else "",
         name=name,
         content=content,
         description=texts.storable(description)[:500],
-        variables={one: variables.get(one, Variable()) for one in names},
+        variables={one: variables.get(one, PromptVariable()) for one in names},
         created_at=now,
         updated_at=now,
     )
 
 
-def save(tx: Transaction, template: Template) -> Template:
+def save(tx: Transaction, template: SavedPrompt) -> SavedPrompt:
     """A new version where there is one of this name already."""
     row = {name: getattr(template, name) for name in template.__struct_fields__} | {
         "variables": to_json(template.variables)
@@ -120,27 +120,27 @@ def save(tx: Transaction, template: Template) -> Template:
     return replace(template, version=version, created_at=created)
 
 
-def visible(tx: Transaction, project: str | None) -> list[Template]:
+def visible(tx: Transaction, project: str | None) -> list[SavedPrompt]:
     """By name. Of several with one name, the project's, then the user's, then everybody's."""
     found = tx.all(
-        Template,
+        SavedPrompt,
         f"select {_COLUMNS} from memory_prompt where project = '' or project = :project order by name",
         {"project": project or ""},
     )
-    nearest: dict[str, Template] = {}
+    nearest: dict[str, SavedPrompt] = {}
     for one in sorted(found, key=lambda one: DOMAINS.index(checked_domain(one.domain))):
         nearest.setdefault(one.name, one)
     return sorted(nearest.values(), key=lambda one: one.name)[:MOST]
 
 
-def get(tx: Transaction, name: str, project: str | None) -> Template:
+def get(tx: Transaction, name: str, project: str | None) -> SavedPrompt:
     found = next((one for one in visible(tx, project) if one.name == name), None)
     if found is None:
         raise NoSuchPrompt(f"There is no saved prompt {name[:80]!r}. The action list shows those there are.")
     return found
 
 
-def delete(tx: Transaction, template: Template) -> None:
+def delete(tx: Transaction, template: SavedPrompt) -> None:
     where = {"domain": template.domain, "project": template.project, "name": template.name}
     tx.run("delete from memory_prompt where domain = :domain and project = :project and name = :name", where)
     tx.publish(TOPIC, template.name)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Protocol
 
 from msgspec import Struct
 
 from portico.transport.http.headers import Headers
 
-Pairs = Sequence[tuple[bytes, bytes]]
+Pairs = tuple[tuple[bytes, bytes], ...]
 
 JSON: Pairs = ((b"content-type", b"application/json"),)
 TEXT: Pairs = ((b"content-type", b"text/plain; charset=utf-8"),)
@@ -48,7 +48,7 @@ class Answer(Struct):
     body: bytes = b""
 
 
-class Outlet(Protocol):
+class ResponseWriter(Protocol):
     """The way back to one request's client: either one `answer`, or `start`, some `write`s and `end`."""
 
     # Called once if the client goes away before the end.

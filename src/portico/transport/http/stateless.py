@@ -12,7 +12,7 @@ from portico.rpc.call import Call, Reply, stop
 from portico.rpc.door import Door, Sender
 from portico.transport.http import headers as http
 from portico.transport.http import sse
-from portico.transport.http.outlet import JSON, MOST_UNREAD, Answer, Outlet, Pairs, Request, Traffic
+from portico.transport.http.response import JSON, MOST_UNREAD, Answer, Pairs, Request, ResponseWriter, Traffic
 from portico.wire import jsonrpc, notices
 from portico.wire.jsonrpc import Frame
 from portico.wire.methods import LASTING, METHODS
@@ -36,12 +36,12 @@ class StatelessRequests:
         # Calls in flight by where they came from.
         self.by_client: dict[str, int] = {}
 
-    def post(self, frame: Frame, request: Request, outlet: Outlet, principal: Any, cors: Pairs) -> None:
+    def post(self, frame: Frame, request: Request, writer: ResponseWriter, principal: Any, cors: Pairs) -> None:
         if frame.id is UNSET:
             # There is nothing a client could tell us this way; the specification has us accept it.
-            outlet.answer(Answer(202, cors))
+            writer.answer(Answer(202, cors))
             return
-        reply = HttpReply(self, outlet, request, cors)
+        reply = HttpReply(self, writer, request, cors)
         sender = Sender(principal, request.headers, request.peer)
         message = self.door.enter(frame, reply, sender, modern=True, gate=self._gate)
         if message is not None:
@@ -93,9 +93,9 @@ class HttpReply(Reply):
     counts = True
     _started = False
 
-    def __init__(self, requests: StatelessRequests, outlet: Outlet, request: Request, cors: Pairs) -> None:
+    def __init__(self, requests: StatelessRequests, writer: ResponseWriter, request: Request, cors: Pairs) -> None:
         self._requests = requests
-        self._outlet = outlet
+        self._writer = writer
         self._headers = request.headers
         self._cors = cors
         self.peer = request.peer
@@ -104,7 +104,7 @@ class HttpReply(Reply):
         """From now on it counts, and the client's going away ends it."""
         self.task = task
         self.counts = call.method not in LASTING
-        self._outlet.on_close = self.abandon
+        self._writer.on_close = self.abandon
         self._requests.replies.add(self)
         if self.counts:
             self._requests.count(self.peer, 1)
@@ -115,22 +115,22 @@ class HttpReply(Reply):
         stop(self.task)
 
     def _emit(self, method: str, params: Any) -> None:
-        outlet = self._outlet
+        writer = self._writer
         if not self._started:
             if method in _MISSABLE and not http.takes_events(self._headers):
                 return
             self._started = True
-            outlet.start(200, (*sse.HEADERS, *self._cors))
-        unread = outlet.buffered()
+            writer.start(200, (*sse.HEADERS, *self._cors))
+        unread = writer.buffered()
         if unread > MOST_UNREAD and method in _MISSABLE:
             return
         if unread > 2 * MOST_UNREAD:
-            outlet.abort()
+            writer.abort()
             return
-        outlet.write(sse.event(jsonrpc.notification(method, params)))
+        writer.write(sse.event(jsonrpc.notification(method, params)))
 
     async def drain(self) -> None:
-        await self._outlet.drain()
+        await self._writer.drain()
 
     def finish(self, message: bytes | None) -> None:
         self.closed = True
@@ -143,15 +143,15 @@ class HttpReply(Reply):
     def send(self, message: bytes) -> None:
         """Write the response."""
         self._requests.traffic.sent += len(message)
-        outlet = self._outlet
-        outlet.on_close = None
+        writer = self._writer
+        writer.on_close = None
         if self._started:
-            outlet.write(sse.event(message))
-            outlet.end()
+            writer.write(sse.event(message))
+            writer.end()
         else:
             status = STATUS.get(self.error, 400 if self.refused else 200) if self.error else 200
-            outlet.answer(Answer(status, (*JSON, *self._cors) if self._cors else JSON, message))
+            writer.answer(Answer(status, (*JSON, *self._cors) if self._cors else JSON, message))
 
     def keep_alive(self) -> None:
         if self._started:
-            self._outlet.write(sse.KEEP_ALIVE)
+            self._writer.write(sse.KEEP_ALIVE)

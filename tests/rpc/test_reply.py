@@ -1,0 +1,149 @@
+"""A Reply lives as long as its request: nothing of a call is said after its answer, or after its cancellation."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from portico import Context, Server
+from portico.rpc.call import Listening, Reply
+from portico.wire.errors import Closed
+from portico.wire.notices import PROGRESS, ProgressParams
+from portico.wire.revisions import MODERN, REVISIONS
+
+PATIENCE = 10.0
+
+
+class Late:
+    """A server whose bodies go on after their call is over."""
+
+    def __init__(self) -> None:
+        self.server = Server("late")
+        self.go_on = asyncio.Event()
+        self.go_on_in_thread = threading.Event()
+        self.begun = asyncio.Event()
+        self.ended = asyncio.Event()
+        self.refusals: list[str] = []
+        self._errands: set[asyncio.Task[None]] = set()
+        self.server.tool(self.leaves_a_task)
+        self.server.tool(self.swallows_its_cancellation)
+        self.server.tool(timeout=0.01)(self.outlives_its_time)
+
+    async def leaves_a_task(self, ctx: Context) -> str:
+        self._errands.add(asyncio.get_running_loop().create_task(self._later(ctx)))
+        return "done"
+
+    async def _later(self, ctx: Context) -> None:
+        await self.go_on.wait()
+        await self._speak(ctx)
+        self.ended.set()
+
+    async def _speak(self, ctx: Context) -> None:
+        await ctx.error("late")
+        await ctx.report_progress(5)
+        try:
+            await ctx.roots()
+        except Closed as refusal:
+            self.refusals.append(str(refusal))
+
+    async def swallows_its_cancellation(self, ctx: Context) -> str:
+        self.begun.set()
+        try:
+            await asyncio.get_running_loop().create_future()
+        except asyncio.CancelledError:
+            await ctx.error("late")
+            await ctx.report_progress(5)
+            self.ended.set()
+        return "nobody waits for this"
+
+    def outlives_its_time(self, ctx: Context) -> str:
+        self.go_on_in_thread.wait(PATIENCE)
+        ctx.error("late")
+        ctx.report_progress(5)
+        return str(ctx.cancelled)
+
+
+def asked(tool: str, revision: str) -> dict[str, Any]:
+    meta: dict[str, Any] = {"progressToken": "p"}
+    if revision == MODERN:
+        meta |= {
+            "io.modelcontextprotocol/protocolVersion": MODERN,
+            "io.modelcontextprotocol/clientCapabilities": {"roots": {}},
+            "io.modelcontextprotocol/logLevel": "debug",
+        }
+    return {"name": tool, "arguments": {}, "_meta": meta}
+
+
+async def opened(connect: Callable[..., Any], server: Server, revision: str) -> Any:
+    wire = connect(server)
+    if revision != MODERN:
+        await wire.initialize(revision, {"roots": {}})
+        wire.notify("notifications/initialized")
+    return wire
+
+
+async def turns(count: int = 20) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_a_task_that_outlives_its_call_says_nothing(revision: str, connect: Callable[..., Any]) -> None:
+    """basic/utilities/progress: progress "MUST stop after completion"."""
+    late = Late()
+    wire = await opened(connect, late.server, revision)
+    wire.send({"jsonrpc": "2.0", "id": 9, "method": "tools/call", "params": asked("leaves_a_task", revision)})
+    assert (await wire.receive())["id"] == 9
+    late.go_on.set()
+    async with asyncio.timeout(PATIENCE):
+        await late.ended.wait()
+    await turns()
+    assert wire.is_silent
+    assert late.refusals == ["the request is over"]
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_a_body_that_swallows_its_cancellation_says_nothing(revision: str, connect: Callable[..., Any]) -> None:
+    """2026-07-28, basic/patterns/cancellation: no further messages for a cancelled request."""
+    late = Late()
+    wire = await opened(connect, late.server, revision)
+    params = asked("swallows_its_cancellation", revision)
+    wire.send({"jsonrpc": "2.0", "id": 9, "method": "tools/call", "params": params})
+    async with asyncio.timeout(PATIENCE):
+        await late.begun.wait()
+    wire.notify("notifications/cancelled", {"requestId": 9})
+    async with asyncio.timeout(PATIENCE):
+        await late.ended.wait()
+    await turns()
+    assert wire.is_silent
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_a_thread_that_outlives_its_time_says_nothing(revision: str, connect: Callable[..., Any]) -> None:
+    late = Late()
+    wire = await opened(connect, late.server, revision)
+    wire.send({"jsonrpc": "2.0", "id": 9, "method": "tools/call", "params": asked("outlives_its_time", revision)})
+    assert (await wire.receive())["id"] == 9
+    late.go_on_in_thread.set()
+    await turns(200)
+    assert wire.is_silent
+
+
+async def test_a_closed_reply_does_not_ask() -> None:
+    reply = Reply()
+    reply.close()
+    with pytest.raises(Closed):
+        await reply.ask("roots/list", None)
+
+
+def test_progress_only_grows() -> None:
+    """basic/utilities/progress: "The progress value MUST increase with each notification"."""
+    heard: list[float] = []
+    reply = Listening(lambda _, params: heard.append(params.progress))
+    for progress in (1, 2, 2, 1, 3):
+        reply.emit(PROGRESS, ProgressParams(progress_token="p", progress=progress))
+    assert heard == [1, 2, 3]
