@@ -1021,7 +1021,7 @@ async def test_an_engine_without_tools_takes_nothing(make: Make, url: str) -> No
     one = Engine("s", Database(url), dict, lambda running: asyncio.sleep(0, DONE))
     await one.start()
     created = await one.create(job())
-    await one._take()
+    await one._fill_slots()
     found = await one.get(created.id, None)
     await one.stop()
     assert found is not None

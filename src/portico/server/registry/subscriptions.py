@@ -67,18 +67,18 @@ class Subscriptions:
     """The listeners of one server, and the changes they have not been told of yet."""
 
     def __init__(self) -> None:
-        self._subscribers: set[Subscriber] = set()
+        self._listeners: set[Subscriber] = set()
         self._waiting: set[tuple[str, str | None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def listen(self, call: Call, wants: Filter) -> EmptyResult:
         """Tell the sender of a call what it wants to hear of, until it or the server ends the call."""
-        if len(self._subscribers) >= MOST_LISTENERS or len(wants.resource_subscriptions or ()) > MOST_URIS:
+        if len(self._listeners) >= MOST_LISTENERS or len(wants.resource_subscriptions or ()) > MOST_URIS:
             raise InternalError("Refused: too many subscriptions")
         self._loop = asyncio.get_running_loop()
         subscriber = Subscriber(call.reply.emit, wants, {SUBSCRIPTION_ID: call.id})
         call.reply.emit(notices.ACKNOWLEDGED, AcknowledgedParams(meta=subscriber.tag, notifications=wants))
-        self._subscribers.add(subscriber)
+        self._listeners.add(subscriber)
         try:
             await self._loop.create_future()
         except asyncio.CancelledError:
@@ -86,12 +86,12 @@ class Subscriptions:
             if call.reply.cancelled:
                 raise
         finally:
-            self._subscribers.discard(subscriber)
+            self._listeners.discard(subscriber)
         return EmptyResult(meta=Raw(jsonrpc.encode(subscriber.tag)))
 
     def publish(self, method: str, uri: str | None = None) -> None:
         """Tell every listener that wants it of a change, once for all changes made in one go. From any thread."""
-        if self._loop is None or not self._subscribers:
+        if self._loop is None or not self._listeners:
             return
         self._loop.call_soon_threadsafe(self._gather, method, uri)
 
@@ -103,7 +103,7 @@ class Subscriptions:
     def _flush(self) -> None:
         changes, self._waiting = sorted(self._waiting, key=str), set()
         for method, uri in changes:
-            for subscriber in [one for one in self._subscribers if one.is_for(method, uri)]:
+            for subscriber in [one for one in self._listeners if one.is_for(method, uri)]:
                 tag = subscriber.tag
                 params = notices.NoticeParams(meta=tag)
                 if uri is not None:
