@@ -1,6 +1,9 @@
-"""Texts from clients, as a database can hold them and as a list shows them."""
+"""Texts from clients, as a database can hold them and as a list shows them; and the texts of prompts and help."""
 
 from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
 
 
 def storable(text: str) -> str:
@@ -24,3 +27,10 @@ def preview(text: str, length: int) -> str:
     cut = line[:length]
     head, space, _ = cut.rpartition(" ")
     return f"{head if space and len(head) > length // 2 else cut} …"
+
+
+@cache
+def sections(path: Path) -> dict[str, str]:
+    """The texts of a Markdown file by their headings, which are of the second level."""
+    parts = f"\n{path.read_text(encoding='utf-8')}".split("\n## ")[1:]
+    return {name: text.strip("\n") for name, _, text in (part.partition("\n") for part in parts)}

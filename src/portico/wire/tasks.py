@@ -33,8 +33,8 @@ class UpdateTaskParams(Params, rename="camel", gc=False):
     input_responses: Raw = NOTHING
 
 
-class TaskState(Struct, omit_defaults=True, rename="camel", kw_only=True):
-    """What both designs say of a task."""
+class _TaskState(Struct, omit_defaults=True, rename="camel", kw_only=True):
+    """What both designs say of a task; where they put it, and in which unit its times are, is what they differ in."""
 
     task_id: str
     status: Status
@@ -43,11 +43,17 @@ class TaskState(Struct, omit_defaults=True, rename="camel", kw_only=True):
     last_updated_at: str
 
 
-class Task(TaskState, kw_only=True):
+class Task(_TaskState, kw_only=True):
     """A task of 2025-11-25. `ttl` may be null, and is said then too."""
 
     ttl: int | None
     poll_interval: int | None = None
+
+
+class TaskStatusParams(Task, kw_only=True):
+    """`notifications/tasks/status`: the task itself, flat."""
+
+    meta: dict[str, Any] | None = field(default=None, name="_meta")
 
 
 class CreateTaskResult(Result, kw_only=True):
@@ -59,13 +65,7 @@ class ListTasksResult(Result, kw_only=True):
     next_cursor: str | UnsetType | None = UNSET
 
 
-class TaskStatusParams(Task, kw_only=True):
-    """`notifications/tasks/status`: the task itself, flat."""
-
-    meta: dict[str, Any] | None = field(default=None, name="_meta")
-
-
-class TaskHandle(TaskState, tag_field="resultType", tag="task", kw_only=True):
+class TaskHandle(_TaskState, tag_field="resultType", tag="task", kw_only=True):
     """The extension's answer to a call that has become a task."""
 
     ttl_ms: int | None
@@ -73,34 +73,24 @@ class TaskHandle(TaskState, tag_field="resultType", tag="task", kw_only=True):
     meta: Any = field(default=UNSET, name="_meta")
 
 
-class TaskNotice(TaskState, kw_only=True):
-    """`notifications/tasks`: a whole task, told to a listener."""
+class TaskNotice(_TaskState, kw_only=True):
+    """`notifications/tasks`: a whole task, told to a listener. The outcome stands beside the status."""
 
-    meta: dict[str, Any] = field(name="_meta")
     ttl_ms: int | UnsetType | None = UNSET
     poll_interval_ms: int | None = None
     result: Any = UNSET
     error: Any = UNSET
     input_requests: Any = UNSET
+    meta: Any = field(default=UNSET, name="_meta")
 
 
-class DetailedTask(Result, kw_only=True):
-    """`tasks/get` and `tasks/cancel` of either design; the extension puts the outcome beside the status."""
+class DetailedTask(TaskNotice, tag_field="resultType", tag="complete", kw_only=True):
+    """`tasks/get` of either design, and `tasks/cancel` of 2025-11-25."""
 
-    task_id: str
-    status: Status
-    status_message: str | None = None
-    created_at: str
-    last_updated_at: str
     ttl: int | UnsetType | None = UNSET
-    ttl_ms: int | UnsetType | None = UNSET
     poll_interval: int | None = None
-    poll_interval_ms: int | None = None
-    result: Any = UNSET
-    error: Any = UNSET
-    input_requests: Any = UNSET
 
 
 def notified(task: DetailedTask, tag: dict[str, Any]) -> TaskNotice:
-    members = {name: getattr(task, name) for name in TaskNotice.__struct_fields__ if name != "meta"}
-    return TaskNotice(meta=tag, **members)
+    members = {name: getattr(task, name) for name in TaskNotice.__struct_fields__}
+    return TaskNotice(**{**members, "meta": tag})

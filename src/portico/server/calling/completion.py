@@ -9,7 +9,7 @@ from typing import Any
 from portico.rpc.call import Call
 from portico.schema.reader import Reader, types_of, values_of
 from portico.server.calling.runtime import Runtime
-from portico.wire.completion import MOST_VALUES, CompleteParams, CompleteResult, Completion
+from portico.wire.completion import MOST_COMPLETIONS, CompleteParams, CompleteResult, Completion
 
 Complete = Callable[..., Any]
 """Takes what has been typed and, if it wants a second parameter, the other arguments given so far."""
@@ -35,11 +35,11 @@ class Completer:
 
 def result(found: Any) -> CompleteResult:
     if isinstance(found, Completion):
-        shown = found.values[:MOST_VALUES]
+        shown = found.values[:MOST_COMPLETIONS]
         more = found.has_more or len(shown) < len(found.values) or None
         return CompleteResult(completion=Completion(shown, found.total, more))
     values = [str(value) for value in found or ()]
-    shown = values[:MOST_VALUES]
+    shown = values[:MOST_COMPLETIONS]
     return CompleteResult(completion=Completion(shown, len(values), len(values) > len(shown)))
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from msgspec import Raw, Struct
 
 from portico.server.tasks.jobs import BRIEF, CHANGED, CREATED, Job, Outcome, end, failed, keep_step, steps
-from portico.store.rows import to_json
+from portico.store.rows import json_column
 from portico.store.transaction import Transaction
 
 # A job whose workers die again and again is given up at last.
@@ -158,7 +158,7 @@ def ask(tx: Transaction, lease: Lease, questions: dict[str, Any], now: int) -> J
     if job.questions:
         tx.run(
             "update portico_job set status = 'waiting', questions = :questions, updated_at = :now where id = :id",
-            {"id": lease.id, "questions": to_json(job.questions), "now": now},
+            {"id": lease.id, "questions": json_column(job.questions), "now": now},
         )
         tx.publish(CHANGED, lease.id)
         if lease.limited:

@@ -6,10 +6,10 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
-from portico.server.asking.context import Context
+from portico import Context
 from portico.services import moments
 from portico.services.memory.errors import InvalidInput
-from portico.services.memory.service import results, wording
+from portico.services.memory.service import prompts, results
 from portico.services.memory.service.access import Access
 from portico.services.memory.store import conflicts, consolidation, statistics
 from portico.services.memory.store.conflicts import Dispute, Keep
@@ -114,7 +114,7 @@ class OverviewTools:
             page = await memories.recall(recall_query, memories.filter(""), limit=recall_limit)
             found = [results.found(hit.record, self._access.prefix, "light") for hit in page.hits]
         return Beginning(
-            guide=wording.beginning(self._access.prefix),
+            guide=prompts.beginning(self._access.prefix),
             total=counts.total,
             by_namespace=counts.by_namespace,
             project=memories.project,
@@ -123,7 +123,7 @@ class OverviewTools:
 
     async def guide(self, ctx: Context) -> Guide:
         """How to use this memory: the same as the resource help."""
-        return Guide(text=wording.help_page(self._access.prefix))
+        return Guide(text=prompts.help_page(self._access.prefix))
 
 
 async def status_of(access: Access) -> results.Standing:

@@ -1,22 +1,29 @@
-"""The prompts: ways of working with memory that a person can start."""
+"""The prompts, ways of working with memory that a person can start, and the help. Their texts are in Markdown files."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from portico.server.calling.completion import Completer
-from portico.server.calling.prompts import Prompt
-from portico.server.registry.service import Completes, Component
-from portico.services.memory.service import wording
+from portico.extend import Completer, Completes, Component, Prompt
+from portico.services import texts
 from portico.services.memory.service.access import Access
 from portico.services.memory.store import statistics
-from portico.services.memory.store.namespaces import NAMESPACES
+from portico.services.memory.store.namespaces import NAMESPACES, WRITABLE, suggested
 from portico.services.memory.store.records import Record
 
-SHOWN = 10
+SHOWN, REVIEWED = 10, 50
+HELP, PROMPTS = Path(__file__).with_name("help.md"), Path(__file__).with_name("prompts.md")
+_REVIEWS = {
+    "summarize": "Summarise them in a few sentences.",
+    "consolidate": "Say which belong together, then run {p}_consolidate dry and show what it would do.",
+    "archive": "Say which are out of date and why, and after my consent archive them with {p}_update.",
+    "cleanup": "Say which are wrong, double or empty, and after my consent delete them with {p}_delete.",
+}
+_SHAPES = {"markdown": "as Markdown", "outline": "as an outline", "steps": "as numbered steps"}
 
 
 class MemoryPrompts:
@@ -50,17 +57,22 @@ class MemoryPrompts:
         for name, argument in (("discover", "topic"), ("discover", "tag")):
             yield Completes(name, argument, Completer(self._access.complete_topic))
 
+    def _text(self, name: str, **values: Any) -> str:
+        return texts.sections(PROMPTS)[name].format(p=self._access.prefix, **values)
+
     async def _capture(self, content: Annotated[str, "Content to capture"]) -> str:
         """Guided memory capture"""
-        return wording.capture(content, self._access.prefix)
+        return self._text("capture", content=content, suggested=suggested(content), others=", ".join(WRITABLE))
 
     async def _recall(self, query: Annotated[str, "What to find out"]) -> str:
         """Guided search in memory"""
-        return wording.recall(query, self._access.prefix)
+        return self._text("recall", query=query)
 
     async def _session_start(self) -> str:
         """Begin a session with what is known"""
-        return wording.session_start(await self._found("", SHOWN), self._access.prefix)
+        newest = await self._memories("", SHOWN)
+        known = "\n".join(f"- [{one.namespace}] {texts.preview(one.content, 200)} ({one.id})" for one in newest)
+        return self._text("session_start", known=known or "(nothing yet)")
 
     async def _browse(
         self,
@@ -69,7 +81,8 @@ class MemoryPrompts:
         top: Annotated[int, Meta(ge=1, le=100), "How many"] = SHOWN,
     ) -> str:
         """Look around in memory"""
-        return wording.browse(filter, view, top, self._access.prefix)
+        shape = "a dashboard: counts by namespace, the most frequent tags, then" if view == "dashboard" else "a list:"
+        return self._text("browse", narrowed=_narrowed(filter), view=shape, top=top)
 
     async def _list(
         self,
@@ -78,7 +91,7 @@ class MemoryPrompts:
         limit: Annotated[int, Meta(ge=1, le=1000), "How many"] = 50,
     ) -> str:
         """List memories"""
-        return wording.listing(filter, format, limit, self._access.prefix)
+        return self._text("list", narrowed=_narrowed(filter), format=format, limit=limit)
 
     async def _review(
         self,
@@ -88,8 +101,14 @@ class MemoryPrompts:
         ] = "summarize",
     ) -> str:
         """Go through memories and put them in order"""
-        found = await self._found(f"ns:{namespace}" if namespace in NAMESPACES else "", 50)
-        return wording.review(namespace, action, found, self._access.prefix)
+        memories = await self._memories(f"ns:{namespace}" if namespace in NAMESPACES else "", REVIEWED)
+        known = "\n".join(
+            f"- {one.id} v{one.version} [{', '.join(one.tags)}] {texts.preview(one.content, 200)}" for one in memories
+        )
+        asked = _REVIEWS[action].format(p=self._access.prefix)
+        return self._text(
+            "review", place=namespace or "all namespaces", known=known or "(there are none)", action=asked
+        )
 
     async def _tutorial(
         self,
@@ -99,7 +118,8 @@ class MemoryPrompts:
         focus: Annotated[Literal["overview", "capture", "search", "workflows"], "What about"] = "overview",
     ) -> str:
         """Learn to use this memory"""
-        return wording.tutorial(familiarity, focus, self._access.prefix)
+        about = help_topic(focus, self._access.prefix) or help_page(self._access.prefix)
+        return self._text("tutorial", familiarity=familiarity, about=about)
 
     async def _decision(
         self,
@@ -108,7 +128,8 @@ class MemoryPrompts:
         alternatives: Annotated[str, "What else was considered"] = "",
     ) -> str:
         """Document a decision"""
-        return wording.decision(decision, context, alternatives, self._access.prefix)
+        context, alternatives = context or "(ask me)", alternatives or "(ask me)"
+        return self._text("generate_decision", decision=decision, context=context, alternatives=alternatives)
 
     async def _generate_tutorial(
         self,
@@ -117,7 +138,8 @@ class MemoryPrompts:
         format: Annotated[Literal["markdown", "outline", "steps"], "How it is to be written"] = "markdown",
     ) -> str:
         """Write a tutorial out of what is remembered"""
-        return wording.generated_tutorial(topic, level, format, await self._found(topic, SHOWN), self._access.prefix)
+        known = await self._known(topic)
+        return self._text("generate_tutorial", topic=topic, level=level, shape=_SHAPES[format], known=known)
 
     async def _intent_search(
         self,
@@ -126,15 +148,17 @@ class MemoryPrompts:
         context: Annotated[str, "What it is about"] = "",
     ) -> str:
         """Search for what is meant, not only for what is said"""
-        return wording.intent_search(query, intent, context, self._access.prefix)
+        intent = intent or "find out yourself: how to, where, why, which, what is wrong"
+        return self._text("intent_search", query=query, intent=intent, context=context or "(none)")
 
     async def _query_suggest(
         self, query: Annotated[str, "A search"], namespace: Annotated[str, "Only in this namespace"] = ""
     ) -> str:
         """Better searches"""
         memories = await self._access.memories()
-        topics = await memories.read(lambda tx: statistics.topics(tx, 30))
-        return wording.query_suggest(query, namespace, list(topics))
+        topics = ", ".join(await memories.read(lambda tx: statistics.topics(tx, 30)))
+        scope = f" in {namespace}" if namespace else ""
+        return self._text("query_suggest", query=query, scope=scope, topics=topics or "(none)")
 
     async def _context_capture(
         self,
@@ -142,22 +166,50 @@ class MemoryPrompts:
         threshold: Annotated[str, "How sure to be, 0 to 1"] = "0.7",
     ) -> str:
         """Pick what is worth remembering out of a conversation"""
-        return wording.context_capture(conversation, threshold, self._access.prefix)
+        return self._text("context_capture", conversation=conversation, threshold=threshold)
 
     async def _discover(
         self, topic: Annotated[str, "Where to begin"] = "", tag: Annotated[str, "A tag to begin with"] = ""
     ) -> str:
         """See what hangs together"""
-        return wording.discover(topic, tag, await self._found(topic, SHOWN, tag), self._access.prefix)
+        about = topic or (f"the tag {tag}" if tag else "anything")
+        return self._text("discover", about=about, known=await self._known(topic, tag))
 
-    async def _found(self, words: str, limit: int, tag: str = "") -> list[Record]:
+    async def _known(self, words: str, tag: str = "") -> str:
+        memories = await self._memories(words, SHOWN, tag)
+        lines = (f"- {one.id} [{one.namespace}] {texts.preview(one.content, 160)}" for one in memories)
+        return "\n".join(lines) or "(nothing was found)"
+
+    async def _memories(self, words: str, limit: int, tag: str = "") -> list[Record]:
         memories = await self._access.memories()
-        wanted = memories.filter(words)
-        if tag:
-            wanted = wanted.also("tag", tag)
-        page = await memories.recall("", wanted, limit=limit)
+        page = await memories.recall("", memories.filter(words).also("tag", tag or None), limit=limit)
         return [hit.record for hit in page.hits]
 
 
 def _namespaces(typed: str) -> list[str]:
     return [one for one in NAMESPACES if one.startswith(typed)]
+
+
+def _narrowed(filter: str) -> str:
+    return f" with the filter {filter!r}" if filter else ""
+
+
+# Help
+
+
+def help_page(prefix: str) -> str:
+    parts = ["# Memory", "What should still be known in a later conversation."]
+    parts += [f"## {name}\n\n{text.format(p=prefix)}" for name, text in texts.sections(HELP).items()]
+    table = "\n".join(f"| {one.name} | {one.about} |" for one in NAMESPACES.values())
+    return "\n\n".join([*parts, f"## namespaces\n\n| name | for |\n|---|---|\n{table}\n"])
+
+
+def beginning(prefix: str) -> str:
+    """In a few lines what an assistant has to know; the whole is in the help."""
+    topics = texts.sections(HELP)
+    return "\n".join(f"{name}: {topics[name].format(p=prefix)}" for name in ("workflows", "capture", "search"))
+
+
+def help_topic(topic: str, prefix: str) -> str | None:
+    text = texts.sections(HELP).get(topic)
+    return None if text is None else f"# {topic}\n\n{text.format(p=prefix)}\n"

@@ -8,12 +8,10 @@ from urllib.parse import quote
 
 from msgspec import Struct
 
-from portico.server.calling.completion import Completer
-from portico.server.calling.resources import Resource
-from portico.server.registry.service import Completes, Component
-from portico.services import moments
+from portico.extend import Completer, Completes, Component, Resource
+from portico.services import moments, texts
 from portico.services.memory.errors import InvalidInput, NoSuchMemory
-from portico.services.memory.service import results, wording
+from portico.services.memory.service import prompts, results
 from portico.services.memory.service.access import Access
 from portico.services.memory.service.overview import Summary, status_of, summary_of
 from portico.services.memory.store import graph, records, statistics, templates
@@ -95,11 +93,11 @@ class MemoryResources:
 
     async def _help(self) -> str:
         """What this memory is and how to use it"""
-        return wording.help_page(self._access.prefix)
+        return prompts.help_page(self._access.prefix)
 
     async def _help_topic(self, topic: str) -> str | None:
         """Help on setup, concepts, capture, search, workflows, troubleshooting or advanced use"""
-        return wording.help_topic(topic, self._access.prefix)
+        return prompts.help_topic(topic, self._access.prefix)
 
     def _of_domain(self, domain: str) -> Any:
         async def read() -> Listing:
@@ -231,7 +229,7 @@ class MemoryResources:
 
 
 def _help_topics(typed: str) -> list[str]:
-    return [one for one in wording.TOPICS if one.startswith(typed)]
+    return [one for one in texts.sections(prompts.HELP) if one.startswith(typed)]
 
 
 def _domains(typed: str) -> list[str]:
