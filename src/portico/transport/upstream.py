@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from portico.rpc.call import Call
+from portico.rpc.call import Call, members
 from portico.transport.greeting import ClientIdentity, Greeting, discover, initialize, is_modern, means_handshake_server
 from portico.transport.http_client.limits import limited
 from portico.transport.http_client.pool import Pool
@@ -208,10 +208,9 @@ class Upstream:
 
     async def _enter_lifespan(self) -> None:
         """A server in this process lives as long as the connection to it."""
-        lifespan = getattr(self.target.handler, "lifespan", None) if isinstance(self.target, Here) else None
-        if lifespan is None:
+        if not isinstance(self.target, Here):
             return
-        self._host = HeldLifespan(lifespan)
+        self._host = HeldLifespan(members(self.target.handler).lifespan)
         try:
             await self._host.entered
         except BaseException:

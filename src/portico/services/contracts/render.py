@@ -5,15 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from portico.schema import Schema, samples
-from portico.schema.check import Complaint
-from portico.schema.reader import properties_of, required_of
-from portico.schema.tables import TableField, fields, type_words
+from portico.schema import (
+    Complaint,
+    Schema,
+    TableField,
+    Unsayable,
+    fields,
+    properties_of,
+    required_of,
+    sample,
+    type_words,
+)
 from portico.services.contracts import outcomes
-from portico.services.contracts.codegen.naming import literal, text
+from portico.services.contracts.codegen.shapes import literal, text
 from portico.services.contracts.definitions import Contract, Definition, Example
 from portico.services.contracts.markdown import cell, code, fence, json_block, line, pretty, prose, table
-from portico.services.contracts.outputs import data_schema, require_validator
+from portico.services.contracts.outcomes import data_schema, require_validator
 from portico.services.contracts.published import ERROR_TYPES
 from portico.services.contracts.specification import CHAPTERS
 from portico.services.contracts.versions import CONTRACT_VERSION
@@ -163,8 +170,8 @@ def _data_of(tool: Definition) -> dict[str, Any] | None:
     if tool.output_schema is None:
         return {"text": "What the tool says."}
     try:
-        found = samples.sample(data_schema(tool.output_schema), full=True)
-    except samples.Unsayable:
+        found = sample(data_schema(tool.output_schema), full=True)
+    except Unsayable:
         return None
     return found if isinstance(found, dict) else None
 
@@ -230,8 +237,8 @@ def _examples(tool: Definition) -> str:
 
 def _arguments_of(tool: Definition) -> dict[str, Any]:
     try:
-        found = samples.sample(tool.input_schema or {"type": "object"})
-    except samples.Unsayable:
+        found = sample(tool.input_schema or {"type": "object"})
+    except Unsayable:
         return {}
     return found if isinstance(found, dict) else {}
 
@@ -273,11 +280,11 @@ def _security(tool: Definition) -> str:
         " Members that it does not name are refused." if closed else " Members that it does not name may be accepted."
     )
     access = (
-        "Whoever may call the server may call this tool, unless the server grants it by scopes; agents should ask their"
+        "Every caller of the server may call this tool, unless the server grants it by scopes; agents should ask their"
         " user before calls that change something."
     )
     if tool.hint("readOnlyHint"):
-        access = "Whoever may call the server may call this tool, unless the server grants it by scopes."
+        access = "Every caller of the server may call this tool, unless the server grants it by scopes."
     return (
         f"Risks and mitigations:\n\n{_bullets(risks)}\n\n"
         f"Input validation: {checks}\n\n"

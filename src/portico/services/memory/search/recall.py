@@ -16,12 +16,12 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from portico.extend import Transaction
 from portico.services.memory.search.features import Candidate, NamedAuthors, measure
 from portico.services.memory.search.matching import Matches, match, most_alike
 from portico.services.memory.search.meaning import Sense
 from portico.services.memory.search.question import Question, ask, terms_of
 from portico.services.memory.search.weights import BY_MEANING, BY_WORDS
-from portico.store.transaction import Transaction
 
 LOOKED_AT = 192
 # How many are looked at because of their meaning.

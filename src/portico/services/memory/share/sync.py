@@ -22,6 +22,7 @@ from typing import Any, Literal
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from portico.extend import Transaction
 from portico.services import moments
 from portico.services.memory.errors import Blocked, InvalidInput, SyncFailed
 from portico.services.memory.search import search
@@ -30,7 +31,6 @@ from portico.services.memory.share.git import Git
 from portico.services.memory.store import records
 from portico.services.memory.store.memories import Memories, reindex
 from portico.services.memory.store.records import Record
-from portico.store.transaction import Transaction
 
 Direction = Literal["push", "fetch", "full"]
 Screen = Callable[[str], tuple[str, list[str]]]
