@@ -15,6 +15,7 @@ from msgspec.structs import asdict
 
 from portico.services.memory.search.index import TABLES, index
 from portico.services.memory.store.namespaces import CURRENT
+from portico.services.memory.store.records import SELECT, Record
 from portico.store.errors import BadStatement, Damaged
 from portico.store.transaction import Transaction
 
@@ -24,21 +25,6 @@ FORMAT = 1
 BATCH = 2000
 MIGRATIONS = Path(__file__).parent.parent / "store" / "migrations"
 SAMPLE = 50
-
-
-class _UnindexedMemory(Struct, frozen=True):
-    """The columns of a memory that the index uses."""
-
-    id: str
-    domain: str
-    namespace: str
-    project: str | None
-    content: str
-    author: str | None
-    author_kind: str | None
-    thread: str | None
-    at: int
-    place: int
 
 
 class _BuildProgress(Struct, frozen=True):
@@ -78,15 +64,14 @@ def build(tx: Transaction, most: int = BATCH) -> int:
     if reached.at is None:
         return 0
     found = tx.all(
-        _UnindexedMemory,
-        "select id, domain, namespace, project, content, author, author_kind, thread, at, coalesce(place, 0) as place "
-        "from memory where at >= :at and (at, coalesce(place, 0), id) > (:at, :place, :memory) and status in :current "
+        Record,
+        f"{SELECT} where at >= :at and (at, coalesce(place, 0), id) > (:at, :place, :memory) and status in :current "
         "order by at, coalesce(place, 0), id limit cast(:most as bigint)",
         {**asdict(reached), "current": list(CURRENT), "most": most},
     )
     index(tx, found)
     last = found[-1] if len(found) == most else None
-    _note(tx, _BuildProgress() if last is None else _BuildProgress(at=last.at, place=last.place, memory=last.id))
+    _note(tx, _BuildProgress() if last is None else _BuildProgress(at=last.at, place=last.place or 0, memory=last.id))
     return len(found)
 
 

@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 from portico.services import moments
 from portico.services.memory.errors import Blocked, InvalidInput, SyncFailed
-from portico.services.memory.search import search
+from portico.services.memory.search import index
 from portico.services.memory.share import export_import, portable
 from portico.services.memory.share.git import Git
 from portico.services.memory.store import records
@@ -314,7 +314,7 @@ def merge(ours: Record, theirs: Record, base: Record | None) -> tuple[Record, Cl
 def _take(tx: Transaction, step: Step, ours: Side | None, who: str, now: int) -> None:
     if step.after is None:
         if ours is not None:
-            search.forget(tx, [ours.record.id])
+            index.forget(tx, [ours.record.id])
             records.remove(tx, [ours.record], now)
         return
     if ours is None:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from portico.services import moments
 from portico.services.memory.errors import InvalidInput
-from portico.services.memory.search import search
+from portico.services.memory.search import index
 from portico.services.memory.store import inputs, records
 from portico.services.memory.store.filters import MemoryFilter
 from portico.services.memory.store.memories import BATCH, Memories, put_away
@@ -47,10 +47,10 @@ async def collect(
         for one in found:
             after = replace(one, status="archived", updated_at=now)
             records.change(tx, one, after, "archived", reason=f"the branch {branch} is done with")
-        search.unindex(tx, [one.id for one in found])
+        index.unindex(tx, [one.id for one in found])
 
     def remove(tx: Transaction, found: list[Record]) -> None:
-        search.forget(tx, [one.id for one in found])
+        index.forget(tx, [one.id for one in found])
         records.remove(tx, found, now)
 
     expired = await _each(memories, ("expires_at <= :now and status <> 'deleted'", {"now": now}), dry_run, expire)
@@ -105,7 +105,7 @@ async def erase(
             found = [records.get(tx, id or "")]
         else:
             found = records.matching(tx, wanted, limit=BATCH, statuses=STATUSES, at=-1)
-        search.forget(tx, [one.id for one in found])
+        index.forget(tx, [one.id for one in found])
         records.remove(tx, found, now)
         ids = {"ids": [one.id for one in found]}
         tx.run("delete from memory_synced where memory in :ids", ids)
