@@ -76,8 +76,10 @@ def build(tx: Transaction, most: int = BATCH) -> int:
 
 
 def trouble(tx: Transaction) -> str | None:
-    """What is wrong with an index that should be whole, found by counting and by checking the newest memories; None if
-    nothing is."""
+    """What is wrong with the index, found by counting and by checking the newest memories; None if nothing is, or while
+    it is being built."""
+    if not is_whole(tx):
+        return None
     sql = "select count(*) from memory where status in :current"
     wanted = tx.one(int, sql, {"current": list(CURRENT)})
     counted = tx.one(int, "select cast(coalesce(sum(memories), 0) as bigint) from memory_scope")

@@ -42,7 +42,7 @@ NO_VECTORS = (
 MOST_LOOKED_THROUGH = 10_000
 # So many scopes are looked into one by one; where there are more, in all of them.
 MOST_SCOPES = 200
-_SCOPED = {"ns": "namespace", "domain": "domain", "project": "project"}
+_SCOPED = ("ns", "domain", "project")
 LOOKED_AT = 192
 # How many are looked at because of their meaning.
 NEAREST = 64
@@ -150,7 +150,7 @@ def _scopes(tx: Transaction, filter: MemoryFilter) -> tuple[list[int] | None, Me
     values: dict[str, Any] = {}
     for number, one in enumerate(filter.conditions):
         if one.key in _SCOPED and not _is_any(one):
-            phrases.append(f"{_SCOPED[one.key]} {'not in' if one.negated else 'in'} :scope_{number}")
+            phrases.append(f"{one.column} {'not in' if one.negated else 'in'} :scope_{number}")
             values[f"scope_{number}"] = list(one.values)
     if filter.home is not None:
         phrases.append("(domain <> 'project' or project = :home)")

@@ -107,17 +107,12 @@ async def erase(
             found = records.matching(tx, wanted, limit=BATCH, statuses=STATUSES, at=-1)
         index.forget(tx, [one.id for one in found])
         records.remove(tx, found, now)
-        ids = {"ids": [one.id for one in found]}
-        tx.run("delete from memory_synced where memory in :ids", ids)
-        _drop_lonely(tx)
+        tx.run("delete from memory_synced where memory in :ids", {"ids": [one.id for one in found]})
+        # Entities that nothing mentions any more: a name can be all that there is to forget.
+        tx.run("delete from memory_entity where name not in (select entity from memory_mention)")
         return len(found)
 
     total = await memories.write(some)
     while wanted is not None and total and (count := await memories.write(some)):
         total += count
     return total
-
-
-def _drop_lonely(tx: Transaction) -> None:
-    """Entities that nothing mentions any more: a name can be all that there is to forget."""
-    tx.run("delete from memory_entity where name not in (select entity from memory_mention)")

@@ -276,7 +276,7 @@ def fits(record: Record, filter: MemoryFilter) -> bool:
         elif one.key == "entity":
             held = any(value in record.content.casefold() for value in one.values)
         else:
-            held = (getattr(record, {"ns": "namespace"}.get(one.key, one.key)) or "") in one.values
+            held = (getattr(record, one.column) or "") in one.values
         if held == one.negated:
             return False
     return (filter.since is None or record.at >= filter.since) and (filter.until is None or record.at <= filter.until)
