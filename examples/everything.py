@@ -15,8 +15,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from portico import Audio, Context, File, Image, ProtocolError, Server, Skills, TaskConfig, ToolError
-from portico.wire.content import EmbeddedResource, TextContent, TextContents
-from portico.wire.prompts import PromptMessage
+from portico.extend import EmbeddedResource, PromptMessage, TextContent, TextContents
 
 server = Server(
     "everything",

@@ -27,18 +27,27 @@ from portico.auth import (
     ClientCredentials,
     Credentials,
     EnterpriseManaged,
+    Grant,
     IdentityProvider,
+    IssuerMismatch,
     OAuth,
+    RedirectRejected,
     Registration,
+    ResourceMismatch,
+    ScopeRejected,
     SigningKey,
     WorkloadIdentity,
 )
-from portico.auth.errors import IssuerMismatch, RedirectRejected, ResourceMismatch, ScopeRejected
-from portico.auth.grants import Grant
-from portico.client.skills import SkillMismatch, list_skills, read_skill, read_skill_file
-from portico.transport.http_client.browser import headless
-from portico.wire.inputs import CreateMessageParams, ElicitParams
-from portico.wire.revisions import NEWEST_HANDSHAKE
+from portico.extend import (
+    NEWEST_HANDSHAKE,
+    CreateMessageParams,
+    ElicitParams,
+    SkillMismatch,
+    headless,
+    list_skills,
+    read_skill,
+    read_skill_file,
+)
 
 REDIRECT_URI = "http://localhost:8976/callback"
 

@@ -7,7 +7,7 @@ from base64 import b64decode
 from dataclasses import dataclass
 
 from portico import File, Image, Server, ToolResult
-from portico.wire.content import ResourceLink
+from portico.extend import ResourceLink
 
 server = Server("results", version="1.0.0")
 

@@ -9,8 +9,7 @@ import workshop
 from progress import server as progress
 
 from portico import Client, ProtocolError, ToolError
-from portico.wire.inputs import ElicitParams
-from portico.wire.subscriptions import Filter
+from portico.extend import ElicitParams, Filter
 
 ELICITING = ["2025-06-18", "2025-11-25", "2026-07-28"]
 

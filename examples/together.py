@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 from portico import Server
-from portico.rpc.call import Call, Handler
+from portico.extend import Call, Handler
 
 log = logging.getLogger("together")
 

@@ -34,9 +34,9 @@ from portico.schema.problems import MOST_PROBLEMS
 from portico.server.calling.prompts import Prompt
 from portico.server.calling.resources import Resource
 from portico.server.calling.tools import Tool
-from portico.transport.stdio import GRACE, LONGEST_MESSAGE
+from portico.transport.stdio import GRACE_SECONDS, LONGEST_MESSAGE
 from portico.wire import errors
-from portico.wire.completion import MOST_VALUES
+from portico.wire.completion import MOST_COMPLETIONS
 from portico.wire.revisions import LATEST, REVISIONS
 from portico.wire.uris import Template
 
@@ -225,8 +225,8 @@ def test_the_bounds_are_those_of_the_code() -> None:
     assert table["`requestState`"] == f"{LARGEST_STATE // 1024} KiB, {LIFETIME / 60:.0f} minutes"
     assert table["problems named in one error"] == str(MOST_PROBLEMS)
     assert table["a value quoted in an error"] == f"{LONGEST_QUOTE} characters"
-    assert table["completions in one answer"] == str(MOST_VALUES)
-    assert table["the end, for calls still running"] == f"{GRACE:.0f} seconds"
+    assert table["completions in one answer"] == str(MOST_COMPLETIONS)
+    assert table["the end, for calls still running"] == f"{GRACE_SECONDS:.0f} seconds"
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -23,6 +23,7 @@ FLOORS = {
     "transport": 3,
     "server": 4,
     "client": 4,
+    "extend": 4.5,
     "services": 5,
     "contracts": 6,
     "cli": 6,

@@ -27,17 +27,22 @@ def load_module(name: str) -> Any:
 def public_names(
     package: str, homes: Mapping[str, tuple[str, ...]]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` of a package whose names live in other modules: `homes` says which in which."""
-    home_of = {name: home for home, names in homes.items() for name in names}
+    """`__getattr__` and `__dir__` of a package whose names live in other modules: `homes` says which in which.
+
+    A module without names stands for itself. `__all__` is made of them, unless it is written there already.
+    """
+    home_of = {name: home for home, names in homes.items() for name in names or (home.rpartition(".")[2],)}
 
     def get(name: str) -> Any:
         if name not in home_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(load_module(home_of[name]), name)
+        home = load_module(home_of[name])
+        value = getattr(home, name) if homes[home_of[name]] else home
         vars(sys.modules[package])[name] = value
         return value
 
     def list_names() -> list[str]:
         return sorted({*vars(sys.modules[package]), *home_of})
 
+    vars(sys.modules[package]).setdefault("__all__", sorted(home_of))
     return get, list_names

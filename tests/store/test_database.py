@@ -29,7 +29,7 @@ from portico.store.errors import (
     UnfitValue,
     Violated,
 )
-from portico.store.rows import to_json
+from portico.store.rows import json_column
 from portico.store.transaction import Transaction
 from portico.wire.errors import Error, UsageError
 
@@ -104,7 +104,7 @@ def test_every_error_is_an_error_of_ours() -> None:
 
 
 async def test_a_row_becomes_a_struct(db: Database) -> None:
-    id = await db.write(lambda tx: add(tx, "a", count=3, weight=1.5, done=True, detail=to_json(Detail(7))))
+    id = await db.write(lambda tx: add(tx, "a", count=3, weight=1.5, done=True, detail=json_column(Detail(7))))
     found = await db.read(
         lambda tx: tx.one(Item, "select id, name, count, weight, done, detail from item where id = :id", {"id": id})
     )
@@ -128,7 +128,7 @@ async def test_raw_keeps_json_as_it_was_written(db: Database) -> None:
 
 
 async def test_json_can_be_lists_and_open_values(db: Database) -> None:
-    await db.write(lambda tx: add(tx, "a", detail=to_json([1, 2])))
+    await db.write(lambda tx: add(tx, "a", detail=json_column([1, 2])))
     assert await db.read(lambda tx: tx.one(list[int], "select detail from item")) == [1, 2]
 
     class Open(Struct):

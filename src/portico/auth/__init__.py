@@ -11,8 +11,14 @@ if TYPE_CHECKING:
     from portico.auth.authorization_code import AuthorizationCode
     from portico.auth.clients import Registration
     from portico.auth.credentials import Credentials, File, Keyring, Memory
-    from portico.auth.errors import AuthorizationFailed
-    from portico.auth.grants import ClientCredentials, EnterpriseManaged, IdentityProvider, WorkloadIdentity
+    from portico.auth.errors import (
+        AuthorizationFailed,
+        IssuerMismatch,
+        RedirectRejected,
+        ResourceMismatch,
+        ScopeRejected,
+    )
+    from portico.auth.grants import ClientCredentials, EnterpriseManaged, Grant, IdentityProvider, WorkloadIdentity
     from portico.auth.oauth import OAuth
 
 _HOMES = {
@@ -20,8 +26,14 @@ _HOMES = {
     "portico.auth.authorization_code": ("AuthorizationCode",),
     "portico.auth.clients": ("Registration",),
     "portico.auth.credentials": ("Credentials", "File", "Keyring", "Memory"),
-    "portico.auth.errors": ("AuthorizationFailed",),
-    "portico.auth.grants": ("ClientCredentials", "EnterpriseManaged", "IdentityProvider", "WorkloadIdentity"),
+    "portico.auth.errors": (
+        "AuthorizationFailed",
+        "IssuerMismatch",
+        "RedirectRejected",
+        "ResourceMismatch",
+        "ScopeRejected",
+    ),
+    "portico.auth.grants": ("ClientCredentials", "EnterpriseManaged", "Grant", "IdentityProvider", "WorkloadIdentity"),
     "portico.auth.oauth": ("OAuth",),
 }
 
@@ -32,11 +44,16 @@ __all__ = [
     "Credentials",
     "EnterpriseManaged",
     "File",
+    "Grant",
     "IdentityProvider",
+    "IssuerMismatch",
     "Keyring",
     "Memory",
     "OAuth",
+    "RedirectRejected",
     "Registration",
+    "ResourceMismatch",
+    "ScopeRejected",
     "SigningKey",
     "WorkloadIdentity",
 ]

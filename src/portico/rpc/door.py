@@ -245,7 +245,7 @@ class Door:
             if isinstance(failure, ProtocolError):
                 return self._refuse(call, failure)
             if call.method == "tools/call":
-                return self._encode(call, failed(call, failure))
+                return self._encode(call, failed_result(call, failure))
             if isinstance(failure, ToolError):
                 return self._refuse(call, InternalError(_text(failure), failure.described()))
             return self._refuse(call, unexpected(failure, call.method))
@@ -346,7 +346,7 @@ def _text(error: Exception) -> str:
     return str(error).encode(errors="replace").decode()
 
 
-def failed(call: Call, failure: BaseException) -> CallToolResult:
+def failed_result(call: Call, failure: BaseException) -> CallToolResult:
     """The result of a tool that failed, whatever it failed with."""
     return refusal(failure if isinstance(failure, ToolError) else unexpected(failure, call.method))
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from msgspec import Struct
@@ -57,9 +58,29 @@ class AsgiOptions(EndpointOptions, total=False):
 
 
 def run(server: Server, **options: Unpack[HttpOptions]) -> None:
-    """Serve on our own listener. Beyond this machine only with a token, or when somebody says that it is meant."""
+    """Serve on our own listener until the process is told to stop."""
     check_options('run("http")', options, HttpOptions.__annotations__)
     place = Place(**_fields(Place, options))
+    announce = None if options.get("quiet") else _announce
+    listener.run(_exchange_at(place, server, options), place, server.lifespan, announce)
+
+
+async def serve_http(
+    server: Server,
+    *,
+    ready: Callable[[str], None] | None = None,
+    stop: asyncio.Event | None = None,
+    **options: Unpack[HttpOptions],
+) -> None:
+    """The same on a loop that runs already. `ready` is told the URL, and `stop` ends it."""
+    check_options("serve_http()", options, HttpOptions.__annotations__)
+    place = Place(**_fields(Place, options))
+    async with server.lifespan():
+        await listener.serve(_exchange_at(place, server, options), place, ready=ready, stop=stop)
+
+
+def _exchange_at(place: Place, server: Server, options: HttpOptions) -> Exchange:
+    """Beyond this machine only with a token, or when somebody says that it is meant."""
     token = options.get("token") or os.environ.get("PORTICO_TOKEN") or None
     local = is_loopback(place.host)
     alone = next((one.name for one in server.services if getattr(one, "local_only", False)), None)
@@ -73,8 +94,7 @@ def run(server: Server, **options: Unpack[HttpOptions]) -> None:
             f"{place.host} can be reached from other machines: set PORTICO_TOKEN, or say --insecure (insecure=True)"
         )
     named = () if place.host in ("0.0.0.0", "::", "") else (place.host,)
-    settings = _settings(options, token=token, named=named)
-    listener.run(exchange(server, settings), place, server.lifespan, None if options.get("quiet") else _announce)
+    return exchange(server, _settings(options, token=token, named=named))
 
 
 def asgi(server: Server, **options: Unpack[AsgiOptions]) -> Application:

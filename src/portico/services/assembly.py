@@ -11,15 +11,12 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
-from portico import __version__
+from portico import Server, Service, UsageError, __version__
 from portico._lazy import load_module
-from portico.server.calling.tools import Tool
-from portico.server.registry.service import Service
-from portico.server.server import Server
+from portico.extend import Tool
 from portico.services import profiles, settings, shapes
 from portico.services.settings import ServerIdentity, ServeSettings
 from portico.services.shapes import ServiceShape
-from portico.wire.errors import UsageError
 
 log = logging.getLogger("portico")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from portico.wire.errors import UsageError
+from portico import UsageError
 
 HOME = Path(__file__).parent.parent / "profiles"
 

@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct, field
 
+from portico import UsageError
+from portico.extend import ServerCapabilities
 from portico.services.shapes import ServiceShape
-from portico.wire.errors import UsageError
-from portico.wire.meta import ServerCapabilities
 
 Table = dict[str, Any]
 Text = Annotated[str, Meta(min_length=1)]

@@ -16,25 +16,38 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.structs import replace
 
-from portico.legacy import translate
-from portico.rpc.call import Call, Handler, Middleware
-from portico.rpc.door import failed
-from portico.schema.problems import Problem
-from portico.schema.reader import kind_of
-from portico.server.asking.rounds import rounds_of
-from portico.server.calling.prompts import Prompt
-from portico.server.calling.resources import Resource
-from portico.server.calling.results import to_json
-from portico.server.calling.tools import ArgumentErrors, Tool, checked_name
-from portico.server.registry.service import Completes, Offered
-from portico.server.server import Server
-from portico.wire.content import TextContent, TextContents
-from portico.wire.errors import ProtocolError, ToolError, Unknown
-from portico.wire.prompts import GetPromptParams, GetPromptResult, PromptMessage
-from portico.wire.resources import ReadResourceParams, ReadResourceResult
-from portico.wire.revisions import MODERN, V2025_03_26
-from portico.wire.tools import ERROR, CallToolParams, CallToolResult
-from portico.wire.uris import Template
+from portico import ProtocolError, Server, ToolError
+from portico.extend import (
+    ERROR,
+    MODERN,
+    V2025_03_26,
+    ArgumentErrors,
+    Call,
+    CallToolParams,
+    CallToolResult,
+    Completes,
+    GetPromptParams,
+    GetPromptResult,
+    Handler,
+    Middleware,
+    Offered,
+    Prompt,
+    PromptMessage,
+    ReadResourceParams,
+    ReadResourceResult,
+    Resource,
+    Template,
+    TextContent,
+    TextContents,
+    Tool,
+    Unknown,
+    checked_name,
+    failed_result,
+    rounds_of,
+    to_json,
+    translate,
+)
+from portico.schema import Problem, Reader, kind_of, simplified, types_of
 
 log = logging.getLogger("portico")
 
@@ -127,23 +140,11 @@ class Words:
         if not isinstance(said, dict):
             return said
         if plain:
-            said = _plain(said)
+            said = simplified(said)
         return {
             name: self(part) if name == "description" and isinstance(part, str) else self.schema(part, plain=plain)
             for name, part in said.items()
         }
-
-
-def _plain(schema: dict[str, Any]) -> dict[str, Any]:
-    """`["x", null]` with null as its default is x that may be left out; an integer is a number without a fraction."""
-    options = schema.get("anyOf")
-    if isinstance(options, list) and len(options) == 2 and {"type": "null"} in options and "default" in schema:
-        (kept,) = (one for one in options if one != {"type": "null"})
-        rest = {name: part for name, part in schema.items() if name != "anyOf" and (name != "default" or part)}
-        schema = {**kept, **rest}
-    if schema.get("type") == "integer":
-        schema = {**schema, "type": "number", "multipleOf": schema.get("multipleOf", 1)}
-    return schema
 
 
 class ShapedResult(CallToolResult, kw_only=True):
@@ -186,11 +187,11 @@ class ShapedTool(Tool):
         except ToolError as refusal:
             problems = refusal.details.get("problems") if refusal.kind == "ValidationError" else None
             error = _mistake(problems[0], self.definition.input_schema, params) if problems else None
-            return self._said(failed(call, refusal), call, error)
+            return self._said(failed_result(call, refusal), call, error)
         except Exception as failure:
             if rounds_of(call) is not None:
                 raise  # in a job, which may have retries
-            return self._said(failed(call, failure), call)
+            return self._said(failed_result(call, failure), call)
         return self._said(result, call) if type(result) is CallToolResult else result
 
     def check(self, call: Call, params: CallToolParams, server: Server) -> None:
@@ -278,20 +279,15 @@ def _mistake(problem: Problem, schema: dict[str, Any], params: CallToolParams) -
     details = {"path": problem.path, "expected": problem.expected, "received": problem.received}
     message = problem.message
     name = problem.path.removeprefix("arguments.")
-    wanted = list(dict.fromkeys(_types(schema.get("properties", {}).get(name, {}))))
+    reader = Reader(schema)
+    kinds = [kind for option in reader.options(reader.member(schema, name)) for kind in types_of(option)]
+    wanted = list(dict.fromkeys("number" if kind == "integer" else kind for kind in kinds if kind != "null"))
     given = _given(params, name)
     if wanted and given is not None and given not in wanted:
         expected = " or ".join(wanted)
         details |= {"expected": expected, "received": given}
         message = f"Invalid parameter: {name} must be {'an' if expected[0] in 'aeiou' else 'a'} {expected}"
     return {"error_type": "ValidationError", "code": "InvalidParams", "message": message, "details": details}
-
-
-def _types(schema: dict[str, Any]) -> Iterator[str]:
-    for option in schema.get("anyOf", (schema,)):
-        kind = option.get("type")
-        if isinstance(kind, str) and kind != "null":
-            yield "number" if kind == "integer" else kind
 
 
 def _given(params: CallToolParams, name: str) -> str | None:

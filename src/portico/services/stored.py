@@ -11,14 +11,9 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from msgspec import Struct
 
-from portico.server.asking.context import Context
-from portico.server.registry.service import Service
-from portico.server.server import Server
+from portico import Context, Server, Service, ToolError
+from portico.extend import Database, Event, StoreError
 from portico.services import texts
-from portico.store.database import Database
-from portico.store.errors import StoreError
-from portico.store.events import Event
-from portico.wire.errors import ToolError
 
 StoreT = TypeVar("StoreT")
 ResultT = TypeVar("ResultT", bound=Struct)

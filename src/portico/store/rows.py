@@ -24,7 +24,7 @@ Row = tuple[Any, ...]
 _PLAIN = (str, int, float, bytes, datetime, types.NoneType, enum.Enum)
 
 
-def to_json(value: Any) -> str:
+def json_column(value: Any) -> str:
     """A value for a column that holds JSON."""
     return msgspec.json.encode(value).decode()
 

@@ -18,7 +18,7 @@ from portico.store.bus import Route
 from portico.store.connection_threads import CompletionQueue, ThreadPool, TransactionJob, perform
 from portico.store.errors import CannotOpen, ReadOnly
 from portico.store.sqlite_bus import SqliteBus
-from portico.store.sqlite_transaction import SqliteTransaction, explain
+from portico.store.sqlite_transaction import SqliteTransaction, explain_sqlite
 
 MEMORY = ":memory:"
 _OLDEST = (3, 35, 0)  # has `returning`
@@ -79,7 +79,7 @@ class Sqlite:
         try:
             connection = sqlite3.connect(self._path, timeout=patience, isolation_level=None, cached_statements=256)
         except sqlite3.Error as failure:
-            raise explain(failure, self._path) from failure
+            raise explain_sqlite(failure, self._path) from failure
         try:
             if not found:
                 # What is kept is private; SQLite gives its other files the mode of this one. To create it by ourselves
@@ -91,7 +91,7 @@ class Sqlite:
             patiently(connection, "select count(*) from sqlite_master", self._patience)
         except (sqlite3.Error, OSError) as failure:
             connection.close()
-            raise explain(failure, self._path) from failure
+            raise explain_sqlite(failure, self._path) from failure
         return connection
 
 
@@ -140,7 +140,7 @@ class SqliteWriter(_SqliteConnection):
             while more is not None and (job := more()) is not None:
                 jobs.append(job)
             for job in jobs:
-                job.end(failure=explain(failure, self._path))
+                job.end(failure=explain_sqlite(failure, self._path))
             return
         try:
             self._commit(jobs, more)
@@ -150,7 +150,7 @@ class SqliteWriter(_SqliteConnection):
             if not isinstance(failure, sqlite3.Error):
                 raise
             if len(jobs) == 1:
-                jobs[0].end(failure=explain(failure, self._path))
+                jobs[0].end(failure=explain_sqlite(failure, self._path))
                 return
             # A full disk, or a constraint that is checked at the commit, took everything with it. So each is written by
             # itself, and the one that was the cause fails alone.

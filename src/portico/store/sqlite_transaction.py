@@ -12,7 +12,7 @@ from typing import Any
 from portico.store import errors
 from portico.store.dialect import for_sqlite
 from portico.store.errors import StoreError
-from portico.store.rows import to_json
+from portico.store.rows import json_column
 from portico.store.transaction import Parameters, Transaction
 
 
@@ -51,7 +51,7 @@ class SqliteTransaction(Transaction):
             self._connection.execute(statement)
 
     def _explain(self, failure: Exception) -> StoreError:
-        return explain(failure, self._path)
+        return explain_sqlite(failure, self._path)
 
 
 _TAKEN = (tuple, dict, list)
@@ -84,8 +84,8 @@ def _bound(parameters: Parameters) -> Any:
                 raise errors.UnfitValue("Text with a NUL character cannot be stored. Take it out, or store bytes.")
         elif type(value) is list:
             if isinstance(parameters, dict):
-                return {name: to_json(one) if type(one) is list else one for name, one in parameters.items()}
-            return [to_json(one) if type(one) is list else one for one in parameters]
+                return {name: json_column(one) if type(one) is list else one for name, one in parameters.items()}
+            return [json_column(one) if type(one) is list else one for one in parameters]
     return parameters
 
 
@@ -121,7 +121,7 @@ _VIOLATED: dict[int, type[errors.Violated]] = {
 }
 
 
-def explain(failure: Exception, path: str) -> StoreError:
+def explain_sqlite(failure: Exception, path: str) -> StoreError:
     if isinstance(failure, StoreError):
         return failure
     if isinstance(failure, OSError):

@@ -30,7 +30,7 @@ from portico.wire.errors import InvalidRequest, UsageError
 log = logging.getLogger("portico")
 
 LONGEST_MESSAGE = 4 * 1024 * 1024
-GRACE = 5.0
+GRACE_SECONDS = 5.0
 _CHUNK = 64 * 1024
 # Beyond this, log messages and progress are dropped until the client reads again.
 _CONGESTED = 4 * 1024 * 1024
@@ -118,7 +118,7 @@ class Stdio(asyncio.Protocol):
             self._backlog.extend(self._lines.rest())
             self._pump()
             # A client that has said its last word and does not read the answers is not waited for without end.
-            asyncio.get_running_loop().call_later(GRACE, self.ended.set)
+            asyncio.get_running_loop().call_later(GRACE_SECONDS, self.ended.set)
 
     def connection_lost(self, failure: Exception | None) -> None:
         self.eof_received()
@@ -165,7 +165,7 @@ class Stdio(asyncio.Protocol):
         self._put(message + b"\n")
 
     def _put(self, data: bytes) -> None:
-        # The pipe may be closing before anybody has told us.
+        # The pipe may be closing before the loop has told us.
         if self.broken or self._writer.is_closing():
             return
         if self._direct >= 0 and not self._writer.get_write_buffer_size():
@@ -196,7 +196,7 @@ class Stdio(asyncio.Protocol):
         return not self._writable.is_set() and self._writer.get_write_buffer_size() > _CONGESTED
 
     def reader_gone(self) -> None:
-        """Nobody reads our answers any more."""
+        """The client does not read our answers any more."""
         self.broken = True
         self._writable.set()
         self.ended.set()
@@ -279,7 +279,7 @@ class _PlainWriter:
 
 
 def claim() -> tuple[int, int]:
-    """Take descriptors 0 and 1 for the protocol; whoever uses them from now on gets nothing, and standard error."""
+    """Take descriptors 0 and 1 for the protocol; code that uses them from now on gets nothing, and standard error."""
     try:
         stdin, stdout = os.dup(0), os.dup(1)
     except OSError:
@@ -313,7 +313,7 @@ async def serve(
     longest: int = LONGEST_MESSAGE,
     most_in_flight: int = MOST_IN_FLIGHT,
     lifecycle: Lifecycle = "auto",
-    grace: float = GRACE,
+    grace: float = GRACE_SECONDS,
 ) -> None:
     """Serve one client on two descriptors until it goes away."""
     loop = asyncio.get_running_loop()
@@ -327,7 +327,7 @@ async def serve(
         writer = _PlainWriter(stdout, output)
     direct = stdout if _can_wait(stdout) else -1
     stdio.connect(None, writer, direct)
-    # Before the first message can be answered, so that whoever has an answer may send a signal.
+    # Before the first message can be answered, so that a client that has an answer may send a signal.
     with on_signals(stdio.ended.set), _parent(stdio, loop):
         if _can_wait(stdin):
             reader: Any = (await loop.connect_read_pipe(lambda: stdio, os.fdopen(stdin, "rb", 0)))[0]
@@ -342,7 +342,7 @@ async def serve(
 
 
 async def _finish(stdio: Stdio, grace: float) -> None:
-    """Give the calls in flight a moment; a second signal, or nobody reading, takes it away again."""
+    """Give the calls in flight a moment; a second signal, or a client that does not read, takes it away again."""
     stdio.ended.clear()
     finishing = asyncio.ensure_future(stdio.channel.end(grace))
     hurry = asyncio.ensure_future(stdio.ended.wait())
@@ -363,7 +363,7 @@ async def _within(seconds: float, event: asyncio.Event) -> None:
 
 @contextmanager
 def _parent(stdio: Stdio, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-    """A dead parent ends us, even when somebody else still holds the other end of our input."""
+    """A dead parent ends us, even when another process still holds the other end of our input."""
     try:
         parent = os.getppid()
         watched = os.pidfd_open(parent) if parent > 1 else -1

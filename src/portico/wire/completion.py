@@ -8,7 +8,7 @@ from portico.wire.content import Result
 from portico.wire.meta import Params
 
 # server/utilities/completion: "Maximum 100 items per response".
-MOST_VALUES = 100
+MOST_COMPLETIONS = 100
 
 
 class PromptReference(Struct, tag_field="type", tag="ref/prompt"):

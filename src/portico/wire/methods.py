@@ -167,7 +167,7 @@ def extend(row: Method) -> None:
 # The requests that 2026-07-28 allows to be answered with questions.
 ASKABLE = frozenset({"tools/call", "prompts/get", "resources/read"})
 
-# The requests that go on until somebody ends them.
+# The requests that go on until one of the two sides ends them.
 LASTING = frozenset({"subscriptions/listen"})
 
 # The requests that the core of 2026-07-28 brought.

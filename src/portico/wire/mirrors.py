@@ -93,7 +93,7 @@ def agrees(mirror: Mirror, value: Any, said: str) -> bool:
 
 
 def _number(said: str) -> float | None:
-    """`42` and `42.0` are the same integer; `1e3`, `0x2a`, `+42` and ` 42` are not how anybody writes one."""
+    """`42` and `42.0` are the same integer; `1e3`, `0x2a`, `+42` and ` 42` are not how one is written."""
     return float(said) if re.fullmatch(r"-?[0-9]{1,16}(\.0+)?", said) else None
 
 

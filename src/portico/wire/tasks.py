@@ -33,50 +33,21 @@ class UpdateTaskParams(Params, rename="camel", gc=False):
     input_responses: Raw = NOTHING
 
 
-class Task(Struct, omit_defaults=True, rename="camel", kw_only=True):
+class _TaskState(Struct, omit_defaults=True, rename="camel", kw_only=True):
+    """What both designs say of a task; where they put it, and in which unit its times are, is what they differ in."""
+
+    task_id: str
+    status: Status
+    status_message: str | None = None
+    created_at: str
+    last_updated_at: str
+
+
+class Task(_TaskState, kw_only=True):
     """A task of 2025-11-25. `ttl` may be null, and is said then too."""
 
-    task_id: str
-    status: Status
-    status_message: str | None = None
-    created_at: str
-    last_updated_at: str
     ttl: int | None
     poll_interval: int | None = None
-
-
-class CreateTaskResult(Result, kw_only=True):
-    task: Task
-
-
-class TaskResult(Result, kw_only=True):
-    """A task as the answer to `tasks/get` and `tasks/cancel` of 2025-11-25: flat."""
-
-    task_id: str
-    status: Status
-    status_message: str | None = None
-    created_at: str
-    last_updated_at: str
-    ttl: int | None
-    poll_interval: int | None = None
-
-
-class TaskHandle(Struct, omit_defaults=True, rename="camel", tag_field="resultType", tag="task", kw_only=True):
-    """The extension's answer to a call that has become a task."""
-
-    task_id: str
-    status: Status
-    status_message: str | None = None
-    created_at: str
-    last_updated_at: str
-    ttl_ms: int | None
-    poll_interval_ms: int | None = None
-    meta: Any = field(default=UNSET, name="_meta")
-
-
-class ListTasksResult(Result, kw_only=True):
-    tasks: list[Task]
-    next_cursor: str | UnsetType | None = UNSET
 
 
 class TaskStatusParams(Task, kw_only=True):
@@ -85,39 +56,47 @@ class TaskStatusParams(Task, kw_only=True):
     meta: dict[str, Any] | None = field(default=None, name="_meta")
 
 
-class DetailedTask(Result, kw_only=True):
-    """`tasks/get` of either design: the extension puts the outcome beside the status."""
+class TaskResult(Task, tag_field="resultType", tag="complete", kw_only=True):
+    """A task as the answer to `tasks/get` and `tasks/cancel` of 2025-11-25: flat."""
 
-    task_id: str
-    status: Status
-    status_message: str | None = None
-    created_at: str
-    last_updated_at: str
+    meta: Any = field(default=UNSET, name="_meta")
+
+
+class CreateTaskResult(Result, kw_only=True):
+    task: Task
+
+
+class ListTasksResult(Result, kw_only=True):
+    tasks: list[Task]
+    next_cursor: str | UnsetType | None = UNSET
+
+
+class TaskHandle(_TaskState, tag_field="resultType", tag="task", kw_only=True):
+    """The extension's answer to a call that has become a task."""
+
+    ttl_ms: int | None
+    poll_interval_ms: int | None = None
+    meta: Any = field(default=UNSET, name="_meta")
+
+
+class TaskNotice(_TaskState, kw_only=True):
+    """`notifications/tasks`: a whole task, told to a listener. The outcome stands beside the status."""
+
+    ttl_ms: int | UnsetType | None = UNSET
+    poll_interval_ms: int | None = None
+    result: Any = UNSET
+    error: Any = UNSET
+    input_requests: Any = UNSET
+    meta: Any = field(default=UNSET, name="_meta")
+
+
+class DetailedTask(TaskNotice, tag_field="resultType", tag="complete", kw_only=True):
+    """`tasks/get` of either design."""
+
     ttl: int | UnsetType | None = UNSET
-    ttl_ms: int | UnsetType | None = UNSET
     poll_interval: int | None = None
-    poll_interval_ms: int | None = None
-    result: Any = UNSET
-    error: Any = UNSET
-    input_requests: Any = UNSET
-
-
-class TaskNotice(Struct, omit_defaults=True, rename="camel", kw_only=True):
-    """`notifications/tasks`: a whole task, told to a listener."""
-
-    meta: dict[str, Any] = field(name="_meta")
-    task_id: str
-    status: Status
-    status_message: str | None = None
-    created_at: str
-    last_updated_at: str
-    ttl_ms: int | UnsetType | None = UNSET
-    poll_interval_ms: int | None = None
-    result: Any = UNSET
-    error: Any = UNSET
-    input_requests: Any = UNSET
 
 
 def notified(task: DetailedTask, tag: dict[str, Any]) -> TaskNotice:
-    members = {name: getattr(task, name) for name in TaskNotice.__struct_fields__ if name != "meta"}
-    return TaskNotice(meta=tag, **members)
+    members = {name: getattr(task, name) for name in TaskNotice.__struct_fields__}
+    return TaskNotice(**{**members, "meta": tag})

@@ -17,8 +17,8 @@
   may stand raw. A `+` is a plus sign, in a query too.
 
 Values arrive percent-decoded. Broken percent sequences, invalid UTF-8 and control characters are no match.
-A decoded value may contain `/` and be or contain `..`: `%2F` in `{x}` is how a value holds a slash. Whoever makes
-a file path of a value must resolve it and check that it stays inside its folder; a template is no guard.
+A decoded value may contain `/` and be or contain `..`: `%2F` in `{x}` is how a value holds a slash. Code that
+makes a file path of a value must resolve it and check that it stays inside its folder; a template is no guard.
 """
 
 from __future__ import annotations

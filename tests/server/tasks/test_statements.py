@@ -11,7 +11,7 @@ import pytest
 from portico.server.tasks import holds, jobs
 from portico.server.tasks.engine import MIGRATIONS
 from portico.store.dialect import for_sqlite
-from portico.store.rows import to_json
+from portico.store.rows import json_column
 
 
 class Explaining:
@@ -24,7 +24,7 @@ class Explaining:
         self.plans: dict[str, list[str]] = {}
 
     def _explain(self, sql: str, parameters: dict[str, Any]) -> None:
-        values = {name: to_json(one) if isinstance(one, list) else one for name, one in parameters.items()}
+        values = {name: json_column(one) if isinstance(one, list) else one for name, one in parameters.items()}
         rows = self.connection.execute(f"explain query plan {for_sqlite(sql)}", values).fetchall()
         self.plans[sql] = [row[3] for row in rows]
 

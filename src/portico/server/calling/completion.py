@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from portico.rpc.call import Call
 from portico.schema.reader import Reader, types_of, values_of
-from portico.wire.completion import MOST_VALUES, CompleteParams, CompleteResult, Completion
+from portico.wire.completion import MOST_COMPLETIONS, CompleteParams, CompleteResult, Completion
 
 if TYPE_CHECKING:
     from portico.server.server import Server
@@ -37,11 +37,11 @@ class Completer:
 
 def result(found: Any) -> CompleteResult:
     if isinstance(found, Completion):
-        shown = found.values[:MOST_VALUES]
+        shown = found.values[:MOST_COMPLETIONS]
         more = found.has_more or len(shown) < len(found.values) or None
         return CompleteResult(completion=Completion(shown, found.total, more))
     values = [str(value) for value in found or ()]
-    shown = values[:MOST_VALUES]
+    shown = values[:MOST_COMPLETIONS]
     return CompleteResult(completion=Completion(shown, len(values), len(values) > len(shown)))
 
 

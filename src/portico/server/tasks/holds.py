@@ -12,7 +12,7 @@ from typing import Any
 from msgspec import Raw, Struct
 
 from portico.server.tasks.jobs import BRIEF, CHANGED, CREATED, Job, Outcome, end, failed, keep_step, steps
-from portico.store.rows import to_json
+from portico.store.rows import json_column
 from portico.store.transaction import Transaction
 
 # A job whose every worker has died is not given to the next one for ever.
@@ -157,7 +157,7 @@ def ask(tx: Transaction, hold: Hold, questions: dict[str, Any], now: int) -> Job
     if job.questions:
         tx.run(
             "update portico_job set status = 'waiting', questions = :questions, updated_at = :now where id = :id",
-            {"id": hold.id, "questions": to_json(job.questions), "now": now},
+            {"id": hold.id, "questions": json_column(job.questions), "now": now},
         )
         tx.publish(CHANGED, hold.id)
         if hold.limited:

@@ -18,7 +18,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Raw, Struct
 
-from portico.store.rows import to_json
+from portico.store.rows import json_column
 from portico.store.transaction import Transaction
 from portico.wire.errors import InternalError
 
@@ -109,7 +109,7 @@ def create(tx: Transaction, job: Job, steps: Mapping[str, Raw]) -> Job:
 def _column(value: Any) -> Any:
     if isinstance(value, Raw):
         return bytes(value).decode() or None
-    return to_json(value) if isinstance(value, dict) else value
+    return json_column(value) if isinstance(value, dict) else value
 
 
 def get(tx: Transaction, server: str, id: str) -> Job | None:
@@ -157,8 +157,8 @@ def answer(tx: Transaction, id: str, responses: Mapping[str, Raw], now: int) -> 
         " where id = :id",
         {
             "id": id,
-            "questions": to_json(questions),
-            "answers": to_json({**job.answers, **known}),
+            "questions": json_column(questions),
+            "answers": json_column({**job.answers, **known}),
             "status": status,
             "now": now,
         },

@@ -10,27 +10,28 @@ from typing import Any, Protocol
 import msgspec
 from msgspec import Raw
 
-from portico.auth.errors import AuthorizationFailed
-from portico.rpc.call import Call, Emit, Handler, Listening, Reply
-from portico.rpc.door import respond
-from portico.schema import SchemaError
-from portico.schema.check import Complaint, complaints
-from portico.services.contracts import outcomes
-from portico.services.contracts.definitions import Contract, Definition, contract_of
-from portico.services.contracts.outcomes import Outcome
-from portico.wire import jsonrpc
-from portico.wire.errors import (
+from portico import Error, ProtocolError
+from portico.auth import AuthorizationFailed
+from portico.extend import (
+    MODERN,
     BadStatus,
-    Error,
+    Call,
+    Emit,
+    Handler,
     HeaderMismatch,
     InvalidParams,
-    ProtocolError,
+    Listening,
+    Reply,
     ResourceNotFound,
     TimedOut,
     Unknown,
     from_wire,
+    respond,
 )
-from portico.wire.revisions import MODERN
+from portico.schema import Complaint, SchemaError, complaints
+from portico.services.contracts import outcomes
+from portico.services.contracts.definitions import Contract, Definition, contract_of
+from portico.services.contracts.outcomes import Outcome
 
 # An endless list is not followed further.
 MOST_PAGES = 1000
@@ -180,7 +181,7 @@ async def _request(
     """The result of a request. It goes through the one door, which makes an answer of everything that happens."""
     reply = Reply() if emit is None else Listening(emit)
     request = Call(
-        method=method, params=Raw(jsonrpc.encode(params)), id="contract", revision=MODERN, reply=reply, **about
+        method=method, params=Raw(msgspec.json.encode(params)), id="contract", revision=MODERN, reply=reply, **about
     )
     answer = msgspec.json.decode(await respond(request, handler))
     if "error" in answer:

@@ -11,9 +11,8 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
-from portico.client.client import Client
-from portico.client.sync import SyncClient
-from portico.rpc.call import Handler
+from portico import Client, SyncClient
+from portico.extend import Handler
 from portico.services.contracts.asking import HandlerTarget, ask
 from portico.services.contracts.definitions import Contract, contract_of
 from portico.services.contracts.models import ContractContext, MCPToolCall, MCPToolResult

@@ -9,8 +9,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
-from portico.schema.compare import UNREADABLE
-from portico.schema.cost import LONGEST_SCHEMA
+from portico.schema import LONGEST_SCHEMA, UNREADABLE
 from portico.services.contracts import names, versions
 
 Schema = dict[str, Any]

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Struct
 
-from portico.schema.compare import Effect, Shift, shifts
+from portico.schema import Effect, Shift, shifts
 from portico.services.contracts import versions
 from portico.services.contracts.definitions import ASSUMED, HINTS, Contract, Definition
 from portico.services.contracts.outputs import data_schema

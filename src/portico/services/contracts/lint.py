@@ -8,10 +8,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Struct
 
-from portico.schema import Schema
-from portico.schema.check import Unfit, complaints, require
-from portico.schema.reader import properties_of, required_of
-from portico.schema.tables import fields, type_words
+from portico.schema import Schema, Unfit, complaints, fields, properties_of, require, required_of, type_words
 from portico.services.contracts import names, published, versions
 from portico.services.contracts.markdown import Fence, Table, visible
 from portico.services.contracts.outputs import require_validator

@@ -10,14 +10,11 @@ from typing import Any
 
 import msgspec
 
-from portico.schema import Schema
-from portico.schema.check import Complaint, Unfit, complaints
-from portico.schema.problems import nearest
+from portico.extend import ERROR, V2025_06_18
+from portico.schema import Complaint, Schema, Unfit, complaints, nearest
 from portico.services.contracts.definitions import Contract, Definition
 from portico.services.contracts.outputs import is_object, require_validator
 from portico.services.contracts.published import STATUSES
-from portico.wire.revisions import V2025_06_18
-from portico.wire.tools import ERROR
 
 Outcome = dict[str, Any]
 

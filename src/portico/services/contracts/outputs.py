@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from portico.schema import Schema, SchemaError
-from portico.schema.check import require
-from portico.schema.dialects import as_property
-from portico.schema.reader import definitions_of, properties_of, resolved, types_of
-from portico.wire.errors import UsageError
-from portico.wire.tools import WRAPPED
+from portico import UsageError
+from portico.extend import WRAPPED
+from portico.schema import Schema, SchemaError, as_property, definitions_of, properties_of, require, resolved, types_of
 
 # What `data` of a result holds when a tool has no output schema: the words it said, and the rest where there is more.
 UNDECLARED: Schema = {

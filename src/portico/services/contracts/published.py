@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from portico.schema.dialects import DRAFT_07
+from portico.schema import DRAFT_07
 from portico.services.contracts.names import INVOCATION
 from portico.services.contracts.versions import CONTRACT_VERSION
 

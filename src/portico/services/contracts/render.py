@@ -5,10 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from portico.schema import Schema, samples
-from portico.schema.check import Complaint
-from portico.schema.reader import properties_of, required_of
-from portico.schema.tables import TableField, fields, type_words
+from portico.schema import (
+    Complaint,
+    Schema,
+    TableField,
+    Unsayable,
+    fields,
+    properties_of,
+    required_of,
+    sample,
+    type_words,
+)
 from portico.services.contracts import outcomes
 from portico.services.contracts.codegen.naming import literal, text
 from portico.services.contracts.definitions import Contract, Definition, Example
@@ -163,8 +170,8 @@ def _data_of(tool: Definition) -> dict[str, Any] | None:
     if tool.output_schema is None:
         return {"text": "What the tool says."}
     try:
-        found = samples.sample(data_schema(tool.output_schema), full=True)
-    except samples.Unsayable:
+        found = sample(data_schema(tool.output_schema), full=True)
+    except Unsayable:
         return None
     return found if isinstance(found, dict) else None
 
@@ -230,8 +237,8 @@ def _examples(tool: Definition) -> str:
 
 def _arguments_of(tool: Definition) -> dict[str, Any]:
     try:
-        found = samples.sample(tool.input_schema or {"type": "object"})
-    except samples.Unsayable:
+        found = sample(tool.input_schema or {"type": "object"})
+    except Unsayable:
         return {}
     return found if isinstance(found, dict) else {}
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Struct
 
-from portico.schema.dialects import draft07
+from portico.schema import draft07
 from portico.services.contracts import definitions
 from portico.services.contracts.definitions import Contract, Definition
 from portico.services.contracts.diff import ContractChange, Difference, VersionVerdict, migration

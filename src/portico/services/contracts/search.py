@@ -8,8 +8,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from portico.schema.problems import nearest
-from portico.schema.tables import fields
+from portico.schema import fields, nearest
 from portico.services.contracts.definitions import Definition
 from portico.services.words import camel_parts, stem, words
 

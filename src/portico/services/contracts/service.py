@@ -14,11 +14,9 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from msgspec import Meta, Struct
 
-from portico.rpc.call import Handler
-from portico.schema.problems import did_you_mean
-from portico.server.asking.context import Context
-from portico.server.calling.results import ToolResult
-from portico.server.registry.service import Service, prompt, resource, tool
+from portico import Context, Service, ToolError, ToolResult, prompt, resource, tool
+from portico.extend import ERROR, Handler, InvalidParams, notices
+from portico.schema import did_you_mean
 from portico.services.contracts import (
     asking,
     batch,
@@ -43,9 +41,6 @@ from portico.services.contracts.outputs import require_validator
 from portico.services.contracts.render import render
 from portico.services.contracts.search import search
 from portico.services.contracts.versions import CONTRACT_VERSION
-from portico.wire import notices
-from portico.wire.errors import InvalidParams, ToolError
-from portico.wire.tools import ERROR
 
 log = logging.getLogger("portico.contracts")
 

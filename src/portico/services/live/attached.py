@@ -14,19 +14,14 @@ from typing import Any, Self
 
 from msgspec import Raw
 
-from portico.server.calling.tools import Tool
-from portico.server.endpoint import exchange
-from portico.server.registry.service import Offered
-from portico.server.server import Server
+from portico import Server, UsageError
+from portico.extend import Offered, Tool, is_loopback, serve_http
 from portico.services.live.image import Interpreter
 from portico.services.live.names import InspectionError
 from portico.services.live.pool import MAIN, Key, SessionInfo
 from portico.services.live.protocol import encode
 from portico.services.live.service import Live
 from portico.services.live.workers import WorkerReply
-from portico.transport.http.exchange import Settings
-from portico.transport.http.listener import Place, is_loopback, serve
-from portico.wire.errors import UsageError
 
 WAIT_SECONDS = 10.0
 
@@ -117,7 +112,7 @@ class Attached(Live):
 class Attachment:
     """A server inside an application, in a thread of its own. `url` and `token` are what a client needs."""
 
-    def __init__(self, server: Server, place: Place, token: str) -> None:
+    def __init__(self, server: Server, place: tuple[str, int], token: str) -> None:
         self.url = ""
         self.token = token
         self._server = server
@@ -142,9 +137,8 @@ class Attachment:
 
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        async with self._server.lifespan():
-            settings = Settings(token=self.token)
-            await serve(exchange(self._server, settings), self._place, ready=self._ready, stop=self._stop)
+        host, port = self._place
+        await serve_http(self._server, host=host, port=port, token=self.token, ready=self._ready, stop=self._stop)
 
     def _ready(self, url: str) -> None:
         self.url = url
@@ -182,4 +176,4 @@ def attach(
         raise UsageError(f"{host} can be reached from other machines: an application is only served to its own")
     server = Server(name, version=f"{sys.version_info.major}.{sys.version_info.minor}")
     server.add(Attached(namespace, evaluate=evaluate))
-    return Attachment(server, Place(host=host, port=port), token or secrets.token_urlsafe(32))
+    return Attachment(server, (host, port), token or secrets.token_urlsafe(32))

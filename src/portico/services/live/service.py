@@ -10,9 +10,8 @@ from typing import Annotated, Any, TypeVar
 
 from msgspec import Meta
 
-from portico.server.asking.context import Context
-from portico.server.calling.results import Image, ToolResult
-from portico.server.registry.service import Service, completion, prompt, resource, tool
+from portico import Context, Image, Service, ToolError, ToolResult, UsageError, completion, prompt, resource, tool
+from portico.extend import GetPromptResult, InternalError, PromptMessage, TextContent
 from portico.services.live import replies, wording
 from portico.services.live.isolation import Interpreters, Isolation
 from portico.services.live.kernel import SandboxUnavailable
@@ -21,9 +20,6 @@ from portico.services.live.names import InspectionError
 from portico.services.live.pool import MAIN, SessionInfo
 from portico.services.live.replies import InvalidReply
 from portico.services.live.workers import WorkerEnded, WorkerReply
-from portico.wire.content import TextContent
-from portico.wire.errors import InternalError, ToolError, UsageError
-from portico.wire.prompts import GetPromptResult, PromptMessage
 
 T = TypeVar("T")
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from portico.wire.errors import ToolError
+from portico import ToolError
 
 
 class MemoryRefusal(ToolError):

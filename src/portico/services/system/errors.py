@@ -20,7 +20,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from portico.wire.errors import ToolError
+from portico import ToolError
 
 
 class MachineError(ToolError):

@@ -14,11 +14,9 @@ from urllib.parse import quote
 
 from msgspec import Meta
 
+from portico import Context, Server, Service, ToolError, completion, prompt, resource, tool
 from portico._lazy import load_module
-from portico.server.asking.context import Context
-from portico.server.calling.resources import Resource
-from portico.server.registry.service import Completes, Offered, Service, completion, prompt, resource, tool
-from portico.server.server import Server
+from portico.extend import Completes, Offered, Resource
 from portico.services.system import levels as allowed
 from portico.services.system.errors import Absent, MachineError
 from portico.services.system.eventlog.entries import LEVELS, Level, Query, microseconds
@@ -44,7 +42,6 @@ from portico.services.system.results import (
     RegistryKey,
     RegistryRead,
 )
-from portico.wire.errors import ToolError
 
 if TYPE_CHECKING:
     from portico.services.system.machine import Machine

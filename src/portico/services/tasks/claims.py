@@ -9,10 +9,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from portico.extend import Transaction
 from portico.services.tasks import records
 from portico.services.tasks.records import LISTED, READY, Item
 from portico.services.tasks.states import transition
-from portico.store.transaction import Transaction
 
 # Of those whose leases have ended, so many in one transaction.
 MOST_TAKEN_BACK = 100

@@ -18,8 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from portico.extend import Transaction
 from portico.services.tasks.errors import Circle, InvalidTask
-from portico.store.transaction import Transaction
 
 MOST_LOOKED_AT = 20_000
 

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from portico.extend import Transaction
 from portico.services.tasks import records
 from portico.services.tasks.errors import InvalidTask, TaskClosed, Waits
 from portico.services.tasks.records import Item
 from portico.services.tasks.states import NEEDS_BLOCKERS, NEEDS_CHILDREN
-from portico.store.transaction import Transaction
 
 MOST_BLOCKERS = 100
 DEEPEST = 32

@@ -11,11 +11,11 @@ from typing import Any, Literal
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
+from portico.extend import Transaction
 from portico.services.tasks import cycles, dependencies, inputs, records
 from portico.services.tasks.errors import ClaimedByOther, HasChildren, InvalidTask, NotNow, TaskChanged, TaskClosed
 from portico.services.tasks.records import Item
 from portico.services.tasks.states import STATUSES, transition
-from portico.store.transaction import Transaction
 
 PRIORITY = 3
 MOST_DELETED = 10_000

@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from portico.wire.errors import ToolError
+from portico import ToolError
 
 LONGEST_QUOTE = 80
 

@@ -20,6 +20,7 @@ from typing import Any, Literal, TypedDict, TypeVar, Unpack
 from msgspec import Struct
 from msgspec.structs import replace
 
+from portico.extend import Database, StoreError, Transaction
 from portico.services import moments, texts
 from portico.services.tasks import claims, dependencies, edits, inputs, listing, records
 from portico.services.tasks.edits import Changes, Deletion, Edit, TaskDraft
@@ -28,9 +29,6 @@ from portico.services.tasks.ids import Ids
 from portico.services.tasks.inputs import id_in
 from portico.services.tasks.listing import Page, Tree, Wanted
 from portico.services.tasks.records import Item, TaskEvent
-from portico.store.database import Database
-from portico.store.errors import StoreError
-from portico.store.transaction import Transaction
 
 T = TypeVar("T")
 

@@ -14,13 +14,13 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from portico.extend import Transaction
 from portico.services.tasks import inputs, records
 from portico.services.tasks.dependencies import blockers_of
 from portico.services.tasks.errors import InvalidTask
 from portico.services.tasks.ids import is_id
 from portico.services.tasks.records import READY, Item
 from portico.services.tasks.states import STATUSES
-from portico.store.transaction import Transaction
 
 MOST_LISTED = 1000
 MOST_IN_TREE = 1000

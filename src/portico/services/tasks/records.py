@@ -12,11 +12,10 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from portico.extend import Transaction, json_column
 from portico.services.tasks import inputs
 from portico.services.tasks.errors import InvalidTask, NoSuchTask
 from portico.services.tasks.ids import PREFIX, is_id
-from portico.store.rows import to_json
-from portico.store.transaction import Transaction
 
 TOPIC = "work_item"
 # Of more at once, only that there was something.
@@ -149,7 +148,7 @@ def note(
             "at": at or item.updated_at,
             "who": who,
             "reason": reason,
-            "fields": to_json(fields),
+            "fields": json_column(fields),
         },
     )
 

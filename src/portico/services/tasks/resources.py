@@ -6,10 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
-from portico.server.calling.completion import Completer
-from portico.server.calling.prompts import Prompt
-from portico.server.calling.resources import Resource
-from portico.server.registry.service import Completes, Offered
+from portico.extend import MOST_COMPLETIONS, Completer, Completes, Offered, Prompt, Resource
 from portico.services import moments, texts
 from portico.services.stored import among
 from portico.services.tasks import listing, records, results
@@ -19,7 +16,6 @@ from portico.services.tasks.items import WorkItems
 from portico.services.tasks.listing import Wanted
 from portico.services.tasks.records import Item
 from portico.services.tasks.states import STATUSES
-from portico.wire.completion import MOST_VALUES
 
 SCHEME = "tasks"
 JSON = "application/json"
@@ -91,7 +87,7 @@ class TaskResources:
         if not f"{PREFIX}~".startswith(typed[: len(PREFIX)]):
             return []
         begun = PREFIX + texts.storable(typed)[len(PREFIX) :]
-        return await (await self._store()).read(lambda tx: records.beginning(tx, begun, MOST_VALUES))
+        return await (await self._store()).read(lambda tx: records.beginning(tx, begun, MOST_COMPLETIONS))
 
     # Prompts
 

@@ -11,9 +11,8 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from msgspec import Meta
 
-from portico.server.asking.context import Context
-from portico.server.calling.tools import Tool
-from portico.server.registry.service import Offered
+from portico import Context
+from portico.extend import Event, Offered, StoreError, Tool
 from portico.services import moments
 from portico.services.stored import StoredService, requester
 from portico.services.tasks import records, results
@@ -26,8 +25,6 @@ from portico.services.tasks.items import LONGEST_LEASE, MOST_OF_HISTORY, WorkIte
 from portico.services.tasks.listing import LONGEST_CURSOR, MOST_LISTED, Wanted
 from portico.services.tasks.resources import SCHEME, TaskResources
 from portico.services.tasks.states import STATUSES, Status
-from portico.store.errors import StoreError
-from portico.store.events import Event
 
 LISTS = ("all", "ready", "blocked", *(f"status/{one}" for one in STATUSES))
 # The longest time between two looks for leases that have ended: the event of a new one may be lost.

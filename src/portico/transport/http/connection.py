@@ -16,6 +16,7 @@ from urllib.parse import unquote
 
 import httptools
 from msgspec import Struct
+from msgspec.structs import replace
 
 from portico.transport.http import sse
 from portico.transport.http.exchange import Exchange
@@ -29,6 +30,7 @@ LONGEST_LINE = 8 * 1024
 MOST_HEADERS = 100
 MOST_PIPELINED = 64
 MOST_KNOWN = 1024
+MOST_SEEN = 8192
 LONGEST_KNOWN = 2048
 # How long we listen to a client that we have nothing more to say to, so that it can read our last words.
 LINGER_SECONDS = 2.0
@@ -38,6 +40,7 @@ TICK_SECONDS = 1.0
 _BODILESS = frozenset({204, 304})
 # After these nothing more is believed.
 _FINAL = frozenset({400, 408, 413, 414, 431})
+_ONCE = frozenset({b"host", b"content-length", b"transfer-encoding"})
 _READABLE = frozenset({"/health", "/healthz", "/metrics"})
 
 
@@ -49,22 +52,15 @@ class Deadlines(Struct, frozen=True):
     idle: float = 75.0
 
 
-class Known(Struct, frozen=True):
-    """A head that was read before."""
-
-    method: str
-    path: str
-    query: str
-    headers: Headers
-    length: int
-
-
 class Accepting(Protocol):
     """What a connection needs of the listener it came through."""
 
     exchange: Exchange
     deadlines: Deadlines
-    known: dict[bytes, Known]
+    # Heads that were read and let in, each with the length of its body.
+    known: dict[bytes, tuple[Request, int]]
+    # The hashes of heads that were read once.
+    seen_once: set[int]
     # The time of the last tick of its clock.
     now: float
     # The beginnings of responses that were made since then.
@@ -202,14 +198,14 @@ class Connection(asyncio.Protocol):
                 turn.on_close()
 
     def eof_received(self) -> bool:
-        """Half closed: whoever has asked still gets the answer."""
+        """Half closed: a client that has asked still gets the answer."""
         self._at_end = True
         if self._reading and not self._deaf:
             self._fail(400, b"Bad request: the request ends in the middle\n")
         if self._turn is not None:
             self._probe()
             asyncio.get_running_loop().call_later(0.05, self._probe)
-        # With TLS there is no half: whoever has said everything is gone.
+        # With TLS there is no half: a client that has said everything is gone.
         waiting = self._turn is not None or bool(self._queue)
         return waiting and self._transport.get_extra_info("sslcontext") is None
 
@@ -276,9 +272,9 @@ class Connection(asyncio.Protocol):
     def _serve_known(self, data: bytes) -> bool:
         end = data.find(b"\r\n\r\n") + 4
         known = self.listener.known.get(data[:end])
-        if known is None or len(data) != end + known.length:
+        if known is None or len(data) != end + known[1]:
             return False
-        request = Request(known.method, known.path, known.query, known.headers, data[end:], self._peer)
+        request = replace(known[0], body=data[end:], peer=self._peer)
         self._enqueue(Turn(self, self.exchange.refuse_now(request) or request))
         return True
 
@@ -288,10 +284,17 @@ class Connection(asyncio.Protocol):
         length = len(request.body)
         whole = self._messages == 1 and len(self._chunk) == end + length
         if whole and end <= LONGEST_KNOWN and request.headers.get(b"content-length") == b"%d" % length:
-            known = self.listener.known
+            head = self._chunk[:end]
+            known, once = self.listener.known, self.listener.seen_once
+            # Kept when it comes for the second time: some clients never send the same head again.
+            if hash(head) not in once:
+                if len(once) >= MOST_SEEN:
+                    once.clear()
+                once.add(hash(head))
+                return
             if len(known) >= MOST_KNOWN:
                 known.clear()
-            known[self._chunk[:end]] = Known(request.method, request.path, request.query, request.headers, length)
+            known[head] = replace(request, body=b""), length
 
     # What the parser finds
 
@@ -312,7 +315,12 @@ class Connection(asyncio.Protocol):
         elif b"\x00" in value:
             self._refused = Answer(400, TEXT, b"Bad request: NUL in a header\n")
         else:
-            self._headers.add(name, value)
+            # Most names come once: then this is all of `Headers.add`.
+            headers, key = self._headers, name.lower()
+            if key in headers:
+                headers.add(key, value)
+            else:
+                headers[key] = value
 
     def on_headers_complete(self) -> None:
         self._size = 0
@@ -347,7 +355,7 @@ class Connection(asyncio.Protocol):
             return Answer(400, TEXT, b"Bad request: this is HTTP/1.1\n")
         if b"host" not in headers and version == "1.1":
             return Answer(400, TEXT, b"Bad request: Host is missing\n")
-        if any(name in headers.repeated for name in (b"host", b"content-length", b"transfer-encoding")):
+        if headers.repeated and not _ONCE.isdisjoint(headers.repeated):
             return Answer(400, TEXT, b"Bad request: an ambiguous header\n")
         length = headers.get(b"content-length", b"0")
         if length.isdigit() and int(length[:12]) > self.exchange.settings.longest_body:
@@ -480,7 +488,7 @@ class Connection(asyncio.Protocol):
             self.close()
 
     def check(self, now: float) -> None:
-        """Once a second: whether somebody has taken too long, or is gone."""
+        """Once a second: whether the client has taken too long, or is gone."""
         if self._at_end:
             self._probe()
         if self._stalled and now - self._stalled > self.listener.deadlines.body:

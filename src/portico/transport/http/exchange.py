@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -26,7 +27,7 @@ from portico.transport.http.response import JSON, MOST_UNREAD, TEXT, Answer, Pai
 from portico.transport.http.sessions import IDLE_SECONDS, HttpSession, Sessions
 from portico.transport.http.stateless import StatelessRequests
 from portico.wire import jsonrpc
-from portico.wire.errors import InvalidRequest, ProtocolError
+from portico.wire.errors import InvalidRequest
 from portico.wire.jsonrpc import Frame, Malformed
 from portico.wire.revisions import HANDSHAKE, MODERN, REVISIONS, Revision
 
@@ -34,6 +35,7 @@ log = logging.getLogger("portico")
 
 LONGEST_BODY = 4 * 1024 * 1024
 KEEP_ALIVE_SECONDS = 15.0
+_ACCEPTED = re.compile(rb"json|\*/\*|event-stream|application/\*").search
 _HEALTH = frozenset({"/health", "/healthz"})
 _HANDSHAKE = frozenset(revision.encode() for revision in HANDSHAKE)
 
@@ -74,44 +76,41 @@ class Exchange:
         self._old: dict[str, _OldStream] = {}
         self.traffic = Traffic()
         self.stateless = StatelessRequests(Door(handler, metrics=self.metrics), members(handler).mirrored, self.traffic)
-        self._routes: dict[tuple[str, str], Callable[[Request, ResponseWriter, Any], None]] = self._routing()
-
-    def _routing(self) -> dict[tuple[str, str], Callable[[Request, ResponseWriter, Any], None]]:
-        routes: dict[tuple[str, str], Callable[[Request, ResponseWriter, Any], None]] = {
+        self._routes: dict[tuple[str, str], Callable[[Request, ResponseWriter], None]] = {
             ("GET", "/health"): self._health,
             ("GET", "/healthz"): self._health,
             ("GET", "/metrics"): self._show_metrics,
+            ("POST", "/"): self._post,
+            ("POST", settings.path): self._post,
+            ("GET", settings.path): self._get,
+            ("DELETE", settings.path): self._delete,
         }
-        for path in (self.settings.path, "/"):
-            routes |= {("POST", path): self._post}
-        routes |= {("GET", self.settings.path): self._get, ("DELETE", self.settings.path): self._delete}
-        if self.settings.sse:
-            routes |= {("GET", "/sse"): self._open_old, ("POST", "/messages"): self._post_old}
-        return routes
+        if settings.sse:
+            self._routes |= {("GET", "/sse"): self._open_old, ("POST", "/messages"): self._post_old}
 
     # Coming in
 
     def refuse(self, request: Request) -> Answer | None:
         """What is wrong with a request before its body matters. The order is that of the ladder."""
-        headers = request.headers
-        reason = self._gate.refusal(headers)
+        reason = self._gate.refusal(request.headers)
         if reason is not None:
-            return _error(403, InvalidRequest(f"Forbidden: {reason}"))
-        answer = self._refuse(request, headers)
-        if answer is not None and b"origin" in headers and request.method != "OPTIONS":
-            answer.headers = (*answer.headers, *self._cors(headers))
+            return _error(403, f"Forbidden: {reason}")
+        request.cors = _cors(request.headers)
+        answer = self._refuse(request)
+        if answer is not None and request.cors:
+            answer.headers = (*answer.headers, *request.cors)
         return answer
 
-    def _refuse(self, request: Request, headers: Headers) -> Answer | None:
-        if headers.ambiguous():
-            return _error(400, InvalidRequest("Bad request: a header that must stand once stands twice"))
+    def _refuse(self, request: Request) -> Answer | None:
+        if request.headers.repeated and request.headers.ambiguous():
+            return _error(400, "Bad request: a header that must stand once stands twice")
         if request.method == "OPTIONS":
-            return self._preflight(headers)
+            return _preflight(request.headers)
         if (request.method, request.path) not in self._routes:
             return self._nowhere(request)
         if not self._is_known(request):
             challenge: Pairs = ((b"www-authenticate", b'Bearer realm="mcp"'),)
-            return _error(401, InvalidRequest("Unauthorized: a bearer token is needed"), challenge)
+            return _error(401, "Unauthorized: a bearer token is needed", challenge)
         if request.method == "POST":
             return self._refuse_kind(request) or self.refuse_now(request)
         return None
@@ -133,15 +132,11 @@ class Exchange:
     def _refuse_kind(self, request: Request) -> Answer | None:
         kind = request.headers.get(b"content-type", b"")
         if kind != b"application/json" and kind.partition(b";")[0].strip().lower() != b"application/json":
-            return _error(415, InvalidRequest("Unsupported media type: the body must be application/json"))
+            return _error(415, "Unsupported media type: the body must be application/json")
         accept = request.headers.get(b"accept")
-        if accept is not None and not any(
-            one in accept for one in (b"json", b"*/*", b"event-stream", b"application/*")
-        ):
-            return _error(
-                406, InvalidRequest("Not acceptable: application/json and text/event-stream are what we have")
-            )
-        return None
+        if accept is None or _ACCEPTED(accept) is not None:
+            return None
+        return _error(406, "Not acceptable: application/json and text/event-stream are what we have")
 
     def _nowhere(self, request: Request) -> Answer:
         allowed = sorted(method for method, path in self._routes if path == request.path)
@@ -149,167 +144,122 @@ class Exchange:
             return Answer(404, TEXT, b"Not found\n")
         return Answer(405, (*TEXT, (b"allow", ", ".join(allowed).encode())), b"Method not allowed\n")
 
-    def _preflight(self, headers: Headers) -> Answer:
-        allow = (
-            (b"access-control-allow-methods", b"GET, POST, DELETE, OPTIONS"),
-            (b"access-control-allow-headers", headers.get(b"access-control-request-headers", b"*")),
-            (b"access-control-max-age", b"86400"),
-        )
-        return Answer(204, (*self._cors(headers), *allow))
-
-    def _cors(self, headers: Headers) -> Pairs:
-        """For a page whose origin was let in."""
-        origin = headers.get(b"origin")
-        if origin is None:
-            return ()
-        return (
-            (b"access-control-allow-origin", origin),
-            (b"access-control-expose-headers", b"Mcp-Session-Id, WWW-Authenticate"),
-            (b"vary", b"Origin"),
-        )
-
     def handle(self, request: Request, writer: ResponseWriter) -> None:
         """Answer a request that was not refused."""
         self.traffic.received += len(request.body)
-        principal = self._token.verify(request.headers.get(b"authorization")) if self._token is not None else None
-        self._routes[request.method, request.path](request, writer, principal)
+        if self._token is not None:
+            request.principal = self._token.verify(request.headers.get(b"authorization"))
+        self._routes[request.method, request.path](request, writer)
 
     # 2026-07-28: each request alone
 
-    def _post(self, request: Request, writer: ResponseWriter, principal: Any) -> None:
+    def _post(self, request: Request, writer: ResponseWriter) -> None:
         frame = jsonrpc.decode(request.body)
         version = request.headers.get(http.VERSION)
         modern = version is not None and version not in _HANDSHAKE
         if type(frame) is Frame and frame.method is not UNSET and (modern or brings_revision(frame)):
-            cors = self._cors(request.headers) if b"origin" in request.headers else ()
-            self.stateless.post(frame, request, writer, principal, cors)
+            self.stateless.post(frame, request, writer)
         elif isinstance(frame, Malformed):
-            writer.answer(Answer(400, self._json(request.headers), jsonrpc.error(frame.id, frame.error, MODERN)))
+            writer.answer(Answer(400, (*JSON, *request.cors), jsonrpc.error(frame.id, frame.error, MODERN)))
         else:
-            self._post_in_session(frame, request, writer, principal)
-
-    def _json(self, headers: Headers) -> Pairs:
-        return (*JSON, *self._cors(headers)) if b"origin" in headers else JSON
+            self._post_in_session(frame, request, writer)
 
     # 2025-03-26 to 2025-11-25: in a session
 
     def _post_in_session(
-        self,
-        frame: Frame | list[Frame | Malformed] | Malformed,
-        request: Request,
-        writer: ResponseWriter,
-        principal: Any,
+        self, frame: Frame | list[Frame | Malformed], request: Request, writer: ResponseWriter
     ) -> None:
-        headers = request.headers
-        cors = self._cors(headers)
+        headers = request.cors
         if isinstance(frame, Frame) and frame.method == "initialize":
-            session = self._new_session(request, writer, principal)
-            if session is None:
+            if len(self.sessions) >= self.settings.most_sessions:
+                writer.answer(_busy())
                 return
-            named: Pairs = ((b"mcp-session-id", session.id.encode()), *cors)
+            session = self._new_session(request)
+            self.sessions.add(session)
+            headers = ((b"mcp-session-id", session.id.encode()), *headers)
         else:
-            found = self._session(request, principal)
+            found = self._session(request)
             if isinstance(found, Answer):
                 writer.answer(found)
                 return
-            session, named = found, cors
+            session = found
             refusal = refuse_batch(frame, session.channel.batches) if isinstance(frame, list) else None
             if refusal is not None:
-                writer.answer(Answer(400, (*JSON, *cors), jsonrpc.error(None, refusal, session.channel.revision)))
+                writer.answer(Answer(400, (*JSON, *headers), jsonrpc.error(None, refusal, session.channel.revision)))
                 return
-        self._accept(session, frame, request, writer, named)
-        if session.session.state == "CREATED":
-            # The handshake failed, so there is no session that anybody could use.
-            self.sessions.remove(session)
+        self._accept(session, frame, request, writer, headers)
 
     def _accept(
         self, session: HttpSession, frame: Any, request: Request, writer: ResponseWriter, headers: Pairs
     ) -> None:
         stream = session.open(writer, headers)
         stream.plain = not http.takes_events(request.headers)
-        sender = Sender(session.principal, request.headers, request.peer)
-        reply = session.channel.accept(frame, stream, sender)
+        reply = session.channel.accept(frame, stream, Sender(session.principal, request.headers, request.peer))
         if session.session.state == "CREATED":
-            # The handshake failed, so there is no session to name.
-            stream.headers = self._cors(request.headers)
+            # The handshake failed, so there is no session to name, nor to come back to.
+            stream.headers = request.cors
         if _expects(frame) and http.prefers_events(request.headers):
             stream.start()
         if reply is not None:
             stream.finish(reply)
         elif not _expects(frame):
             stream.finish(None)
+        if session.session.state == "CREATED":
+            self.sessions.remove(session)
 
-    def _new_session(self, request: Request, writer: ResponseWriter, principal: Any) -> HttpSession | None:
-        if len(self.sessions) >= self.settings.most_sessions:
-            writer.answer(_busy())
-            return None
-        session = HttpSession(self.handler, Sender(principal, address=request.peer), self.traffic, self.metrics)
-        self.sessions.add(session)
-        return session
+    def _new_session(self, request: Request, headers: Headers | None = None) -> HttpSession:
+        sender = Sender(request.principal, headers, request.peer)
+        return HttpSession(self.handler, sender, self.traffic, self.metrics)
 
-    def _session(self, request: Request, principal: Any) -> HttpSession | Answer:
-        version = request.headers.get(http.VERSION)
-        cors = self._cors(request.headers)
-        if version is not None and version not in _HANDSHAKE:
+    def _session(self, request: Request) -> HttpSession | Answer:
+        """The session that a request belongs to, or why it belongs to none."""
+        if _is_modern(request):
+            if request.method != "POST":
+                # GET and DELETE are not of that revision.
+                return Answer(405, (*TEXT, (b"allow", b"POST")), b"Method not allowed\n")
             reason = "Bad request: this MCP-Protocol-Version is not supported in a session"
-            return _error(400, InvalidRequest(reason), cors)
+            return _error(400, reason, request.cors)
         id = request.headers.get(http.SESSION)
         if id is None and self.settings.assume is not None:
-            return self._for_one_request(self.settings.assume, request, principal)
+            # No request can come back to this one.
+            session = self._new_session(request)
+            session.session.assume(self.settings.assume)
+            return session
         if id is None:
-            reason = "Bad request: Mcp-Session-Id is missing; initialize begins a session"
-            return _error(400, InvalidRequest(reason), cors)
-        session = self.sessions.find(id.decode("latin-1"), principal)
+            return _error(400, "Bad request: Mcp-Session-Id is missing; initialize begins a session", request.cors)
         # 404 and nothing else: it is how a client knows that it must initialize again.
-        return session or _error(404, InvalidRequest("Session not found"), cors)
+        found = self.sessions.find(id.decode("latin-1"), request.principal)
+        return found or _error(404, "Session not found", request.cors)
 
-    def _for_one_request(self, revision: Revision, request: Request, principal: Any) -> HttpSession:
-        """A session that nobody can come back to."""
-        session = HttpSession(self.handler, Sender(principal, address=request.peer), self.traffic, self.metrics)
-        session.session.assume(revision)
-        return session
-
-    def _is_modern(self, request: Request) -> bool:
-        """GET and DELETE are not of that revision."""
-        version = request.headers.get(http.VERSION)
-        return version is not None and version not in _HANDSHAKE
-
-    def _get(self, request: Request, writer: ResponseWriter, principal: Any) -> None:
-        if self._is_modern(request):
-            writer.answer(_not_allowed())
+    def _get(self, request: Request, writer: ResponseWriter) -> None:
+        takes = b"text/event-stream" in request.headers.get(b"accept", b"text/event-stream")
+        if not takes and not _is_modern(request):
+            writer.answer(_error(406, "Not acceptable: this is a stream of events"))
             return
-        if b"text/event-stream" not in request.headers.get(b"accept", b"text/event-stream"):
-            writer.answer(_error(406, InvalidRequest("Not acceptable: this is a stream of events")))
-            return
-        session = self._session(request, principal)
+        session = self._session(request)
+        last = request.headers.get(http.LAST_EVENT)
         if isinstance(session, Answer):
             writer.answer(session)
-            return
-        cors, last = self._cors(request.headers), request.headers.get(http.LAST_EVENT)
-        if last is None:
-            session.default_stream.attach(writer, cors, None)
+        elif last is None:
+            session.default_stream.attach(writer, request.cors, None)
         else:
-            session.resume(last.decode("latin-1"), writer, cors)
+            session.resume(last.decode("latin-1"), writer, request.cors)
 
-    def _delete(self, request: Request, writer: ResponseWriter, principal: Any) -> None:
-        if self._is_modern(request):
-            writer.answer(_not_allowed())
-            return
-        session = self._session(request, principal)
+    def _delete(self, request: Request, writer: ResponseWriter) -> None:
+        session = self._session(request)
         if isinstance(session, Answer):
             writer.answer(session)
             return
         self.sessions.remove(session)
-        writer.answer(Answer(204, self._cors(request.headers)))
+        writer.answer(Answer(204, request.cors))
 
     # 2024-11-05: one endpoint to listen, one to speak
 
-    def _open_old(self, request: Request, writer: ResponseWriter, principal: Any) -> None:
+    def _open_old(self, request: Request, writer: ResponseWriter) -> None:
         if len(self._old) >= self.settings.most_sessions:
             writer.answer(_busy())
             return
-        sender = Sender(principal, request.headers, request.peer)
-        stream = _OldStream(HttpSession(self.handler, sender, self.traffic, self.metrics), writer)
+        stream = _OldStream(self._new_session(request, request.headers), writer)
         self._old[stream.session.id] = stream
 
         def gone() -> None:
@@ -317,32 +267,32 @@ class Exchange:
             stream.session.close()
 
         writer.on_close = gone
-        writer.start(200, (*sse.HEADERS, *self._cors(request.headers)))
+        writer.start(200, (*sse.HEADERS, *request.cors))
         writer.write(sse.event(f"{request.root}/messages?session_id={stream.session.id}".encode(), name=b"endpoint"))
 
-    def _post_old(self, request: Request, writer: ResponseWriter, principal: Any) -> None:
+    def _post_old(self, request: Request, writer: ResponseWriter) -> None:
         id = request.query.partition("session_id=")[2].partition("&")[0]
         stream = self._old.get(id)
-        if stream is None or stream.session.principal != principal:
-            writer.answer(_error(404, InvalidRequest("Session not found")))
+        if stream is None or stream.session.principal != request.principal:
+            writer.answer(_error(404, "Session not found"))
             return
-        writer.answer(Answer(202, (*TEXT, *self._cors(request.headers)), b"Accepted\n"))
+        writer.answer(Answer(202, (*TEXT, *request.cors), b"Accepted\n"))
         reply = stream.channel.receive(request.body)
         if reply is not None:
             stream.send(reply)
 
     # Looking in
 
-    def _health(self, request: Request, writer: ResponseWriter, principal: Any) -> None:
+    def _health(self, request: Request, writer: ResponseWriter) -> None:
         health = {
             "status": "draining" if self.draining else "ok",
             **self._describe(),
             "revisions": list(REVISIONS),
             "uptime": round(time.monotonic() - self._began, 3),
         }
-        writer.answer(Answer(200, (*JSON, *self._cors(request.headers)), jsonrpc.encode(health)))
+        writer.answer(Answer(200, (*JSON, *request.cors), jsonrpc.encode(health)))
 
-    def _show_metrics(self, request: Request, writer: ResponseWriter, principal: Any) -> None:
+    def _show_metrics(self, request: Request, writer: ResponseWriter) -> None:
         gauges = {
             "mcp_server_sessions": len(self.sessions) + len(self._old),
             "mcp_server_streams": len(self.stateless.replies),
@@ -408,13 +358,36 @@ def _expects(frame: Any) -> bool:
     return isinstance(frame, Frame) and frame.method is not UNSET and frame.id is not UNSET
 
 
-def _error(status: int, failure: ProtocolError, headers: Pairs = ()) -> Answer:
-    return Answer(status, (*JSON, *headers), jsonrpc.error(None, failure, MODERN))
+def _is_modern(request: Request) -> bool:
+    """Whether the header names a revision that has no sessions."""
+    version = request.headers.get(http.VERSION)
+    return version is not None and version not in _HANDSHAKE
 
 
-def _not_allowed() -> Answer:
-    return Answer(405, (*TEXT, (b"allow", b"POST")), b"Method not allowed\n")
+def _cors(headers: Headers) -> Pairs:
+    """For a page whose origin was let in."""
+    origin = headers.get(b"origin")
+    if origin is None:
+        return ()
+    return (
+        (b"access-control-allow-origin", origin),
+        (b"access-control-expose-headers", b"Mcp-Session-Id, WWW-Authenticate"),
+        (b"vary", b"Origin"),
+    )
+
+
+def _preflight(headers: Headers) -> Answer:
+    allow = (
+        (b"access-control-allow-methods", b"GET, POST, DELETE, OPTIONS"),
+        (b"access-control-allow-headers", headers.get(b"access-control-request-headers", b"*")),
+        (b"access-control-max-age", b"86400"),
+    )
+    return Answer(204, allow)
+
+
+def _error(status: int, reason: str, headers: Pairs = ()) -> Answer:
+    return Answer(status, (*JSON, *headers), jsonrpc.error(None, InvalidRequest(reason), MODERN))
 
 
 def _busy() -> Answer:
-    return _error(503, InvalidRequest("Service unavailable: too much to do; try again"), ((b"retry-after", b"1"),))
+    return _error(503, "Service unavailable: too much to do; try again", ((b"retry-after", b"1"),))

@@ -16,9 +16,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from portico.transport.http.connection import TICK_SECONDS, Connection, Deadlines, Known
+from portico.transport.http.connection import TICK_SECONDS, Connection, Deadlines
 from portico.transport.http.exchange import KEEP_ALIVE_SECONDS, Exchange
-from portico.transport.http.response import Pairs
+from portico.transport.http.response import Pairs, Request
 from portico.transport.loops import new_loop, on_signals
 from portico.wire.errors import UsageError
 
@@ -41,7 +41,8 @@ class Listener:
         # The beginnings of responses, for as long as they have the same date.
         self.heads: dict[tuple[int, Pairs, bool], bytes] = {}
         self._date = b""
-        self.known: dict[bytes, Known] = {}
+        self.known: dict[bytes, tuple[Request, int]] = {}
+        self.seen_once: set[int] = set()
         self._connections: set[Connection] = set()
         self._servers: list[asyncio.Server] = []
         self._ticking: asyncio.Task[None] | None = None

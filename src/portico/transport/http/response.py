@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from msgspec import Struct
 
@@ -38,6 +38,9 @@ class Request(Struct):
     peer: str = ""
     # Where we are mounted, in front of `path`.
     root: str = ""
+    # For a page whose origin was let in: what the response says to its browser.
+    cors: Pairs = ()
+    principal: Any = None
 
 
 class Answer(Struct):

@@ -30,14 +30,14 @@ RETRY_MS = 1000
 IDLE_SECONDS = 1800.0
 
 
-class _Event(Struct):
+class _SentEvent(Struct):
     stream: int
     number: int
     message: bytes
 
 
-class Stream:
-    """The messages of one POST, or of the session as a whole; with or without somebody connected to it."""
+class SessionStream:
+    """The messages of one POST, or of the session as a whole; with or without a client connected to it."""
 
     def __init__(self, session: HttpSession, number: int, writer: ResponseWriter | None) -> None:
         self.session = session
@@ -54,7 +54,7 @@ class Stream:
     # What a Channel needs of it
 
     def send(self, message: bytes) -> None:
-        # What cannot be said here is said to the session, if somebody listens to it.
+        # What cannot be said here is said to the session, if a client listens to it.
         (self.session.default_stream if self.plain and not self._started else self)._say(message)
 
     def finish(self, message: bytes | None) -> None:
@@ -93,7 +93,7 @@ class Stream:
             self.writer.write(sse.priming(self._id(at), RETRY_MS))
 
     def attach(self, writer: ResponseWriter, headers: Pairs, after: int | None) -> None:
-        """Somebody is here (again): what they have not seen comes first."""
+        """A client is here (again): what it has not seen comes first."""
         self.end()
         self.writer, self.headers, self._started = writer, headers, False
         writer.on_close = self.detach
@@ -125,7 +125,7 @@ class Stream:
 
     def _say(self, message: bytes) -> None:
         self._events += 1
-        self.session.keep(_Event(self.number, self._events, message))
+        self.session.keep(_SentEvent(self.number, self._events, message))
         if self.writer is None:
             return
         self.start()
@@ -149,23 +149,23 @@ class HttpSession:
         self.session = Session(handler, lifecycle="lenient")
         self.id = os.urandom(24).hex()
         self.principal = sender.principal
-        self.default_stream = Stream(self, 0, None)
+        self.default_stream = SessionStream(self, 0, None)
         self.channel = Channel(handler, self.default_stream.send, session=self.session, metrics=metrics, sender=sender)
         self.session.stream = self.channel
         self.used = time.monotonic()
-        self._streams: dict[int, Stream] = {0: self.default_stream}
+        self._streams: dict[int, SessionStream] = {0: self.default_stream}
         self._last = 0
-        self._kept: deque[_Event] = deque()
+        self._kept: deque[_SentEvent] = deque()
         self._bytes = 0
 
     @property
     def resumes(self) -> bool:
         return self.channel.revision is not None and self.channel.revision >= V2025_11_25
 
-    def open(self, writer: ResponseWriter, headers: Pairs) -> Stream:
+    def open(self, writer: ResponseWriter, headers: Pairs) -> SessionStream:
         """A stream for one POST."""
         self._last += 1
-        stream = Stream(self, self._last, writer)
+        stream = SessionStream(self, self._last, writer)
         stream.headers = headers
         writer.on_close = stream.detach
         self._streams[self._last] = stream
@@ -179,24 +179,24 @@ class HttpSession:
             stream = self._replay(int(number)) if number.isdigit() and len(number) < 12 else self.default_stream
         stream.attach(writer, headers, int(seen) if seen.isdigit() and len(seen) < 12 else 0)
 
-    def _replay(self, number: int) -> Stream:
+    def _replay(self, number: int) -> SessionStream:
         """A stream that is over: what is left of it can still be read."""
-        stream = Stream(self, number, None)
+        stream = SessionStream(self, number, None)
         stream.done = True
         return stream
 
-    def forget(self, stream: Stream) -> None:
+    def forget(self, stream: SessionStream) -> None:
         self._streams.pop(stream.number, None)
 
     # Events
 
-    def keep(self, event: _Event) -> None:
+    def keep(self, event: _SentEvent) -> None:
         self._kept.append(event)
         self._bytes += len(event.message)
         while self._kept and (len(self._kept) > MOST_EVENTS or self._bytes > MOST_BYTES):
             self._bytes -= len(self._kept.popleft().message)
 
-    def events(self, stream: int, after: int) -> Iterator[_Event]:
+    def events(self, stream: int, after: int) -> Iterator[_SentEvent]:
         return (one for one in list(self._kept) if one.stream == stream and one.number > after)
 
     # Age
@@ -220,7 +220,7 @@ class HttpSession:
 
 
 class Sessions:
-    """The sessions of one process, by id. Somebody else's id is an unknown id."""
+    """The sessions of one process, by id. The id of another principal is an unknown id."""
 
     def __init__(self, most: int, idle_seconds: float = IDLE_SECONDS) -> None:
         self.most = most

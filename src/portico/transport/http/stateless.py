@@ -12,7 +12,7 @@ from portico.rpc.call import Call, Reply, stop
 from portico.rpc.door import Door, Sender
 from portico.transport.http import headers as http
 from portico.transport.http import sse
-from portico.transport.http.response import JSON, MOST_UNREAD, Answer, Pairs, Request, ResponseWriter, Traffic
+from portico.transport.http.response import JSON, MOST_UNREAD, Answer, Request, ResponseWriter, Traffic
 from portico.wire import jsonrpc, notices
 from portico.wire.jsonrpc import Frame
 from portico.wire.methods import LASTING, METHODS
@@ -36,13 +36,13 @@ class StatelessRequests:
         # Calls in flight by where they came from.
         self.by_client: dict[str, int] = {}
 
-    def post(self, frame: Frame, request: Request, writer: ResponseWriter, principal: Any, cors: Pairs) -> None:
+    def post(self, frame: Frame, request: Request, writer: ResponseWriter) -> None:
         if frame.id is UNSET:
             # There is nothing a client could tell us this way; the specification has us accept it.
-            writer.answer(Answer(202, cors))
+            writer.answer(Answer(202, request.cors))
             return
-        reply = HttpReply(self, writer, request, cors)
-        sender = Sender(principal, request.headers, request.peer)
+        reply = HttpReply(self, writer, request)
+        sender = Sender(request.principal, request.headers, request.peer)
         message = self.door.enter(frame, reply, sender, modern=True, gate=self._gate)
         if message is not None:
             reply.send(message)
@@ -93,12 +93,10 @@ class HttpReply(Reply):
     counts = True
     _started = False
 
-    def __init__(self, requests: StatelessRequests, writer: ResponseWriter, request: Request, cors: Pairs) -> None:
+    def __init__(self, requests: StatelessRequests, writer: ResponseWriter, request: Request) -> None:
         self._requests = requests
         self._writer = writer
-        self._headers = request.headers
-        self._cors = cors
-        self.peer = request.peer
+        self._request = request
 
     def begin(self, call: Call, task: asyncio.Task[Any]) -> None:
         """From now on it counts, and the client's going away ends it."""
@@ -107,7 +105,7 @@ class HttpReply(Reply):
         self._writer.on_close = self.abandon
         self._requests.replies.add(self)
         if self.counts:
-            self._requests.count(self.peer, 1)
+            self._requests.count(self._request.peer, 1)
 
     def abandon(self) -> None:
         """A closed connection cancels the request (basic/transports)."""
@@ -117,10 +115,10 @@ class HttpReply(Reply):
     def _emit(self, method: str, params: Any) -> None:
         writer = self._writer
         if not self._started:
-            if method in _MISSABLE and not http.takes_events(self._headers):
+            if method in _MISSABLE and not http.takes_events(self._request.headers):
                 return
             self._started = True
-            writer.start(200, (*sse.HEADERS, *self._cors))
+            writer.start(200, (*sse.HEADERS, *self._request.cors))
         unread = writer.buffered()
         if unread > MOST_UNREAD and method in _MISSABLE:
             return
@@ -136,7 +134,7 @@ class HttpReply(Reply):
         self.closed = True
         self._requests.replies.discard(self)
         if self.counts:
-            self._requests.count(self.peer, -1)
+            self._requests.count(self._request.peer, -1)
         if message is not None:
             self.send(message)
 
@@ -150,7 +148,8 @@ class HttpReply(Reply):
             writer.end()
         else:
             status = STATUS.get(self.error, 400 if self.refused else 200) if self.error else 200
-            writer.answer(Answer(status, (*JSON, *self._cors) if self._cors else JSON, message))
+            cors = self._request.cors
+            writer.answer(Answer(status, (*JSON, *cors) if cors else JSON, message))
 
     def keep_alive(self) -> None:
         if self._started:

@@ -7,18 +7,19 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from portico.schema import Schema
-from portico.schema.reader import (
+from portico.schema import (
+    Schema,
+    field_notes,
     merged,
     options_of,
     properties_of,
     required_of,
     resolved,
     types_of,
+    values_of,
     with_all_of,
     without,
 )
-from portico.schema.tables import as_json
 from portico.services.contracts.codegen.naming import pascal, unique
 from portico.services.contracts.definitions import Contract, Definition
 from portico.services.contracts.outputs import unwrapped
@@ -26,11 +27,6 @@ from portico.services.contracts.outputs import unwrapped
 DEEPEST = 24
 MOST_MODELS = 2000
 MOST_LITERALS = 200
-
-_NOTED = (
-    *("format", "pattern", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
-    *("minLength", "maxLength", "minItems", "maxItems", "multipleOf", "default"),
-)
 
 
 class Basic(Struct, frozen=True):
@@ -204,7 +200,7 @@ class _ModelWriter:
             found = resolved(one, self._root)
             kind = self.type(one, f"{name.removesuffix('Arguments').removesuffix('Result')}{pascal(member)}", depth - 1)
             said = found.get("description") or found.get("title") or ""
-            model.members.append(Member(member, kind, member in required, str(said), _notes(found)))
+            model.members.append(Member(member, kind, member in required, str(said), tuple(field_notes(found))))
         return model
 
     def _union(self, schema: Schema, options: list[Schema], name: str, depth: int) -> Type:
@@ -240,14 +236,6 @@ def _only_requires(option: Schema) -> bool:
 
 
 def _values(schema: Schema) -> tuple[Any, ...] | None:
-    found = [schema["const"]] if "const" in schema else schema.get("enum")
-    if not isinstance(found, list) or not 0 < len(found) <= MOST_LITERALS:
-        return None
+    found = values_of(schema)
     plain = all(value is None or type(value) in (str, int, bool) for value in found)
-    return tuple(found) if plain else None
-
-
-def _notes(schema: Schema) -> tuple[str, ...]:
-    """What the type does not say: bounds, formats, the default."""
-    said = [f"{key} {as_json(schema[key])}" for key in _NOTED if key in schema]
-    return (*said, "deprecated") if schema.get("deprecated") is True else tuple(said)
+    return tuple(found) if plain and 0 < len(found) <= MOST_LITERALS else None

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from portico._lazy import load_module
+from portico.extend import Transaction
 from portico.services import texts
 from portico.services.memory.search import likeness
 from portico.services.memory.share import repository
@@ -17,7 +18,6 @@ from portico.services.memory.share.repository import Where
 from portico.services.memory.store import filters, inputs, records
 from portico.services.memory.store.filters import MemoryFilter
 from portico.services.memory.store.records import Record
-from portico.store.transaction import Transaction
 
 NEWEST, RELATED, ABOUT_A_FILE = 8, 5, 3
 LONGEST_QUESTION = 2000

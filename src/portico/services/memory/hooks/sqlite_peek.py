@@ -8,9 +8,7 @@ import sqlite3
 from collections.abc import Callable
 from typing import TypeVar
 
-from portico.store.errors import BadStatement
-from portico.store.sqlite_transaction import SqliteTransaction, explain
-from portico.store.transaction import Transaction
+from portico.extend import BadStatement, SqliteTransaction, Transaction, explain_sqlite
 
 T = TypeVar("T")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://|:memory:")
@@ -48,4 +46,4 @@ def peek(url: str, fn: Callable[[Transaction], T], *, patience: float) -> T | No
     except BadStatement as failure:
         raise CannotPeek from failure
     except sqlite3.Error as failure:
-        raise explain(failure, path) from failure
+        raise explain_sqlite(failure, path) from failure

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from portico.extend import Database
 from portico.services import moments
 from portico.services.memory.hooks import answers, transcript_picks
 from portico.services.memory.hooks.answers import Answer
@@ -15,7 +16,6 @@ from portico.services.memory.store.capture import Draft
 from portico.services.memory.store.memories import Memories
 from portico.services.memory.store.namespaces import suggested
 from portico.services.memory.store.screening_policy import Guard
-from portico.store.database import Database
 
 
 def answer(name: str, given: dict[str, Any], url: str, where: Where, *, patience: float) -> Answer | None:

@@ -8,11 +8,11 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from portico import UsageError
 from portico.services.memory.screening.detector import scan
 from portico.services.memory.screening.findings import KINDS, Finding, Kind, mark
 from portico.services.memory.screening.numbers import IDENTITY_NAMES
 from portico.services.memory.screening.providers import PROVIDER_NAMES
-from portico.wire.errors import UsageError
 
 Action = Literal["block", "redact", "allow"]
 ACTIONS: tuple[Action, ...] = ("block", "redact", "allow")

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from portico.extend import Transaction
 from portico.services.memory.search import positions
 from portico.services.memory.search.ids import ABSENT, KINDS, LINE, NOTE, PERSON, IdAllocator
 from portico.services.memory.search.terms import TextTerms, read
 from portico.services.memory.search.text_flags import AFTER_QUESTION, QUESTION
 from portico.services.memory.store.records import Record
-from portico.store.transaction import Transaction
 
 # Okapi BM25 with a mild correction for length, towards a text of a hundred words.
 K1, B, USUAL_LENGTH = 0.9, 0.2, 100.0

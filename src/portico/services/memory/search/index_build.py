@@ -13,11 +13,10 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import asdict
 
+from portico.extend import BadStatement, Damaged, Transaction
 from portico.services.memory.search.index import TABLES, index
 from portico.services.memory.store.namespaces import CURRENT
 from portico.services.memory.store.records import SELECT, Record
-from portico.store.errors import BadStatement, Damaged
-from portico.store.transaction import Transaction
 
 # To be increased when what is written into the index changes: it is then rebuilt.
 FORMAT = 1

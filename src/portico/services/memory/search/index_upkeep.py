@@ -7,13 +7,13 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+from portico.extend import BadStatement, Damaged, DatabaseClosed, StoreError
 from portico.services.memory.search import index_build
 from portico.services.memory.search.meaning import NoModel, embed_pending
-from portico.store.errors import BadStatement, Damaged, DatabaseClosed, StoreError
 
 if TYPE_CHECKING:
+    from portico.extend import Database
     from portico.services.memory.search.meaning import Meanings
-    from portico.store.database import Database
 
 log = logging.getLogger("portico")
 

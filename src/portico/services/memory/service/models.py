@@ -12,12 +12,11 @@ from collections.abc import Awaitable, Callable, Iterator
 from importlib import import_module
 from typing import Any
 
-from portico.server.asking.context import Context
+from portico import Context, ProtocolError, ToolError, UsageError
 from portico.services.memory.errors import Blocked, InvalidInput
 from portico.services.memory.service.access import Access
 from portico.services.memory.store import inputs
 from portico.services.memory.store.advice import Ask, ModelAnswer
-from portico.wire.errors import ProtocolError, ToolError, UsageError
 
 Provider = Callable[[str, int], Awaitable[str]]
 Rung = Callable[[str, int], Awaitable[Any]]

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
-from portico.server.asking.context import Context
+from portico import Context
 from portico.services import moments
 from portico.services.memory.errors import InvalidInput
 from portico.services.memory.service import prompts, results

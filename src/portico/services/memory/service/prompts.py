@@ -8,9 +8,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from portico.server.calling.completion import Completer
-from portico.server.calling.prompts import Prompt
-from portico.server.registry.service import Completes, Offered
+from portico.extend import Completer, Completes, Offered, Prompt
 from portico.services import texts
 from portico.services.memory.service.access import Access
 from portico.services.memory.store import statistics

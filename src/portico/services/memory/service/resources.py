@@ -8,9 +8,7 @@ from urllib.parse import quote
 
 from msgspec import Struct
 
-from portico.server.calling.completion import Completer
-from portico.server.calling.resources import Resource
-from portico.server.registry.service import Completes, Offered
+from portico.extend import Completer, Completes, Offered, Resource
 from portico.services import moments, texts
 from portico.services.memory.errors import InvalidInput, NoSuchMemory
 from portico.services.memory.service import prompts, results

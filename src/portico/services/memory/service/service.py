@@ -10,10 +10,8 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from portico.server.asking.context import Context
-from portico.server.calling.tools import Tool
-from portico.server.registry.service import Offered
-from portico.server.server import Server
+from portico import Context, ProtocolError, Server, UsageError
+from portico.extend import V2024_11_05, V2025_11_25, Event, InvalidParams, Offered, StoreError, Tool
 from portico.services.memory.errors import InvalidInput, MemoryRefusal, UnknownNamespace
 from portico.services.memory.search import model
 from portico.services.memory.service.access import Access
@@ -30,10 +28,6 @@ from portico.services.memory.store.memories import Memories, refusal_of
 from portico.services.memory.store.namespaces import DOMAINS
 from portico.services.memory.store.screening_policy import Guard, Policy
 from portico.services.stored import StoredService
-from portico.store.errors import StoreError
-from portico.store.events import Event
-from portico.wire.errors import InvalidParams, ProtocolError, UsageError
-from portico.wire.revisions import V2024_11_05, V2025_11_25
 
 Codes = Literal["result", "protocol"]
 # What memories are addressed by, here and in servers that others know.

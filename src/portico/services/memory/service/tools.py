@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from portico.server.asking.context import Context
+from portico import Context
 from portico.services.memory.errors import UnknownNamespace
 from portico.services.memory.service import results
 from portico.services.memory.service.access import Access, Id

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
-from portico.server.asking.context import Context
+from portico import Context
 from portico.services import moments, texts
 from portico.services.memory.errors import InvalidInput
 from portico.services.memory.service.access import Access, FilterChoice, Id

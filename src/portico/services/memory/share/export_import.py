@@ -8,6 +8,7 @@ from collections.abc import Callable
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from portico.extend import Transaction
 from portico.services import moments
 from portico.services.memory.errors import Blocked, InvalidInput
 from portico.services.memory.share import portable
@@ -17,7 +18,6 @@ from portico.services.memory.store.filters import MemoryFilter
 from portico.services.memory.store.memories import BATCH, Memories, reindex
 from portico.services.memory.store.namespaces import STATUSES
 from portico.services.memory.store.records import Record
-from portico.store.transaction import Transaction
 
 Screen = Callable[[str], tuple[str, list[str]]]
 

@@ -22,6 +22,7 @@ from typing import Any, Literal, NamedTuple
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from portico.extend import Transaction
 from portico.services import moments
 from portico.services.memory.errors import Blocked, InvalidInput, SyncFailed
 from portico.services.memory.search import index
@@ -31,7 +32,6 @@ from portico.services.memory.share.git import Git
 from portico.services.memory.store import records
 from portico.services.memory.store.memories import Memories, reindex
 from portico.services.memory.store.records import Record
-from portico.store.transaction import Transaction
 
 Direction = Literal["push", "fetch", "full"]
 

@@ -11,13 +11,13 @@ from typing import Literal
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from portico.extend import Transaction
 from portico.services import texts
 from portico.services.memory.errors import InvalidInput
 from portico.services.memory.search import index, likeness, recall
 from portico.services.memory.store import entities, inputs, records
 from portico.services.memory.store.namespaces import checked_domain, checked_namespace
 from portico.services.memory.store.records import Record
-from portico.store.transaction import Transaction
 
 OnDuplicate = Literal["skip", "merge", "supersede", "error", "keep"]
 # How many of the most similar memories are looked at.

@@ -8,6 +8,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from portico.extend import Transaction
 from portico.services import moments
 from portico.services.memory.errors import InvalidInput
 from portico.services.memory.search import index
@@ -16,7 +17,6 @@ from portico.services.memory.store.filters import MemoryFilter
 from portico.services.memory.store.memories import BATCH, Memories, put_away
 from portico.services.memory.store.namespaces import STATUSES
 from portico.services.memory.store.records import Record
-from portico.store.transaction import Transaction
 
 KEPT_AFTER_DELETION = "30d"
 

@@ -7,6 +7,7 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
+from portico.extend import Transaction
 from portico.services import moments, texts
 from portico.services.memory.errors import InvalidInput
 from portico.services.memory.search import index, likeness
@@ -14,7 +15,6 @@ from portico.services.memory.store import records
 from portico.services.memory.store.memories import Memories
 from portico.services.memory.store.namespaces import CURRENT
 from portico.services.memory.store.records import Record
-from portico.store.transaction import Transaction
 
 Keep = Literal["this", "other", "both"]
 MOST_LISTED = 200

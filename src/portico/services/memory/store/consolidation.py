@@ -15,6 +15,7 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
+from portico.extend import Transaction
 from portico.services import moments
 from portico.services.memory.errors import InvalidInput
 from portico.services.memory.search import index, likeness
@@ -23,7 +24,6 @@ from portico.services.memory.store.advice import Ask
 from portico.services.memory.store.filters import MemoryFilter
 from portico.services.memory.store.memories import Memories, put_away, reindex
 from portico.services.memory.store.records import MemoryEvent, Record
-from portico.store.transaction import Transaction
 
 Strategy = Literal["merge", "summarize", "dedupe"]
 MOST_LOOKED_AT, MOST_CLUSTERS, LARGEST_CLUSTER = 5000, 50, 20

@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
+from portico.extend import Transaction
 from portico.services import moments
 from portico.services.memory.store.records import Record
-from portico.store.transaction import Transaction
 
 Kind = Literal["Person", "Organization", "Technology", "Concept", "File"]
 KINDS: tuple[Kind, ...] = ("Person", "Organization", "Technology", "Concept", "File")

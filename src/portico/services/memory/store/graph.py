@@ -7,9 +7,9 @@ from typing import Literal
 
 from msgspec import Struct
 
+from portico.extend import Transaction
 from portico.services.memory.errors import InvalidInput
 from portico.services.memory.store.namespaces import CURRENT
-from portico.store.transaction import Transaction
 
 Picture = Literal["mermaid", "dot", "text"]
 MOST_DEPTH, MOST_EDGES, MOST_STEPS = 3, 200, 2000

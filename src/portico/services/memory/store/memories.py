@@ -17,6 +17,7 @@ from typing import TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
+from portico.extend import BadStatement, Damaged, Database, NotUnique, StoreError, Transaction, UnfitValue
 from portico.services import moments, texts
 from portico.services.memory.errors import InvalidInput, MemoryChanged, MemoryRefusal, MemoryStoreFailed
 from portico.services.memory.search import index, index_build, likeness, recall
@@ -27,15 +28,6 @@ from portico.services.memory.store.capture import Draft, Taken
 from portico.services.memory.store.filters import Condition, MemoryFilter
 from portico.services.memory.store.namespaces import CURRENT, STATUSES, checked_namespace
 from portico.services.memory.store.records import MemoryEvent, Record
-from portico.store.database import Database
-from portico.store.errors import (
-    BadStatement,
-    Damaged,
-    NotUnique,
-    StoreError,
-    UnfitValue,
-)
-from portico.store.transaction import Transaction
 
 T = TypeVar("T")
 

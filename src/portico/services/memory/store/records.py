@@ -15,11 +15,10 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from portico.extend import Transaction, json_column
 from portico.services.memory.errors import InvalidInput, NoSuchMemory
 from portico.services.memory.store.filters import MemoryFilter, where
 from portico.services.memory.store.namespaces import CURRENT
-from portico.store.rows import to_json
-from portico.store.transaction import Transaction
 
 TOPIC = "memory"
 MOST_TOLD = 100
@@ -115,7 +114,7 @@ def change(
         "at": after.updated_at if at is None else at,
         "who": who,
         "reason": reason,
-        "was": to_json(before),
+        "was": json_column(before),
     }
     tx.run(
         "insert into memory_event (memory, version, change, at, who, reason, was) "
@@ -150,7 +149,7 @@ def remove(tx: Transaction, records: Sequence[Record], at: int) -> None:
 
 
 def _row(record: Record) -> dict[str, Any]:
-    return {**msgspec.structs.asdict(record), "tags": to_json(record.tags)}
+    return {**msgspec.structs.asdict(record), "tags": json_column(record.tags)}
 
 
 def _tag(tx: Transaction, records: Iterable[Record]) -> None:

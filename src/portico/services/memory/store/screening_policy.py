@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from portico import UsageError
 from portico.services.memory.errors import Blocked
 from portico.services.memory.screening import Rules, screen
 from portico.services.memory.screening.rules import Action
-from portico.wire.errors import UsageError
 
 Policy = Action
 

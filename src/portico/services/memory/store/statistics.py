@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from portico.extend import Transaction
 from portico.services.memory.search import index_build
 from portico.services.memory.store.namespaces import CURRENT
-from portico.store.transaction import Transaction
 
 # Of each kind of count, those that occur most; there are fewer namespaces and domains than this.
 MOST_COUNTED = 50

@@ -9,11 +9,10 @@ from keyword import iskeyword
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from portico.extend import Transaction, json_column
 from portico.services import texts
 from portico.services.memory.errors import InvalidInput, NoSuchPrompt
 from portico.services.memory.store.namespaces import DOMAINS, checked_domain
-from portico.store.rows import to_json
-from portico.store.transaction import Transaction
 
 TOPIC = "memory prompt"
 LONGEST = 50_000
@@ -106,7 +105,7 @@ def made(
 def save(tx: Transaction, template: SavedPrompt) -> SavedPrompt:
     """A new version where there is one of this name already."""
     row = {name: getattr(template, name) for name in template.__struct_fields__} | {
-        "variables": to_json(template.variables)
+        "variables": json_column(template.variables)
     }
     version, created = tx.one(
         tuple[int, int],

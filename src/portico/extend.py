@@ -1,0 +1,150 @@
+"""What people need who build on Portico: services, middleware, gateways, tools of another kind.
+
+`portico` has the names for everybody, `portico.schema` those about JSON Schema. Each is imported when it is first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from portico._lazy import public_names
+
+# Two tables, one module after the other: what type checkers see, and where the names are.
+# ruff: isort: off
+# fmt: off
+if TYPE_CHECKING:
+    from portico.auth.principal import Principal as Principal
+    from portico.client.listen import Change as Change
+    from portico.client.skills import (
+        SkillMismatch as SkillMismatch, list_skills as list_skills, read_skill as read_skill,
+        read_skill_file as read_skill_file,
+    )
+    from portico.legacy import translate as translate
+    from portico.rpc.call import (
+        Call as Call, Emit as Emit, Handler as Handler, Listening as Listening, Members as Members,
+        Middleware as Middleware, Reply as Reply, members as members,
+    )
+    from portico.rpc.door import failed_result as failed_result, respond as respond
+    from portico.server.asking.context import Elicitation as Elicitation, Sample as Sample
+    from portico.server.asking.rounds import rounds_of as rounds_of
+    from portico.server.calling.completion import Completer as Completer
+    from portico.server.calling.prompts import Prompt as Prompt, PromptOptions as PromptOptions
+    from portico.server.calling.resources import Resource as Resource, ResourceOptions as ResourceOptions
+    from portico.server.calling.results import to_json as to_json
+    from portico.server.calling.tools import (
+        ArgumentErrors as ArgumentErrors, Tool as Tool, ToolOptions as ToolOptions, checked_name as checked_name,
+    )
+    from portico.server.endpoint import serve_http as serve_http
+    from portico.server.registry.service import Completes as Completes, Offered as Offered
+    from portico.store.database import Database as Database
+    from portico.store.errors import (
+        BadStatement as BadStatement, Conflict as Conflict, Damaged as Damaged, DatabaseClosed as DatabaseClosed,
+        NotUnique as NotUnique, ReadOnly as ReadOnly, StoreError as StoreError, UnfitValue as UnfitValue,
+        Violated as Violated,
+    )
+    from portico.store.events import Event as Event
+    from portico.store.folder import data_directory as data_directory
+    from portico.store.rows import json_column as json_column
+    from portico.store.sqlite_transaction import (
+        SqliteTransaction as SqliteTransaction, explain_sqlite as explain_sqlite,
+    )
+    from portico.store.transaction import Transaction as Transaction
+    from portico.transport.http.listener import is_loopback as is_loopback
+    from portico.transport.http_client.browser import headless as headless
+    from portico.wire.completion import MOST_COMPLETIONS as MOST_COMPLETIONS, Completion as Completion
+    from portico.wire.content import (
+        Annotations as Annotations, AudioContent as AudioContent, BlobContents as BlobContents,
+        EmbeddedResource as EmbeddedResource, ImageContent as ImageContent, ResourceLink as ResourceLink,
+        TextContent as TextContent, TextContents as TextContents,
+    )
+    from portico.wire.errors import (
+        BadStatus as BadStatus, Closed as Closed, HeaderMismatch as HeaderMismatch, InternalError as InternalError,
+        InvalidParams as InvalidParams, MethodNotFound as MethodNotFound, MissingCapability as MissingCapability,
+        ResourceNotFound as ResourceNotFound, TimedOut as TimedOut, TransportError as TransportError,
+        Unknown as Unknown, from_wire as from_wire,
+    )
+    from portico.wire.inputs import (
+        CreateMessageParams as CreateMessageParams, CreateMessageResult as CreateMessageResult,
+        ElicitParams as ElicitParams, ElicitResult as ElicitResult, InputRequiredResult as InputRequiredResult,
+        Root as Root, SamplingMessage as SamplingMessage,
+    )
+    from portico.wire.meta import (
+        ClientCapabilities as ClientCapabilities, Icon as Icon, Implementation as Implementation,
+        ServerCapabilities as ServerCapabilities,
+    )
+    from portico.wire import notices as notices
+    from portico.wire.prompts import (
+        GetPromptParams as GetPromptParams, GetPromptResult as GetPromptResult, PromptArgument as PromptArgument,
+        PromptMessage as PromptMessage,
+    )
+    from portico.wire.resources import (
+        ReadResourceParams as ReadResourceParams, ReadResourceResult as ReadResourceResult,
+    )
+    from portico.wire.revisions import (
+        LATEST as LATEST, MODERN as MODERN, NEWEST_HANDSHAKE as NEWEST_HANDSHAKE, REVISIONS as REVISIONS,
+        Revision as Revision, V2024_11_05 as V2024_11_05, V2025_03_26 as V2025_03_26, V2025_06_18 as V2025_06_18,
+        V2025_11_25 as V2025_11_25, V2026_07_28 as V2026_07_28,
+    )
+    from portico.wire.subscriptions import Filter as Filter
+    from portico.wire.tools import (
+        ERROR as ERROR, WRAPPED as WRAPPED, CallToolParams as CallToolParams, CallToolResult as CallToolResult,
+        ToolAnnotations as ToolAnnotations,
+    )
+    from portico.wire.uris import Template as Template
+
+_HOMES: dict[str, tuple[str, ...]] = {
+    "portico.auth.principal": ("Principal",),
+    "portico.client.listen": ("Change",),
+    "portico.client.skills": ("SkillMismatch", "list_skills", "read_skill", "read_skill_file"),
+    "portico.legacy.translate": (),
+    "portico.rpc.call": ("Call", "Emit", "Handler", "Listening", "Members", "Middleware", "Reply", "members"),
+    "portico.rpc.door": ("failed_result", "respond"),
+    "portico.server.asking.context": ("Elicitation", "Sample"),
+    "portico.server.asking.rounds": ("rounds_of",),
+    "portico.server.calling.completion": ("Completer",),
+    "portico.server.calling.prompts": ("Prompt", "PromptOptions"),
+    "portico.server.calling.resources": ("Resource", "ResourceOptions"),
+    "portico.server.calling.results": ("to_json",),
+    "portico.server.calling.tools": ("ArgumentErrors", "Tool", "ToolOptions", "checked_name"),
+    "portico.server.endpoint": ("serve_http",),
+    "portico.server.registry.service": ("Completes", "Offered"),
+    "portico.store.database": ("Database",),
+    "portico.store.errors": (
+        "BadStatement", "Conflict", "Damaged", "DatabaseClosed", "NotUnique", "ReadOnly", "StoreError",
+        "UnfitValue", "Violated",
+    ),
+    "portico.store.events": ("Event",),
+    "portico.store.folder": ("data_directory",),
+    "portico.store.rows": ("json_column",),
+    "portico.store.sqlite_transaction": ("SqliteTransaction", "explain_sqlite"),
+    "portico.store.transaction": ("Transaction",),
+    "portico.transport.http.listener": ("is_loopback",),
+    "portico.transport.http_client.browser": ("headless",),
+    "portico.wire.completion": ("MOST_COMPLETIONS", "Completion"),
+    "portico.wire.content": (
+        "Annotations", "AudioContent", "BlobContents", "EmbeddedResource", "ImageContent", "ResourceLink",
+        "TextContent", "TextContents",
+    ),
+    "portico.wire.errors": (
+        "BadStatus", "Closed", "HeaderMismatch", "InternalError", "InvalidParams", "MethodNotFound",
+        "MissingCapability", "ResourceNotFound", "TimedOut", "TransportError", "Unknown", "from_wire",
+    ),
+    "portico.wire.inputs": (
+        "CreateMessageParams", "CreateMessageResult", "ElicitParams", "ElicitResult", "InputRequiredResult",
+        "Root", "SamplingMessage",
+    ),
+    "portico.wire.meta": ("ClientCapabilities", "Icon", "Implementation", "ServerCapabilities"),
+    "portico.wire.notices": (),
+    "portico.wire.prompts": ("GetPromptParams", "GetPromptResult", "PromptArgument", "PromptMessage"),
+    "portico.wire.resources": ("ReadResourceParams", "ReadResourceResult"),
+    "portico.wire.revisions": (
+        "LATEST", "MODERN", "NEWEST_HANDSHAKE", "REVISIONS", "Revision", "V2024_11_05", "V2025_03_26",
+        "V2025_06_18", "V2025_11_25", "V2026_07_28",
+    ),
+    "portico.wire.subscriptions": ("Filter",),
+    "portico.wire.tools": ("ERROR", "WRAPPED", "CallToolParams", "CallToolResult", "ToolAnnotations"),
+    "portico.wire.uris": ("Template",),
+}
+# fmt: on
+
+__getattr__, __dir__ = public_names(__name__, _HOMES)

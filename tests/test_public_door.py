@@ -1,0 +1,87 @@
+"""What is built on Portico enters by the public door: our services and our examples too."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SERVICES = ROOT / "src" / "portico" / "services"
+EXAMPLES = ROOT / "examples"
+FILES = [*sorted(SERVICES.rglob("*.py")), *sorted(EXAMPLES.rglob("*.py"))]
+
+DOORS = ("portico", "portico.extend", "portico.schema", "portico.auth", "portico.contracts")
+OFFERED = ("memory", "tasks", "system", "live", "contracts")
+
+# What is no public name, and may be imported all the same.
+ALLOWED = {
+    "portico._lazy": "how the packages of this distribution import their own modules late",
+}
+
+
+def imported(tree: ast.AST) -> Iterator[tuple[str, str, int]]:
+    """Every module of ours that is imported, the name that is taken from it, and the line."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((one.name, "", node.lineno) for one in node.names if one.name.partition(".")[0] == "portico")
+        elif isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0] == "portico":
+            yield from ((node.module, one.name, node.lineno) for one in node.names)
+
+
+def is_public(module: str, name: str) -> bool:
+    return module in DOORS and (not name or name in {"__version__", *import_module(module).__all__})
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_only_public_names_are_imported(path: Path) -> None:
+    within = "portico.services" if path.is_relative_to(SERVICES) else None
+    homes = {f"portico.services.{name}" for name in OFFERED}
+    private = [
+        f"{path.name}:{line} imports {name or 'all'} of {module}"
+        for module, name, line in imported(ast.parse(path.read_text()))
+        if not is_public(module, name)
+        and module not in ALLOWED
+        and not (within and module.startswith(within))
+        and not (module in homes and name in import_module(module).__all__)
+    ]
+    assert not private, "not public; portico.extend is where it would be"
+
+
+def test_what_is_allowed_is_needed() -> None:
+    used = {module for path in FILES for module, _, _ in imported(ast.parse(path.read_text()))}
+    assert used >= ALLOWED.keys()
+
+
+@pytest.mark.parametrize("door", [*DOORS, *(f"portico.services.{name}" for name in OFFERED)])
+def test_every_name_is_there_and_shown(door: str) -> None:
+    module = import_module(door)
+    assert module.__all__
+    assert set(module.__all__) <= set(dir(module))
+    for name in module.__all__:
+        assert getattr(module, name) is not None
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_type_checkers_see_the_same_names(door: str) -> None:
+    module = import_module(door)
+    body = ast.parse(Path(str(module.__file__)).read_text()).body
+    blocks = [one for one in body if isinstance(one, ast.If) and "TYPE_CHECKING" in ast.dump(one.test)]
+    taken = {alias.asname or alias.name for block in blocks for node in block.body for alias in node.names}  # type: ignore[attr-defined]
+    assert taken | set(module._HOMES.get(door, ())) == set(module.__all__)
+
+
+def test_a_door_opens_only_what_is_asked_for() -> None:
+    seen = (
+        "import sys, portico.extend\n"
+        "print(sorted(name for name in sys.modules if name.startswith('portico')))\n"
+        "from portico.extend import StoreError\n"
+        "print('asyncio' in sys.modules, 'portico.store.errors' in sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", seen], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["['portico', 'portico._lazy', 'portico.extend']", "False True"]
