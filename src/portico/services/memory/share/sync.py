@@ -215,7 +215,7 @@ def _read(meeting: _Meeting, commit: str | None) -> tuple[dict[str, str], dict[s
     return files, found, problems
 
 
-class _Here(NamedTuple):
+class _OurSide(NamedTuple):
     """Our memories, what both had when they last met, and what is gone for good."""
 
     ours: dict[str, Side]
@@ -223,7 +223,7 @@ class _Here(NamedTuple):
     gone: set[str]
 
 
-def _here(tx: Transaction, meeting: _Meeting) -> _Here:
+def _here(tx: Transaction, meeting: _Meeting) -> _OurSide:
     project = meeting.memories.project
     of_project = "project = :project" if project is not None else "project is null"
     values = {} if project is None else {"project": project}
@@ -231,7 +231,7 @@ def _here(tx: Transaction, meeting: _Meeting) -> _Here:
     sql = "select memory, digest from memory_synced where place = :place"
     base = dict(tx.all(tuple[str, str], sql, {"place": meeting.place}))
     gone = set(tx.all(str, "select memory from memory_gone"))
-    return _Here({one.id: Side(shared(one), one) for one in found}, base, gone)
+    return _OurSide({one.id: Side(shared(one), one) for one in found}, base, gone)
 
 
 def _met(tx: Transaction, place: str, digests: dict[str, str]) -> None:
@@ -348,7 +348,7 @@ def _take(tx: Transaction, step: Step, ours: Side | None, who: str, now: int) ->
 # Sending
 
 
-def _wanted(files: dict[str, str], theirs: dict[str, Side], here: _Here, *, push_only: bool) -> dict[str, str]:
+def _wanted(files: dict[str, str], theirs: dict[str, Side], here: _OurSide, *, push_only: bool) -> dict[str, str]:
     """The files that are to be there. What is theirs and could not be read is left alone; what was erased here is not,
     whatever has become of it there."""
     wanted, (ours, base, gone) = dict(files), here
