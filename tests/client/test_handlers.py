@@ -12,8 +12,8 @@ from msgspec import Raw
 
 from portico import Client, Context, ProtocolError, Server
 from portico.client import client as clients
-from portico.client.inputs import defaults
 from portico.rpc.call import Call
+from portico.schema.reader import defaults_of
 from portico.wire.content import TextContent
 from portico.wire.discover import DiscoverResult
 from portico.wire.inputs import CreateMessageResult, ElicitResult, Root
@@ -153,8 +153,8 @@ def test_defaults_of_a_form() -> None:
             "odd": 5,
         },
     }
-    assert defaults(schema) == {"name": "Ada", "age": 0, "rate": 1.5, "sure": False, "tags": ["a"]}
-    assert defaults({}) == defaults({"properties": 5}) == {}
+    assert defaults_of(schema) == {"name": "Ada", "age": 0, "rate": 1.5, "sure": False, "tags": ["a"]}
+    assert defaults_of({}) == defaults_of({"properties": 5}) == {}
 
 
 @pytest.mark.parametrize(

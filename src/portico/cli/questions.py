@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlsplit
 
 from portico.cli.arguments import ArgumentForm
@@ -18,7 +18,6 @@ from portico.cli.printer import Printer
 from portico.client.client import Client
 from portico.schema import Schema
 from portico.schema.problems import Inspector
-from portico.schema.reader import MOST_OPTIONS, list_of
 from portico.wire.inputs import ElicitParams, ElicitResult
 
 MOST_FIELDS = 100
@@ -26,6 +25,8 @@ LONGEST_MESSAGE = 4000
 LONGEST_LINE = 64 * 1024
 LEAVE = "Ctrl-D leaves without an answer"
 NOTHING = object()
+# Values, each with what a person is shown.
+Choices = list[tuple[Any, str]]
 WORDS = {"y": True, "yes": True, "true": True, "n": False, "no": False, "false": False}
 
 
@@ -36,11 +37,6 @@ def can_ask() -> bool:
 
 class InputClosed(Exception):
     """The person pressed Ctrl-D."""
-
-
-class Choice(NamedTuple):
-    value: Any
-    title: str
 
 
 class TerminalQuestions:
@@ -107,7 +103,7 @@ class TerminalQuestions:
     async def _field(self, form: ArgumentForm, name: str, is_required: bool) -> Any:
         schema = form.reader.member(form.root, name)
         default = schema.get("default", NOTHING)
-        choices = choices_of(form.reader, schema)
+        choices = form.reader.titled_choices(schema)
         self._introduce(name, schema, choices)
         prompt = f"  {one_line(name, 80)}{_hint(form.reader, schema, choices, default, is_required)}: "
         while True:
@@ -123,12 +119,12 @@ class TerminalQuestions:
                 return value
             self._printer.aside(f"    {one_line(mistakes[0])}")
 
-    def _introduce(self, name: str, schema: Schema, choices: list[Choice]) -> None:
+    def _introduce(self, name: str, schema: Schema, choices: Choices) -> None:
         words = schema.get("description") or schema.get("title") or ""
         if choices or (words and words != name):
             self._printer.aside(f"  {one_line(name, 80)}: {one_line(words)}".rstrip())
-        for number, choice in enumerate(choices, 1):
-            self._printer.aside(f"    {number}) {one_line(choice.title, 200)}")
+        for number, (_, title) in enumerate(choices, 1):
+            self._printer.aside(f"    {number}) {one_line(title, 200)}")
 
     async def _yes(self, words: str, *, default: bool) -> bool:
         while True:
@@ -164,24 +160,7 @@ async def read_line() -> str:
         loop.remove_reader(stdin)
 
 
-def choices_of(reader: Inspector, schema: Schema) -> list[Choice]:
-    """The choices of a field or of its items: `enum`, perhaps with `enumNames`, or `oneOf`/`anyOf` with titles."""
-    items = schema.get("items")
-    if reader.takes(schema, "array") and isinstance(items, dict):
-        schema = items
-    titled = [
-        Choice(one["const"], str(one.get("title", one["const"])))
-        for keyword in ("oneOf", "anyOf")
-        for one in list_of(schema, keyword)[:MOST_OPTIONS]
-        if isinstance(one, dict) and "const" in one
-    ]
-    values, names = reader.choices(schema), schema.get("enumNames")
-    if titled or not isinstance(names, list) or len(names) != len(values):
-        return titled or [Choice(value, str(value)) for value in values]
-    return [Choice(value, str(name)) for value, name in zip(values, names, strict=True)]
-
-
-def _read(form: ArgumentForm, schema: Schema, choices: list[Choice], text: str) -> Any:
+def _read(form: ArgumentForm, schema: Schema, choices: Choices, text: str) -> Any:
     """The value of what was typed. A choice is named by its number, value or title; several are separated by commas."""
     if form.reader.takes(schema, "array"):
         return [_chosen(choices, word.strip()) for word in text.split(",") if word.strip()]
@@ -192,16 +171,16 @@ def _read(form: ArgumentForm, schema: Schema, choices: list[Choice], text: str) 
     return form.typed(text if form.reader.takes(schema, "string") else text.strip(), schema)
 
 
-def _chosen(choices: list[Choice], word: str) -> Any:
-    for choice in choices:
-        if word in (choice.value, choice.title):
-            return choice.value
+def _chosen(choices: Choices, word: str) -> Any:
+    for value, title in choices:
+        if word in (value, title):
+            return value
     if word.isascii() and word.isdigit() and 0 < int(word) <= len(choices):
-        return choices[int(word) - 1].value
+        return choices[int(word) - 1][0]
     return word
 
 
-def _hint(reader: Inspector, schema: Schema, choices: list[Choice], default: Any, is_required: bool) -> str:
+def _hint(reader: Inspector, schema: Schema, choices: Choices, default: Any, is_required: bool) -> str:
     """What a prompt says about the expected value and the default."""
     if not choices and reader.takes(schema, "boolean") and not reader.takes(schema, "string"):
         return f" [{'Y/n' if default is True else 'y/N' if default is False else 'y/n'}]"

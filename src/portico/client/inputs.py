@@ -8,6 +8,7 @@ from typing import Any
 
 from msgspec import Raw
 
+from portico.schema.reader import defaults_of
 from portico.wire.content import TextContent
 from portico.wire.errors import MethodNotFound
 from portico.wire.inputs import (
@@ -83,16 +84,8 @@ class Inputs:
         answer = said if isinstance(said, ElicitResult) else ElicitResult("accept", said)
         if answer.action != "accept" or params.mode != "form":
             return ElicitResult(answer.action)  # content is for accepted forms (2025-11-25, client/elicitation)
-        return ElicitResult("accept", {**defaults(params.requested_schema), **(answer.content or {})})
+        return ElicitResult("accept", {**defaults_of(params.requested_schema), **(answer.content or {})})
 
 
 async def _settled(value: Any) -> Any:
     return await value if isawaitable(value) else value
-
-
-def defaults(schema: dict[str, Any]) -> dict[str, Any]:
-    """The values of an untouched form (2025-11-25, client/elicitation, Default Values)."""
-    fields = schema.get("properties")
-    if not isinstance(fields, dict):
-        return {}
-    return {name: field["default"] for name, field in fields.items() if isinstance(field, dict) and "default" in field}

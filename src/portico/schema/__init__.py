@@ -26,7 +26,12 @@ if TYPE_CHECKING:
     from portico.schema.compare import UNREADABLE as UNREADABLE, Effect as Effect, Shift as Shift, shifts as shifts
     from portico.schema.cost import LONGEST_SCHEMA as LONGEST_SCHEMA
     from portico.schema.describe import schema as schema
-    from portico.schema.dialects import DRAFT_07 as DRAFT_07, as_property as as_property, draft07 as draft07
+    from portico.schema.dialects import (
+        DRAFT_07 as DRAFT_07, as_property as as_property, draft07 as draft07, simplified as simplified,
+    )
+    from portico.schema.explain import (
+        TableField as TableField, field_notes as field_notes, fields as fields, type_words as type_words,
+    )
     from portico.schema.problems import Problem as Problem, did_you_mean as did_you_mean, nearest as nearest
     from portico.schema.reader import (
         Reader as Reader, definitions_of as definitions_of, kind_of as kind_of, merged as merged,
@@ -34,9 +39,6 @@ if TYPE_CHECKING:
         types_of as types_of, values_of as values_of, with_all_of as with_all_of, without as without,
     )
     from portico.schema.samples import Unsayable as Unsayable, sample as sample
-    from portico.schema.tables import (
-        TableField as TableField, as_json as as_json, fields as fields, type_words as type_words,
-    )
 
 _HOMES: dict[str, tuple[str, ...]] = {
     "portico.schema": ("Schema", "SchemaError"),
@@ -44,14 +46,14 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "portico.schema.compare": ("UNREADABLE", "Effect", "Shift", "shifts"),
     "portico.schema.cost": ("LONGEST_SCHEMA",),
     "portico.schema.describe": ("schema",),
-    "portico.schema.dialects": ("DRAFT_07", "as_property", "draft07"),
+    "portico.schema.dialects": ("DRAFT_07", "as_property", "draft07", "simplified"),
+    "portico.schema.explain": ("TableField", "field_notes", "fields", "type_words"),
     "portico.schema.problems": ("Problem", "did_you_mean", "nearest"),
     "portico.schema.reader": (
         "Reader", "definitions_of", "kind_of", "merged", "options_of", "properties_of", "required_of",
         "resolved", "types_of", "values_of", "with_all_of", "without",
     ),
     "portico.schema.samples": ("Unsayable", "sample"),
-    "portico.schema.tables": ("TableField", "as_json", "fields", "type_words"),
 }
 # fmt: on
 

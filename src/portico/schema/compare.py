@@ -13,8 +13,14 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from portico.schema import Schema
+from portico.schema.explain import type_words
 from portico.schema.reader import (
+    ALONE,
+    BY_MEMBER,
+    LEAST,
+    MOST,
     TYPES,
+    WORDS,
     kind_of,
     list_of,
     options_of,
@@ -25,7 +31,6 @@ from portico.schema.reader import (
     values_of,
     without,
 )
-from portico.schema.tables import type_words
 
 DEEPEST = 32
 MOST_STEPS = 5000
@@ -41,25 +46,11 @@ Effect = Literal[
     "wider", "narrower", "changed", "added", "added required", "removed", "open", "closed", "default", "words"
 ]
 
-_WORDS = ("description", "title", "examples", "example", "$comment", "deprecated", "readOnly", "writeOnly")
-_LEAST = ("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties", "minContains")
-_MOST = ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties", "maxContains")
 _SHAPES = ("pattern", "format", "contentEncoding", "contentMediaType")
 # Compared as wholes: what follows from a change in them cannot be told.
 _WHOLE = (
-    "not",
-    "if",
-    "then",
-    "else",
-    "contains",
-    "patternProperties",
-    "propertyNames",
-    "dependentRequired",
-    "dependentSchemas",
-    "dependencies",
-    "unevaluatedProperties",
-    "unevaluatedItems",
-    "additionalItems",
+    *(*ALONE, "contains", "patternProperties", "propertyNames", "dependentRequired", *BY_MEMBER),
+    *("unevaluatedProperties", "unevaluatedItems", "additionalItems"),
 )
 _BAD = ("narrower", "changed", "added required", "removed", "closed")
 _GOOD = ("wider", "changed", "added", "added required", "open")
@@ -138,7 +129,7 @@ class _Comparison:
         if not _same(old.get(UNREADABLE), new.get(UNREADABLE)):
             yield Shift(path, "changed", "has a schema that cannot be gone through, and is another")
             return
-        changed = [key for key in _WORDS if not _same(old.get(key), new.get(key))]
+        changed = [key for key in WORDS if not _same(old.get(key), new.get(key))]
         changed += [key for key in {**old, **new} if key.startswith("x-") and not _same(old.get(key), new.get(key))]
         if changed:
             yield Shift(path, "words", f"has another {' and '.join(changed)}")
@@ -174,22 +165,15 @@ class _Comparison:
         yield Shift(path, effect, said)
 
     def _bounds(self, old: Schema, new: Schema, path: str) -> Iterator[Shift]:
-        for keys, sign in ((_LEAST, 1), (_MOST, -1)):
-            for key in keys:
-                effect = _moved(old.get(key), new.get(key), sign)
-                if effect is not None:
-                    now = f"has {key} {_json(new[key])} now" if key in new else f"has no {key} any more"
-                    yield Shift(path, effect, now)
-        for key in _SHAPES:
-            if not _same(old.get(key), new.get(key)):
-                effect = "narrower" if key not in old else "wider" if key not in new else "changed"
-                now = f"has the {key} {_json(new[key])} now" if key in new else f"has no {key} any more"
-                yield Shift(path, effect, now)
-        if bool(old.get("uniqueItems")) != bool(new.get("uniqueItems")):
-            effect = "narrower" if new.get("uniqueItems") else "wider"
-            yield Shift(path, effect, "must not repeat itself" if new.get("uniqueItems") else "may repeat itself")
-        if not _same(old.get("multipleOf"), new.get("multipleOf")):
-            yield Shift(path, _multiple(old.get("multipleOf"), new.get("multipleOf")), "goes in other steps")
+        for key in (*LEAST, *MOST, *_SHAPES, "uniqueItems", "multipleOf"):
+            before, after = old.get(key), new.get(key)
+            effect = _effect(key, before, after)
+            if effect is not None:
+                the = "the " if key in _SHAPES else ""
+                now = f"has {the}{key} {_json(after)} now" if key in new else f"has no {key} any more"
+                if key == "uniqueItems":
+                    now = "must not repeat itself" if after else "may repeat itself"
+                yield Shift(path, effect, "goes in other steps" if key == "multipleOf" else now)
 
     # Inside
 
@@ -295,7 +279,7 @@ def _alternatives(schema: Schema) -> list[Any]:
     found = options_of(schema)
     if found:
         return found
-    bare, kinds = without(schema, *_WORDS, "default"), types_of(schema)
+    bare, kinds = without(schema, *WORDS, "default"), types_of(schema)
     return [{**bare, "type": kind} for kind in kinds] if len(kinds) > 1 else [bare]
 
 
@@ -337,21 +321,18 @@ def _type_words(schema: Schema) -> str:
     return " or ".join(types_of(schema)) or "anything"
 
 
-def _moved(old: Any, new: Any, sign: int) -> Effect | None:
-    """A bound that has come, gone or moved; `sign` is 1 for the least, -1 for the most."""
-    before, after = (one if type(one) in (int, float) else None for one in (old, new))
-    if before == after:
+def _effect(key: str, old: Any, new: Any) -> Effect | None:
+    """What it means that a limit has come, gone or changed; None if it has not."""
+    if key in LEAST or key in MOST:
+        old, new = (one if type(one) in (int, float) else None for one in (old, new))
+    elif key == "uniqueItems":
+        old, new = bool(old) or None, bool(new) or None
+    if old == new or _same(old, new):
         return None
-    if after is None:
-        return "wider"
-    return "narrower" if before is None or (after - before) * sign > 0 else "wider"
-
-
-def _multiple(old: Any, new: Any) -> Effect:
-    if new is None:
-        return "wider"
-    if old is None:
-        return "narrower"
-    if type(old) is int and type(new) is int and old > 0 and new > 0:
+    if old is None or new is None:
+        return "wider" if new is None else "narrower"
+    if key in LEAST or key in MOST:
+        return "narrower" if (new > old) is (key in LEAST) else "wider"
+    if key == "multipleOf" and type(old) is int and type(new) is int and old > 0 and new > 0:
         return "narrower" if new % old == 0 else "wider" if old % new == 0 else "changed"
     return "changed"

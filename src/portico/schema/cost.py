@@ -12,7 +12,7 @@ from typing import Any
 from msgspec import Struct
 
 from portico.schema import Schema
-from portico.schema.reader import list_of, properties_of, target_of, unescaped
+from portico.schema.reader import ALONE, BY_MEMBER, TOGETHER, VALUES, list_of, properties_of, target_of, unescaped
 
 # A place in a value is looked at by so many parts of a schema at most. Honest ones have dozens.
 MOST_TIMES = 10_000
@@ -27,11 +27,6 @@ LARGEST = 200_000
 # The cost of a schema up to which anything may be done with it.
 EASY = 500
 
-_TOGETHER = ("allOf", "anyOf", "oneOf")
-_ALONE = ("not", "if", "then", "else")
-# "dependencies", and an array of "items" below: draft-07 and before.
-_BY_MEMBER = ("dependentSchemas", "dependencies")
-_VALUES = ("const", "enum", "default", "examples")
 _OF_ARRAYS = ("items", "contains", "unevaluatedItems", "additionalItems")
 _OF_OBJECTS = ("additionalProperties", "propertyNames", "unevaluatedProperties")
 
@@ -127,11 +122,11 @@ class _Counter:
             reference = schema.get(name)
             if isinstance(reference, str):
                 yield from self._targets(reference)
-        for name in _TOGETHER:
+        for name in TOGETHER:
             yield from list_of(schema, name)
-        for name in _ALONE:
+        for name in ALONE:
             yield schema.get(name)
-        for name in _BY_MEMBER:
+        for name in BY_MEMBER:
             yield from _values(schema.get(name))
 
     def _targets(self, reference: str) -> Iterator[Any]:
@@ -155,7 +150,7 @@ class _Counter:
             if isinstance(one, list):
                 waiting += one
             elif isinstance(one, dict):
-                waiting += [value for key, value in one.items() if key not in _VALUES]
+                waiting += [value for key, value in one.items() if key not in VALUES]
                 if isinstance(one.get("$id"), str):
                     self._documents.setdefault(one["$id"].rstrip("#"), []).append(one)
                 for key in ("$anchor", "$dynamicAnchor"):
@@ -165,6 +160,7 @@ class _Counter:
     def _in_arrays(self, parts: list[Schema]) -> int:
         total = sum(self.count(part[name]) for part in parts for name in _OF_ARRAYS if name in part)
         for part in parts:
+            # An array of "items" is of draft-07 and before.
             for places in (list_of(part, "prefixItems"), list_of(part, "items")):
                 self._step(len(places))
                 total += max(map(self.count, places), default=0)

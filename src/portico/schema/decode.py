@@ -21,26 +21,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, Struct
 
-from portico.schema import SchemaError
+from portico.schema import SchemaError, hints
 from portico.schema.describe import ARRAYS, OBJECTS, SIMPLE, string_class
-from portico.schema.hints import (
-    BOUNDS,
-    SIZES,
-    UNCONSTRAINED,
-    Constraints,
-    Shape,
-    adapter,
-    alias_value,
-    identity,
-    is_literal,
-    is_pydantic,
-    is_union,
-    literal_values,
-    members,
-    shape_of,
-    strip_annotations,
-    union_of,
-)
+from portico.schema.hints import Constraints, Shape
 
 # msgspec can compare only numbers; the others that have an order are compared here.
 ORDERED = (decimal.Decimal, datetime.date, datetime.datetime, datetime.time, datetime.timedelta)
@@ -102,23 +85,23 @@ def is_native(tp: Any, met: set[Any] | None = None, *, tagged: bool = False) -> 
     `tagged` says that other Structs may stand here too: only then does msgspec insist on the tag.
     """
     met = set() if met is None else met
-    bare, constraints = strip_annotations(tp)
-    key = identity(bare)
+    bare, constraints = hints.strip_annotations(tp)
+    key = hints.identity(bare)
     if constraints.foreign or constraints.validated or (constraints.limits and not accepts(tp)):
         return False
     if (key, tagged) in met or (key in SIMPLE and key not in SAME_AS):
         return True
     met.add((key, tagged))
-    if is_union(bare):
-        tagged = sum(_is_struct(member) for member in members(bare)) > 1
-        return all(is_native(member, met, tagged=tagged) for member in members(bare)) and accepts(bare)
-    if is_literal(bare):
+    if hints.is_union(bare):
+        tagged = sum(_is_struct(member) for member in hints.members(bare)) > 1
+        return all(is_native(member, met, tagged=tagged) for member in hints.members(bare)) and accepts(bare)
+    if hints.is_literal(bare):
         return all(value is None or type(value) in (str, int) for value in typing.get_args(bare))
     if isinstance(bare, type) and issubclass(bare, enum.Enum):
         return accepts(bare)
-    if (value := alias_value(bare)) is not UNSET:
+    if (value := hints.alias_value(bare)) is not UNSET:
         return accepts(bare) and is_native(value, met)
-    if shape := shape_of(bare):
+    if shape := hints.shape_of(bare):
         closed = _is_closed(shape) and (tagged or not shape.tag)
         return closed and all(is_native(field.type, met) for field in shape.fields)
     return _is_container(typing.get_origin(bare) or bare) and all(
@@ -132,7 +115,7 @@ def _is_container(origin: Any) -> bool:
 
 
 def _is_struct(tp: Any) -> bool:
-    bare = strip_annotations(tp)[0]
+    bare = hints.strip_annotations(tp)[0]
     cls = typing.get_origin(bare) or bare
     return isinstance(cls, type) and issubclass(cls, Struct)
 
@@ -150,16 +133,16 @@ class Translator:
         self.markers: dict[Any, Marker] = {}
 
     def translate(self, tp: Any) -> Any:
-        return tp if is_native(tp) else self._limited(tp, UNCONSTRAINED)
+        return tp if is_native(tp) else self._limited(tp, hints.UNCONSTRAINED)
 
     def _limited(self, tp: Any, outer: Constraints) -> Any:
-        bare, constraints = strip_annotations(tp)
+        bare, constraints = hints.strip_annotations(tp)
         if constraints.validated:
             return _by_pydantic(tp)
-        if is_union(bare):
+        if hints.is_union(bare):
             # msgspec refuses limits on a union; they mean the members that can have them.
             within = constraints if constraints.limits else outer
-            return self._union([self._limited(member, within) for member in members(bare)])
+            return self._union([self._limited(member, within) for member in hints.members(bare)])
         inner = self._bare(bare)
         if constraints.limits:
             inner = _limit(inner, constraints) or _checked(inner, constraints)
@@ -168,7 +151,7 @@ class Translator:
         return inner
 
     def _bare(self, tp: Any) -> Any:
-        key = identity(tp)
+        key = hints.identity(tp)
         if key in SAME_AS:
             return SAME_AS[key]
         if is_native(tp):
@@ -180,17 +163,17 @@ class Translator:
         return self.markers.get(key) or self._container(tp)
 
     def _maker(self, tp: Any) -> Callable[[], Callable[[Any], Any]] | None:
-        if is_pydantic(tp):
+        if hints.is_pydantic(tp):
             return lambda: _by_pydantic(tp).decode
-        if shape := shape_of(tp):
+        if shape := hints.shape_of(tp):
             return lambda: self._shaped(shape)
         if string_class(tp):
             return lambda: _from_string(tp)
-        if is_literal(tp):
-            return lambda: _choice(literal_values(tp))
+        if hints.is_literal(tp):
+            return lambda: _choice(hints.literal_values(tp))
         if isinstance(tp, type) and issubclass(tp, enum.Enum):
             return lambda: _choice([(member.value, member) for member in tp])
-        if (value := alias_value(tp)) is not UNSET:
+        if (value := hints.alias_value(tp)) is not UNSET:
             return lambda: _through(self.translate(value))
         return None
 
@@ -203,7 +186,7 @@ class Translator:
         return origin if not args else origin[tuple(arg if arg is ... else self.translate(arg) for arg in args)]
 
     def _union(self, options: list[Any]) -> Any:
-        union = union_of(options)
+        union = hints.union_of(options)
         return union if accepts(union) else marker("union", _first_of(options))
 
     def _shaped(self, shape: Shape) -> Callable[[Any], Any]:
@@ -252,7 +235,7 @@ def _limit(tp: Any, constraints: Constraints) -> Any:
 
 
 def _checked(tp: Any, constraints: Constraints) -> Marker:
-    limits = [(name, getattr(constraints, name)) for name in (*BOUNDS, *SIZES, "pattern")]
+    limits = [(name, getattr(constraints, name)) for name in (*hints.BOUNDS, *hints.SIZES, "pattern")]
     checks = [(COMPARE[name], limit) for name, limit in limits if limit is not None]
 
     def decode(value: Any) -> Any:
@@ -293,7 +276,7 @@ def _choice(values: list[tuple[Any, Any]]) -> Callable[[Any], Any]:
 
 def _by_pydantic(tp: Any) -> Marker:
     # In JSON mode a strict model still takes a date from a string, which is how JSON has it.
-    validate = getattr(tp, "model_validate_json", None) or adapter(tp).validate_json
+    validate = getattr(tp, "model_validate_json", None) or hints.adapter(tp).validate_json
 
     def decode(value: Any) -> Any:
         try:

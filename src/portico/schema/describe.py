@@ -21,24 +21,8 @@ from typing import Any
 
 import msgspec
 
-from portico.schema import Schema, SchemaError
-from portico.schema.hints import (
-    BOUNDS,
-    Constraints,
-    Field,
-    Shape,
-    adapter,
-    alias_value,
-    doc_of,
-    identity,
-    is_literal,
-    is_pydantic,
-    is_union,
-    literal_values,
-    members,
-    shape_of,
-    strip_annotations,
-)
+from portico.schema import Schema, SchemaError, hints
+from portico.schema.hints import Constraints, Field, Shape
 
 __all__ = ["Field", "json_value", "object_schema", "schema"]
 
@@ -133,8 +117,8 @@ def json_value(value: Any) -> Any:
 def _foreign_value(value: Any) -> Any:
     if string_class(type(value)):
         return str(value)
-    if is_pydantic(type(value)):
-        return adapter(type(value)).dump_python(value, mode="json")
+    if hints.is_pydantic(type(value)):
+        return hints.adapter(type(value)).dump_python(value, mode="json")
     raise TypeError(f"{type(value).__name__} is not JSON")
 
 
@@ -160,23 +144,23 @@ class _SchemaWriter:
         return {**root, "$defs": self.defs} if self.defs else root
 
     def write(self, tp: Any, where: str) -> Schema:
-        bare, constraints = strip_annotations(tp)
+        bare, constraints = hints.strip_annotations(tp)
         body = self.pydantic(tp, where) if constraints.validated else self.bare(bare, where)
         return _annotate(body, constraints)
 
     def bare(self, tp: Any, where: str) -> Schema:
-        key = identity(tp)
+        key = hints.identity(tp)
         if key in SIMPLE:
             return dict(SIMPLE[key])
-        if is_union(tp):
+        if hints.is_union(tp):
             return self.union(tp, where)
-        if is_literal(tp):
-            return _choices([value for value, _ in literal_values(tp)])
-        if (value := alias_value(tp)) is not msgspec.UNSET:
+        if hints.is_literal(tp):
+            return _choices([value for value, _ in hints.literal_values(tp)])
+        if (value := hints.alias_value(tp)) is not msgspec.UNSET:
             return self.named(tp, lambda _: self.write(value, where))
-        if is_pydantic(tp):
+        if hints.is_pydantic(tp):
             return self.named(tp, lambda name: self.pydantic(tp, where, name))
-        if shape := shape_of(tp, output=self.output):
+        if shape := hints.shape_of(tp, output=self.output):
             return self.named(tp, lambda _: self.shape(shape))
         if (text := string_class(tp)) is not None:
             return text
@@ -186,7 +170,7 @@ class _SchemaWriter:
 
     def union(self, tp: Any, where: str) -> Schema:
         options: list[Schema] = []
-        for member in members(tp):
+        for member in hints.members(tp):
             body = self.write(member, where)
             options.extend(body["anyOf"] if list(body) == ["anyOf"] else [body])
         return options[0] if len(options) == 1 else {"anyOf": options}
@@ -196,7 +180,7 @@ class _SchemaWriter:
             body = _choices([json_value(member.value) for member in cls])
         except TypeError as error:
             raise _cannot(cls, where) from error
-        words = doc_of(cls).summary
+        words = hints.doc_of(cls).summary
         return {**body, "description": words} if words else body
 
     def container(self, tp: Any, where: str) -> Schema:
@@ -251,7 +235,7 @@ class _SchemaWriter:
 
     def property(self, field: Field, where: str) -> Schema:
         body = self.write(field.type, f"{where}.{field.name}" if where else field.name)
-        if field.description and not strip_annotations(field.type)[1].description:
+        if field.description and not hints.strip_annotations(field.type)[1].description:
             body["description"] = field.description
         if field.default is not msgspec.UNSET:
             try:
@@ -262,7 +246,7 @@ class _SchemaWriter:
 
     def named(self, tp: Any, write: Callable[[str], Schema]) -> Schema:
         """A reference to a class, which is written when it is met for the first time."""
-        key = identity(tp)
+        key = hints.identity(tp)
         name = self.names.get(key)
         if name is None:
             name = self.names[key] = self.free(_name(tp))
@@ -284,7 +268,7 @@ class _SchemaWriter:
         """The model's own schema, its definitions moved to ours. `own` is the name that we gave to the model."""
         mode = "serialization" if self.output else "validation"
         try:
-            make = getattr(tp, "model_json_schema", None) or adapter(tp).json_schema
+            make = getattr(tp, "model_json_schema", None) or hints.adapter(tp).json_schema
             body: Schema = make(mode=mode)
         except Exception as error:  # pydantic raises many kinds here, and all of them say the same to the author
             raise _cannot(tp, where) from error
@@ -331,7 +315,7 @@ def _limits(body: Schema, constraints: Constraints) -> Schema:
     kind = body.get("type")
     limits: Schema = {}
     if kind in ("integer", "number"):
-        limits = {BOUND_WORDS[name]: getattr(constraints, name) for name in BOUNDS}
+        limits = {BOUND_WORDS[name]: getattr(constraints, name) for name in hints.BOUNDS}
     elif kind in SIZE_WORDS:
         least, most = SIZE_WORDS[kind]
         limits = {least: constraints.min_length or None, most: constraints.max_length}

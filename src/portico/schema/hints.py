@@ -201,18 +201,25 @@ def identity(tp: Any) -> Any:
 
 def shape_of(tp: Any, *, output: bool = False) -> Shape | None:
     """The fields of a class that is made of fields; None for any other type."""
-    cls = typing.get_origin(tp) or tp
+    cls: Any = typing.get_origin(tp) or tp
     if not isinstance(cls, type) or is_pydantic(cls):
         return None
+    array, tag = False, None
     if issubclass(cls, Struct):
-        return _of_struct(tp, cls)
-    if hasattr(cls, "__dataclass_fields__"):
-        return _of_dataclass(tp, cls, output)
-    if typing.is_typeddict(cls):
-        return _of_typed_dict(tp, cls)
-    if issubclass(cls, tuple) and hasattr(cls, "_field_defaults"):
-        return _of_named_tuple(tp, cls)
-    return None
+        fields, config = _of_struct(tp, cls), cls.__struct_config__
+        array = config.array_like
+        tag = (config.tag_field, config.tag) if config.tag is not None and config.tag_field else None
+    elif hasattr(cls, "__dataclass_fields__"):
+        fields = _of_dataclass(tp, cls, output)
+    elif typing.is_typeddict(cls):
+        fields = _of_typed_dict(tp, cls)
+    elif issubclass(cls, tuple) and hasattr(cls, "_field_defaults"):
+        fields, array = _of_named_tuple(tp, cls), True
+    else:
+        return None
+    doc = doc_of(cls)
+    described = [msgspec.structs.replace(one, description=doc.params.get(one.attribute, "")) for one in fields]
+    return Shape(cls, described, doc, array, tag)
 
 
 def doc_of(cls: type) -> Docstring:
@@ -222,28 +229,21 @@ def doc_of(cls: type) -> Docstring:
     return parse_docstring(None if generated or not isinstance(text, str) else text)
 
 
-def _of_struct(tp: Any, cls: type[Struct]) -> Shape:
-    doc = doc_of(cls)
-    fields = []
+def _of_struct(tp: Any, cls: type[Struct]) -> Iterator[Field]:
     try:
-        found = msgspec.structs.fields(tp)
+        infos = msgspec.structs.fields(tp)
     except (NameError, TypeError) as error:
         raise _unresolved(cls, error) from error
-    for info in found:
+    for info in infos:
         default, optional = _default(info.default, info.default_factory, NODEFAULT)
-        words = doc.params.get(info.name, "")
-        fields.append(Field(info.encode_name, info.type, default, words, optional, info.name))
-    config = cls.__struct_config__
-    tag = (config.tag_field, config.tag) if config.tag is not None and config.tag_field else None
-    return Shape(cls, fields, doc, config.array_like, tag)
+        yield Field(info.encode_name, info.type, default, "", optional, info.name)
 
 
-def _of_dataclass(tp: Any, cls: type, output: bool) -> Shape:
+def _of_dataclass(tp: Any, cls: Any, output: bool) -> Iterator[Field]:
     # The author of such a class has imported the module, so it is only looked up.
     dataclasses = sys.modules["dataclasses"]
-    doc, hints = doc_of(cls), _hints(tp)
-    fields = []
-    for info in cls.__dataclass_fields__.values():  # type: ignore[attr-defined]  # it was found to be a dataclass
+    hints = _hints(tp)
+    for info in cls.__dataclass_fields__.values():
         hint = hints[info.name]
         if hint is ClassVar or typing.get_origin(hint) is ClassVar:
             continue
@@ -251,30 +251,23 @@ def _of_dataclass(tp: Any, cls: type, output: bool) -> Shape:
             continue
         hint = hint.type if isinstance(hint, dataclasses.InitVar) else hint
         default, optional = _default(info.default, info.default_factory, dataclasses.MISSING)
-        fields.append(Field(info.name, hint, default, doc.params.get(info.name, ""), optional, info.name))
-    return Shape(cls, fields, doc)
+        yield Field(info.name, hint, default, "", optional, info.name)
 
 
-def _of_typed_dict(tp: Any, cls: Any) -> Shape:
-    doc = doc_of(cls)
-    fields = []
+def _of_typed_dict(tp: Any, cls: Any) -> Iterator[Field]:
     for name, hint in _hints(tp).items():
         # Under `from __future__ import annotations` the class did not see Required and NotRequired; the hint did.
         origin = typing.get_origin(hint)
         optional = origin is NotRequired or (origin is not Required and name not in cls.__required_keys__)
         while _is_qualifier(typing.get_origin(hint)):
             hint = typing.get_args(hint)[0]
-        fields.append(Field(name, hint, UNSET, doc.params.get(name, ""), optional, name))
-    return Shape(cls, fields, doc)
+        yield Field(name, hint, UNSET, "", optional, name)
 
 
-def _of_named_tuple(tp: Any, cls: Any) -> Shape:
-    doc, hints = doc_of(cls), _hints(tp)
-    fields = [
-        Field(name, hints.get(name, Any), cls._field_defaults.get(name, UNSET), doc.params.get(name, ""), False, name)
-        for name in cls._fields
-    ]
-    return Shape(cls, fields, doc, array=True)
+def _of_named_tuple(tp: Any, cls: Any) -> Iterator[Field]:
+    hints = _hints(tp)
+    for name in cls._fields:
+        yield Field(name, hints.get(name, Any), cls._field_defaults.get(name, UNSET), "", False, name)
 
 
 def _default(default: Any, factory: Any, missing: Any) -> tuple[Any, bool]:

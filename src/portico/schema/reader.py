@@ -23,6 +23,19 @@ MOST_FIELDS = 200
 # Schemas read to answer one question. What refers to itself twice would otherwise be read for ever.
 MOST_READ = 300
 
+# The keywords by what they are about: words for people; bounds of numbers, texts, arrays and objects; values, whatever
+# these look like; schemas by name.
+WORDS = ("description", "title", "examples", "example", "$comment", "deprecated", "readOnly", "writeOnly")
+LEAST = ("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties", "minContains")
+MOST = ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties", "maxContains")
+VALUES = ("const", "enum", "default", "examples")
+NAMED = ("properties", "patternProperties", "$defs", "definitions")
+# Schemas that the value itself is held against: lists of them, single ones, and those for when a member is there.
+# "dependencies" is of draft-07 and before.
+TOGETHER = ("allOf", "anyOf", "oneOf")
+ALONE = ("not", "if", "then", "else")
+BY_MEMBER = ("dependentSchemas", "dependencies")
+
 _KINDS = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
 
 _NUMBER = (int, float)
@@ -37,14 +50,14 @@ _KEYWORDS: dict[str, Any] = {
     "additionalProperties": (bool, dict),
     "items": dict,
     "prefixItems": list,
-    **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"), _NUMBER),
-    **dict.fromkeys(("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"), int),
+    **dict.fromkeys((*LEAST[:2], *MOST[:2], "multipleOf"), _NUMBER),
+    **dict.fromkeys((*LEAST[2:5], *MOST[2:5]), int),
     **dict.fromkeys(("contentEncoding", "format", "pattern", "title", "description"), str),
     **dict.fromkeys(("const", "default"), object),
 }
 # Accepts every value.
 _ANYTHING: Schema = {}
-_COMPOSED = ("$ref", "anyOf", "oneOf", "allOf")
+_COMPOSED = ("$ref", *TOGETHER)
 
 
 # One keyword at a time
@@ -83,6 +96,12 @@ def values_of(schema: Schema) -> list[Any]:
 def list_of(schema: Schema, keyword: str) -> list[Any]:
     found = schema.get(keyword)
     return found if isinstance(found, list) else []
+
+
+def defaults_of(schema: Schema) -> dict[str, Any]:
+    """The values of an untouched form (2025-11-25, client/elicitation, Default Values)."""
+    fields = properties_of(schema).items()
+    return {name: one["default"] for name, one in fields if isinstance(one, dict) and "default" in one}
 
 
 def definitions_of(schema: Schema) -> Schema:
@@ -254,6 +273,21 @@ class Reader:
     def choices(self, schema: Schema) -> list[Any]:
         """The values to choose from, where only some are accepted."""
         return _distinct([value for option in self.options(schema) for value in values_of(option)][:MOST_CHOICES])
+
+    def titled_choices(self, schema: Schema) -> list[tuple[Any, str]]:
+        """The choices of a form's field or of its items, each with the words that a person is shown: `enum`, perhaps
+        with `enumNames`, or `oneOf`/`anyOf` with titles."""
+        items = schema.get("items")
+        if self.takes(schema, "array") and isinstance(items, dict):
+            schema = items
+        titled = [
+            (one["const"], str(one.get("title", one["const"])))
+            for keyword in ("oneOf", "anyOf")
+            for one in list_of(schema, keyword)[:MOST_OPTIONS]
+            if isinstance(one, dict) and "const" in one
+        ]
+        values, names = self.choices(schema), list_of(schema, "enumNames")
+        return titled or list(zip(values, map(str, names if len(names) == len(values) else values), strict=True))
 
     def is_base64(self, schema: Schema) -> bool:
         return any(option.get("contentEncoding") == "base64" for option in self.options(schema))

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 import string
+import warnings
+from collections.abc import Callable
 from itertools import islice
-from typing import Any, NoReturn
+from typing import Any
 
 from portico.schema import Schema
 from portico.schema.check import Unfit, complaints
@@ -216,11 +219,14 @@ def _text(schema: Schema, name: str) -> str:
 
 LONGEST_PATTERN = 500
 LONGEST_MATCH = 1000
-DEEPEST_GROUP = 20
 
-_CLASSES = {"d": string.digits, "w": string.ascii_lowercase + string.digits + "_", "s": " "}
-_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "f": "\f", "v": "\v"}
 _ANY = string.ascii_lowercase + string.ascii_uppercase + string.digits + "_- .:/@"
+_ENDS = ("AT_BEGINNING", "AT_BEGINNING_STRING", "AT_END", "AT_END_STRING")
+_CATEGORIES: dict[str, Callable[[str], bool]] = {
+    "DIGIT": str.isdigit,
+    "WORD": lambda char: char.isalnum() or char == "_",
+    "SPACE": str.isspace,
+}
 
 
 class NotUnderstood(ValueError):
@@ -231,129 +237,63 @@ def text_matching(pattern: str, least: int = 0) -> str:
     """A text that matches, of at least so many characters where something in the pattern repeats."""
     if len(pattern) > LONGEST_PATTERN:
         raise NotUnderstood("it is too long")
-    shortest = _PatternWriter(pattern, 0).write()
-    return shortest if len(shortest) >= least else _PatternWriter(pattern, min(least, LONGEST_MATCH)).write()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            # How Python itself reads a pattern. It is private, but other libraries that make texts build on it too.
+            parts = re._parser.parse(pattern)  # type: ignore[attr-defined]
+    except (re.error, RecursionError, OverflowError) as failure:
+        raise NotUnderstood(str(failure)) from None
+    shortest = _written(parts, 0)
+    return shortest if len(shortest) >= least else _written(parts, min(least, LONGEST_MATCH))
 
 
-class _PatternWriter:
-    """Goes through the pattern once and writes what it asks for. `extra`: how often more than needed to repeat."""
+def _written(parts: Any, extra: int) -> str:
+    """What a sequence asks for. `extra`: how many characters more than needed to write where something repeats."""
+    text = ""
+    for kind, value in parts:
+        text += _part(str(kind), value, max(extra - len(text), 0))
+        if len(text) > LONGEST_MATCH:
+            raise NotUnderstood("what it asks for is too long")
+    return text
 
-    def __init__(self, pattern: str, extra: int) -> None:
-        self._pattern = pattern
-        self._at = 0
-        self._extra = extra
 
-    def write(self) -> str:
-        text = self._either(DEEPEST_GROUP)
-        if self._at < len(self._pattern):
-            self._give_up()
-        return text
-
-    def _give_up(self) -> NoReturn:
-        raise NotUnderstood(f"not understood at character {self._at + 1}")
-
-    @property
-    def _next(self) -> str:
-        return self._pattern[self._at : self._at + 1]
-
-    def _takes(self, text: str) -> bool:
-        found = self._pattern.startswith(text, self._at)
-        self._at += len(text) if found else 0
-        return found
-
-    def _either(self, depth: int) -> str:
-        """Of several alternatives the first."""
-        if not depth:
-            self._give_up()
-        first = self._sequence(depth)
-        while self._takes("|"):
-            self._sequence(depth)
-        return first
-
-    def _sequence(self, depth: int) -> str:
-        text = ""
-        while self._next not in ("", "|", ")"):
-            text += self._repeated(self._atom(depth), len(text))
-            if len(text) > LONGEST_MATCH:
-                self._give_up()
-        return text
-
-    def _atom(self, depth: int) -> str:
-        if self._takes("^") or self._takes("$"):
-            return ""
-        if self._takes("("):
-            return self._group(depth)
-        if self._takes("["):
-            return self._choice()
-        if self._takes("\\"):
-            return self._escaped()[0]
-        if self._takes("."):
-            return "a"
-        if self._next in "*+?{":
-            self._give_up()
-        return self._character()
-
-    def _character(self) -> str:
-        found = self._next
-        if not found:
-            self._give_up()
-        self._at += 1
-        return found
-
-    def _group(self, depth: int) -> str:
-        if self._takes("?") and not self._takes(":"):
-            self._give_up()
-        text = self._either(depth - 1)
-        if not self._takes(")"):
-            self._give_up()
-        return text
-
-    def _escaped(self) -> str:
-        """Every character that an escape can stand for."""
-        char = self._character()
-        if char in _CLASSES:
-            return _CLASSES[char]
-        if char.lower() in _CLASSES:
-            return "".join(one for one in _ANY if one not in _CLASSES[char.lower()])
-        if char.isalnum() and char not in _ESCAPES:
-            self._give_up()
-        return _ESCAPES.get(char, char)
-
-    def _choice(self) -> str:
-        is_negative = self._takes("^")
-        found = ""
-        while not self._takes("]") or not found:
-            first = self._escaped() if self._takes("\\") else self._character()
-            if self._next == "-" and self._pattern[self._at + 1 : self._at + 2] not in ("]", "") and len(first) == 1:
-                self._at += 1
-                last = self._escaped()[0] if self._takes("\\") else self._character()
-                found += "".join(map(chr, range(ord(first), min(ord(last), ord(first) + 255) + 1)))
-            else:
-                found += first
-        allowed = [char for char in _ANY if char not in found] if is_negative else list(found)
-        if not allowed:
-            self._give_up()
-        return next((char for char in allowed if char.isalnum()), allowed[0])
-
-    def _repeated(self, atom: str, written: int) -> str:
-        least, most = self._times()
-        self._takes("?")
+def _part(kind: str, value: Any, extra: int) -> str:
+    if kind == "LITERAL":
+        return chr(value)
+    if kind == "ANY" or (kind == "AT" and str(value) in _ENDS):
+        return "a" if kind == "ANY" else ""
+    if kind in ("IN", "NOT_LITERAL"):
+        return _chosen(value if kind == "IN" else [("NEGATE", None), ("LITERAL", value)])
+    if kind == "SUBPATTERN":
+        return _written(value[-1], extra)
+    if kind == "BRANCH":
+        return _written(value[1][0], extra)
+    if kind in ("MAX_REPEAT", "MIN_REPEAT"):
+        least, most = int(value[0]), int(value[1])
+        once = _written(value[2], 0)
         # What may repeat makes up for what is missing in length; the most is a matter of the schema.
-        wanted = least if most is not None and least == most else max(least, least + self._extra - written)
-        return atom * min(wanted, most if most is not None else LONGEST_MATCH)
+        times = min(least if least == most else least + extra, most)
+        if len(once) * times <= LONGEST_MATCH:
+            return once * times
+    raise NotUnderstood(f"{kind} is not understood")
 
-    def _times(self) -> tuple[int, int | None]:
-        if self._takes("*"):
-            return 0, None
-        if self._takes("+"):
-            return 1, None
-        if self._takes("?"):
-            return 0, 1
-        if not self._takes("{"):
-            return 1, 1
-        end = self._pattern.find("}", self._at)
-        least, comma, most = self._pattern[self._at : end].partition(",")
-        if end < 0 or not least.isdigit() or (most and not most.isdigit()) or len(least + most) > 8:
-            self._give_up()
-        self._at = end + 1
-        return int(least), int(most) if most else None if comma else int(least)
+
+def _chosen(items: list[tuple[object, Any]]) -> str:
+    """One of a set of characters: a letter or a digit, if there is one."""
+    kinds = [(str(kind), value) for kind, value in items]
+    is_negative = kinds[0][0] == "NEGATE"
+    own = [chr(value if kind == "LITERAL" else value[0]) for kind, value in kinds if kind in ("LITERAL", "RANGE")]
+    fitting = [char for char in (*own, *_ANY) if any(_holds(*one, char) for one in kinds) is not is_negative]
+    if not fitting:
+        raise NotUnderstood("a set is empty")
+    best: str = next((char for char in fitting if char.isalnum()), fitting[0])
+    return best
+
+
+def _holds(kind: str, value: Any, char: str) -> bool:
+    if kind == "CATEGORY":
+        name = str(value).removeprefix("CATEGORY_")
+        return _CATEGORIES[name.removeprefix("NOT_")](char) is not name.startswith("NOT_")
+    first, last = value if kind == "RANGE" else (value, value)
+    return kind != "NEGATE" and first <= ord(char) <= last

@@ -47,7 +47,7 @@ from portico.extend import (
     to_json,
     translate,
 )
-from portico.schema import Problem, kind_of
+from portico.schema import Problem, Reader, kind_of, simplified, types_of
 
 log = logging.getLogger("portico")
 
@@ -140,23 +140,11 @@ class Words:
         if not isinstance(said, dict):
             return said
         if plain:
-            said = _plain(said)
+            said = simplified(said)
         return {
             name: self(part) if name == "description" and isinstance(part, str) else self.schema(part, plain=plain)
             for name, part in said.items()
         }
-
-
-def _plain(schema: dict[str, Any]) -> dict[str, Any]:
-    """`["x", null]` with null as its default is x that may be left out; an integer is a number without a fraction."""
-    options = schema.get("anyOf")
-    if isinstance(options, list) and len(options) == 2 and {"type": "null"} in options and "default" in schema:
-        (kept,) = (one for one in options if one != {"type": "null"})
-        rest = {name: part for name, part in schema.items() if name != "anyOf" and (name != "default" or part)}
-        schema = {**kept, **rest}
-    if schema.get("type") == "integer":
-        schema = {**schema, "type": "number", "multipleOf": schema.get("multipleOf", 1)}
-    return schema
 
 
 class ShapedResult(CallToolResult, kw_only=True):
@@ -243,7 +231,7 @@ class ShapedTool(Tool):
         return said
 
 
-class _Asked(Struct, gc=False):
+class _RequestMeta(Struct, gc=False):
     """The part of a request that says whether an envelope is wanted."""
 
     meta: dict[str, Any] = field(default_factory=dict, name="_meta")
@@ -251,7 +239,7 @@ class _Asked(Struct, gc=False):
 
 def _asks_for_envelope(call: Call) -> bool:
     # What cannot be read has been refused before.
-    return bool(call.params) and msgspec.json.decode(call.params, type=_Asked).meta.get(ENVELOPE) is True
+    return bool(call.params) and msgspec.json.decode(call.params, type=_RequestMeta).meta.get(ENVELOPE) is True
 
 
 def _envelope(result: CallToolResult, error: Mapping[str, Any]) -> dict[str, Any]:
@@ -291,20 +279,15 @@ def _mistake(problem: Problem, schema: dict[str, Any], params: CallToolParams) -
     details = {"path": problem.path, "expected": problem.expected, "received": problem.received}
     message = problem.message
     name = problem.path.removeprefix("arguments.")
-    wanted = list(dict.fromkeys(_types(schema.get("properties", {}).get(name, {}))))
+    reader = Reader(schema)
+    kinds = [kind for option in reader.options(reader.member(schema, name)) for kind in types_of(option)]
+    wanted = list(dict.fromkeys("number" if kind == "integer" else kind for kind in kinds if kind != "null"))
     given = _given(params, name)
     if wanted and given is not None and given not in wanted:
         expected = " or ".join(wanted)
         details |= {"expected": expected, "received": given}
         message = f"Invalid parameter: {name} must be {'an' if expected[0] in 'aeiou' else 'a'} {expected}"
     return {"error_type": "ValidationError", "code": "InvalidParams", "message": message, "details": details}
-
-
-def _types(schema: dict[str, Any]) -> Iterator[str]:
-    for option in schema.get("anyOf", (schema,)):
-        kind = option.get("type")
-        if isinstance(kind, str) and kind != "null":
-            yield "number" if kind == "integer" else kind
 
 
 def _given(params: CallToolParams, name: str) -> str | None:

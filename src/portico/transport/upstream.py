@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from portico.rpc.call import Call
+from portico.rpc.call import Call, members
 from portico.transport.greeting import ClientIdentity, Greeting, discover, initialize, is_modern, means_handshake_server
 from portico.transport.http_client.limits import limited
 from portico.transport.http_client.pool import Pool
@@ -210,9 +210,9 @@ class Upstream:
 
     async def _enter_lifespan(self) -> None:
         """A server in this process begins and ends in a task of its own, so that we may be closed from another one."""
-        lifespan = getattr(self.target.handler, "lifespan", None) if isinstance(self.target, Here) else None
-        if lifespan is None:
+        if not isinstance(self.target, Here):
             return
+        lifespan = members(self.target.handler).lifespan
         self._leave.clear()
         ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 

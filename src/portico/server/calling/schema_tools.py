@@ -5,16 +5,19 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Raw, Struct
 
-from portico.schema.check import Validator, compiled
+from portico._lazy import load_module
 from portico.schema.docstrings import parse_docstring
 from portico.schema.problems import MOST_PROBLEMS, ArgumentError, Problem, child, whole
 from portico.server.calling.signature import signature_of
 from portico.wire.errors import UsageError
+
+if TYPE_CHECKING:
+    from portico.schema.check import Validator
 
 
 class SchemaSignature(Struct, frozen=True, kw_only=True):
@@ -76,7 +79,8 @@ def schema_signature(
 
 def _validator(schema: dict[str, Any]) -> Validator:
     try:
-        found = compiled(schema)
+        # Few tools bring a schema of their own, so a start does not pay for checking by one.
+        found: Validator | None = load_module("portico.schema.check").compiled(schema)
     except ValueError as failure:
         raise UsageError(f"this input_schema cannot be used: {failure}") from None
     if found is None:

@@ -30,6 +30,7 @@ LONGEST_LINE = 8 * 1024
 MOST_HEADERS = 100
 MOST_PIPELINED = 64
 MOST_KNOWN = 1024
+MOST_SEEN = 8192
 LONGEST_KNOWN = 2048
 # How long we listen to a client that we have nothing more to say to, so that it can read our last words.
 LINGER_SECONDS = 2.0
@@ -39,6 +40,7 @@ TICK_SECONDS = 1.0
 _BODILESS = frozenset({204, 304})
 # After these nothing more is believed.
 _FINAL = frozenset({400, 408, 413, 414, 431})
+_ONCE = frozenset({b"host", b"content-length", b"transfer-encoding"})
 _READABLE = frozenset({"/health", "/healthz", "/metrics"})
 
 
@@ -57,6 +59,8 @@ class Accepting(Protocol):
     deadlines: Deadlines
     # Heads that were read and let in, each with the length of its body.
     known: dict[bytes, tuple[Request, int]]
+    # The hashes of heads that were read once.
+    seen_once: set[int]
     # The time of the last tick of its clock.
     now: float
     # The beginnings of responses that were made since then.
@@ -280,10 +284,17 @@ class Connection(asyncio.Protocol):
         length = len(request.body)
         whole = self._messages == 1 and len(self._chunk) == end + length
         if whole and end <= LONGEST_KNOWN and request.headers.get(b"content-length") == b"%d" % length:
-            known = self.listener.known
+            head = self._chunk[:end]
+            known, once = self.listener.known, self.listener.seen_once
+            # Kept when it comes for the second time: some clients never send the same head again.
+            if hash(head) not in once:
+                if len(once) >= MOST_SEEN:
+                    once.clear()
+                once.add(hash(head))
+                return
             if len(known) >= MOST_KNOWN:
                 known.clear()
-            known[self._chunk[:end]] = replace(request, body=b""), length
+            known[head] = replace(request, body=b""), length
 
     # What the parser finds
 
@@ -304,7 +315,12 @@ class Connection(asyncio.Protocol):
         elif b"\x00" in value:
             self._refused = Answer(400, TEXT, b"Bad request: NUL in a header\n")
         else:
-            self._headers.add(name, value)
+            # Most names come once: then this is all of `Headers.add`.
+            headers, key = self._headers, name.lower()
+            if key in headers:
+                headers.add(key, value)
+            else:
+                headers[key] = value
 
     def on_headers_complete(self) -> None:
         self._size = 0
@@ -339,7 +355,7 @@ class Connection(asyncio.Protocol):
             return Answer(400, TEXT, b"Bad request: this is HTTP/1.1\n")
         if b"host" not in headers and version == "1.1":
             return Answer(400, TEXT, b"Bad request: Host is missing\n")
-        if any(name in headers.repeated for name in (b"host", b"content-length", b"transfer-encoding")):
+        if headers.repeated and not _ONCE.isdisjoint(headers.repeated):
             return Answer(400, TEXT, b"Bad request: an ambiguous header\n")
         length = headers.get(b"content-length", b"0")
         if length.isdigit() and int(length[:12]) > self.exchange.settings.longest_body:

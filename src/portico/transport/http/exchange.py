@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -34,6 +35,7 @@ log = logging.getLogger("portico")
 
 LONGEST_BODY = 4 * 1024 * 1024
 KEEP_ALIVE_SECONDS = 15.0
+_ACCEPTED = re.compile(rb"json|\*/\*|event-stream|application/\*").search
 _HEALTH = frozenset({"/health", "/healthz"})
 _HANDSHAKE = frozenset(revision.encode() for revision in HANDSHAKE)
 
@@ -100,7 +102,7 @@ class Exchange:
         return answer
 
     def _refuse(self, request: Request) -> Answer | None:
-        if request.headers.ambiguous():
+        if request.headers.repeated and request.headers.ambiguous():
             return _error(400, "Bad request: a header that must stand once stands twice")
         if request.method == "OPTIONS":
             return _preflight(request.headers)
@@ -132,7 +134,7 @@ class Exchange:
         if kind != b"application/json" and kind.partition(b";")[0].strip().lower() != b"application/json":
             return _error(415, "Unsupported media type: the body must be application/json")
         accept = request.headers.get(b"accept")
-        if accept is None or any(one in accept for one in (b"json", b"*/*", b"event-stream", b"application/*")):
+        if accept is None or _ACCEPTED(accept) is not None:
             return None
         return _error(406, "Not acceptable: application/json and text/event-stream are what we have")
 

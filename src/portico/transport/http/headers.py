@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import msgspec
@@ -30,25 +30,22 @@ _SINGLE = frozenset({b"host", b"origin", b"authorization", b"content-type", SESS
 class Headers(dict[bytes, bytes]):
     """Names in lower case. What came twice is joined where lists are allowed, and remembered."""
 
-    __slots__ = ("agreed", "repeated")
-
-    def __init__(self, pairs: Iterable[tuple[bytes, bytes]] = ()) -> None:
-        super().__init__()
-        self.repeated: tuple[bytes, ...] = ()
-        # What a body said that these headers were found to agree with.
-        self.agreed: tuple[str, str, str | None] | None = None
-        for name, value in pairs:
-            self.add(name, value)
+    # The names that stood more than once.
+    repeated: tuple[bytes, ...] = ()
+    # What a body said that these headers were found to agree with.
+    agreed: tuple[str, str, str | None] | None = None
 
     @classmethod
     def lowered(cls, pairs: Sequence[tuple[bytes, bytes]]) -> Headers:
-        """The same for names that are in lower case already, as ASGI has them."""
-        headers = cls()
-        headers.update(pairs)
-        return headers if len(headers) == len(pairs) else cls(pairs)
+        """Of pairs whose names are in lower case already, as ASGI has them."""
+        headers = cls(pairs)
+        if len(headers) < len(pairs):
+            headers = cls()
+            for name, value in pairs:
+                headers.add(name, value)
+        return headers
 
     def add(self, name: bytes, value: bytes) -> None:
-        name = name.lower()
         if name in self:
             self.repeated = (*self.repeated, name)
             value = self[name] + b", " + value
@@ -70,7 +67,8 @@ def check(call: Call, name: str | None) -> None:
     """2026-07-28: the headers that repeat the body must say what it says; `name` is what the request is about."""
     headers, version = call.headers, call.revision
     assert isinstance(headers, Headers) and version is not None
-    check_single(headers)
+    if headers.repeated:
+        check_single(headers)
     _same(headers, VERSION, version, "MCP-Protocol-Version")
     _same(headers, METHOD, call.method, "Mcp-Method")
     if name is not None:

@@ -42,6 +42,7 @@ class Listener:
         self.heads: dict[tuple[int, Pairs, bool], bytes] = {}
         self._date = b""
         self.known: dict[bytes, tuple[Request, int]] = {}
+        self.seen_once: set[int] = set()
         self._connections: set[Connection] = set()
         self._servers: list[asyncio.Server] = []
         self._ticking: asyncio.Task[None] | None = None
