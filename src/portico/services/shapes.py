@@ -232,7 +232,7 @@ class ShapedTool(Tool):
         return said
 
 
-class _Asked(Struct, gc=False):
+class _RequestMeta(Struct, gc=False):
     """The part of a request that says whether an envelope is wanted."""
 
     meta: dict[str, Any] = field(default_factory=dict, name="_meta")
@@ -240,7 +240,7 @@ class _Asked(Struct, gc=False):
 
 def _asks_for_envelope(call: Call) -> bool:
     # What cannot be read has been refused before.
-    return bool(call.params) and msgspec.json.decode(call.params, type=_Asked).meta.get(ENVELOPE) is True
+    return bool(call.params) and msgspec.json.decode(call.params, type=_RequestMeta).meta.get(ENVELOPE) is True
 
 
 def _envelope(result: CallToolResult, error: Mapping[str, Any]) -> dict[str, Any]:

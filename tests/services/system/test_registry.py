@@ -18,8 +18,7 @@ from portico.services.system import programs
 from portico.services.system.containment import AllowedRoots
 from portico.services.system.errors import Absent, DamagedData, Denied, InvalidArgument
 from portico.services.system.registry import settings
-from portico.services.system.registry.branches import HiveBranch, WindowsBranch, branches
-from portico.services.system.registry.portable import PortableRegistry
+from portico.services.system.registry.branches import HiveBranch, PortableRegistry, WindowsBranch, branches
 from portico.services.system.registry.settings import GsettingsBranch, PlistBranch, SysctlBranch
 from portico.services.system.registry.tree import MOST_LISTED, Content, RegistryTree, shown
 

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
-from typing import Any
+
+from portico.transport.loops import HeldLifespan, Lifespan
 
 log = logging.getLogger("portico")
-
-Lifespan = Callable[[], AbstractAsyncContextManager[Any]]
 
 
 class Lifespans:
@@ -21,19 +18,19 @@ class Lifespans:
 
     def __init__(self) -> None:
         self._known: dict[object, Lifespan] = {}
-        self._entered: dict[object, tuple[asyncio.Event, asyncio.Task[None]]] = {}
+        self._held: dict[object, HeldLifespan] = {}
         self._users = 0
 
     def add(self, key: object, lifespan: Lifespan) -> None:
         self._known[key] = lifespan
         if self._users:
-            self._enter(key)
+            self._hold(key)
 
     def remove(self, key: object) -> None:
         self._known.pop(key, None)
-        entered = self._entered.pop(key, None)
-        if entered is not None:
-            entered[0].set()
+        held = self._held.pop(key, None)
+        if held is not None:
+            held.end()
 
     async def enter(self) -> None:
         """Enter all. Raises what the first that could not be entered raised, after leaving the others."""
@@ -42,7 +39,7 @@ class Lifespans:
             return
         try:
             for key in list(self._known):
-                await self._enter(key)
+                await self._hold(key)
         except BaseException:
             await self.leave()
             raise
@@ -52,32 +49,19 @@ class Lifespans:
         if self._users:
             return
         # The other way round, as with nested blocks: what came later may rest on what came before.
-        for key in reversed(list(self._entered)):
-            stop, task = self._entered.pop(key)
-            stop.set()
-            await asyncio.wait([task])
-            failure = None if task.cancelled() else task.exception()
+        for key in reversed(list(self._held)):
+            held = self._held.pop(key)
+            held.end()
+            await asyncio.wait([held.task])
+            failure = None if held.task.cancelled() else held.task.exception()
             if failure is not None:
                 log.error("error while closing %r", key, exc_info=failure)
 
-    def _enter(self, key: object) -> asyncio.Future[None]:
-        loop = asyncio.get_running_loop()
-        stop, up = asyncio.Event(), loop.create_future()
-        self._entered[key] = stop, loop.create_task(_live(self._known[key], stop, up))
+    def _hold(self, key: object) -> asyncio.Future[None]:
+        self._held[key] = held = HeldLifespan(self._known[key])
         # Of one that is added while the server runs, only the log says if it failed.
-        up.add_done_callback(_log_failure)
-        return up
-
-
-async def _live(lifespan: Lifespan, stop: asyncio.Event, up: asyncio.Future[None]) -> None:
-    try:
-        async with lifespan():
-            up.set_result(None)
-            await stop.wait()
-    except BaseException as failure:
-        if up.done():
-            raise
-        up.set_exception(failure)
+        held.entered.add_done_callback(_log_failure)
+        return held.entered
 
 
 def _log_failure(up: asyncio.Future[None]) -> None:

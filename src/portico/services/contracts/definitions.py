@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -10,7 +11,7 @@ import msgspec
 from msgspec import Struct, field
 
 from portico.schema import LONGEST_SCHEMA, UNREADABLE
-from portico.services.contracts import names, versions
+from portico.services.contracts import versions
 
 Schema = dict[str, Any]
 
@@ -119,13 +120,13 @@ def definition_of(entry: Mapping[str, Any], module: str = "", taken: Iterable[st
     meta = _mapping(entry.get("_meta"))
     name = str(entry["name"])
     said = meta.get(INVOCATION)
-    wanted = said if isinstance(said, str) and names.is_invocation(said) else names.invocation(module, name)
+    wanted = said if isinstance(said, str) and is_invocation(said) else invocation(module, name)
     notes, trouble = _notes(meta.get(NOTES))
     takes, troubled = _schema(entry.get("inputSchema"))
     gives, also = _schema(entry.get("outputSchema"))
     return Definition(
         name=name,
-        invocation=names.numbered(wanted, taken),
+        invocation=numbered(wanted, taken),
         title=_text(entry.get("title")),
         description=_text(entry.get("description")),
         version=_text(meta.get(VERSION)),
@@ -204,3 +205,42 @@ def plain(tool: Definition) -> dict[str, Any]:
 def digest(tool: Definition) -> str:
     """A fingerprint of the promise: the same wherever the members of its objects happen to stand."""
     return hashlib.sha256(msgspec.json.encode(plain(tool), order="sorted")).hexdigest()
+
+
+# Invocation names: `module_name.tool_name`, in lower case. What a server lists may look otherwise, and stays
+
+
+INVOCATION_PATTERN = r"^[a-z0-9_]+(\.[a-z0-9_]+)+$"
+LONGEST, LONGEST_SEGMENT = 256, 120
+
+_INVOCATION = re.compile(r"[a-z0-9_]+(?:\.[a-z0-9_]+)+")
+
+
+def is_invocation(name: str) -> bool:
+    return len(name) <= LONGEST and _INVOCATION.fullmatch(name) is not None
+
+
+def segment(text: str) -> str:
+    """One part of an invocation name, out of anything."""
+    return re.sub(r"[^a-z0-9_]+", "_", text.lower()[:LONGEST_SEGMENT]).strip("_")
+
+
+def invocation(module: str, name: str) -> str:
+    """What a tool is called by in a contract. A name that has dots already has its module in it."""
+    if is_invocation(name):
+        return name
+    parts = [segment(part) for part in name.split(".")]
+    joined = ".".join(parts)
+    if len(parts) > 1 and all(parts) and len(joined) <= LONGEST:
+        return joined
+    return f"{segment(module) or 'server'}.{segment(name) or 'tool'}"
+
+
+def numbered(wanted: str, taken: Iterable[str]) -> str:
+    """The name, or with a number behind it if it is taken."""
+    if wanted not in taken:
+        return wanted
+    number = 2
+    while f"{wanted}_{number}" in taken:
+        number += 1
+    return f"{wanted}_{number}"

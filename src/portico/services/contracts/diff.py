@@ -10,7 +10,7 @@ from msgspec import Struct
 from portico.schema import Effect, Shift, shifts
 from portico.services.contracts import versions
 from portico.services.contracts.definitions import ASSUMED, HINTS, Contract, Definition
-from portico.services.contracts.outputs import data_schema
+from portico.services.contracts.outcomes import data_schema
 from portico.services.contracts.versions import Level
 
 Place = Literal["tool", "input", "output", "server"]

@@ -25,7 +25,7 @@ class BadLock(ValueError):
     """A file that is no lock, or one that was changed by hand."""
 
 
-class _Server(Struct, frozen=True):
+class _PinnedServer(Struct, frozen=True):
     name: str = ""
     version: str = ""
     revision: str = ""
@@ -40,7 +40,7 @@ class _Pinned(Struct, frozen=True):
 class _Lock(Struct, frozen=True):
     lock: int
     contract: str
-    server: _Server = _Server()
+    server: _PinnedServer = _PinnedServer()
     tools: dict[str, _Pinned] = field(default_factory=dict)
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from uuid import uuid4
 
 from portico.services.contracts import published
-from portico.services.contracts.names import INVOCATION
+from portico.services.contracts.definitions import INVOCATION_PATTERN
 from portico.services.contracts.versions import CONTRACT_VERSION
 
 try:
@@ -41,7 +41,7 @@ class MCPToolCall(Message):
     model_config = ConfigDict(extra="forbid", title="MCP Tool Call", frozen=True)
     document: ClassVar[Mapping[str, Any]] = published.TOOL_CALL
 
-    tool_name: Annotated[str, Field(pattern=INVOCATION, description="The tool's invocation name")]
+    tool_name: Annotated[str, Field(pattern=INVOCATION_PATTERN, description="The tool's invocation name")]
     arguments: Annotated[dict[str, Any], Field(description="What the tool is given")]
 
 

@@ -13,8 +13,7 @@ from portico.services.contracts.definitions import Contract, Definition
 from portico.services.contracts.diff import ContractChange, Difference, VersionVerdict, migration
 from portico.services.contracts.jobs import BackgroundCall, CallLogLine
 from portico.services.contracts.lint import LintFinding
-from portico.services.contracts.outcomes import Outcome
-from portico.services.contracts.outputs import data_schema
+from portico.services.contracts.outcomes import Outcome, data_schema
 from portico.services.contracts.versions import Level
 
 Name = Annotated[str, "The name that the server lists it by"]

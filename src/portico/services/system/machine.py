@@ -17,16 +17,15 @@ from portico.services.system.audit import Audit
 from portico.services.system.containment import AllowedRoot, AllowedRoots
 from portico.services.system.cursors import Cursors
 from portico.services.system.errors import Denied, MachineError
-from portico.services.system.eventlog import evtx_reader, sources
+from portico.services.system.eventlog import evtx, sources
 from portico.services.system.eventlog.entries import LEVELS, Log, LogEntry, Query, iso
 from portico.services.system.eventlog.logs import Logs
 from portico.services.system.files.index import Index
-from portico.services.system.files.questions import Files
+from portico.services.system.files.questions import FileQueries
 from portico.services.system.files.walk import FileCriteria
 from portico.services.system.levels import Part, Privacy
 from portico.services.system.privacy import Anonymizer
-from portico.services.system.registry.branches import branches
-from portico.services.system.registry.portable import PortableRegistry
+from portico.services.system.registry.branches import PortableRegistry, branches
 from portico.services.system.registry.tree import Datum, RegistryTree, shown
 from portico.services.system.results import (
     Algorithm,
@@ -86,7 +85,7 @@ class Machine:
         allowed = AllowedRoots(roots, denied)
         kept = None if folder is None else str(folder / "system-files.sqlite")
         self.index = Index(allowed, kept) if index and allowed and levels["fs"] != "disabled" else None
-        self.files = Files(allowed, cursors, self.index)
+        self.files = FileQueries(allowed, cursors, self.index)
         self._portable = PortableRegistry(":memory:" if folder is None else str(folder / "system-registry.sqlite"))
         self.registry = RegistryTree(branches(hives or {}, self._portable), writable=levels["reg"] == "read-write")
 
@@ -94,7 +93,7 @@ class Machine:
         if self.index is not None:
             self.index.close()
         self._portable.close()
-        evtx_reader.close()
+        evtx.close()
 
     def _said(self, result: T, besides: Iterable[Any] = ()) -> T:
         """A result as it may be shown: with tokens for names, unless privacy is off."""

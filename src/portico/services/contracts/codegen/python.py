@@ -8,8 +8,18 @@ import textwrap
 from collections.abc import Iterable
 
 from portico.services.contracts.codegen import shapes
-from portico.services.contracts.codegen.naming import literal, pascal, snake, text, unique
-from portico.services.contracts.codegen.shapes import Member, Model, Surface, ToolMethod, Type
+from portico.services.contracts.codegen.shapes import (
+    Member,
+    Model,
+    Surface,
+    ToolMethod,
+    Type,
+    literal,
+    pascal,
+    snake,
+    text,
+    unique,
+)
 from portico.services.contracts.markdown import prose, visible
 
 WIDTH = 100

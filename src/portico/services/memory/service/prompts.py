@@ -14,6 +14,7 @@ from portico.services.memory.service.access import Access
 from portico.services.memory.store import statistics
 from portico.services.memory.store.namespaces import NAMESPACES, WRITABLE, suggested
 from portico.services.memory.store.records import Record
+from portico.services.stored import among
 
 SHOWN, REVIEWED = 10, 50
 HELP, PROMPTS = Path(__file__).with_name("help.md"), Path(__file__).with_name("prompts.md")
@@ -53,7 +54,7 @@ class MemoryPrompts:
         for name, fn in others.items():
             yield Prompt(fn, name=name)
         for name, argument in ((f"{self._access.prefix}_review", "namespace"), ("query_suggest", "namespace")):
-            yield Completes(name, argument, Completer(_namespaces))
+            yield Completes(name, argument, Completer(among(NAMESPACES)))
         for name, argument in (("discover", "topic"), ("discover", "tag")):
             yield Completes(name, argument, Completer(self._access.complete_topic))
 
@@ -184,10 +185,6 @@ class MemoryPrompts:
         memories = await self._access.memories()
         page = await memories.recall("", memories.filter(words).also("tag", tag or None), limit=limit)
         return [hit.record for hit in page.hits]
-
-
-def _namespaces(typed: str) -> list[str]:
-    return [one for one in NAMESPACES if one.startswith(typed)]
 
 
 def _narrowed(filter: str) -> str:

@@ -23,6 +23,7 @@ from portico.services.system.eventlog.entries import (
     ERROR,
     INFORMATION,
     WARNING,
+    Log,
     LogEntry,
     Position,
     Query,
@@ -36,14 +37,13 @@ FURTHEST = 7 * DAY
 OF_TYPE = {"Fault": CRITICAL, "Error": ERROR, "Default": INFORMATION, "Info": INFORMATION, "Debug": DEBUG}
 
 
-class MacLog:
+class MacLog(Log):
     """`predicate` narrows it: `process == "kernel"`."""
 
     def __init__(
         self, name: str, description: str, predicate: str = "", *, clock: Callable[[], float] = time.time
     ) -> None:
-        self.name = name
-        self.description = description
+        super().__init__(name, description)
         self._predicate = predicate
         self._clock = clock
 
@@ -86,12 +86,6 @@ class MacLog:
         moment = (id >> 10) * 1000
         found = self._between(moment - 1_000_000, moment + 1_000_000, Query(), [])
         return next((entry for entry in found if entry.id == id), None)
-
-    def count(self) -> int | None:
-        return None
-
-    def size(self) -> int | None:
-        return None
 
     def stamp(self) -> object:
         # It never stands still, and asking takes seconds: who follows it is told every quarter of a minute.

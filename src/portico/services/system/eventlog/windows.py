@@ -8,7 +8,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from portico.services.system.errors import Absent, DamagedData, Unreadable, package
-from portico.services.system.eventlog.entries import WARNING, LogEntry, Position, Query, iso
+from portico.services.system.eventlog.entries import WARNING, Log, LogEntry, Position, Query, iso
 from portico.services.system.eventlog.evtx import OF_LEVEL, event_entry
 
 BATCH = 64
@@ -25,12 +25,11 @@ def channels() -> Iterator[str]:
         yield name
 
 
-class WindowsLog:
+class WindowsLog(Log):
     """One channel, such as `System` or `Microsoft-Windows-Sysmon/Operational`."""
 
     def __init__(self, name: str, description: str = "") -> None:
-        self.name = name
-        self.description = description
+        super().__init__(name, description)
         self._api = package("win32evtlog", _PURPOSE)
         self._error: type[Exception] = package("pywintypes", _PURPOSE).error
         self._publishers: dict[str, Any] = {}

@@ -12,22 +12,15 @@ from xml.parsers.expat import ExpatError
 
 from portico.services.system import programs
 from portico.services.system.containment import AllowedRoots
-from portico.services.system.errors import Absent, DamagedData, Denied, MachineError
-from portico.services.system.registry.tree import MOST_LISTED, Content, Datum, Path, first
+from portico.services.system.errors import Absent, DamagedData, MachineError
+from portico.services.system.registry.tree import MOST_LISTED, Branch, Content, Datum, Path, first
 from portico.services.system.text import decoded
 
 LARGEST_SETTING = 64 * 1024
 LARGEST_PLIST = 8 * 2**20
 
 
-class _ReadOnly:
-    writable = False
-
-    def write(self, path: Path, name: str, number: int, value: Any) -> None:
-        raise Denied("This branch is read-only.")
-
-
-class SysctlBranch(_ReadOnly):
+class SysctlBranch(Branch):
     """The settings of the kernel of Linux: a folder is a key, a file a value."""
 
     description = "the settings of the kernel"
@@ -61,7 +54,7 @@ class SysctlBranch(_ReadOnly):
         return "/".join([self._top, *path])
 
 
-class GsettingsBranch(_ReadOnly):
+class GsettingsBranch(Branch):
     """The settings of GNOME's programs: a schema is a key."""
 
     description = "the settings of GNOME's programs"
@@ -87,7 +80,7 @@ class GsettingsBranch(_ReadOnly):
             return [decoded(line).rstrip("\n") for line in lines]
 
 
-class PlistBranch(_ReadOnly):
+class PlistBranch(Branch):
     """Property lists below some folders: a file is a key, and so is a dictionary in it."""
 
     description = "the preferences of macOS"

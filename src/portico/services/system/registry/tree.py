@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any
 
 from msgspec import Struct
 
 from portico.services.system.errors import Absent, Denied, InvalidArgument
-from portico.services.system.registry.hive.values import TYPES, encoded, type_number
+from portico.services.system.registry.values import TYPES, encoded, type_number
 
 MOST_LISTED = 1000
 LONGEST_BINARY = 4096
@@ -50,21 +51,23 @@ class Content(Struct):
     problems: list[str] = []
 
 
-class Branch(Protocol):
-    description: str
-    writable: bool
+class Branch(ABC):
+    """A part of the registry that has a name. Most can only be read."""
 
+    description: str
+    writable = False
+
+    @abstractmethod
     def content(self, path: Path) -> Content | None:
         """What a key has, or None if there is no such key. At most MOST_LISTED of each."""
-        ...
 
+    @abstractmethod
     def value(self, path: Path, name: str) -> Datum | None:
         """One value, or None."""
-        ...
 
     def write(self, path: Path, name: str, number: int, value: Any) -> None:
         """Set a value; the keys on the way are made. Only called where `writable`."""
-        ...
+        raise Denied("This branch is read-only.")
 
 
 class ValueChange(Struct):
