@@ -128,7 +128,7 @@ class Branch(ABC):
         raise Denied("This branch is read-only.")
 
 
-class Registry:
+class RegistryTree:
     def __init__(self, branches: Mapping[str, Branch], *, writable: bool = False) -> None:
         self.branches = branches
         self._writable = writable
