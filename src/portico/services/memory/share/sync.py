@@ -28,7 +28,7 @@ from portico.services.memory.errors import Blocked, InvalidInput, SyncFailed
 from portico.services.memory.search import index
 from portico.services.memory.share import export_import, portable
 from portico.services.memory.share.export_import import Screen
-from portico.services.memory.share.git import Git
+from portico.services.memory.share.git import MOST_TRIES, Git
 from portico.services.memory.store import records
 from portico.services.memory.store.memories import Memories, reindex
 from portico.services.memory.store.records import Record
@@ -38,7 +38,6 @@ Direction = Literal["push", "fetch", "full"]
 REF = "refs/portico/memories"
 FOLDER = "memories"
 _NAMES = re.compile(r"memories/[0-9a-f]{2}/[0-9a-f]{8,64}\.md")
-MOST_TRIES = 5
 MOST_SHARED = 100_000
 MOST_LISTED = 50
 # What a merge looks at, apart from the tags and the moments.
