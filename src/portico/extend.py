@@ -31,11 +31,10 @@ if TYPE_CHECKING:
     from portico.server.calling.prompts import Prompt as Prompt, PromptOptions as PromptOptions
     from portico.server.calling.resources import Resource as Resource, ResourceOptions as ResourceOptions
     from portico.server.calling.results import to_json as to_json
-    from portico.server.calling.tools import (
-        ArgumentErrors as ArgumentErrors, Tool as Tool, ToolOptions as ToolOptions, checked_name as checked_name,
-    )
+    from portico.server.calling.runtime import ArgumentErrors as ArgumentErrors, Runtime as Runtime
+    from portico.server.calling.tools import Tool as Tool, ToolOptions as ToolOptions, checked_name as checked_name
     from portico.server.endpoint import serve_http as serve_http
-    from portico.server.registry.service import Completes as Completes, Offered as Offered
+    from portico.server.registry.service import Completes as Completes, Component as Component
     from portico.store.database import Database as Database
     from portico.store.errors import (
         BadStatement as BadStatement, Conflict as Conflict, Damaged as Damaged, DatabaseClosed as DatabaseClosed,
@@ -105,9 +104,10 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "portico.server.calling.prompts": ("Prompt", "PromptOptions"),
     "portico.server.calling.resources": ("Resource", "ResourceOptions"),
     "portico.server.calling.results": ("to_json",),
-    "portico.server.calling.tools": ("ArgumentErrors", "Tool", "ToolOptions", "checked_name"),
+    "portico.server.calling.runtime": ("ArgumentErrors", "Runtime"),
+    "portico.server.calling.tools": ("Tool", "ToolOptions", "checked_name"),
     "portico.server.endpoint": ("serve_http",),
-    "portico.server.registry.service": ("Completes", "Offered"),
+    "portico.server.registry.service": ("Completes", "Component"),
     "portico.store.database": ("Database",),
     "portico.store.errors": (
         "BadStatement", "Conflict", "Damaged", "DatabaseClosed", "NotUnique", "ReadOnly", "StoreError",
@@ -147,4 +147,5 @@ _HOMES: dict[str, tuple[str, ...]] = {
 }
 # fmt: on
 
-__getattr__, __dir__ = public_names(__name__, _HOMES)
+if not TYPE_CHECKING:  # which would take any name for one that is there
+    __getattr__, __dir__ = public_names(__name__, _HOMES)
