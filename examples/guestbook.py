@@ -13,10 +13,10 @@ from msgspec import Struct
 from portico import Server, Service, ToolError, tool
 from portico.extend import (
     Call,
+    Component,
     Database,
     Handler,
     InvalidParams,
-    Offered,
     StoreError,
     Tool,
     ToolAnnotations,
@@ -46,7 +46,7 @@ class Guestbook(Service):
             await self._database.write(create)
             yield
 
-    def offers(self) -> Iterator[Offered]:
+    def offers(self) -> Iterator[Component]:
         yield from super().offers()
         for name, order in ORDERS.items():
             read = partial(self._read, order)

@@ -31,11 +31,10 @@ if TYPE_CHECKING:
     from portico.server.calling.prompts import Prompt as Prompt, PromptOptions as PromptOptions
     from portico.server.calling.resources import Resource as Resource, ResourceOptions as ResourceOptions
     from portico.server.calling.results import to_json as to_json
-    from portico.server.calling.tools import (
-        ArgumentErrors as ArgumentErrors, Tool as Tool, ToolOptions as ToolOptions, checked_name as checked_name,
-    )
+    from portico.server.calling.runtime import ArgumentErrors as ArgumentErrors, Runtime as Runtime
+    from portico.server.calling.tools import Tool as Tool, ToolOptions as ToolOptions, checked_name as checked_name
     from portico.server.endpoint import serve_http as serve_http
-    from portico.server.registry.service import Completes as Completes, Offered as Offered
+    from portico.server.registry.service import Completes as Completes, Component as Component
     from portico.store.bus import Subscription as Subscription
     from portico.store.database import Database as Database
     from portico.store.errors import (
@@ -107,9 +106,10 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "portico.server.calling.prompts": ("Prompt", "PromptOptions"),
     "portico.server.calling.resources": ("Resource", "ResourceOptions"),
     "portico.server.calling.results": ("to_json",),
-    "portico.server.calling.tools": ("ArgumentErrors", "Tool", "ToolOptions", "checked_name"),
+    "portico.server.calling.runtime": ("ArgumentErrors", "Runtime"),
+    "portico.server.calling.tools": ("Tool", "ToolOptions", "checked_name"),
     "portico.server.endpoint": ("serve_http",),
-    "portico.server.registry.service": ("Completes", "Offered"),
+    "portico.server.registry.service": ("Completes", "Component"),
     "portico.store.bus": ("Subscription",),
     "portico.store.database": ("Database",),
     "portico.store.errors": (

@@ -26,7 +26,7 @@ from portico.services.system.files.walk import FileCriteria
 from portico.services.system.levels import Part, Privacy
 from portico.services.system.privacy import Anonymizer
 from portico.services.system.registry.branches import PortableRegistry, branches
-from portico.services.system.registry.tree import Datum, Registry, shown
+from portico.services.system.registry.tree import Datum, RegistryTree, shown
 from portico.services.system.results import (
     Algorithm,
     AuditTrail,
@@ -87,7 +87,7 @@ class Machine:
         self.index = Index(allowed, kept) if index and allowed and levels["fs"] != "disabled" else None
         self.files = FileQueries(allowed, cursors, self.index)
         self._portable = PortableRegistry(":memory:" if folder is None else str(folder / "system-registry.sqlite"))
-        self.registry = Registry(branches(hives or {}, self._portable), writable=levels["reg"] == "read-write")
+        self.registry = RegistryTree(branches(hives or {}, self._portable), writable=levels["reg"] == "read-write")
 
     def close(self) -> None:
         if self.index is not None:

@@ -16,7 +16,7 @@ from msgspec import Meta
 
 from portico import Context, Server, Service, ToolError, completion, prompt, resource, tool
 from portico._lazy import load_module
-from portico.extend import Completes, Offered, Resource
+from portico.extend import Completes, Component, Resource
 from portico.services.system import levels as allowed
 from portico.services.system.errors import Absent, MachineError
 from portico.services.system.eventlog.entries import LEVELS, Level, Query, microseconds
@@ -139,7 +139,7 @@ class System(Service):
 
     # As a service
 
-    def offers(self) -> Iterator[Offered]:
+    def offers(self) -> Iterator[Component]:
         """What is disabled is not there."""
         for offered in super().offers():
             part = _part_of(offered)
@@ -521,7 +521,7 @@ def _query(
     )
 
 
-def _part_of(offered: Offered) -> Part | None:
+def _part_of(offered: Component) -> Part | None:
     if isinstance(offered, Completes):
         named = offered.of
     else:

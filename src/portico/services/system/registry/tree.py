@@ -81,7 +81,7 @@ class ValueChange(Struct):
     written: bool
 
 
-class Registry:
+class RegistryTree:
     def __init__(self, branches: Mapping[str, Branch], *, writable: bool = False) -> None:
         self.branches = branches
         self._writable = writable
