@@ -59,7 +59,7 @@ check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest tests/test_layers.py tests/test_names.py
+	$(BIN)/python -m pytest tests/test_layers.py tests/test_names.py tests/test_public_door.py
 
 format: $(READY)
 	$(BIN)/ruff format .

@@ -35,7 +35,7 @@ from msgspec.structs import replace
 from locomo_adapter import Memory, MemoryVectors, draft
 from portico.services.memory.search.features import FEATURES
 
-WEIGHTS = Path(__file__).resolve().parent.parent / "src/portico/services/memory/search/weights.py"
+WEIGHTS = Path(__file__).resolve().parent.parent / "src/portico/services/memory/search/weights.txt"
 PENALTY = 10.0
 DEVELOPMENT = ("conv-26", "conv-30", "conv-41")
 
@@ -174,36 +174,12 @@ def usual(weights: np.ndarray, questions: Sequence[Asked]) -> np.ndarray:
 
 
 def written(words: list[np.ndarray], meaning: list[np.ndarray]) -> str:
-    lines = []
+    """The table with the same head, and new weights."""
+    lines = [line for line in WEIGHTS.read_text(encoding="utf-8").splitlines() if line.startswith("#")]
     for number, feature in enumerate((*FEATURES, "meaning")):
         values = [column[number] if number < len(column) else 0.0 for column in (*words, *meaning)]
-        lines.append(f'    ("{feature}",'.ljust(23) + ", ".join(f"{value:7.3f}" for value in values) + "),")
-    return _PAGE.replace("ROWS", "\n".join(lines))
-
-
-_PAGE = '''"""How much each feature speaks for a memory. Written by `benchmarks/fit_memory_weights.py`, which says how.
-
-Which of these apply is a matter of who wrote the memory: nobody and it stands alone, nobody and it is in a thread, a
-person, or a user and an assistant. The first four are for words alone, the last four for words and meanings.
-"""
-
-from __future__ import annotations
-
-_TABLE: tuple[tuple[str, float, float, float, float, float, float, float, float], ...] = (
-    # feature               notes    lines   people     chat    notes    lines   people     chat
-ROWS
-)  # fmt: skip
-
-
-def _columns(first: int, features: int) -> tuple[tuple[float, ...], ...]:
-    """By kind of memory, in the order of `ids.py`; the user and the assistant share one."""
-    columns = list(zip(*(row[1:] for row in _TABLE[:features]), strict=True))
-    return (*columns[first : first + 4], columns[first + 3])
-
-
-BY_WORDS = _columns(0, len(_TABLE) - 1)
-BY_MEANING = _columns(4, len(_TABLE))
-'''
+        lines.append(feature.ljust(16) + "".join(f"{value:9.3f}" for value in values))
+    return "\n".join(lines) + "\n"
 
 
 def main() -> None:

@@ -25,11 +25,11 @@ from journal_made import make_journal
 from peers import ROOT, NotInstalled, Peer, prepare
 from portico.services.system.containment import AllowedRoots
 from portico.services.system.eventlog.entries import LEVELS, Query, iso
-from portico.services.system.eventlog.folderlog import FolderLog
 from portico.services.system.eventlog.journal.file import JournalFile
 from portico.services.system.eventlog.journal.log import JournalLog
+from portico.services.system.eventlog.sources import FolderLog
 from portico.services.system.privacy import Anonymizer
-from portico.services.system.registry.hive.file import Hive
+from portico.services.system.registry.hive import Hive
 from questions import Answers, Question, take_turns
 from services_table import Grid, Size, Table, this_tree
 

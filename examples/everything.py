@@ -384,7 +384,7 @@ def greet(name: str) -> str:
 
 
 @server.tool(task="optional")
-async def slow_compute(seconds: float = 1.0, label: str = "work", ctx: Context = None) -> str:
+async def slow_compute(ctx: Context, seconds: float = 1.0, label: str = "work") -> str:
     """Take a while, and say how far it is."""
     for step in range(10):
         ctx.report_progress(step, 10, label)
@@ -405,7 +405,7 @@ async def protocol_error_job() -> str:
 
 
 @server.tool(task="required")
-async def confirm_delete(filename: str = "file.txt", ctx: Context = None) -> str:
+async def confirm_delete(ctx: Context, filename: str = "file.txt") -> str:
     """A task that asks in the middle."""
     sure = await ctx.elicit(f"Delete {filename}?", bool)
     return f"{filename} deleted" if sure.data else f"{filename} kept"

@@ -14,7 +14,7 @@ SENT: list[str] = []
 
 
 @server.tool(task="optional")
-async def make_report(topic: str, chapters: int = 3, ctx: Context = None) -> str:
+async def make_report(ctx: Context, topic: str, chapters: int = 3) -> str:
     """Write a report, chapter by chapter.
 
     Args:

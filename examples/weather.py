@@ -9,7 +9,7 @@ server = Server("weather", version="1.0.0")
 
 
 @server.tool
-async def forecast(city: str, days: int = 3, ctx: Context = None) -> dict[str, str]:
+async def forecast(ctx: Context, city: str, days: int = 3) -> dict[str, str]:
     """The weather of the coming days."""
     unit = await ctx.elicit("Which unit?", ["celsius", "fahrenheit"])
     return {"city": city, "summary": f"{days} days of sun", "unit": unit.data or "celsius"}

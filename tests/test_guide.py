@@ -17,7 +17,7 @@ import logging
 import re
 import sys
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -27,14 +27,15 @@ import pytest
 from portico import Client, Context, Server, Service
 from portico.legacy.session import MOST_SUBSCRIPTIONS
 from portico.rpc.channel import MOST_IN_BATCH, MOST_IN_FLIGHT
-from portico.rpc.rounds import LARGEST_STATE, LIFETIME
 from portico.schema.describe import schema
 from portico.schema.explain import LONGEST_QUOTE
 from portico.schema.problems import MOST_PROBLEMS
-from portico.server.calling.prompts import Prompt
-from portico.server.calling.resources import Resource
-from portico.server.calling.tools import Tool
-from portico.transport.stdio import GRACE_SECONDS, LONGEST_MESSAGE
+from portico.server.asking.request_state import LARGEST_STATE, LIFETIME_SECONDS
+from portico.server.calling.prompts import PromptOptions
+from portico.server.calling.resources import ResourceOptions
+from portico.server.calling.tools import ToolOptions
+from portico.server.endpoint import AsgiOptions, HttpOptions
+from portico.transport.stdio import GRACE_SECONDS, LONGEST_MESSAGE, StdioOptions
 from portico.wire import errors
 from portico.wire.completion import MOST_COMPLETIONS
 from portico.wire.revisions import LATEST, REVISIONS
@@ -186,20 +187,32 @@ async def test_results_are_what_the_table_says() -> None:
             assert (listed[tool.name].output_schema is not None) is (structured == "yes, by schema"), name
 
 
+def options_of(init: Any) -> list[str]:
+    return [name for name in inspect.signature(init).parameters if name not in ("self", "fn", "target")]
+
+
 @pytest.mark.parametrize(
-    "page, of",
+    "page, options, described",
     [
-        ("tools", Tool),
-        ("resources", Resource),
-        ("prompts", Prompt),
-        ("services", Server),
-        ("client", Client),
+        ("tools", ToolOptions.__annotations__, Server.tool),
+        ("resources", ["uri", *ResourceOptions.__annotations__], Server.resource),
+        ("prompts", PromptOptions.__annotations__, Server.prompt),
+        ("services", options_of(Server.__init__), Server),
+        ("client", options_of(Client.__init__), Client),
     ],
 )
-def test_every_option_is_explained(page: str, of: Any) -> None:
-    options = [name for name in inspect.signature(of.__init__).parameters if name not in ("self", "fn", "target")]
+def test_every_option_is_explained(page: str, options: Iterable[str], described: Any) -> None:
+    """On its page of the guide, and in the docstring."""
     missing = [name for name in options if f"`{name}`" not in PAGES[page] and f"`{name}=" not in PAGES[page]]
     assert not missing
+    assert not [name for name in options if f"**{name}**" not in described.__doc__]
+
+
+def test_every_option_of_running_is_described() -> None:
+    stdio, http = StdioOptions.__annotations__, HttpOptions.__annotations__
+    assert not [name for name in AsgiOptions.__annotations__ if f"**{name}**" not in str(Server.asgi.__doc__)]
+    described = f"{Server.run.__doc__}{Server.asgi.__doc__}"
+    assert not [name for name in (*stdio, *http) if f"**{name}**" not in described]
 
 
 @pytest.mark.parametrize("page, of", [("context", Context), ("services", Service), ("client", Client)])
@@ -222,7 +235,7 @@ def test_the_bounds_are_those_of_the_code() -> None:
     assert table["calls in flight on one stream"] == f"{MOST_IN_FLIGHT:,}"
     assert table["messages in one batch"] == f"{MOST_IN_BATCH:,}"
     assert table["subscriptions of a session, or in one listen"] == f"{MOST_SUBSCRIPTIONS:,}"
-    assert table["`requestState`"] == f"{LARGEST_STATE // 1024} KiB, {LIFETIME / 60:.0f} minutes"
+    assert table["`requestState`"] == f"{LARGEST_STATE // 1024} KiB, {LIFETIME_SECONDS / 60:.0f} minutes"
     assert table["problems named in one error"] == str(MOST_PROBLEMS)
     assert table["a value quoted in an error"] == f"{LONGEST_QUOTE} characters"
     assert table["completions in one answer"] == str(MOST_COMPLETIONS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -72,8 +73,15 @@ def test_type_checkers_see_the_same_names(door: str) -> None:
     module = import_module(door)
     body = ast.parse(Path(str(module.__file__)).read_text()).body
     blocks = [one for one in body if isinstance(one, ast.If) and "TYPE_CHECKING" in ast.dump(one.test)]
-    taken = {alias.asname or alias.name for block in blocks for node in block.body for alias in node.names}  # type: ignore[attr-defined]
+    imports = [node for block in blocks for node in block.body if isinstance(node, ast.ImportFrom)]
+    taken = {alias.asname or alias.name for node in imports for alias in node.names}
     assert taken | set(module._HOMES.get(door, ())) == set(module.__all__)
+
+
+def test_every_name_is_in_the_guide() -> None:
+    page = (ROOT / "docs" / "guide" / "extending.md").read_text()
+    table = "".join(line for line in page.splitlines() if line.startswith("|"))
+    assert set(re.findall(r"`(\w+)`", table)) == set(import_module("portico.extend").__all__)
 
 
 def test_a_door_opens_only_what_is_asked_for() -> None:

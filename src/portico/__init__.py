@@ -56,4 +56,5 @@ __all__ = [
     "tool",
 ]
 
-__getattr__, __dir__ = public_names(__name__, _HOMES)
+if not TYPE_CHECKING:  # which would take any name for one that is there
+    __getattr__, __dir__ = public_names(__name__, _HOMES)

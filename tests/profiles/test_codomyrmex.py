@@ -16,7 +16,7 @@ import pytest
 
 from portico import Client
 from portico.contracts import MCPToolCall, MCPToolResult, call
-from portico.services.contracts.names import is_invocation
+from portico.services.contracts.definitions import is_invocation
 
 Serve = Callable[..., Awaitable[Any]]
 

@@ -118,14 +118,22 @@ def bound(ask: Ask, client: Registration) -> Registration:
     return client
 
 
-class ClientCredentials:
+class _ConfiguredClient:
+    """A grant whose client was registered beforehand."""
+
+    offline = False
+    _client: Registration
+
+    def refresh(self, ask: Ask, held: Token) -> Conversation[Token]:
+        return refresh(ask, held, bound(ask, self._client))
+
+
+class ClientCredentials(_ConfiguredClient):
     """A program on its own behalf, with a secret or a key that was registered beforehand.
 
     Extension io.modelcontextprotocol/oauth-client-credentials. Also with a key the grant is `client_credentials`: the
     assertion says who asks, not for what.
     """
-
-    offline = False
 
     def __init__(self, client: Registration) -> None:
         self._client = client
@@ -135,9 +143,6 @@ class ClientCredentials:
         asked = f"Asking {quoted(ask.issuer)} for a token as the client {quoted(client.client_id)}"
         issued = yield from request_token(ask, ask.form("client_credentials"), client, asked)
         return keep(ask, issued, asked)
-
-    def refresh(self, ask: Ask, held: Token) -> Conversation[Token]:
-        return refresh(ask, held, bound(ask, self._client))
 
 
 class IdentityProvider(Struct, frozen=True):
@@ -151,14 +156,12 @@ class IdentityProvider(Struct, frozen=True):
     token_endpoint: str | None = None
 
 
-class EnterpriseManaged:
+class EnterpriseManaged(_ConfiguredClient):
     """A user whose enterprise decides (extension io.modelcontextprotocol/enterprise-managed-authorization).
 
     The identity provider turns the user's identity into a grant for one authorization server and one resource, an
     ID-JAG; the authorization server turns that into a token. No browser is opened and the user is not asked.
     """
-
-    offline = False
 
     def __init__(
         self,
@@ -191,9 +194,6 @@ class EnterpriseManaged:
         asked = f"Presenting the grant of {quoted(provider.issuer)} to {quoted(ask.issuer)}"
         issued = yield from request_token(ask, ask.form(JWT_BEARER, assertion=granted.token), client, asked)
         return keep(ask, issued, asked)
-
-    def refresh(self, ask: Ask, held: Token) -> Conversation[Token]:
-        return refresh(ask, held, bound(ask, self._client))
 
     def _metadata(self, ask: Ask) -> Conversation[ServerMetadata]:
         if self._provider.token_endpoint is None:

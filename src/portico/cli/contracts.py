@@ -22,12 +22,11 @@ from portico.services.contracts import lock, reading, specification
 from portico.services.contracts.codegen.python import python
 from portico.services.contracts.codegen.shapes import surface
 from portico.services.contracts.codegen.typescript import typescript
-from portico.services.contracts.definitions import Contract, Definition, contract_of
+from portico.services.contracts.definitions import LEVELS, Contract, Definition, Level, contract_of
 from portico.services.contracts.diff import ContractChange, Difference, VersionVerdict, diff, migration
 from portico.services.contracts.lint import LintFinding, lint
 from portico.services.contracts.lock import Drift
 from portico.services.contracts.render import render
-from portico.services.contracts.versions import LEVELS, Level
 from portico.wire.errors import UsageError
 
 WRITERS = {"python": python, "typescript": typescript}

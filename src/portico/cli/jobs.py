@@ -15,8 +15,7 @@ from portico.cli.forms import parser_for
 from portico.cli.printer import Printer
 from portico.server.tasks import jobs
 from portico.server.tasks.engine import MIGRATIONS
-from portico.server.tasks.held import now
-from portico.server.tasks.jobs import Job
+from portico.server.tasks.jobs import Job, now
 from portico.store.database import Database
 from portico.store.folder import data_directory
 from portico.wire.errors import UsageError

@@ -31,10 +31,14 @@ _MISSABLE = frozenset({notices.MESSAGE, notices.PROGRESS})
 
 
 class Stream(Protocol):
-    """Where the messages that belong to one request go, when a conversation has more than one stream."""
+    """Where the messages that belong to one request go: the Channel itself, where a conversation has one stream."""
 
-    def send(self, message: bytes) -> None:
-        """A notification or a question on the way to the answer."""
+    def emit(self, method: str, params: Any) -> None:
+        """Send a notification on the way to the answer."""
+
+    @property
+    def send(self) -> Callable[[bytes], None]:
+        """Sends a question on the way to the answer."""
 
     def finish(self, message: bytes | None) -> None:
         """The answer; None when there will be none, because the request was cancelled."""
@@ -51,26 +55,22 @@ class ChannelReply(Reply):
 
     task: asyncio.Task[Any] | None = None
 
-    def __init__(self, channel: Channel, stream: Stream | None, deliver: Callable[[bytes | None], None]) -> None:
+    def __init__(self, channel: Channel, stream: Stream, finish: Callable[[bytes | None], None]) -> None:
         self._channel = channel
         self._stream = stream
-        self._deliver = deliver
+        self._finish = finish
 
     def _emit(self, method: str, params: Any) -> None:
-        if self._stream is None:
-            self._channel.emit(method, params)
-        else:
-            self._stream.send(jsonrpc.notification(method, params))
+        self._stream.emit(method, params)
 
     async def _ask(self, method: str, params: Any) -> Raw:
-        return await self._channel.request(method, params, send=None if self._stream is None else self._stream.send)
+        return await self._channel.request(method, params, send=self._stream.send)
 
     async def drain(self) -> None:
-        await (self._channel.drain() if self._stream is None else self._stream.drain())
+        await self._stream.drain()
 
     def release(self) -> None:
-        if self._stream is not None:
-            self._stream.release()
+        self._stream.release()
 
     def begin(self, call: Call, task: asyncio.Task[Any]) -> None:
         self.call, self.task = call, task
@@ -79,7 +79,7 @@ class ChannelReply(Reply):
     def finish(self, message: bytes | None) -> None:
         self.close()
         self._channel.end_call(self)
-        self._deliver(message)
+        self._finish(message)
 
 
 class Channel:
@@ -140,23 +140,16 @@ class Channel:
         sender: Sender | None = None,
     ) -> bytes | None:
         """Like `receive`, for a decoded frame; replies go to `stream` if one is given."""
-        if type(frame) is Frame:
-            return self._take(frame, stream, self.deliver if stream is None else stream.finish, sender)
         if isinstance(frame, Malformed):
             return self._complain(frame)
+        stream, sender = stream or self, sender or self.sender
+        if type(frame) is Frame:
+            return self._take(frame, stream, stream.finish, sender)
         assert isinstance(frame, list)
         return self._take_batch(frame, stream, sender)
 
-    def deliver(self, message: bytes | None) -> None:
-        if message is not None:
-            self.send(message)
-
     def _take(
-        self,
-        frame: Frame,
-        stream: Stream | None,
-        deliver: Callable[[bytes | None], None],
-        sender: Sender | None,
+        self, frame: Frame, stream: Stream, finish: Callable[[bytes | None], None], sender: Sender
     ) -> bytes | None:
         if frame.method is UNSET:
             self._settle(frame)
@@ -166,7 +159,7 @@ class Channel:
             return None
         if frame.id in self._running or len(self._running) >= self.most_in_flight:
             return self._refuse(frame)
-        return self.door.enter(frame, ChannelReply(self, stream, deliver), sender or self.sender)
+        return self.door.enter(frame, ChannelReply(self, stream, finish), sender)
 
     def begin(self, reply: ChannelReply) -> None:
         """A call goes on in a task."""
@@ -184,7 +177,7 @@ class Channel:
     def _refuse(self, frame: Frame) -> bytes | None:
         if frame.id is UNSET:
             # Notifications are few, and have no answer that could refuse them.
-            return self.door.enter(frame, ChannelReply(self, None, self.deliver), self.sender)
+            return self.door.enter(frame, ChannelReply(self, self, self.finish), self.sender)
         reason = "this id is already in flight" if frame.id in self._running else "too many calls in flight"
         return jsonrpc.error(frame.id, InternalError(f"Refused: {reason}"), self.revision)
 
@@ -199,9 +192,7 @@ class Channel:
 
     # Batches
 
-    def _take_batch(
-        self, frames: list[Frame | Malformed], stream: Stream | None, sender: Sender | None
-    ) -> bytes | None:
+    def _take_batch(self, frames: list[Frame | Malformed], stream: Stream, sender: Sender) -> bytes | None:
         refusal = refuse_batch(frames, self.batches)
         if refusal is not None:
             return jsonrpc.error(None, refusal, self.revision)
@@ -224,16 +215,13 @@ class Channel:
                 waiting.append(running.task)
         if not waiting:
             return join(replies)
-        deliver = self.deliver if stream is None else stream.finish
-        self._keep(asyncio.get_running_loop().create_task(self._reply_together(waiting, replies, deliver)))
+        self._keep(asyncio.get_running_loop().create_task(self._reply_together(waiting, replies, stream)))
         return None
 
-    async def _reply_together(
-        self, waiting: list[asyncio.Task[Any]], replies: list[bytes], deliver: Callable[[bytes | None], None]
-    ) -> None:
+    async def _reply_together(self, waiting: list[asyncio.Task[Any]], replies: list[bytes], stream: Stream) -> None:
         """A batch is answered by one array when its last member is done; cancelled members are not in it."""
         await asyncio.wait(waiting)
-        deliver(join(replies))
+        stream.finish(join(replies))
 
     def _keep(self, task: asyncio.Task[Any]) -> None:
         self._errands.add(task)
@@ -254,7 +242,7 @@ class Channel:
         reply.cancel()
         stop(reply.task)
 
-    # Asking the other side
+    # Its own stream, and asking the other side
 
     def emit(self, method: str, params: Any) -> None:
         """Send a notification; one that can be missed is dropped while the other side does not read."""
@@ -262,9 +250,16 @@ class Channel:
             return
         self.send(jsonrpc.notification(method, params))
 
+    def finish(self, message: bytes | None) -> None:
+        if message is not None:
+            self.send(message)
+
     async def drain(self) -> None:
         if self._drain is not None:
             await self._drain()
+
+    def release(self) -> None:
+        """There is no other stream that the client could come back by."""
 
     async def request(
         self,

@@ -120,6 +120,11 @@ def requester(ctx: Context, author: str | None = None) -> str:
     return texts.storable(name if ctx.principal is None else str(ctx.principal.id))[:LONGEST_REQUESTER]
 
 
+def among(words: Iterable[str]) -> Callable[[str], list[str]]:
+    """What completes an argument that is one of these words."""
+    return lambda typed: [word for word in words if word.startswith(typed)]
+
+
 def copied(record: Struct, kind: type[ResultT], written: Callable[[int], str], **given: Any) -> ResultT:
     """A result with the fields that it shares with a record, moments written out; `given` are the other ones."""
     for name in kind.__struct_fields__:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 from collections.abc import Callable
@@ -10,8 +11,10 @@ from typing import Any
 
 from msgspec import UNSET, Raw
 
-from portico.rpc.call import Call
+from portico.legacy.session import Lifecycle, Session
+from portico.rpc.call import Call, Handler
 from portico.rpc.channel import Channel
+from portico.rpc.door import Sender
 from portico.wire import jsonrpc
 from portico.wire.errors import InternalError
 from portico.wire.jsonrpc import ErrorBody, Frame, Malformed, RequestId
@@ -182,3 +185,42 @@ class Duplex(Link):
 
     def _conclude(self, id: RequestId, error: ErrorBody) -> None:
         self.channel.accept(Frame(jsonrpc="2.0", id=id, error=error))
+
+
+class MemoryLink(Duplex):
+    """A client's Channel, connected to a Handler in this process as over stdio: the messages are real bytes, and go
+    through the same door as anywhere else."""
+
+    def __init__(
+        self,
+        server: Handler,
+        client: Handler,
+        *,
+        principal: Any = None,
+        lifecycle: Lifecycle = "auto",
+        trace: Trace | None = None,
+    ) -> None:
+        super().__init__(trace)
+        self.session = Session(server, lifecycle=lifecycle)
+        sender = Sender(principal=principal)
+        self._there = Channel(server, self._to_client, session=self.session, sender=sender)
+        self.channel = Channel(client, self._to_server)
+        self.session.stream = self._there
+
+    def _to_server(self, message: bytes) -> None:
+        if self._trace is not None:
+            self._trace("sent", message)
+        asyncio.get_running_loop().call_soon(self._deliver, message)
+
+    def _deliver(self, message: bytes) -> None:
+        reply = self._there.receive(message)
+        if reply is not None:
+            self._to_client(reply)
+
+    def _to_client(self, message: bytes) -> None:
+        asyncio.get_running_loop().call_soon(self.take, message)
+
+    async def close(self) -> None:
+        self.channel.close()
+        await self._there.end(0)
+        self.session.close()

@@ -1,14 +1,18 @@
-"""The loop a transport runs on, and being told to stop."""
+"""The loop a transport runs on, being told to stop, and lifespans that are held open meanwhile."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
+from typing import Any
 
 log = logging.getLogger("portico")
+
+Lifespan = Callable[[], AbstractAsyncContextManager[Any]]
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
@@ -36,3 +40,45 @@ def on_signals(stop: Callable[[], None]) -> Iterator[None]:
     finally:
         for number in handled:
             loop.remove_signal_handler(number)
+
+
+def run(serve: Callable[[], Awaitable[None]], lifespan: Lifespan) -> None:
+    """Serve in a loop of our own, inside the lifespan."""
+    # What is there now stays for as long as the process does; the collector need not look at it again.
+    gc.freeze()
+
+    async def main() -> None:
+        async with lifespan():
+            await serve()
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(main())
+
+
+class HeldLifespan:
+    """A lifespan that is entered and left by a task of its own, so that it may be ended by any other one."""
+
+    def __init__(self, lifespan: Lifespan) -> None:
+        loop = asyncio.get_running_loop()
+        # Fails with what the lifespan could not be entered for.
+        self.entered: asyncio.Future[None] = loop.create_future()
+        self._leaving = asyncio.Event()
+        self.task = loop.create_task(self._hold(lifespan))
+
+    async def _hold(self, lifespan: Lifespan) -> None:
+        try:
+            async with lifespan():
+                self.entered.set_result(None)
+                await self._leaving.wait()
+        except BaseException as failure:
+            if self.entered.done():
+                raise
+            self.entered.set_exception(failure)
+
+    def end(self) -> None:
+        self._leaving.set()
+
+    async def leave(self) -> None:
+        """End it, and wait for that. What it raises then is raised here."""
+        self.end()
+        await self.task

@@ -24,49 +24,14 @@ from portico.wire.errors import Closed, ConnectFailed
 log = logging.getLogger("portico")
 
 MOST_LAST_LINES = 20
-_INHERITED = frozenset(
-    {
-        "HOME",
-        "LANG",
-        "LANGUAGE",
-        "LOGNAME",
-        "PATH",
-        "SHELL",
-        "TERM",
-        "TMPDIR",
-        "TZ",
-        "USER",
-        "HTTP_PROXY",
-        "HTTPS_PROXY",
-        "NO_PROXY",
-        "http_proxy",
-        "https_proxy",
-        "no_proxy",
-        "SSL_CERT_DIR",
-        "SSL_CERT_FILE",
-        "NODE_EXTRA_CA_CERTS",
-        # A server of ours keeps its things where those of the shell are. (PORTICO_STORE may hold a password.)
-        "PORTICO_DATA",
-        "VIRTUAL_ENV",
-        "PYTHONDONTWRITEBYTECODE",
-        "APPDATA",
-        "COMSPEC",
-        "HOMEDRIVE",
-        "HOMEPATH",
-        "LOCALAPPDATA",
-        "PATHEXT",
-        "PROCESSOR_ARCHITECTURE",
-        "PROGRAMDATA",
-        "PROGRAMFILES",
-        "SYSTEMDRIVE",
-        "SYSTEMROOT",
-        "TEMP",
-        "TMP",
-        "USERNAME",
-        "USERPROFILE",
-        "WINDIR",
-    }
-)
+# A server of ours keeps its things where those of the shell are. (PORTICO_STORE may hold a password.)
+_INHERITED = """
+    HOME LANG LANGUAGE LOGNAME PATH SHELL TERM TMPDIR TZ USER
+    HTTP_PROXY HTTPS_PROXY NO_PROXY http_proxy https_proxy no_proxy SSL_CERT_DIR SSL_CERT_FILE NODE_EXTRA_CA_CERTS
+    PORTICO_DATA VIRTUAL_ENV PYTHONDONTWRITEBYTECODE
+    APPDATA COMSPEC HOMEDRIVE HOMEPATH LOCALAPPDATA PATHEXT PROCESSOR_ARCHITECTURE PROGRAMDATA PROGRAMFILES
+    SYSTEMDRIVE SYSTEMROOT TEMP TMP USERNAME USERPROFILE WINDIR
+"""
 _FAMILIES = ("LC_", "XDG_")
 LONGEST_LINE = 2000
 # Its exit status and the ends of its pipes are reported in any order: this long is waited for the rest.
@@ -263,7 +228,8 @@ class ProcessLink(Duplex, asyncio.SubprocessProtocol):
 
 def inherited() -> dict[str, str]:
     """What a child gets of our environment: what it takes to run, and none of the secrets that may be in it."""
-    return {name: value for name, value in os.environ.items() if name in _INHERITED or name.startswith(_FAMILIES)}
+    names = _INHERITED.split()
+    return {name: value for name, value in os.environ.items() if name in names or name.startswith(_FAMILIES)}
 
 
 def _die_with_parent(parent: int) -> Callable[[], None]:

@@ -7,15 +7,14 @@ output, lands on standard error and can never break the stream.
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import os
 import stat
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any, TypedDict, Unpack
 
 from portico.legacy.session import Lifecycle, Session
@@ -23,7 +22,8 @@ from portico.rpc.call import Handler
 from portico.rpc.channel import MOST_IN_FLIGHT, Channel
 from portico.rpc.trace import Trace
 from portico.rpc.trace import log as trace_log
-from portico.transport.loops import new_loop, on_signals
+from portico.transport import loops
+from portico.transport.loops import Lifespan, on_signals
 from portico.wire import jsonrpc
 from portico.wire.errors import InvalidRequest, UsageError
 
@@ -380,19 +380,7 @@ def _parent(stdio: Stdio, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
         os.close(watched)
 
 
-def run(
-    handler: Handler,
-    lifespan: Callable[[], AbstractAsyncContextManager[Any]] = nullcontext,
-    **options: Unpack[StdioOptions],
-) -> None:
+def run(handler: Handler, lifespan: Lifespan = nullcontext, **options: Unpack[StdioOptions]) -> None:
     """Serve the process's own standard input and output."""
     stdin, stdout = claim()
-    # What is there now stays for as long as the process does; the collector need not look at it again.
-    gc.freeze()
-
-    async def main() -> None:
-        async with lifespan():
-            await serve(handler, stdin, stdout, **options)
-
-    with asyncio.Runner(loop_factory=new_loop) as runner:
-        runner.run(main())
+    loops.run(lambda: serve(handler, stdin, stdout, **options), lifespan)

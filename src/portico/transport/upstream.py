@@ -23,8 +23,8 @@ from portico.transport.http_client.limits import limited
 from portico.transport.http_client.pool import Pool
 from portico.transport.http_client.sse import HttpSse
 from portico.transport.http_client.streamable import RequestSender, StreamableHttp
-from portico.transport.link import Link, Trace
-from portico.transport.memory import MemoryLink
+from portico.transport.link import Link, MemoryLink, Trace
+from portico.transport.loops import HeldLifespan
 from portico.transport.process import ProcessLink
 from portico.transport.targets import Command, Here, Target, Url
 from portico.wire import jsonrpc, notices
@@ -148,8 +148,7 @@ class Upstream:
         self._subscribed: dict[Any, Call] = {}
         self._listening: list[Call] = []
         # The server in this process, if that is what the target is.
-        self._host: asyncio.Task[None] | None = None
-        self._leave = asyncio.Event()
+        self._host: HeldLifespan | None = None
         self._greet_with(Greeting(revision or LATEST))
 
     def _greet_with(self, greeting: Greeting) -> None:
@@ -205,30 +204,15 @@ class Upstream:
             await self._auth.close()
         host, self._host = self._host, None
         if host is not None:
-            self._leave.set()
-            await host
+            await host.leave()
 
     async def _enter_lifespan(self) -> None:
-        """A server in this process begins and ends in a task of its own, so that we may be closed from another one."""
+        """A server in this process lives as long as the connection to it."""
         if not isinstance(self.target, Here):
             return
-        lifespan = members(self.target.handler).lifespan
-        self._leave.clear()
-        ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        async def host() -> None:
-            try:
-                async with lifespan():
-                    ready.set_result(None)
-                    await self._leave.wait()
-            except BaseException as failure:
-                if ready.done():
-                    raise
-                ready.set_exception(failure)
-
-        self._host = asyncio.get_running_loop().create_task(host())
+        self._host = HeldLifespan(members(self.target.handler).lifespan)
         try:
-            await ready
+            await self._host.entered
         except BaseException:
             self._host = None
             raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from msgspec import UNSET, Raw, Struct, UnsetType, field
+from msgspec import UNSET, Struct, UnsetType, field
 
 from portico.wire.content import Role, SamplingBlock
 from portico.wire.tools import Tool, ToolChoice
@@ -97,6 +97,3 @@ class InputRequiredResult(
     input_requests: dict[str, InputRequest] | UnsetType = UNSET
     request_state: str | UnsetType = UNSET
     meta: Any = field(default=UNSET, name="_meta")
-
-
-InputResponses = dict[str, Raw]

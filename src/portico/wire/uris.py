@@ -30,7 +30,7 @@ from portico.wire.errors import UsageError
 from portico.wire.uri_matching import Matcher, Value
 from portico.wire.uri_syntax import Expression, Given, Literal, Part, decode, expand, parse
 
-__all__ = ["Given", "Template", "Templates", "Value", "best"]
+__all__ = ["Given", "Template", "Templates", "Value"]
 
 
 class Template:
@@ -106,31 +106,21 @@ class Templates:
             del self._lengths[len(head)]
 
     def best(self, uri: str) -> tuple[Template, dict[str, Value]] | None:
-        """As the function `best`, over these."""
+        """The most specific template that matches, with its values.
+
+        More literal characters win, then fewer variables, then fewer `{+x}`, then whichever came first.
+        """
         units = decode(uri)
         if units is None:
             return None
         places: dict[Template, int] = {}
         for length in self._lengths:
             places.update(self._by_head.get(units[:length], {}))
-        return _first(sorted(places, key=lambda template: (template.rank, places[template])), units)
-
-
-def best(templates: Iterable[Template], uri: str) -> tuple[Template, dict[str, Value]] | None:
-    """The most specific template that matches, with its values.
-
-    More literal characters win, then fewer variables, then fewer `{+x}`, then whichever came first.
-    """
-    units = decode(uri)
-    return None if units is None else _first(sorted(templates, key=lambda template: template.rank), units)
-
-
-def _first(ranked: Iterable[Template], units: str) -> tuple[Template, dict[str, Value]] | None:
-    for template in ranked:
-        values = template._matcher.match(units)
-        if values is not None:
-            return template, values
-    return None
+        for template in sorted(places, key=lambda template: (template.rank, places[template])):
+            values = template._matcher.match(units)
+            if values is not None:
+                return template, values
+        return None
 
 
 def _variables(parts: Sequence[Part]) -> list[tuple[str, str]]:

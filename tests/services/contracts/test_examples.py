@@ -13,7 +13,7 @@ from types import ModuleType
 import pytest
 
 from portico.contracts import ERROR_TYPES, ContractContext
-from portico.services.contracts import Contracts, batch, jobs, published
+from portico.services.contracts import Contracts, jobs, published
 from portico.services.contracts.lint import lint
 
 ROOT = Path(__file__).parent.parent.parent.parent
@@ -53,8 +53,8 @@ def test_the_page_names_all_there_is() -> None:
 
 
 def test_the_numbers_are_those_of_the_code() -> None:
-    assert f"up to {batch.MOST_CALLS} calls" in PAGE
-    assert f"({batch.AT_ONCE} at once)" in PAGE
+    assert f"up to {jobs.MOST_CALLS} calls" in PAGE
+    assert f"({jobs.AT_ONCE} at once)" in PAGE
     assert f"at most {jobs.MOST_RUNNING} at once" in PAGE
 
 

@@ -21,6 +21,8 @@ from portico.contracts import (
     MCPToolCall,
     MCPToolResult,
 )
+from portico.services.contracts import published
+from portico.services.contracts.definitions import INVOCATION_PATTERN
 from portico.services.contracts.models import CONTEXT_KEY
 
 CALL = {
@@ -249,6 +251,13 @@ def test_the_shape_of_the_published_schemas_is_the_documented_one() -> None:
 
 
 # The context
+
+
+def test_the_published_schemas_say_what_the_code_says() -> None:
+    assert published.TOOL_CALL["properties"]["tool_name"]["pattern"] == INVOCATION_PATTERN
+    assert published.CONTEXT["properties"]["contract_version"]["default"] == CONTRACT_VERSION
+    for error in (published.ERROR_DETAIL, published.TOOL_RESULT["definitions"]["MCPErrorDetail"]):
+        assert error["properties"]["error_type"]["examples"] == list(ERROR_TYPES)
 
 
 def test_a_context_travels_in_meta() -> None:

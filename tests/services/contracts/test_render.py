@@ -20,7 +20,7 @@ from portico.schema.samples import Unsayable, sample
 from portico.services.contracts import asking, specification
 from portico.services.contracts.definitions import Contract, contract_of
 from portico.services.contracts.lint import LintFinding, lint
-from portico.services.contracts.outputs import data_schema
+from portico.services.contracts.outcomes import data_schema
 from portico.services.contracts.render import render
 
 Make = Callable[..., Contract]

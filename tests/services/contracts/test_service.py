@@ -12,8 +12,8 @@ import pytest
 
 from portico import Client, Context, Server, ToolError
 from portico.auth.principal import Principal
-from portico.services.contracts import Contracts, batch, jobs
-from portico.services.contracts.batch import Limiter
+from portico.services.contracts import Contracts, jobs
+from portico.services.contracts.jobs import Limiter
 from portico.services.contracts.lint import lint
 from portico.wire.errors import InvalidParams, ProtocolError
 from portico.wire.revisions import REVISIONS
@@ -244,14 +244,14 @@ async def test_a_batch_runs_side_by_side_and_never_more_than_a_few_at_once() -> 
         nonlocal running, most
         running += 1
         most = max(most, running)
-        if running == batch.AT_ONCE:
+        if running == jobs.AT_ONCE:
             full.set()
         await full.wait()
         running -= 1
 
     async with asyncio.timeout(PATIENCE):
         await asked(server, "tools_batch", calls=[{"tool_name": "wait"}] * 20, parallel=True)
-    assert most == batch.AT_ONCE
+    assert most == jobs.AT_ONCE
 
 
 async def test_a_batch_of_batches_is_refused(server: Server) -> None:
@@ -262,7 +262,7 @@ async def test_a_batch_of_batches_is_refused(server: Server) -> None:
 
 async def test_a_batch_has_bounds(server: Server) -> None:
     with pytest.raises(ToolError, match="calls"):
-        await asked(server, "tools_batch", calls=[{"tool_name": "count"}] * (batch.MOST_CALLS + 1))
+        await asked(server, "tools_batch", calls=[{"tool_name": "count"}] * (jobs.MOST_CALLS + 1))
     with pytest.raises(ToolError, match="calls"):
         await asked(server, "tools_batch", calls=[])
 
@@ -270,7 +270,7 @@ async def test_a_batch_has_bounds(server: Server) -> None:
 async def test_results_that_have_no_room_say_so(server: Server) -> None:
     @server.tool
     async def long() -> str:
-        return "x" * (batch.LARGEST // 2)
+        return "x" * (jobs.LARGEST_BATCH // 2)
 
     found = await asked(
         server, "tools_batch", calls=[{"tool_name": "long"}, {"tool_name": "long"}, {"tool_name": "count"}]

@@ -15,7 +15,7 @@ import pytest
 from prison import jail_only
 
 import portico
-from portico.services.live import jail, kernel, landlock
+from portico.services.live import jail, kernel
 from portico.services.live.limits import Limits
 
 SOURCE = str(Path(portico.__file__).parent.parent)
@@ -61,17 +61,17 @@ os.waitpid(child, 0)
 
 
 def test_each_version_holds_more_than_the_one_before() -> None:
-    rights = [landlock.handled(abi) for abi in range(1, 9)]
+    rights = [jail.handled(abi) for abi in range(1, 9)]
     assert rights[0] == 0b1111111111111
-    assert rights[1] == rights[0] | landlock.REFER
-    assert rights[2] == rights[3] == rights[1] | landlock.TRUNCATE
-    assert rights[4] == rights[7] == rights[2] | landlock.IOCTL_DEV
+    assert rights[1] == rights[0] | jail.REFER
+    assert rights[2] == rights[3] == rights[1] | jail.TRUNCATE
+    assert rights[4] == rights[7] == rights[2] | jail.IOCTL_DEV
 
 
 def test_nothing_that_is_given_lets_anything_be_executed() -> None:
     for path, rights in jail.rules("/scratch", ["/python"]):
-        assert not rights & (landlock.EXECUTE | landlock.MAKE_CHAR | landlock.MAKE_BLOCK | landlock.MAKE_SOCK)
-        assert not rights & landlock.WRITE_FILE or path in ("/scratch", "/dev/null")
+        assert not rights & (jail.EXECUTE | jail.MAKE_CHAR | jail.MAKE_BLOCK | jail.MAKE_SOCK)
+        assert not rights & jail.WRITE_FILE or path in ("/scratch", "/dev/null")
 
 
 def test_a_project_that_is_installed_for_editing_is_not_readable(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,7 +84,7 @@ def test_a_system_without_landlock_says_what_is_missing(monkeypatch: pytest.Monk
     def refuse(name: str, *arguments: object) -> int:
         raise OSError(38, "Function not implemented")
 
-    monkeypatch.setattr(landlock, "syscall", refuse)
+    monkeypatch.setattr(jail, "syscall", refuse)
     reason = jail.obstacle(Limits())
     assert reason is not None
     assert "Landlock" in reason
@@ -105,7 +105,7 @@ def test_threads_are_refused_to_root_who_is_not_counted(monkeypatch: pytest.Monk
     if sys.platform != "linux":
         pytest.skip("there is no jail on this system")
     monkeypatch.setattr(jail.os, "getuid", lambda: 0)
-    monkeypatch.setattr(landlock, "version", lambda: 1)
+    monkeypatch.setattr(jail, "version", lambda: 1)
     monkeypatch.setattr(jail.seccomp, "check", lambda: None)
     assert jail.obstacle(Limits()) is None
     assert "root" in (jail.obstacle(Limits(threads=4)) or "")

@@ -13,8 +13,8 @@ import pytest
 from prison import jail_only
 
 from portico.services.live import seccomp
+from portico.services.live.kernel import ARCHITECTURES, NEWEST, Architecture
 from portico.services.live.seccomp import ABSENT, ALLOW, KILL, PRETEND, REFUSE
-from portico.services.live.syscalls import ARCHITECTURES, NEWEST, Architecture
 
 PID = 4711
 MACHINES = list(ARCHITECTURES)

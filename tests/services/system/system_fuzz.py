@@ -17,14 +17,14 @@ from pathlib import Path
 
 from portico.services.system.containment import AllowedRoots
 from portico.services.system.errors import MachineError
-from portico.services.system.eventlog import evtx_reader
+from portico.services.system.eventlog import evtx
 from portico.services.system.eventlog.entries import Query
 from portico.services.system.eventlog.evtx import EvtxLog
 from portico.services.system.eventlog.journal.file import JournalFile
 from portico.services.system.eventlog.journal.log import JournalLog, entry_of
 from portico.services.system.eventlog.textlog import TextLog, rotated
-from portico.services.system.registry.hive.file import Hive
-from portico.services.system.registry.hive.values import decoded
+from portico.services.system.registry.hive import Hive
+from portico.services.system.registry.tree import decoded
 
 MEMORY = 1536 * 2**20
 MOST = 20_000
@@ -120,7 +120,7 @@ def main() -> None:
     kind, seed, rounds, folder, *paths = sys.argv[1:]
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     # A chunk that the package would read for ever costs its whole time, and there may be several.
-    evtx_reader.REPLY_SECONDS = 1.0
+    evtx.REPLY_SECONDS = 1.0
     originals = [Path(path).read_bytes() for path in paths]
     chance = random.Random(int(seed))
     for number in range(int(rounds)):

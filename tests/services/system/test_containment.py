@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from portico.services.system import beneath
-from portico.services.system.containment import AllowedRoots
-from portico.services.system.deny import Denials
+from portico.services.system.containment import AllowedRoots, Denials
 from portico.services.system.errors import Absent, Denied, InvalidArgument, Outside, Unreadable
 from storm import times
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from portico.services.system.containment import AllowedRoots
-from portico.services.system.eventlog import evtx_reader
+from portico.services.system.eventlog import evtx as reader
 from portico.services.system.eventlog.entries import ERROR, INFORMATION, LogEntry, Query, iso
 from portico.services.system.eventlog.evtx import CHUNK, HEADER, EvtxLog, event_entry
-from portico.services.system.eventlog.folderlog import FolderLog
+from portico.services.system.eventlog.sources import FolderLog
 
 evtx = pytest.importorskip("evtx")
 
@@ -23,7 +23,7 @@ evtx = pytest.importorskip("evtx")
 @pytest.fixture(autouse=True, scope="module")
 def _children() -> Iterator[None]:
     yield
-    evtx_reader.close()
+    reader.close()
 
 
 def theirs(path: Path) -> list[dict[str, Any]]:
@@ -131,31 +131,31 @@ def test_a_chunk_that_would_be_read_for_ever_is_given_up(
         "import sys\nsys.path.insert(0, sys.argv[0])\n"
         "if sys.stdin.buffer.read(4):\n    while True: sys.stdin.buffer.read(1)\n"
     )
-    evtx_reader.close()
-    monkeypatch.setattr(evtx_reader, "REPLY_SECONDS", 0.2)
+    reader.close()
+    monkeypatch.setattr(reader, "REPLY_SECONDS", 0.2)
     with monkeypatch.context() as patch:
-        patch.setattr(evtx_reader, "_CHILD", str(child))
+        patch.setattr(reader, "_CHILD", str(child))
         problems: list[str] = []
         assert read(log_of(evtx_files[0]), problems) == []
         assert "not in any reasonable time" in problems[0]
-    monkeypatch.setattr(evtx_reader, "REPLY_SECONDS", 30.0)
+    monkeypatch.setattr(reader, "REPLY_SECONDS", 30.0)
     assert read(log_of(evtx_files[0]))
 
 
 def test_without_the_package_it_is_said_what_to_install(
     evtx_files: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    evtx_reader.close()
-    monkeypatch.setattr(evtx_reader, "find_spec", lambda name: None)
-    with pytest.raises(evtx_reader.MissingDependency, match=r"pip install 'portico\[system\]'"):
+    reader.close()
+    monkeypatch.setattr(reader, "find_spec", lambda name: None)
+    with pytest.raises(reader.MissingDependency, match=r"pip install 'portico\[system\]'"):
         read(log_of(evtx_files[0]))
 
 
 def test_no_child_is_left_behind(evtx_files: list[Path]) -> None:
     read(log_of(evtx_files[0]))
-    children = [reader._child.pid for reader in evtx_reader._idle]
+    children = [one._child.pid for one in reader._idle]
     assert children
-    evtx_reader.close()
+    reader.close()
     for pid in children:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)

@@ -14,9 +14,9 @@ import pytest
 from portico.services.system.containment import AllowedRoots
 from portico.services.system.cursors import Cursors
 from portico.services.system.errors import Absent, Denied, InvalidArgument, MissingDependency, Outside
-from portico.services.system.files import contents, questions
+from portico.services.system.files import questions
 from portico.services.system.files.index import Index
-from portico.services.system.files.questions import Files
+from portico.services.system.files.questions import FileQueries
 from portico.services.system.files.walk import FileCriteria, walk
 
 PATIENCE = 30.0
@@ -155,7 +155,7 @@ def test_the_index_hears_of_what_comes_changes_and_goes(tree: Path, index: Index
 
 
 def test_an_index_that_hears_nothing_walks_again(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("portico.services.system.files.watch.Watch.add", lambda self, folder, number: None)
+    monkeypatch.setattr("portico.services.system.files.keeper.Watch.add", lambda self, folder, number: None)
     made = Index(AllowedRoots([tree]), rewalk_seconds=0.05)
     made.start()
     assert made.wait(1, PATIENCE)
@@ -187,7 +187,7 @@ def test_a_name_that_is_no_text_is_found_and_read(tree: Path, index: Index) -> N
     wait_until(index, lambda: index.search(FileCriteria(text="caf"), str(tree), 0, 1))
     [row] = index.search(FileCriteria(text="caf"), str(tree), 0, 1)
     row.path.encode()
-    asked = Files(AllowedRoots([tree]), Cursors())
+    asked = FileQueries(AllowedRoots([tree]), Cursors())
     assert asked.read(row.path, 0, 100).content == "coffee"
     assert asked.search(FileCriteria(text="caf"), None, None, 10, None).files[0].path == row.path
 
@@ -196,13 +196,13 @@ def test_a_name_that_is_no_text_is_found_and_read(tree: Path, index: Index) -> N
 
 
 @pytest.fixture
-def files(tree: Path) -> Files:
-    return Files(AllowedRoots([tree]), Cursors())
+def files(tree: Path) -> FileQueries:
+    return FileQueries(AllowedRoots([tree]), Cursors())
 
 
 @pytest.mark.parametrize("indexed", [False, True])
 def test_pages_together_are_the_whole(tree: Path, index: Index, indexed: bool) -> None:
-    asked = Files(AllowedRoots([tree]), Cursors(), index if indexed else None)
+    asked = FileQueries(AllowedRoots([tree]), Cursors(), index if indexed else None)
     found, cursor = [], None
     while True:
         page = asked.search(FileCriteria(), None, None, 2, cursor)
@@ -215,7 +215,7 @@ def test_pages_together_are_the_whole(tree: Path, index: Index, indexed: bool) -
 
 
 def test_several_roots_are_searched(tree: Path) -> None:
-    asked = Files(AllowedRoots([tree / "a", tree / "c"]), Cursors())
+    asked = FileQueries(AllowedRoots([tree / "a", tree / "c"]), Cursors())
     found, cursor = [], None
     while True:
         page = asked.search(FileCriteria(type="file"), None, None, 2, cursor)
@@ -226,7 +226,7 @@ def test_several_roots_are_searched(tree: Path) -> None:
     assert below(tree, found) == ["a/b/three.pdf", "a/one.txt", "a/two.TXT", "c/Report.pdf", "c/four.log"]
 
 
-def test_a_search_below_a_folder(tree: Path, files: Files) -> None:
+def test_a_search_below_a_folder(tree: Path, files: FileQueries) -> None:
     found = files.search(FileCriteria(type="file"), str(tree / "a"), None, 10, None)
     assert below(tree, [hit.path for hit in found.files]) == ["a/b/three.pdf", "a/one.txt", "a/two.TXT"]
     with pytest.raises(Outside):
@@ -235,38 +235,38 @@ def test_a_search_below_a_folder(tree: Path, files: Files) -> None:
 
 def test_without_roots_there_is_nothing_to_search() -> None:
     with pytest.raises(Outside, match="roots="):
-        Files(AllowedRoots([]), Cursors()).search(FileCriteria(), None, None, 10, None)
+        FileQueries(AllowedRoots([]), Cursors()).search(FileCriteria(), None, None, 10, None)
 
 
-def test_contents_are_looked_into(tree: Path, files: Files) -> None:
+def test_contents_are_looked_into(tree: Path, files: FileQueries) -> None:
     found = files.search(FileCriteria(), None, "NUMBER 3", 10, None)
     assert [(hit.name, [match.line for match in hit.matches]) for hit in found.files] == [("four.log", [1, 2, 3, 4])]
 
 
-def test_contents_are_looked_into_for_a_pattern(tree: Path, files: Files) -> None:
+def test_contents_are_looked_into_for_a_pattern(tree: Path, files: FileQueries) -> None:
     pytest.importorskip("re2")
     found = files.search(FileCriteria(), None, "/^number [24]$/", 10, None)
     assert sorted(hit.name for hit in found.files) == ["Report.pdf", "three.pdf"]
 
 
-def test_a_pattern_that_others_never_finish_is_answered(tree: Path, files: Files) -> None:
+def test_a_pattern_that_others_never_finish_is_answered(tree: Path, files: FileQueries) -> None:
     pytest.importorskip("re2")
     (tree / "evil.txt").write_text("a" * 100_000)
     assert files.search(FileCriteria(), None, "/(a+)+$x/", 10, None).files == []
 
 
 @pytest.mark.parametrize("pattern", ["/(/", "/(?=x)/", "/" + "(" * 400 + "/", "x" * 501, ""])
-def test_a_pattern_that_cannot_be_is_refused(files: Files, pattern: str) -> None:
+def test_a_pattern_that_cannot_be_is_refused(files: FileQueries, pattern: str) -> None:
     pytest.importorskip("re2")
     with pytest.raises(InvalidArgument):
         files.search(FileCriteria(), None, pattern, 10, None)
 
 
-def test_without_the_engine_texts_are_still_found(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_engine_texts_are_still_found(files: FileQueries, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str, purpose: str) -> None:
         raise MissingDependency(f"{purpose} needs {name}")
 
-    monkeypatch.setattr(contents, "package", missing)
+    monkeypatch.setattr(questions, "package", missing)
     assert files.search(FileCriteria(), None, "number 3", 10, None).files
     with pytest.raises(MissingDependency, match="re2"):
         files.search(FileCriteria(), None, "/number/", 10, None)
@@ -279,7 +279,7 @@ def test_matches_across_blocks_are_found_with_the_right_lines(tree: Path) -> Non
     lines[150_000] = "another needle"
     path.write_text("\n".join(lines))
     with AllowedRoots([tree]).open(str(path)) as file:
-        found = contents.matches(file, contents.searcher("needle"), lambda: False)
+        found = questions.matches(file, questions.searcher("needle"), lambda: False)
     assert [(match.line, match.text) for match in found] == [
         (120_001, "needle at the edge"),
         (150_001, "another needle"),
@@ -289,9 +289,9 @@ def test_matches_across_blocks_are_found_with_the_right_lines(tree: Path) -> Non
 @pytest.mark.parametrize("offset", range(-12, 13, 3))
 def test_a_match_on_the_edge_of_a_block_is_found_once(tree: Path, offset: int) -> None:
     path = tree / "edge.txt"
-    path.write_text("x" * (contents.BLOCK + offset - 1) + "\nneedle\n" + "y" * 5000)
+    path.write_text("x" * (questions.BLOCK + offset - 1) + "\nneedle\n" + "y" * 5000)
     with AllowedRoots([tree]).open(str(path)) as file:
-        found = contents.matches(file, contents.searcher("needle"), lambda: False)
+        found = questions.matches(file, questions.searcher("needle"), lambda: False)
     assert [(match.line, match.text) for match in found] == [(2, "needle")]
 
 
@@ -299,7 +299,7 @@ def test_a_search_whose_time_is_up_gives_what_it_has_and_goes_on(tree: Path) -> 
     for n in range(500):
         (tree / "a" / f"file{n:03}").write_text("x")
     now = iter(range(10**9))
-    asked = Files(AllowedRoots([tree]), Cursors(), clock=lambda: float(next(now)))
+    asked = FileQueries(AllowedRoots([tree]), Cursors(), clock=lambda: float(next(now)))
     found, cursor, pages = [], None, 0
     while True:
         page = asked.search(FileCriteria(names=("file*5",)), None, None, 1000, cursor)
@@ -318,7 +318,7 @@ def test_a_search_of_contents_stops_when_its_time_is_up(tree: Path, index: Index
     passes = index.passes
     wait_until(index, lambda: index.count() > 100 or index.passes > passes + 50)
     looked: list[str] = []
-    asked = Files(AllowedRoots([tree]), Cursors(), index, clock=lambda: float(len(looked)))
+    asked = FileQueries(AllowedRoots([tree]), Cursors(), index, clock=lambda: float(len(looked)))
     opened = asked.roots.open
     asked.roots.open = lambda path: looked.append(path) or opened(path)  # type: ignore[method-assign,func-returns-value]
     page = asked.search(FileCriteria(), None, "nowhere", 10, None)
@@ -327,7 +327,7 @@ def test_a_search_of_contents_stops_when_its_time_is_up(tree: Path, index: Index
     assert len(looked) < 10
 
 
-def test_what_is_known_of_a_file(tree: Path, files: Files) -> None:
+def test_what_is_known_of_a_file(tree: Path, files: FileQueries) -> None:
     about = files.about(str(tree / "a" / "one.txt"))
     assert (about.type, about.size, about.modified) == ("file", 9, "2023-11-14T22:13:20Z")
     assert files.about(str(tree / "a")).type == "directory"
@@ -337,7 +337,7 @@ def test_what_is_known_of_a_file(tree: Path, files: Files) -> None:
         files.about(str(tree / "id_rsa"))
 
 
-def test_a_folder_is_listed_by_pages(tree: Path, files: Files) -> None:
+def test_a_folder_is_listed_by_pages(tree: Path, files: FileQueries) -> None:
     found, cursor = [], None
     while True:
         page = files.listing(str(tree), 2, cursor)
@@ -348,7 +348,7 @@ def test_a_folder_is_listed_by_pages(tree: Path, files: Files) -> None:
     assert page.total_count == 5
 
 
-def test_a_file_is_read_in_parts_that_fit_together(tree: Path, files: Files) -> None:
+def test_a_file_is_read_in_parts_that_fit_together(tree: Path, files: FileQueries) -> None:
     text = "Grüße, 世界! 🙂 " * 50
     (tree / "text").write_text(text)
     found, offset = "", 0
@@ -359,7 +359,7 @@ def test_a_file_is_read_in_parts_that_fit_together(tree: Path, files: Files) -> 
     assert found == text
 
 
-def test_other_encodings(tree: Path, files: Files) -> None:
+def test_other_encodings(tree: Path, files: FileQueries) -> None:
     (tree / "wide").write_bytes("wide text".encode("utf-16"))
     (tree / "bytes").write_bytes(bytes(range(256)))
     assert (files.read(str(tree / "wide"), 0, 100).encoding, files.read(str(tree / "wide"), 0, 100).content) == (
@@ -370,7 +370,7 @@ def test_other_encodings(tree: Path, files: Files) -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["sha256", "sha512", "sha1", "md5", "blake2b"])
-def test_a_checksum_is_that_of_the_whole_file(tree: Path, files: Files, algorithm: Any) -> None:
+def test_a_checksum_is_that_of_the_whole_file(tree: Path, files: FileQueries, algorithm: Any) -> None:
     data = os.urandom(3_000_000)
     (tree / "data").write_bytes(data)
     found = files.checksum(str(tree / "data"), algorithm)
@@ -378,7 +378,7 @@ def test_a_checksum_is_that_of_the_whole_file(tree: Path, files: Files, algorith
     assert (digest, size) == (hashlib.new(algorithm, data).hexdigest(), len(data))
 
 
-def test_what_is_too_large_is_not_hashed(tree: Path, files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_too_large_is_not_hashed(tree: Path, files: FileQueries, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(questions, "LARGEST_HASHED", 5)
     with pytest.raises(InvalidArgument, match="the most"):
         files.checksum(str(tree / "a" / "one.txt"), "sha256")

@@ -16,7 +16,7 @@ import system_forgery as forgery
 from portico.services.system.errors import DamagedData
 from portico.services.system.eventlog.journal import file as journal_file
 from portico.services.system.eventlog.journal.file import JournalFile
-from portico.services.system.registry.hive.file import Hive
+from portico.services.system.registry.hive import Hive
 
 FUZZ = Path(__file__).with_name("system_fuzz.py")
 HANGING = 300

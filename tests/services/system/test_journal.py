@@ -16,10 +16,8 @@ import system_forgery as forgery
 from portico.services.system.containment import AllowedRoots
 from portico.services.system.errors import DamagedData
 from portico.services.system.eventlog.entries import ERROR, LogEntry, Query
-from portico.services.system.eventlog.journal.compression import LZ4, XZ, ZSTD, inflate
-from portico.services.system.eventlog.journal.file import JournalFile
-from portico.services.system.eventlog.journal.journalctl import JournalctlLog
-from portico.services.system.eventlog.journal.log import JournalLog
+from portico.services.system.eventlog.journal.file import LZ4, XZ, ZSTD, JournalFile, inflate
+from portico.services.system.eventlog.journal.log import JournalctlLog, JournalLog
 
 EXPORTED = 2000
 

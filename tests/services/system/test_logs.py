@@ -176,9 +176,9 @@ def test_an_entry_that_is_gone_is_absent() -> None:
 
 def test_a_cursor_cannot_be_read_or_changed() -> None:
     cursors = Cursors(b"k" * 32)
-    issued = cursors.issue(["q"], ["home", "alice"])
+    issued = cursors.issue(["q"], ["home", "alice"], [])
     assert cursors.redeem(issued, ["q"]) == ["home", "alice"]
-    assert issued != cursors.issue(["q"], ["home", "alice"])
+    assert issued != cursors.issue(["q"], ["home", "alice"], [])
     from base64 import urlsafe_b64decode
 
     assert b"alice" not in urlsafe_b64decode(issued + "==")
@@ -196,7 +196,7 @@ def test_what_is_no_cursor_is_refused(cursor: str) -> None:
 
 def test_the_key_of_another_installation_opens_nothing() -> None:
     with pytest.raises(InvalidArgument):
-        Cursors(b"a" * 32).redeem(Cursors(b"b" * 32).issue(["q"], 1), ["q"])
+        Cursors(b"a" * 32).redeem(Cursors(b"b" * 32).issue(["q"], 1, []), ["q"])
 
 
 # Times

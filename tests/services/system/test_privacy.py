@@ -10,14 +10,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from portico.services.system import naming
 from portico.services.system.containment import AllowedRoots
-from portico.services.system.eventlog import evtx_reader
+from portico.services.system.eventlog import evtx
 from portico.services.system.eventlog.entries import Query
 from portico.services.system.eventlog.evtx import EvtxLog
 from portico.services.system.levels import levels, privacy
 from portico.services.system.machine import Machine
-from portico.services.system.privacy import Anonymizer
+from portico.services.system.privacy import Anonymizer, is_well_known
 
 KEY = b"k" * 32
 
@@ -147,7 +146,7 @@ def test_a_text_made_to_be_slow_is_not(text: str, level: str) -> None:
 @pytest.fixture
 def _children() -> Iterator[None]:
     yield
-    evtx_reader.close()
+    evtx.close()
 
 
 def named(event: Any, field: str = "") -> Iterator[tuple[str, str]]:
@@ -190,7 +189,7 @@ def test_none_of_those_named_in_the_corpus_appears(evtx_files: list[Path], level
         names = {(kind, name) for entry in entries if entry for kind, name in named(entry.fields) if len(name) > 1}
         names = {pair for pair in names if pair[1] not in ("-", "::") and not pair[1].startswith("%%")}
         if level == "anonymize":
-            names = {(kind, name) for kind, name in names if not naming.is_well_known(name)}
+            names = {(kind, name) for kind, name in names if not is_well_known(name)}
         shown = bytearray()
         cursor = None
         while True:

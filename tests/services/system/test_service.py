@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -147,6 +148,23 @@ async def test_a_long_message_is_cut_and_can_be_read_whole(folder: Path) -> None
         assert f"read eventlog://app/{entry['id']}]" in entry["message"]
         [content] = await client.read_resource(f"eventlog://app/{entry['id']}")
         assert json.loads(content.text)["entry"]["message"].count("long") == 2000
+
+
+@pytest.mark.parametrize(
+    ("tool", "asked"),
+    [("eventlog_query", {"logName": "App"}), ("fs_search", {"fileName": "*"}), ("fs_list", {"path": "PLACE"})],
+)
+async def test_without_what_seals_cursors_there_is_no_next_page_and_that_is_told(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, tool: str, asked: dict[str, Any]
+) -> None:
+    monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.ciphers.aead", None)  # type: ignore[arg-type]
+    asked = {name: str(folder / "files") if value == "PLACE" else value for name, value in asked.items()}
+    async with serving(system(folder)) as client:
+        page = await ask(client, tool, limit=1, **asked)
+        assert page["hasMore"]
+        assert page["nextCursor"] is None
+        assert any("cryptography" in problem and "portico[system]" in problem for problem in page["problems"])
+        assert "cryptography" in await refused(client, tool, limit=1, cursor="x", **asked)
 
 
 async def test_wrong_arguments_are_explained(folder: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 from portico.services.system.containment import AllowedRoots
 from portico.services.system.eventlog import textlog
 from portico.services.system.eventlog.entries import LogEntry, Query
-from portico.services.system.eventlog.folderlog import FolderLog
+from portico.services.system.eventlog.sources import FolderLog
 from portico.services.system.eventlog.textlog import TextLog, rotated
 
 

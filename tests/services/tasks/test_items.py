@@ -189,14 +189,14 @@ async def test_children_are_in_the_way_of_a_deletion_until_somebody_says_what_be
     with pytest.raises(HasChildren, match="children=keep"):
         await items.delete(middle)
     dry = await items.delete(middle, children="delete", dry_run=True)
-    assert dry.dry_run and set(dry.ids) == {middle, *leaves}
+    assert dry.dry_run and set(dry.deleted) == {middle, *leaves}
     assert await everything(items) == was
     kept = await items.delete(middle, children="keep")
-    assert (kept.ids, kept.kept) == ([middle], leaves)
+    assert (kept.deleted, kept.kept) == ([middle], leaves)
     assert {(await items.get(one)).parent_id for one in leaves} == {top}
     await check(items)
     gone = await items.delete(top, children="delete")
-    assert set(gone.ids) == {top, *leaves}
+    assert set(gone.deleted) == {top, *leaves}
     assert (await everything(items))[0] == []
 
 

@@ -288,7 +288,7 @@ async def test_whatever_is_done_the_counts_are_right_and_somebody_can_go_on(item
 
     async def delete() -> None:
         gone = await items.delete(some(), children=chance.choice(["refuse", "delete", "keep"]))
-        for id in gone.ids:
+        for id in gone.deleted:
             ids.remove(id)
         ids.append(await make(items))
 

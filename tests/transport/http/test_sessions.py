@@ -304,7 +304,7 @@ async def test_a_session_with_a_stream_or_a_call_is_not_idle(serve: Serve, serve
     running = await working.send(call("hold"))
     await held.has_started()
     site.exchange.expire()
-    assert {one.id for one in site.exchange.sessions} == {listening.id, working.id}
+    assert set(site.exchange.sessions) == {listening.id, working.id}
     assert (await idle.post(LIST)).status == 404
     held.release.set()
     assert text_of((await running.response()).json) == "released"
@@ -936,7 +936,7 @@ async def test_the_store_of_events_is_bounded_in_bytes(serve: Serve, server: Ser
     session = await site.initialize(R4)
     for number in range(30):
         await session.call("talk", {"count": 1, "size": 100_000}, id=number, meta={"progressToken": number})
-    (kept,) = [one._kept for one in site.exchange.sessions]
+    (kept,) = [one._kept for one in site.exchange.sessions.values()]
     assert 0 < sum(len(one.message) for one in kept) <= keeping.MOST_BYTES
 
 

@@ -11,10 +11,9 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
-from portico.services.contracts.definitions import Contract, Definition, definition_of, digest, plain
+from portico.services.contracts.definitions import CONTRACT_VERSION, Contract, Definition, definition_of, digest, plain
 from portico.services.contracts.diff import ContractChange, Difference, diff
 from portico.services.contracts.markdown import pretty
-from portico.services.contracts.versions import CONTRACT_VERSION
 
 FILE = "contracts.lock"
 FORM = 1
@@ -25,7 +24,7 @@ class BadLock(ValueError):
     """A file that is no lock, or one that was changed by hand."""
 
 
-class _Server(Struct, frozen=True):
+class _PinnedServer(Struct, frozen=True):
     name: str = ""
     version: str = ""
     revision: str = ""
@@ -40,7 +39,7 @@ class _Pinned(Struct, frozen=True):
 class _Lock(Struct, frozen=True):
     lock: int
     contract: str
-    server: _Server = _Server()
+    server: _PinnedServer = _PinnedServer()
     tools: dict[str, _Pinned] = field(default_factory=dict)
 
 

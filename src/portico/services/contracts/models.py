@@ -9,8 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from uuid import uuid4
 
 from portico.services.contracts import published
-from portico.services.contracts.names import INVOCATION
-from portico.services.contracts.versions import CONTRACT_VERSION
+from portico.services.contracts.definitions import CONTRACT_VERSION, INVOCATION_PATTERN
 
 try:
     from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -41,7 +40,7 @@ class MCPToolCall(Message):
     model_config = ConfigDict(extra="forbid", title="MCP Tool Call", frozen=True)
     document: ClassVar[Mapping[str, Any]] = published.TOOL_CALL
 
-    tool_name: Annotated[str, Field(pattern=INVOCATION, description="The tool's invocation name")]
+    tool_name: Annotated[str, Field(pattern=INVOCATION_PATTERN, description="The tool's invocation name")]
     arguments: Annotated[dict[str, Any], Field(description="What the tool is given")]
 
 

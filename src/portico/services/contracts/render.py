@@ -17,13 +17,12 @@ from portico.schema import (
     type_words,
 )
 from portico.services.contracts import outcomes
-from portico.services.contracts.codegen.naming import literal, text
-from portico.services.contracts.definitions import Contract, Definition, Example
+from portico.services.contracts.codegen.shapes import literal, text
+from portico.services.contracts.definitions import CONTRACT_VERSION, Contract, Definition, Example
 from portico.services.contracts.markdown import cell, code, fence, json_block, line, pretty, prose, table
-from portico.services.contracts.outputs import data_schema, require_validator
+from portico.services.contracts.outcomes import data_schema, require_validator
 from portico.services.contracts.published import ERROR_TYPES
 from portico.services.contracts.specification import CHAPTERS
-from portico.services.contracts.versions import CONTRACT_VERSION
 
 UNKNOWN = "The server says nothing about it."
 # Not shown in tables: words enough for a schema below it.
@@ -280,11 +279,11 @@ def _security(tool: Definition) -> str:
         " Members that it does not name are refused." if closed else " Members that it does not name may be accepted."
     )
     access = (
-        "Whoever may call the server may call this tool, unless the server grants it by scopes; agents should ask their"
+        "Every caller of the server may call this tool, unless the server grants it by scopes; agents should ask their"
         " user before calls that change something."
     )
     if tool.hint("readOnlyHint"):
-        access = "Whoever may call the server may call this tool, unless the server grants it by scopes."
+        access = "Every caller of the server may call this tool, unless the server grants it by scopes."
     return (
         f"Risks and mitigations:\n\n{_bullets(risks)}\n\n"
         f"Input validation: {checks}\n\n"

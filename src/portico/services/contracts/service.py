@@ -17,30 +17,18 @@ from msgspec import Meta, Struct
 from portico import Context, Service, ToolError, ToolResult, prompt, resource, tool
 from portico.extend import ERROR, Handler, InvalidParams, notices
 from portico.schema import did_you_mean
-from portico.services.contracts import (
-    asking,
-    batch,
-    definitions,
-    outcomes,
-    published,
-    reading,
-    reports,
-    specification,
-)
-from portico.services.contracts.codegen.naming import snake
+from portico.services.contracts import asking, definitions, jobs, outcomes, published, reading, reports, specification
 from portico.services.contracts.codegen.python import python
-from portico.services.contracts.codegen.shapes import surface
+from portico.services.contracts.codegen.shapes import snake, surface
 from portico.services.contracts.codegen.typescript import typescript
 from portico.services.contracts.definitions import Contract, Definition
 from portico.services.contracts.diff import diff
 from portico.services.contracts.jobs import BackgroundCall, BackgroundCalls, Full
 from portico.services.contracts.lint import lint
 from portico.services.contracts.markdown import pretty
-from portico.services.contracts.outcomes import Outcome
-from portico.services.contracts.outputs import require_validator
+from portico.services.contracts.outcomes import Outcome, require_validator
 from portico.services.contracts.render import render
 from portico.services.contracts.search import search
-from portico.services.contracts.versions import CONTRACT_VERSION
 
 log = logging.getLogger("portico.contracts")
 
@@ -118,7 +106,7 @@ class Contracts(Service):
         super().__init__()
         # Nothing here can be said about a schema without what reads it, so that is missed now and not in the middle.
         require_validator()
-        self._limiter = None if rate is None else batch.Limiter(rate, burst, time.monotonic)
+        self._limiter = None if rate is None else jobs.Limiter(rate, burst, time.monotonic)
         self._jobs = BackgroundCalls(longest=job_seconds, kept_for=keep_seconds)
         for name, schema in published.MESSAGES.items():
             said = f"The JSON Schema (draft-07) of the contract's {name.replace('_', ' ')}."
@@ -159,11 +147,7 @@ class Contracts(Service):
         offset: Annotated[int, Meta(ge=0, description="How many to skip")] = 0,
     ) -> reports.ToolListing:
         """The tools of this server, with their versions and invocation names."""
-        contract = await self._contract(ctx)
-        page = [reports.entry(contract, one) for one in contract.tools[offset : offset + limit]]
-        total = len(contract.tools)
-        after = offset + limit if offset + limit < total else None
-        return reports.ToolListing(contract.server, contract.version, CONTRACT_VERSION, page, total, after)
+        return reports.listing(await self._contract(ctx), offset, limit)
 
     @_offer("spec_get", READ)
     async def spec_get(
@@ -253,7 +237,7 @@ class Contracts(Service):
     async def tools_batch(
         self,
         ctx: Context,
-        calls: Annotated[list[BatchCall], Meta(description="The calls", min_length=1, max_length=batch.MOST_CALLS)],
+        calls: Annotated[list[BatchCall], Meta(description="The calls", min_length=1, max_length=jobs.MOST_CALLS)],
         stop_on_error: Annotated[bool, "Begin no further call once one has failed"] = False,
         parallel: Annotated[bool, "Side by side, and not one after the other"] = False,
     ) -> reports.Batch:
@@ -273,7 +257,7 @@ class Contracts(Service):
                 return found
 
             wanted = [(one.tool_name, one.arguments) for one in calls]
-            found = await batch.run(wanted, ask, stop_on_error=stop_on_error, parallel=parallel)
+            found = await jobs.run_batch(wanted, ask, stop_on_error=stop_on_error, parallel=parallel)
         finally:
             _within.reset(mark)
         failures = sum(one["status"] == "failure" for one in found)
@@ -392,10 +376,7 @@ class Contracts(Service):
     @resource("spec://tools", mime_type="application/json")
     async def tools(self, ctx: Context) -> str:
         """All tools of this server, with their versions and invocation names."""
-        contract = await self._contract(ctx)
-        entries = [reports.entry(contract, one) for one in contract.tools]
-        listing = reports.ToolListing(contract.server, contract.version, CONTRACT_VERSION, entries, len(entries), None)
-        return pretty(listing)
+        return pretty(reports.listing(await self._contract(ctx)))
 
     @resource("spec://tools/{name}", mime_type="text/markdown")
     async def specification(self, ctx: Context, name: str) -> str | None:

@@ -10,7 +10,7 @@ from msgspec import Struct, field
 
 from portico.services.contracts.definitions import Contract, Definition
 from portico.services.contracts.markdown import Fence, Heading, Subsection, Table, parts
-from portico.services.contracts.outputs import UNDECLARED
+from portico.services.contracts.outcomes import UNDECLARED
 
 FILE = "MCP_TOOL_SPECIFICATION.md"
 LONGEST = 16 * 1024 * 1024

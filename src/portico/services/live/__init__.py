@@ -21,4 +21,5 @@ _HOMES = {
 
 __all__ = ["Attached", "Live", "attach"]
 
-__getattr__, __dir__ = public_names(__name__, _HOMES)
+if not TYPE_CHECKING:  # which would take any name for one that is there
+    __getattr__, __dir__ = public_names(__name__, _HOMES)

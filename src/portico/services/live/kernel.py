@@ -3,10 +3,33 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import platform
+from pathlib import Path
+from typing import NamedTuple
 
-from portico.services.live.syscalls import ARCHITECTURES, Architecture
+
+class Architecture(NamedTuple):
+    """One of the machines whose numbers we know."""
+
+    # What seccomp reports: the ELF machine, with the bits for 64-bit and little-endian (linux/audit.h).
+    audit: int
+    numbers: dict[str, int]
+    # Numbers from here on belong to another way of calling the kernel (x32), which is not offered.
+    end: int
+
+
+# By architecture and name: seccomp knows no names.
+_NUMBERS = json.loads(Path(__file__).with_name("syscalls.json").read_text(encoding="utf-8"))
+
+ARCHITECTURES = {
+    "x86_64": Architecture(0xC000003E, _NUMBERS["x86_64"], 0x40000000),
+    "aarch64": Architecture(0xC00000B7, _NUMBERS["aarch64"], 0x80000000),
+}
+# Both have used the same numbers from 424 on; what came after this one is not in our tables.
+NEWEST = 450
+
 
 PR_SET_PDEATHSIG = 1
 PR_SET_NO_NEW_PRIVS = 38

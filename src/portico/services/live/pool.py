@@ -7,19 +7,24 @@ import logging
 import re
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from msgspec import Struct
 
+from portico.services.live.forking import Forking
+from portico.services.live.jail import obstacle
 from portico.services.live.kernel import SandboxUnavailable
-from portico.services.live.limits import Limits
+from portico.services.live.limits import MIB, Limits
 from portico.services.live.names import InspectionError
+from portico.services.live.spawning import Spawning
 from portico.services.live.workers import UNASKED, PythonWorker, WorkerEnded, WorkerReply
 
 log = logging.getLogger("portico")
 
 MAIN = "main"
+# What Python takes by itself.
+SMALLEST_MEMORY = 64 * MIB
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
 
 # The owner of a session, and its name. No owner reaches the session of another.
@@ -37,6 +42,24 @@ class Starter(Protocol):
     async def start(self) -> PythonWorker: ...
 
     async def close(self) -> None: ...
+
+
+class Interpreters(Protocol):
+    """Where code runs: sessions in workers, or the application itself."""
+
+    async def open(self) -> None: ...
+
+    async def ready(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def ask(self, key: Key, op: str, arguments: Mapping[str, Any], seconds: float) -> WorkerReply: ...
+
+    def sessions(self, owner: str | None) -> list[SessionInfo]: ...
+
+    def reset(self, key: Key) -> bool: ...
+
+    def info(self) -> dict[str, Any]: ...
 
 
 class LiveSession:
@@ -223,3 +246,29 @@ class SessionPool:
             return False
         self._drop(key)
         return True
+
+
+def session_pool(
+    python: str,
+    limits: Limits,
+    *,
+    strict: bool,
+    unsafe: bool,
+    readable: Sequence[str],
+    preload: Sequence[str],
+    **bounds: Any,
+) -> SessionPool:
+    """Sessions whose code runs in a Linux sandbox, in WebAssembly (`strict`), or in no jail at all (`unsafe`).
+
+    Raises SandboxUnavailable with the reason where that cannot be done.
+    """
+    if strict and unsafe:
+        raise SandboxUnavailable("live Python is strict or unsafe, not both")
+    if limits.memory < SMALLEST_MEMORY:
+        raise SandboxUnavailable(f"Python itself needs {SMALLEST_MEMORY // MIB} MiB of memory")
+    reason = None if strict or unsafe else obstacle(limits)
+    if reason is not None:
+        raise SandboxUnavailable(f"{reason}. Use strict=True, or unsafe=True if code may do whatever you may do")
+    if strict:
+        return SessionPool(Spawning(python, limits), **bounds)
+    return SessionPool(Forking(python, limits, readable=readable, preload=preload, jailed=not unsafe), **bounds)

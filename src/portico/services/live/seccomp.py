@@ -17,15 +17,16 @@ import struct
 from typing import NamedTuple
 
 from portico.services.live.kernel import (
+    NEWEST,
     PR_SET_SECCOMP,
     SECCOMP_MODE_FILTER,
+    Architecture,
     SandboxUnavailable,
     architecture,
     buffer,
     prctl,
     syscall,
 )
-from portico.services.live.syscalls import NEWEST, Architecture
 
 ALLOW = 0x7FFF0000
 KILL = 0x80000000

@@ -6,20 +6,21 @@ import sys
 from base64 import b64decode
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from msgspec import Meta
 
 from portico import Context, Image, Service, ToolError, ToolResult, UsageError, completion, prompt, resource, tool
 from portico.extend import GetPromptResult, InternalError, PromptMessage, TextContent
-from portico.services.live import replies, wording
-from portico.services.live.isolation import Interpreters, Isolation
+from portico.services.live import replies
 from portico.services.live.kernel import SandboxUnavailable
 from portico.services.live.limits import LONGEST_REPLY, Limits
 from portico.services.live.names import InspectionError
-from portico.services.live.pool import MAIN, SessionInfo
+from portico.services.live.pool import MAIN, Interpreters, SessionInfo, session_pool
 from portico.services.live.replies import InvalidReply
 from portico.services.live.workers import WorkerEnded, WorkerReply
+from portico.services.texts import sections
 
 T = TypeVar("T")
 
@@ -30,6 +31,8 @@ LONGEST_EXPRESSION = 256 * 1024
 SessionName = Annotated[str, "Whose names to use: each session has its own"]
 ClassName = Annotated[str, "A class: its name, or with its module, as in json.decoder.JSONDecoder"]
 Expression = Annotated[str, Meta(max_length=LONGEST_EXPRESSION)]
+
+PROMPTS = Path(__file__).with_name("prompts.md")
 
 READ = {"readOnlyHint": True, "openWorldHint": False}
 CHANGE = {"readOnlyHint": False, "destructiveHint": False, "openWorldHint": False}
@@ -81,14 +84,22 @@ class Live(Service):
         remote: bool = False,
     ) -> None:
         limits = Limits(memory=memory, cpu=cpu, threads=threads, scratch=scratch, output=output)
-        isolation = Isolation(
-            python or sys.executable, limits, strict=strict, unsafe=unsafe, readable=readable, preload=preload
-        )
         try:
-            interpreters = isolation.interpreters(sessions, spare=spare, idle=idle)
+            interpreters = session_pool(
+                python or sys.executable,
+                limits,
+                strict=strict,
+                unsafe=unsafe,
+                readable=readable,
+                preload=preload,
+                most=sessions,
+                spare=spare,
+                idle=idle,
+            )
         except SandboxUnavailable as reason:
             raise UsageError(str(reason)) from None
-        self._start(isolation.mode, interpreters, timeout, longest_timeout, remote=remote)
+        mode = "strict: in WebAssembly" if strict else "UNSAFE: in no jail" if unsafe else "in a jail"
+        self._start(mode, interpreters, timeout, longest_timeout, remote=remote)
 
     def _start(
         self, mode: str, interpreters: Interpreters, timeout: float, longest: float, *, remote: bool = False
@@ -121,9 +132,9 @@ class Live(Service):
         except (InspectionError, SandboxUnavailable) as refusal:
             raise LiveError(str(refusal)) from None
         except WorkerEnded as end:
-            raise LiveError(wording.lost(session, end.reason)) from None
+            raise LiveError(_lost(session, end.reason)) from None
         if answer.interrupted:
-            raise LiveError(wording.kept(session, self.timeout), kind="TimeoutError")
+            raise LiveError(_kept(session, self.timeout), kind="TimeoutError")
         if answer.refusal is not None:
             raise Rejected(answer.refusal)
         return answer
@@ -138,7 +149,7 @@ class Live(Service):
     def _end_session(self, ctx: Context, session: str) -> LiveError:
         """Code can write in its worker's name. It gains nothing by it, and loses its session."""
         self._interpreters.reset((_owner(ctx), session))
-        return LiveError(wording.lost(session, "it answered with nonsense"))
+        return LiveError(_lost(session, "it answered with nonsense"))
 
     async def _resource(self, ctx: Context, kind: type[T], op: str, **asked: Any) -> T | None:
         """The contents of a resource; None if there is no such object."""
@@ -173,10 +184,10 @@ class Live(Service):
         except (InspectionError, SandboxUnavailable) as refusal:
             raise LiveError(str(refusal)) from None
         except WorkerEnded as end:
-            return _failed(end.answer, wording.lost(session, end.reason))
+            return _failed(end.answer, _lost(session, end.reason))
         if answer.interrupted:
             where = "".join(f"\n{line}" for line in (answer.refusal or "").splitlines()[1:])
-            return _failed(answer, wording.kept(session, seconds) + where)
+            return _failed(answer, _kept(session, seconds) + where)
         if answer.refusal is not None:
             return _failed(answer, answer.refusal)
         try:
@@ -298,7 +309,8 @@ class Live(Service):
     @resource("python://system/summary", name="System Summary", mime_type="text/plain")
     async def summary(self, ctx: Context) -> str:
         """Version, mode and sessions in a sentence"""
-        return wording.summary(await self._info(ctx))
+        info = await self._info(ctx)
+        return f"Python {info['python']}, {info['mode']}. Sessions: {info['sessions']} of {info['mostSessions']}."
 
     @resource("python://packages", name="Packages", mime_type="application/json")
     async def packages(self, ctx: Context) -> replies.Packages | None:
@@ -330,7 +342,7 @@ class Live(Service):
         focus: Annotated[str, "What to look at above all"] = "",
     ) -> GetPromptResult:
         """Review a class"""
-        return _said(f"Code review for {className}", wording.review_class(className, focus))
+        return _prompt("review-class", className=className, focus=f" Focus on {focus}." if focus else "")
 
     @prompt(name="refactor-method", inline=True)
     def refactor_method(
@@ -339,8 +351,7 @@ class Live(Service):
         selector: Annotated[str, "The method to refactor"],
     ) -> GetPromptResult:
         """Refactor a method"""
-        turns = wording.refactor_method(className, selector)
-        return _said(f"Refactoring of {className}.{selector}", *turns)
+        return _prompt("refactor-method", className=className, selector=selector)
 
     @prompt(name="document-class", inline=True)
     def document_class(
@@ -349,17 +360,17 @@ class Live(Service):
         style: Annotated[str, "A docstring style"] = "plain sentences",
     ) -> GetPromptResult:
         """Document a class"""
-        return _said(f"Documentation for {className}", wording.document_class(className, style))
+        return _prompt("document-class", className=className, style=style)
 
     @prompt(name="generate-tests", inline=True)
     def generate_tests(self, className: Annotated[str, "The class to test"]) -> GetPromptResult:
         """Write tests for a class"""
-        return _said(f"Tests for {className}", wording.generate_tests(className))
+        return _prompt("generate-tests", className=className)
 
     @prompt(name="system-overview", inline=True)
     def system_overview(self) -> GetPromptResult:
         """An overview of this Python"""
-        return _said("Overview of the system", wording.system_overview())
+        return _prompt("system-overview")
 
     # Completion
 
@@ -401,9 +412,20 @@ def _owner(ctx: Context) -> str | None:
     return None if ctx.principal is None else str(ctx.principal.id)
 
 
-def _said(description: str, *turns: str | tuple[str, str]) -> GetPromptResult:
-    spoken = [("user", one) if isinstance(one, str) else one for one in turns]
-    messages = [PromptMessage(role, TextContent(text=text)) for role, text in spoken]  # type: ignore[arg-type]
+def _lost(name: str, reason: str) -> str:
+    return f"The session {name!r} was ended, because {reason}. It begins anew, without its names, with the next call."
+
+
+def _kept(name: str, seconds: float) -> str:
+    return f"It did not finish within {seconds:g} s and was stopped. The names of the session {name!r} are kept."
+
+
+def _prompt(name: str, **given: str) -> GetPromptResult:
+    """A prompt of `prompts.md`; the user and the assistant take turns in it."""
+    description, *turns = (text.format(**given) for text in sections(PROMPTS)[name].strip().split("\n\n"))
+    messages = [
+        PromptMessage("assistant" if at % 2 else "user", TextContent(text=turn)) for at, turn in enumerate(turns)
+    ]
     return GetPromptResult(description=description, messages=messages)
 
 

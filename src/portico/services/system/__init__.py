@@ -14,4 +14,5 @@ if TYPE_CHECKING:
 
 __all__ = ["System"]
 
-__getattr__, __dir__ = public_names(__name__, {"portico.services.system.service": ("System",)})
+if not TYPE_CHECKING:  # which would take any name for one that is there
+    __getattr__, __dir__ = public_names(__name__, {"portico.services.system.service": ("System",)})

@@ -30,13 +30,12 @@ class Cursors:
     def _cipher(self) -> Any:
         return package("cryptography.hazmat.primitives.ciphers.aead", "Paging by cursor").AESGCM(self._key)
 
-    def issue(self, query: Any, position: Any, problems: list[str] | None = None) -> str | None:
+    def issue(self, query: Any, position: Any, problems: list[str]) -> str | None:
         """A cursor. Where the package for it is missing there is none, and `problems` is told why."""
         try:
             cipher = self._cipher()
         except MissingDependency as failure:
-            if problems is not None:
-                problems.append(str(failure))
+            problems.append(str(failure))
             return None
         nonce = os.urandom(_NONCE)
         sealed: bytes = cipher.encrypt(nonce, msgspec.json.encode(position), _context(query))

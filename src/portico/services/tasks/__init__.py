@@ -14,4 +14,5 @@ if TYPE_CHECKING:
 
 __all__ = ["Tasks"]
 
-__getattr__, __dir__ = public_names(__name__, {"portico.services.tasks.service": ("Tasks",)})
+if not TYPE_CHECKING:  # which would take any name for one that is there
+    __getattr__, __dir__ = public_names(__name__, {"portico.services.tasks.service": ("Tasks",)})

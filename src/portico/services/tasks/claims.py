@@ -11,21 +11,21 @@ from msgspec.structs import replace
 
 from portico.extend import Transaction
 from portico.services.tasks import records
-from portico.services.tasks.errors import ClaimedByOther
-from portico.services.tasks.records import LISTED, Item
+from portico.services.tasks.records import LISTED, READY, Item
 from portico.services.tasks.states import transition
 
 # Of those whose leases have ended, so many in one transaction.
 MOST_TAKEN_BACK = 100
 
-# The words of the index `work_item_ready`, in its order: the most urgent, and of these the oldest.
-_READY = "status = 'pending' and blocked = false and children_open = 0"
+# In the order of the index `work_item_ready`: the most urgent, and of these the oldest.
 _NEXT = (
     "update work_item set status = 'in_progress', started_at = :now, updated_at = :now, worker = :worker, "
     "lease_until = cast(:lease_until as bigint), version = version + 1 where id = "
-    f"(select id from work_item where {_READY} order by priority, id limit 1 for update skip locked) "
+    f"(select id from work_item where {READY} order by priority, id limit 1 for update skip locked) "
     f"returning {LISTED}"
 )
+
+_LATE = "{0.worker} did not finish or renew it in time"
 
 
 def claim(tx: Transaction, worker: str, now: int, lease: int | None, *, who: str = "") -> Item | None:
@@ -49,30 +49,15 @@ def claim(tx: Transaction, worker: str, now: int, lease: int | None, *, who: str
 
 def take_back(tx: Transaction, now: int) -> list[Item]:
     """What workers did not finish in time can be begun by others again."""
-    found = records.which(
-        tx,
-        "lease_until <= :now order by lease_until limit cast(:most as bigint) for update skip locked",
-        {"now": now, "most": MOST_TAKEN_BACK},
-    )
-    return [
-        records.save(
-            tx,
-            one,
-            replace(one, **transition(one.id, one.status, "pending", now, None), updated_at=now),
-            "lease ended",
-            reason=f"{one.worker} did not finish or renew it in time",
-        )
-        for one in found
-    ]
+    ended, lock = "lease_until <= :now", "for update skip locked"
+    overdue = records.which(tx, ended, {"now": now}, order="lease_until", limit=MOST_TAKEN_BACK, lock=lock)
+    return [records.save(tx, item, _released(item, now), "lease ended", reason=_LATE.format(item)) for item in overdue]
+
+
+def _released(item: Item, now: int) -> Item:
+    return replace(item, **transition(item.id, item.status, "pending", now, None), updated_at=now)
 
 
 def next_end(tx: Transaction) -> int | None:
     """When the first lease ends."""
-    found = tx.all(int, "select lease_until from work_item where lease_until is not null order by lease_until limit 1")
-    return found[0] if found else None
-
-
-def same_worker(item: Item, worker: str | None) -> None:
-    """A worker that gives its name can change only tasks that are its own or unclaimed."""
-    if worker is not None and item.status == "in_progress" and item.worker not in (None, worker):
-        raise ClaimedByOther(item.id, str(item.worker), worker)
+    return tx.maybe(int, "select lease_until from work_item where lease_until is not null order by lease_until limit 1")

@@ -27,9 +27,13 @@ SHOWN = 20
 # What a task waits for
 
 
-def blockers(tx: Transaction, id: str) -> list[str]:
-    """The blockers of its own, whether or not they are completed."""
-    return tx.all(str, "select blocker from work_item_blocker where item = :id order by blocker", {"id": id})
+def blockers_of(tx: Transaction, ids: Sequence[str]) -> dict[str, list[str]]:
+    """By task, the blockers of its own, whether or not they are completed."""
+    found: dict[str, list[str]] = {id: [] for id in ids}
+    sql = "select item, blocker from work_item_blocker where item in :ids order by item, blocker"
+    for item, blocker in tx.all(tuple[str, str], sql, {"ids": list(ids)}):
+        found[item].append(blocker)
+    return found
 
 
 def blocks(tx: Transaction, id: str, most: int) -> list[str]:
@@ -175,7 +179,7 @@ def block(tx: Transaction, item: Item, blocker: Item) -> bool:
     """Have a task wait for another; whether it did not before. The caller looks for circles."""
     if not item.is_open:
         raise TaskClosed(item.id, item.status, "it does not wait for anything any more")
-    known = blockers(tx, item.id)
+    known = blockers_of(tx, [item.id])[item.id]
     if blocker.id in known:
         return False
     if len(known) >= MOST_BLOCKERS:

@@ -13,8 +13,7 @@ from msgspec.structs import asdict, replace
 
 from portico.extend import Transaction
 from portico.services.tasks import cycles, dependencies, inputs, records
-from portico.services.tasks.claims import same_worker
-from portico.services.tasks.errors import HasChildren, InvalidTask, NotNow, TaskClosed
+from portico.services.tasks.errors import ClaimedByOther, HasChildren, InvalidTask, NotNow, TaskChanged, TaskClosed
 from portico.services.tasks.records import Item
 from portico.services.tasks.states import STATUSES, transition
 
@@ -43,15 +42,36 @@ class Changes(Struct, frozen=True, kw_only=True):
     parent_id: str | None = None
 
 
+class Edit(Struct, frozen=True, kw_only=True):
+    """Who changes a task, when and why; and for whom and at which version only, if that is said."""
+
+    now: int
+    who: str = ""
+    reason: str = ""
+    worker: str | None = None
+    version: int | None = None
+
+
 class Deletion(Struct, frozen=True, kw_only=True):
     """What is gone, or would be."""
 
-    ids: list[str]
+    deleted: list[str]
     # Children that moved up.
     kept: list[str]
     # Tasks that waited for what is gone, and wait for nothing any more.
     unblocked: list[str]
-    dry_run: bool = False
+    dry_run: bool
+
+
+def _expected(tx: Transaction, id: str, edit: Edit) -> Item:
+    """A task that is to be changed, locked: at the expected version, and not claimed by another worker."""
+    item = records.get(tx, id, lock=True)
+    if edit.version is not None and edit.version != item.version:
+        raise TaskChanged(item.id, edit.version, item.version)
+    # A worker that gives its name can change only tasks that are its own or unclaimed.
+    if edit.worker is not None and item.status == "in_progress" and item.worker not in (None, edit.worker):
+        raise ClaimedByOther(item.id, str(item.worker), edit.worker)
+    return item
 
 
 # Making
@@ -101,21 +121,10 @@ def checked(changes: Changes) -> Changes:
     )
 
 
-def update(
-    tx: Transaction,
-    id: str,
-    changes: Changes,
-    *,
-    worker: str | None,
-    lease: int | None,
-    version: int | None,
-    now: int,
-    who: str,
-    reason: str,
-) -> Item:
-    before = records.expected(tx, id, version)
-    same_worker(before, worker)
-    after = replace(before, **_moved(tx, before, changes.status, worker or who or None, now))
+def update(tx: Transaction, id: str, changes: Changes, edit: Edit, lease: int | None) -> Item:
+    before = _expected(tx, id, edit)
+    worker, now = edit.worker, edit.now
+    after = replace(before, **_moved(tx, before, changes.status, worker or edit.who or None, now))
     fresh = {name: value for name, value in asdict(changes).items() if value is not None and name != "status"}
     if fresh.get("parent_id") == "":
         fresh["parent_id"] = None
@@ -130,14 +139,11 @@ def update(
         after = replace(after, lease_until=now + lease, worker=worker or after.worker)
     if after == before:
         return before
-    return _written(tx, before, replace(after, updated_at=now), _change(before, after), who=who, reason=reason)
+    return _written(tx, before, replace(after, updated_at=now), _change(before, after), edit)
 
 
-def complete(
-    tx: Transaction, id: str, result: str | None, *, worker: str | None, version: int | None, now: int, who: str
-) -> Item:
-    before = records.expected(tx, id, version)
-    same_worker(before, worker)
+def complete(tx: Transaction, id: str, result: str | None, edit: Edit) -> Item:
+    before = _expected(tx, id, edit)
     if before.status == "completed":
         if result is None or result == before.result:
             return before
@@ -147,11 +153,11 @@ def complete(
             id=id,
             status="completed",
         )
-    fields = _moved(tx, before, "completed", worker, now)
-    after = replace(before, **fields, result=before.result if result is None else result, updated_at=now)
-    if worker is not None:
-        after = replace(after, worker=worker)
-    return _written(tx, before, after, "completed", who=who, reason="")
+    fields = _moved(tx, before, "completed", edit.worker, edit.now)
+    after = replace(before, **fields, result=before.result if result is None else result, updated_at=edit.now)
+    if edit.worker is not None:
+        after = replace(after, worker=edit.worker)
+    return _written(tx, before, after, "completed", edit)
 
 
 def _moved(tx: Transaction, before: Item, status: str | None, worker: str | None, now: int) -> dict[str, Any]:
@@ -167,10 +173,10 @@ def _moved(tx: Transaction, before: Item, status: str | None, worker: str | None
     return fields
 
 
-def _written(tx: Transaction, before: Item, after: Item, change: str, *, who: str, reason: str) -> Item:
+def _written(tx: Transaction, before: Item, after: Item, change: str, edit: Edit) -> Item:
     """Write it, and what it means for others; then look whether all of that may be."""
     moved = before.parent_id != after.parent_id
-    saved = records.save(tx, before, after, change, who=who, reason=reason)
+    saved = records.save(tx, before, after, change, who=edit.who, reason=edit.reason)
     if moved and after.parent_id is not None:
         cycles.refuse_parent(tx, after.id, after.parent_id)
         dependencies.fits_below(tx, after, records.get(tx, after.parent_id, lock=True))
@@ -190,91 +196,68 @@ def _change(before: Item, after: Item) -> str:
 # Blockers
 
 
-def block(tx: Transaction, id: str, blocker: str, now: int, *, who: str) -> tuple[Item, bool]:
-    item, other = records.get(tx, id, lock=True), records.get(tx, blocker, lock=True)
+def block(tx: Transaction, id: str, blocker: str, edit: Edit) -> tuple[Item, bool]:
+    item, other = _expected(tx, id, edit), records.get(tx, blocker, lock=True)
     if item.id == other.id:
         cycles.refuse_blocker(tx, id, blocker)
     if not dependencies.block(tx, item, other):
         return item, False
     cycles.refuse_blocker(tx, id, blocker)
-    records.touch(tx, item, "blocker added", {"blocked_by": [None, blocker]}, now, who=who)
+    records.touch(tx, item, "blocker added", {"blocked_by": [None, blocker]}, edit.now, who=edit.who)
     return records.get(tx, id), True
 
 
-def unblock(tx: Transaction, id: str, blocker: str, now: int, *, who: str) -> tuple[Item, bool]:
-    item, other = records.get(tx, id, lock=True), records.get(tx, blocker, lock=True)
+def unblock(tx: Transaction, id: str, blocker: str, edit: Edit) -> tuple[Item, bool]:
+    item, other = _expected(tx, id, edit), records.get(tx, blocker, lock=True)
     if not dependencies.unblock(tx, item, other):
         return item, False
-    records.touch(tx, item, "blocker removed", {"blocked_by": [blocker, None]}, now, who=who)
+    records.touch(tx, item, "blocker removed", {"blocked_by": [blocker, None]}, edit.now, who=edit.who)
     return records.get(tx, id), True
 
 
 # Deleting
 
 
-def delete(
-    tx: Transaction,
-    id: str,
-    children: Literal["refuse", "delete", "keep"],
-    *,
-    version: int | None,
-    now: int,
-    who: str,
-    reason: str,
-) -> Deletion:
-    item = records.expected(tx, id, version)
+def delete(tx: Transaction, id: str, children: Literal["refuse", "delete", "keep"], edit: Edit) -> Deletion:
+    item = _expected(tx, id, edit)
     below = dependencies.below(tx, id, MOST_DELETED)
     if below and children == "refuse":
         raise HasChildren(id, below, len(below))
-    kept: list[str] = []
-    gone = [id]
-    if children == "keep":
-        kept = _moved_up(tx, item, now, who=who)
-    else:
-        gone += below
+    kept = _moved_up(tx, item, edit) if children == "keep" else []
+    gone = [id] if children == "keep" else [id, *below]
     if len(gone) > MOST_DELETED:
         raise InvalidTask(f"That would delete more than {MOST_DELETED:,} tasks at once. Delete parts of it first.")
-    found = records.fetch(tx, gone)
-    unblocked = _freed(tx, list(found.values()), now, who=who)
+    items = records.fetch(tx, gone)
+    unblocked = _freed(tx, list(items.values()), edit)
     dependencies.leave(tx, item)
     # What is below first, so that the history of a plan reads from its leaves to its root.
-    records.remove(tx, [found[one] for one in reversed(gone)], now, who=who, reason=reason)
-    return Deletion(ids=gone, kept=kept, unblocked=unblocked)
+    records.remove(tx, [items[one] for one in reversed(gone)], edit.now, who=edit.who, reason=edit.reason)
+    return Deletion(deleted=gone, kept=kept, unblocked=unblocked, dry_run=False)
 
 
-def _moved_up(tx: Transaction, item: Item, now: int, *, who: str) -> list[str]:
+def _moved_up(tx: Transaction, item: Item, edit: Edit) -> list[str]:
     """Whatever waited for them, or they for it, did so through their parent already: no circle can come of it."""
-    children = records.which(tx, "parent_id = :id order by id for update", {"id": item.id})
+    children = records.which(tx, "parent_id = :id", {"id": item.id}, lock="for update")
     for one in children:
-        after = replace(one, parent_id=item.parent_id, updated_at=now)
-        records.save(tx, one, after, "moved", who=who, reason=f"{item.id} was deleted")
+        after = replace(one, parent_id=item.parent_id, updated_at=edit.now)
+        records.save(tx, one, after, "moved", who=edit.who, reason=f"{item.id} was deleted")
         dependencies.follow(tx, one, after)
     return [one.id for one in children]
 
 
-def _freed(tx: Transaction, gone: list[Item], now: int, *, who: str) -> list[str]:
+def _freed(tx: Transaction, gone: list[Item], edit: Edit) -> list[str]:
     """Take these off as blockers of others; which of those wait for nothing any more."""
     leaving = {one.id for one in gone}
-    pairs = tx.all(
-        tuple[str, str],
-        "select item, blocker from work_item_blocker where blocker in :ids order by item",
-        {"ids": list(leaving)},
-    )
+    sql = "select item, blocker from work_item_blocker where blocker in :ids order by item"
+    pairs = tx.all(tuple[str, str], sql, {"ids": list(leaving)})
     open_ones = {one.id for one in gone if one.status != "completed"}
     before = records.fetch(tx, [item for item, _ in pairs if item not in leaving])
     for item, blocker in pairs:
         if item in leaving:
             continue
-        current = records.get(tx, item, lock=True)
-        records.touch(
-            tx,
-            current,
-            "blocker removed",
-            {"blocked_by": [blocker, None]},
-            now,
-            who=who,
-            reason=f"{blocker} was deleted",
-        )
+        current, fields = records.get(tx, item, lock=True), {"blocked_by": [blocker, None]}
+        reason = f"{blocker} was deleted"
+        records.touch(tx, current, "blocker removed", fields, edit.now, who=edit.who, reason=reason)
         if blocker in open_ones:
             dependencies.count_blockers(tx, [item], -1)
     tx.run("delete from work_item_blocker where blocker in :ids", {"ids": list(leaving)})

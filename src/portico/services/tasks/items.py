@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypedDict, TypeVar, Unpack
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from portico.extend import Database, StoreError, Transaction
 from portico.services import moments, texts
 from portico.services.tasks import claims, dependencies, edits, inputs, listing, records
-from portico.services.tasks.edits import Changes, Deletion, TaskDraft
+from portico.services.tasks.edits import Changes, Deletion, Edit, TaskDraft
 from portico.services.tasks.errors import InvalidTask, NoSuchTask, TaskStoreFailed
 from portico.services.tasks.ids import Ids
 from portico.services.tasks.inputs import id_in
@@ -65,6 +65,15 @@ class ItemHistory(Struct, frozen=True, kw_only=True):
 
     item: Item | None
     events: list[TaskEvent]
+
+
+class By(TypedDict, total=False):
+    """Who makes a change and why, which worker says that the task is theirs, and which version they have read."""
+
+    who: str
+    reason: str
+    worker: str | None
+    expected_version: int | None
 
 
 class WorkItems:
@@ -140,8 +149,9 @@ class WorkItems:
     async def waiting(self, id: str) -> Waiting:
         def look(tx: Transaction) -> Waiting:
             item = records.get(tx, id_in(id))
-            own, above = dependencies.blockers(tx, item.id), dependencies.ancestors(tx, item.parent_id)
-            others = [one for parent in above for one in dependencies.blockers(tx, parent)]
+            above = dependencies.blockers_of(tx, [item.id, *dependencies.ancestors(tx, item.parent_id)])
+            own = above.pop(item.id)
+            others = [blocker for blockers in above.values() for blocker in blockers]
             blocks = dependencies.blocks(tx, item.id, MOST_SHOWN)
             found = records.fetch(tx, [*own, *others, *blocks])
             return Waiting(
@@ -154,7 +164,7 @@ class WorkItems:
         return await self.read(look)
 
     async def blockers(self, ids: Sequence[str]) -> dict[str, list[str]]:
-        return await self.read(lambda tx: {id: dependencies.blockers(tx, id) for id in ids})
+        return await self.read(lambda tx: dependencies.blockers_of(tx, ids))
 
     async def history(self, id: str, limit: int = 50) -> ItemHistory:
         """Also of a task that is gone."""
@@ -183,53 +193,15 @@ class WorkItems:
 
     # Changing
 
-    async def update(
-        self,
-        id: str,
-        changes: Changes,
-        *,
-        worker: str | None = None,
-        lease: float | None = None,
-        expected_version: int | None = None,
-        who: str = "",
-        reason: str = "",
-    ) -> Item:
-        """`worker` is who says it is theirs; with `lease` its claim lasts so many seconds from now on."""
-        change = partial(
-            edits.update,
-            id=id_in(id),
-            changes=edits.checked(changes),
-            worker=inputs.name(worker),
-            lease=_lease(lease),
-            version=expected_version,
-            now=self._clock(),
-            who=who,
-            reason=inputs.bounded(texts.storable(reason), "The reason", inputs.LONGEST_DESCRIPTION),
-        )
-        return await self._write(change)
+    async def update(self, id: str, changes: Changes, *, lease: float | None = None, **by: Unpack[By]) -> Item:
+        """With `lease` the worker's claim lasts so many seconds from now on."""
+        change = partial(edits.update, id=id_in(id), changes=edits.checked(changes), lease=_lease(lease))
+        return await self._write(partial(change, edit=self._edit(**by)))
 
-    async def complete(
-        self,
-        id: str,
-        result: str | None = None,
-        *,
-        worker: str | None = None,
-        expected_version: int | None = None,
-        who: str = "",
-    ) -> Item:
+    async def complete(self, id: str, result: str | None = None, **by: Unpack[By]) -> Item:
         """Completed once, it stays as it is: to say so again is no mistake, unless the result is another."""
-        said = None if result is None else inputs.longer(result, "The result")
-        return await self._write(
-            partial(
-                edits.complete,
-                id=id_in(id),
-                result=said,
-                worker=inputs.name(worker),
-                version=expected_version,
-                now=self._clock(),
-                who=who,
-            )
-        )
+        result = None if result is None else inputs.longer(result, "The result")
+        return await self._write(partial(edits.complete, id=id_in(id), result=result, edit=self._edit(**by)))
 
     async def delete(
         self,
@@ -237,19 +209,9 @@ class WorkItems:
         *,
         children: Literal["refuse", "delete", "keep"] = "refuse",
         dry_run: bool = False,
-        expected_version: int | None = None,
-        who: str = "",
-        reason: str = "",
+        **by: Unpack[By],
     ) -> Deletion:
-        delete = partial(
-            edits.delete,
-            id=id_in(id),
-            children=children,
-            version=expected_version,
-            now=self._clock(),
-            who=who,
-            reason=reason,
-        )
+        delete = partial(edits.delete, id=id_in(id), children=children, edit=self._edit(**by))
         if not dry_run:
             return await self._write(delete)
         try:
@@ -258,16 +220,19 @@ class WorkItems:
             return done.deleted
         raise AssertionError("a rehearsal has no other end")
 
-    async def block(self, id: str, blocker: str, *, who: str = "") -> tuple[Item, bool]:
+    async def block(self, id: str, blocker: str, **by: Unpack[By]) -> tuple[Item, bool]:
         """Have a task wait for another; whether it did not already."""
-        return await self._write(
-            lambda tx: edits.block(tx, id_in(id), id_in(blocker), self._clock(), who=who),
-        )
+        return await self._write(partial(edits.block, id=id_in(id), blocker=id_in(blocker), edit=self._edit(**by)))
 
-    async def unblock(self, id: str, blocker: str, *, who: str = "") -> tuple[Item, bool]:
-        return await self._write(
-            lambda tx: edits.unblock(tx, id_in(id), id_in(blocker), self._clock(), who=who),
-        )
+    async def unblock(self, id: str, blocker: str, **by: Unpack[By]) -> tuple[Item, bool]:
+        return await self._write(partial(edits.unblock, id=id_in(id), blocker=id_in(blocker), edit=self._edit(**by)))
+
+    def _edit(
+        self, *, who: str = "", reason: str = "", worker: str | None = None, expected_version: int | None = None
+    ) -> Edit:
+        reason = inputs.bounded(texts.storable(reason), "The reason", inputs.LONGEST_DESCRIPTION)
+        worker = inputs.name(worker)
+        return Edit(now=self._clock(), who=who, reason=reason, worker=worker, version=expected_version)
 
     # Working
 

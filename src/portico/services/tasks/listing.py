@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from base64 import urlsafe_b64decode, urlsafe_b64encode
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -15,9 +16,10 @@ from msgspec import Struct
 
 from portico.extend import Transaction
 from portico.services.tasks import inputs, records
+from portico.services.tasks.dependencies import blockers_of
 from portico.services.tasks.errors import InvalidTask
 from portico.services.tasks.ids import is_id
-from portico.services.tasks.records import Item
+from portico.services.tasks.records import READY, Item
 from portico.services.tasks.states import STATUSES
 
 MOST_LISTED = 1000
@@ -54,7 +56,7 @@ class Wanted(Struct, frozen=True, kw_only=True):
         if self.open:
             parts.append(_OPEN)
         if self.ready:
-            parts.append("status = 'pending' and blocked = false and children_open = 0")
+            parts.append(READY)
         for number, pattern in enumerate(inputs.patterns(self.query or "")):
             parts.append(f"words like :word{number} escape '\\'")
             values[f"word{number}"] = pattern
@@ -74,31 +76,21 @@ def page(tx: Transaction, wanted: Wanted, limit: int, cursor: str | None = None)
     if cursor is not None:
         values["priority"], values["last"] = _opened(cursor, wanted)
         condition += " and (priority > :priority or (priority = :priority and id < :last))"
-    found = records.which(
-        tx,
-        f"{condition} order by priority, id desc limit cast(:limit as bigint)",
-        {**values, "limit": limit + 1},
-    )
+    found = records.which(tx, condition, values, order="priority, id desc", limit=limit + 1)
     last = found[limit - 1] if len(found) > limit else None
     return Page(found[:limit], None if last is None else _sealed(last, wanted))
 
 
 def ready(tx: Transaction, limit: int) -> list[Item]:
     """In the order in which `next_task` gives them out."""
-    condition, values = Wanted(ready=True).where()
-    return records.which(
-        tx, f"{condition} order by priority, id limit cast(:limit as bigint)", {**values, "limit": limit}
-    )
+    return records.which(tx, READY, {}, order="priority, id", limit=limit)
 
 
 def ended(tx: Transaction, status: str, since: int, limit: int) -> list[Item]:
     """What was completed or failed since a moment, the latest first."""
     # Hence the `||`: without it SQLite takes the index of the status, and sorts all that ever ended.
-    return records.which(
-        tx,
-        "completed_at >= :since and status || '' = :status order by completed_at desc limit cast(:limit as bigint)",
-        {"since": since, "status": status, "limit": limit},
-    )
+    condition, values = "completed_at >= :since and status || '' = :status", {"since": since, "status": status}
+    return records.which(tx, condition, values, order="completed_at desc", limit=limit)
 
 
 def count(tx: Transaction, wanted: Wanted) -> int:
@@ -155,27 +147,21 @@ class Tree(Struct, frozen=True):
 def tree(tx: Transaction, id: str | None, *, open_only: bool = False, most: int = MOST_IN_TREE) -> Tree:
     """A task and everything below it; without an id, everything there is."""
     only = f" and {_OPEN}" if open_only else ""
-    level = [records.get(tx, id)] if id is not None else _level(tx, f"parent_id is null{only}", {}, most)
+    sorted_items = partial(records.which, tx, order="priority, id", limit=most + 1)
+    level = [records.get(tx, id)] if id is not None else sorted_items(f"parent_id is null{only}", {})
     found: dict[str, Item] = {}
     below: dict[str | None, list[Item]] = {None: level}
     while level:
         found |= {one.id: one for one in level}
         if len(found) > most:
             break
-        parents = [one.id for one in level]
-        level = _level(tx, f"parent_id in :ids{only}", {"ids": parents}, most)
+        level = sorted_items(f"parent_id in :ids{only}", {"ids": [one.id for one in level]})
         for one in level:
             below.setdefault(one.parent_id, []).append(one)
     nodes = list(_walked(below, None, 0))[:most]
-    blockers = _blockers(tx, [one.id for one, _ in nodes])
-    shown = [Node(one, depth, blockers.get(one.id, [])) for one, depth in nodes]
+    blockers = blockers_of(tx, [one.id for one, _ in nodes])
+    shown = [Node(one, depth, blockers[one.id]) for one, depth in nodes]
     return Tree(shown, len(found) > len(nodes))
-
-
-def _level(tx: Transaction, condition: str, values: dict[str, Any], most: int) -> list[Item]:
-    return records.which(
-        tx, f"{condition} order by priority, id limit cast(:most as bigint)", {**values, "most": most + 1}
-    )
 
 
 def _walked(below: dict[str | None, list[Item]], parent: str | None, depth: int) -> list[tuple[Item, int]]:
@@ -183,12 +169,4 @@ def _walked(below: dict[str | None, list[Item]], parent: str | None, depth: int)
     for one in below.get(parent, ()):
         found.append((one, depth))
         found += _walked(below, one.id, depth + 1)
-    return found
-
-
-def _blockers(tx: Transaction, ids: list[str]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    sql = "select item, blocker from work_item_blocker where item in :ids order by item, blocker"
-    for item, blocker in tx.all(tuple[str, str], sql, {"ids": ids}):
-        found.setdefault(item, []).append(blocker)
     return found

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from portico.extend import Transaction, json_column
 from portico.services.tasks import inputs
-from portico.services.tasks.errors import InvalidTask, NoSuchTask, TaskChanged
+from portico.services.tasks.errors import InvalidTask, NoSuchTask
 from portico.services.tasks.ids import PREFIX, is_id
 
 TOPIC = "work_item"
@@ -29,6 +29,8 @@ COLUMNS = (
 COUNTED = ("blockers_open", "children_open", "blocked")
 LISTED = ", ".join(COLUMNS)
 _SELECT = f"select {LISTED} from work_item"
+# The words of the index `work_item_ready`: what can be begun.
+READY = "status = 'pending' and blocked = false and children_open = 0"
 
 
 class Item(Struct, frozen=True, kw_only=True):
@@ -183,14 +185,6 @@ def get(tx: Transaction, id: str, *, lock: bool = False) -> Item:
     return found
 
 
-def expected(tx: Transaction, id: str, version: int | None) -> Item:
-    """To be changed: at this version, if one is expected."""
-    found = get(tx, id, lock=True)
-    if version is not None and version != found.version:
-        raise TaskChanged(found.id, version, found.version)
-    return found
-
-
 def named(tx: Transaction, text: str) -> str:
     """The id that is meant by an id, its beginning or its end, as people type them. Only one may be like that."""
     text = inputs.id_in(text)
@@ -199,7 +193,9 @@ def named(tx: Transaction, text: str) -> str:
     part = text.removeprefix(PREFIX).lower()
     if not part.isalnum() or not part.isascii():
         raise NoSuchTask(text)
-    found = _beginning(tx, part) if text.startswith(PREFIX) else list({*_beginning(tx, part), *_ending(tx, part)})
+    found = beginning(tx, f"{PREFIX}{part}", 2)
+    if not text.startswith(PREFIX):
+        found = list({*found, *_ending(tx, part)})
     if len(found) > 1:
         raise InvalidTask(
             f"More than one task begins or ends with {text!r}. Give more of its id.", some=sorted(found)[:5]
@@ -207,14 +203,6 @@ def named(tx: Transaction, text: str) -> str:
     if not found:
         raise NoSuchTask(text)
     return found[0]
-
-
-def _beginning(tx: Transaction, part: str, most: int = 2) -> list[str]:
-    return tx.all(
-        str,
-        "select id from work_item where id >= :first and id < :last order by id limit cast(:most as bigint)",
-        {"first": f"{PREFIX}{part}", "last": f"{PREFIX}{part}~", "most": most},
-    )
 
 
 def _ending(tx: Transaction, part: str) -> list[str]:
@@ -230,7 +218,7 @@ def _ending(tx: Transaction, part: str) -> list[str]:
 
 
 def beginning(tx: Transaction, typed: str, most: int) -> list[str]:
-    """Ids that begin like this, for completion: the newest first."""
+    """Ids that begin like this, the newest first."""
     return tx.all(
         str,
         "select id from work_item where id >= :first and id < :last order by id desc limit cast(:most as bigint)",
@@ -242,9 +230,13 @@ def fetch(tx: Transaction, ids: Sequence[str]) -> dict[str, Item]:
     return {one.id: one for one in tx.all(Item, f"{_SELECT} where id in :ids", {"ids": list(ids)})}
 
 
-def which(tx: Transaction, condition: str, values: dict[str, Any]) -> list[Item]:
-    """Those that a phrase of ours is true of, with its order and limit."""
-    return tx.all(Item, f"{_SELECT} where {condition}", values)
+def which(
+    tx: Transaction, condition: str, values: dict[str, Any], *, order: str = "id", limit: int = 0, lock: str = ""
+) -> list[Item]:
+    """Those that a phrase of ours is true of; without a limit, all of them."""
+    if limit:
+        values, lock = {**values, "limit": limit}, f"limit cast(:limit as bigint) {lock}"
+    return tx.all(Item, f"{_SELECT} where {condition} order by {order} {lock}", values)
 
 
 def history(tx: Transaction, id: str, limit: int) -> list[TaskEvent]:

@@ -6,8 +6,9 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
-from portico.extend import MOST_COMPLETIONS, Completer, Completes, Offered, Prompt, Resource
+from portico.extend import MOST_COMPLETIONS, Completer, Completes, Component, Prompt, Resource
 from portico.services import moments, texts
+from portico.services.stored import among
 from portico.services.tasks import listing, records, results
 from portico.services.tasks.errors import NoSuchTask
 from portico.services.tasks.ids import PREFIX, is_id
@@ -33,7 +34,7 @@ class TaskResources:
     def __init__(self, store: Callable[[], Awaitable[WorkItems]]) -> None:
         self._store = store
 
-    def offers(self) -> Iterator[Offered]:
+    def offers(self) -> Iterator[Component]:
         at = f"{SCHEME}://"
         yield Resource(self._all, f"{at}all", name="All tasks", mime_type=JSON)
         yield Resource(self._ready, f"{at}ready", name="Tasks that can be begun", mime_type=JSON)
@@ -41,7 +42,7 @@ class TaskResources:
         yield Resource(self._one, f"{at}{{id}}", name="A task", mime_type=JSON)
         yield Resource(self._of_status, f"{at}status/{{status}}", name="Tasks of a status", mime_type=JSON)
         yield Completes(f"{at}{{id}}", "id", Completer(self._complete_id))
-        yield Completes(f"{at}status/{{status}}", "status", Completer(_statuses))
+        yield Completes(f"{at}status/{{status}}", "status", Completer(among(STATUSES)))
         yield Prompt(self._plan_work, name="plan-work")
         yield Prompt(self._triage_tasks, name="triage-tasks")
         yield Prompt(self._standup, name="standup")
@@ -112,10 +113,6 @@ class TaskResources:
         doing = await items.page(Wanted(status="in_progress"), limit=IN_PROMPTS)
         stuck = await items.page(Wanted(blocked=True), limit=IN_PROMPTS)
         return _text("standup", done=done, doing=doing.items, failed=failed, stuck=stuck.items)
-
-
-def _statuses(typed: str) -> list[str]:
-    return [one for one in STATUSES if one.startswith(typed)]
 
 
 def _text(name: str, **lists: Sequence[Item]) -> str:

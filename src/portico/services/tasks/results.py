@@ -10,7 +10,7 @@ from msgspec import Struct, field
 
 from portico.services import moments, texts
 from portico.services.stored import copied
-from portico.services.tasks.edits import Deletion as Gone
+from portico.services.tasks.edits import Deletion
 from portico.services.tasks.items import Counts, ItemHistory, Waiting, WorkItems
 from portico.services.tasks.listing import Page, Tree
 from portico.services.tasks.records import COUNTED, Item, TaskEvent
@@ -63,9 +63,14 @@ class TaskLine(Struct, frozen=True, kw_only=True, omit_defaults=True):
     open_children: int = 0
 
 
-class TaskPage(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class TaskList(Struct, frozen=True, kw_only=True):
+    """A list as a resource."""
+
     count: int
     tasks: list[TaskLine]
+
+
+class TaskPage(TaskList, frozen=True, kw_only=True, omit_defaults=True):
     next_cursor: str | None = field(default=None, name="nextCursor")
 
 
@@ -96,13 +101,7 @@ class Blockers(Struct, frozen=True, kw_only=True):
     blocks: list[TaskLine]
 
 
-class DeletedTasks(Struct, frozen=True, kw_only=True):
-    deleted: list[str]
-    # Its children, where they were to be kept: they are where it was.
-    kept: list[str]
-    # Tasks that waited for what is gone, and wait for nothing any more.
-    unblocked: list[str]
-    dry_run: bool
+class DeletedTasks(Deletion, frozen=True, kw_only=True):
     note: str
 
 
@@ -148,13 +147,6 @@ class TaskHistory(Struct, frozen=True, kw_only=True, omit_defaults=True):
     changes: list[TaskRevision]
     # Whether there is more before these.
     cut: bool = False
-
-
-class TaskList(Struct, frozen=True, kw_only=True):
-    """A list as a resource."""
-
-    count: int
-    tasks: list[TaskLine]
 
 
 def task(item: Item, blocked_by: list[str]) -> TaskDetails:
@@ -211,14 +203,14 @@ def blockers(found: Waiting) -> Blockers:
     )
 
 
-def deleted(gone: Gone) -> DeletedTasks:
-    count = "one task" if len(gone.ids) == 1 else f"{len(gone.ids):,} tasks"
+def deleted(gone: Deletion) -> DeletedTasks:
+    count = "one task" if len(gone.deleted) == 1 else f"{len(gone.deleted):,} tasks"
     note = (
         f"Nothing was deleted; {count} would be. Call it again without dry_run."
         if gone.dry_run
-        else f"DeletedTasks {count}; task_history still knows what was done to them."
+        else f"Deleted {count}; task_history still knows what was done to them."
     )
-    return DeletedTasks(deleted=gone.ids, kept=gone.kept, unblocked=gone.unblocked, dry_run=gone.dry_run, note=note)
+    return DeletedTasks(**msgspec.structs.asdict(gone), note=note)
 
 
 def plan(tree: Tree) -> TaskPlan:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, MutableMapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 from msgspec.structs import replace
@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from portico.transport.http.exchange import KEEP_ALIVE_SECONDS, Exchange
 from portico.transport.http.headers import Headers
 from portico.transport.http.response import TEXT, Answer, Pairs, Request
+from portico.transport.loops import HeldLifespan, Lifespan
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -30,12 +31,10 @@ class Application:
     running; the end of the loop, or a lifespan that does reach it, stops it.
     """
 
-    def __init__(self, exchange: Exchange, lifespan: Callable[[], AbstractAsyncContextManager[Any]]) -> None:
+    def __init__(self, exchange: Exchange, lifespan: Lifespan) -> None:
         self.exchange = exchange
         self._lifespan = lifespan
-        self._keeper: asyncio.Task[None] | None = None
-        self._stop: asyncio.Event | None = None
-        self._started: asyncio.Future[None] | None = None
+        self._held: HeldLifespan | None = None
         # Heads that were let in: see `_remember`.
         self._known: dict[tuple[Any, ...], Request] = {}
 
@@ -62,41 +61,35 @@ class Application:
         await send({"type": "lifespan.shutdown.complete"})
 
     async def _start(self) -> None:
-        if self._keeper is None or self._keeper.done():
-            self._started = asyncio.get_running_loop().create_future()
-            self._stop = asyncio.Event()
-            self._keeper = asyncio.get_running_loop().create_task(self._keep(self._started, self._stop))
-        assert self._started is not None
-        await asyncio.shield(self._started)
+        if self._held is None or self._held.task.done():
+            self._held = HeldLifespan(self._tended)
+        await asyncio.shield(self._held.entered)
 
-    async def _keep(self, started: asyncio.Future[None], stop: asyncio.Event) -> None:
-        """Hold the server's lifespan open, and look after its streams and sessions."""
-        try:
-            async with self._lifespan():
-                started.set_result(None)
-                while not stop.is_set():
-                    try:
-                        async with asyncio.timeout(KEEP_ALIVE_SECONDS):
-                            await stop.wait()
-                    except TimeoutError:
-                        self.exchange.keep_alive()
-                        self.exchange.expire()
-        except BaseException as failure:
-            if not started.done():
-                started.set_exception(failure)
-                return
-            raise
+    @asynccontextmanager
+    async def _tended(self) -> AsyncIterator[None]:
+        """The server's lifespan, in which its streams and sessions are looked after."""
+        async with self._lifespan():
+            tending = asyncio.get_running_loop().create_task(self._tend())
+            try:
+                yield
+            finally:
+                tending.cancel()
+
+    async def _tend(self) -> None:
+        while True:
+            await asyncio.sleep(KEEP_ALIVE_SECONDS)
+            self.exchange.keep_alive()
+            self.exchange.expire()
 
     async def stop(self) -> None:
         await self.exchange.drain(5.0)
-        if self._keeper is not None and self._stop is not None:
-            self._stop.set()
-            await self._keeper
+        if self._held is not None:
+            await self._held.leave()
 
     # Requests
 
     async def _http(self, scope: Message, receive: Receive, send: Send) -> None:
-        if self._started is None or not self._started.done():
+        if self._held is None or not self._held.entered.done():
             await self._start()
         head = (scope["method"], scope["path"], scope.get("query_string", b""), *scope["headers"])
         known = self._known.get(head)

@@ -67,7 +67,7 @@ class Exchange:
         self.settings = settings
         self.metrics = Metrics()
         self.handler = handler
-        self.sessions = Sessions(settings.most_sessions, settings.idle_session)
+        self.sessions = Sessions()
         self.draining = False
         self._describe = describe
         self._gate = Gate(settings.allow_hosts, settings.allow_origins, loopback=settings.loopback)
@@ -175,7 +175,7 @@ class Exchange:
                 writer.answer(_busy())
                 return
             session = self._new_session(request)
-            self.sessions.add(session)
+            self.sessions[session.id] = session
             headers = ((b"mcp-session-id", session.id.encode()), *headers)
         else:
             found = self._session(request)
@@ -205,7 +205,7 @@ class Exchange:
         elif not _expects(frame):
             stream.finish(None)
         if session.session.state == "CREATED":
-            self.sessions.remove(session)
+            self.sessions.end(session)
 
     def _new_session(self, request: Request, headers: Headers | None = None) -> HttpSession:
         sender = Sender(request.principal, headers, request.peer)
@@ -250,7 +250,7 @@ class Exchange:
         if isinstance(session, Answer):
             writer.answer(session)
             return
-        self.sessions.remove(session)
+        self.sessions.end(session)
         writer.answer(Answer(204, request.cors))
 
     # 2024-11-05: one endpoint to listen, one to speak
@@ -308,20 +308,20 @@ class Exchange:
     def keep_alive(self) -> None:
         """Say something on every open stream, so that whatever is in between does not think it is dead."""
         self.stateless.keep_alive()
-        for session in self.sessions:
+        for session in list(self.sessions.values()):
             for writer in session.writers():
                 writer.write(sse.KEEP_ALIVE)
         for old in list(self._old.values()):
             old.writer.write(sse.KEEP_ALIVE)
 
     def expire(self) -> None:
-        self.sessions.expire()
+        self.sessions.expire(self.settings.idle_session)
 
     async def drain(self, grace: float) -> None:
         """No new calls; what is running may finish; streams are ended properly."""
         self.draining = True
         waiting = self.stateless.end_listening()
-        sessions = [*self.sessions, *(old.session for old in self._old.values())]
+        sessions = [*self.sessions.values(), *(old.session for old in self._old.values())]
         ending = [session.channel.end(grace) for session in sessions]
         if waiting or ending:
             await asyncio.wait([asyncio.ensure_future(one) for one in (*waiting, *ending)], timeout=grace)

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import socket
 import ssl
 import time
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import nullcontext
 from email.utils import formatdate
 from http import HTTPStatus
-from typing import Any
 
 from msgspec import Struct
 
+from portico.transport import loops
 from portico.transport.http.connection import TICK_SECONDS, Connection, Deadlines
 from portico.transport.http.exchange import KEEP_ALIVE_SECONDS, Exchange
 from portico.transport.http.response import Pairs, Request
-from portico.transport.loops import new_loop, on_signals
+from portico.transport.loops import Lifespan, on_signals
 from portico.wire.errors import UsageError
 
 log = logging.getLogger("portico")
@@ -163,18 +162,11 @@ def _shown(address: tuple[str, int]) -> str:
 def run(
     exchange: Exchange,
     place: Place,
-    lifespan: Callable[[], AbstractAsyncContextManager[Any]] = nullcontext,
+    lifespan: Lifespan = nullcontext,
     ready: Callable[[str], None] | None = None,
 ) -> None:
     """Serve in a loop of our own."""
-    gc.freeze()
-
-    async def main() -> None:
-        async with lifespan():
-            await serve(exchange, place, ready=ready)
-
-    with asyncio.Runner(loop_factory=new_loop) as runner:
-        runner.run(main())
+    loops.run(lambda: serve(exchange, place, ready=ready), lifespan)
 
 
 def is_loopback(host: str) -> bool:

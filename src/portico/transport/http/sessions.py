@@ -21,6 +21,7 @@ from portico.rpc.door import Sender
 from portico.rpc.metrics import Metrics
 from portico.transport.http import sse
 from portico.transport.http.response import JSON, MOST_UNREAD, Answer, Pairs, ResponseWriter, Traffic
+from portico.wire import jsonrpc
 from portico.wire.revisions import V2025_11_25
 
 # How many events a session keeps for clients that come back, and how many bytes of them.
@@ -52,6 +53,9 @@ class SessionStream:
         self._started = False
 
     # What a Channel needs of it
+
+    def emit(self, method: str, params: Any) -> None:
+        self.send(jsonrpc.notification(method, params))
 
     def send(self, message: bytes) -> None:
         # What cannot be said here is said to the session, if a client listens to it.
@@ -201,9 +205,6 @@ class HttpSession:
 
     # Age
 
-    def touch(self) -> None:
-        self.used = time.monotonic()
-
     def is_idle(self, now: float, seconds: float) -> bool:
         connected = any(stream.writer is not None for stream in self._streams.values())
         return not connected and not self.channel.in_flight and now - self.used > seconds
@@ -219,40 +220,26 @@ class HttpSession:
             stream.end()
 
 
-class Sessions:
+class Sessions(dict[str, HttpSession]):
     """The sessions of one process, by id. The id of another principal is an unknown id."""
 
-    def __init__(self, most: int, idle_seconds: float = IDLE_SECONDS) -> None:
-        self.most = most
-        self.idle_seconds = idle_seconds
-        self._sessions: dict[str, HttpSession] = {}
-
-    def __len__(self) -> int:
-        return len(self._sessions)
-
-    def __iter__(self) -> Iterator[HttpSession]:
-        return iter(list(self._sessions.values()))
-
-    def add(self, session: HttpSession) -> None:
-        self._sessions[session.id] = session
-
     def find(self, id: str, principal: Any) -> HttpSession | None:
-        session = self._sessions.get(id)
+        session = self.get(id)
         if session is None or session.principal != principal:
             return None
-        session.touch()
+        session.used = time.monotonic()
         return session
 
-    def remove(self, session: HttpSession) -> None:
-        if self._sessions.pop(session.id, None) is not None:
+    def end(self, session: HttpSession) -> None:
+        if self.pop(session.id, None) is not None:
             session.close()
 
-    def expire(self) -> None:
+    def expire(self, idle_seconds: float) -> None:
         now = time.monotonic()
-        for session in self:
-            if session.is_idle(now, self.idle_seconds):
-                self.remove(session)
+        for session in list(self.values()):
+            if session.is_idle(now, idle_seconds):
+                self.end(session)
 
     def close(self) -> None:
-        for session in self:
-            self.remove(session)
+        for session in list(self.values()):
+            self.end(session)

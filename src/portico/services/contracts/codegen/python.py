@@ -8,8 +8,18 @@ import textwrap
 from collections.abc import Iterable
 
 from portico.services.contracts.codegen import shapes
-from portico.services.contracts.codegen.naming import literal, pascal, snake, text, unique
-from portico.services.contracts.codegen.shapes import Member, Model, Surface, ToolMethod, Type
+from portico.services.contracts.codegen.shapes import (
+    Member,
+    Model,
+    Surface,
+    ToolMethod,
+    Type,
+    literal,
+    pascal,
+    snake,
+    text,
+    unique,
+)
 from portico.services.contracts.markdown import prose, visible
 
 WIDTH = 100
@@ -23,29 +33,14 @@ _BASIC = {
     "object": "dict[str, Any]",
     "any": "Any",
 }
-# Names that the generated module uses itself.
-_TAKEN = {
-    "False",
-    "None",
-    "True",
-    "Any",
-    "Client",
-    "CallToolResult",
-    "Literal",
-    "NotRequired",
-    "TypedDict",
-    "UNSET",
-    "UnsetType",
-    "cast",
-    "VERSIONS",
-}
-# Where they come from, where they are used.
+# Where the names come from that the generated module uses.
 _IMPORTS = {
     "typing": ("Any", "Literal", "NotRequired", "TypedDict", "cast"),
     "msgspec": ("UNSET", "UnsetType"),
     "portico": ("Client",),
     "portico.client.results": ("CallToolResult",),
 }
+_TAKEN = {"False", "None", "True", "VERSIONS", *(name for names in _IMPORTS.values() for name in names)}
 
 
 def python(surface: Surface) -> str:

@@ -7,10 +7,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
+from pathlib import Path
 
 from portico.services.contracts.codegen import shapes
-from portico.services.contracts.codegen.naming import camel, pascal, unique
-from portico.services.contracts.codegen.shapes import Member, Model, Surface, ToolMethod, Type
+from portico.services.contracts.codegen.shapes import Member, Model, Surface, ToolMethod, Type, camel, pascal, unique
 from portico.services.contracts.markdown import visible
 
 _BASIC = {
@@ -27,60 +27,9 @@ _TAKEN = {"Array", "Caller", "Error", "Promise", "Record", "ToolContent", "ToolF
 _RESERVED = {"constructor", "prototype", "caller"}
 _IDENTIFIER = re.compile(r"[A-Za-z_$][A-Za-z0-9_$]*")
 
-_HEAD = """\
-/** Whatever calls tools. The official clients do, and so does any object with this one method. */
-export interface Caller {
-  callTool(params: { name: string; arguments?: Record<string, unknown> }): Promise<unknown>;
-}
-
-/** A tool that said no. */
-export class ToolFailure extends Error {}
-
-interface Said {
-  content?: Array<{ type?: string; text?: string }>;
-  structuredContent?: unknown;
-  isError?: boolean;
-}
-
-function received(said: unknown): Said & { text: string } {
-  const result = (said ?? {}) as Said;
-  const blocks = Array.isArray(result.content) ? result.content : [];
-  const text = blocks.map((block) => (block.type === "text" ? (block.text ?? "") : "")).join("");
-  if (result.isError) {
-    throw new ToolFailure(text);
-  }
-  return { ...result, text };
-}
-"""
+_RUNTIME = Path(__file__).parent / "runtime"
 # How results are read, by what is promised about them; each is written where it is used.
-_READERS = {
-    "structured": """\
-function structured<T>(said: unknown): T {
-  return received(said).structuredContent as T;
-}
-""",
-    "unwrapped": """\
-/** Not an object: revisions before 2026-07-28 put one around it. */
-function unwrapped<T>(said: unknown): T {
-  const value = received(said).structuredContent;
-  const isWrapped = typeof value === "object" && value !== null && Object.keys(value).join() === "result";
-  return (isWrapped ? (value as { result: unknown }).result : value) as T;
-}
-""",
-    "content": """\
-/** What a tool gives that promises nothing about it. */
-export interface ToolContent {
-  /** All text of the result. */
-  text: string;
-  content: unknown[];
-}
-
-function content(said: unknown): ToolContent {
-  const { text, content: blocks } = received(said);
-  return { text, content: blocks ?? [] };
-}
-""",
-}
+_READERS = ("structured", "unwrapped", "content")
 
 
 def typescript(surface: Surface) -> str:
@@ -97,12 +46,16 @@ def typescript(surface: Surface) -> str:
             _doc([said], ""),
             "/** The version of each tool that this was written for. */",
             f"export const VERSIONS: Record<string, string> = {{\n{versions}}};\n",
-            *([_HEAD] if surface.methods else []),
-            *(text for reader, text in _READERS.items() if any(_reader(one) == reader for one in surface.methods)),
+            *([_runtime("received")] if surface.methods else []),
+            *(_runtime(name) for name in _READERS if any(_reader(one) == name for one in surface.methods)),
             *(_model(one, models) for one in surface.models if one.members),
             *([_class(unique(pascal(contract.server or "server"), taken), surface, models)] if surface.methods else []),
         ]
     )
+
+
+def _runtime(name: str) -> str:
+    return (_RUNTIME / f"{name}.ts").read_text(encoding="utf-8")
 
 
 def _text(text: str) -> str:

@@ -53,8 +53,8 @@ def _related(tx: Transaction, prompt: str, home: MemoryFilter, now: int) -> list
     if not wanted:
         return []
     # The ranker is loaded here, because the other hooks do without it.
-    search = load_module("portico.services.memory.search.search")
-    scored: list[tuple[str, float]] = search.seek(tx, question[: filters.LONGEST], home, RELATED, at=now)
+    recall = load_module("portico.services.memory.search.recall")
+    scored: list[tuple[str, float]] = recall.recall(tx, question[: filters.LONGEST], home, RELATED, at=now)
     found = records.fetch(tx, [id for id, _ in scored])
     ordered = [found[id] for id, _ in scored if id in found]
     return [one for one in ordered if wanted & set(likeness.words(one.content))]

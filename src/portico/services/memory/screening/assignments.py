@@ -158,6 +158,16 @@ def beside(text: str, lower: str) -> Iterator[Finding]:
             yield Finding("secret", "password", found.end(), found.end() + len(value), 0.6)
 
 
+def _values_before(
+    text: str, words: Iterator[re.Match[str]], backwards: re.Pattern[str], reach: int
+) -> Iterator[tuple[str, int, bool]]:
+    """The value before each word for a secret, where it ends, and whether it is to be a password."""
+    for word in words:
+        last = backwards.match(text[max(0, word.start() - reach) : word.start()][::-1])
+        if last is not None:
+            yield last[1][::-1], word.start() - last.start(1), "passw" in word[0]
+
+
 # `… is the password`: the other way round.
 _THEN_NAMED = pattern(
     r" (?:is|as) (?:the|your|my|our|his|her|their) (?:[\w\-]{1,20}+ ){0,3}?"
@@ -167,12 +177,8 @@ _LAST = pattern(r"[\"'`)]{0,2}([^\s\"'`<>]{6,200}+)")
 
 
 def named_after(text: str, lower: str) -> Iterator[Finding]:
-    for found in _THEN_NAMED.finditer(lower):
-        last = _LAST.match(text[max(0, found.start() - 202) : found.start()][::-1])
-        if last is None:
-            continue
-        value, end = last[1][::-1].lstrip("([#/*;"), found.start() - last.start(1)
-        password = "passw" in found[0]
+    for value, end, password in _values_before(text, _THEN_NAMED.finditer(lower), _LAST, 202):
+        value = value.lstrip("([#/*;")
         if is_password(value, "prose") if password else is_random(value):
             yield Finding("secret", "password" if password else "token", end - len(value), end, 0.75)
 
@@ -183,12 +189,7 @@ _LAST_QUOTED = pattern(r"[^\"'\r\n]{0,60}+[\"']([^\s\"']{6,200}+)[\"']")
 
 
 def commented(text: str, lower: str) -> Iterator[Finding]:
-    for found in _COMMENT.finditer(lower):
-        last = _LAST_QUOTED.match(text[max(0, found.start() - 264) : found.start()][::-1])
-        if last is None:
-            continue
-        value, end = last[1][::-1], found.start() - last.start(1)
-        password = "passw" in found[0]
+    for value, end, password in _values_before(text, _COMMENT.finditer(lower), _LAST_QUOTED, 264):
         meant = is_password(value, "quoted") and not is_name(value) if password else is_random(value) or is_uuid(value)
         if meant:
             yield Finding("secret", "password" if password else "token", end - len(value), end, 0.65)

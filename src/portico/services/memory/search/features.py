@@ -1,4 +1,4 @@
-"""The features of the second ranking stage. Each has a name, and a weight in `weights.py`."""
+"""The features of the second ranking stage. Each has a name, and a weight in `weights.txt`."""
 
 from __future__ import annotations
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Protocol
 
 from portico.extend import Transaction
 from portico.services.memory.search import positions
 from portico.services.memory.search.ids import ABSENT, KINDS, LINE, NOTE, PERSON, IdAllocator
 from portico.services.memory.search.terms import TextTerms, read
 from portico.services.memory.search.text_flags import AFTER_QUESTION, QUESTION
+from portico.services.memory.store.records import Record
 
 # Okapi BM25 with a mild correction for length, towards a text of a hundred words.
 K1, B, USUAL_LENGTH = 0.9, 0.2, 100.0
@@ -30,30 +30,7 @@ Posting = tuple[str, int, int]
 _Seated = tuple[int, str, int | None, int, int, int]
 
 
-class Indexed(Protocol):
-    """The fields of a memory that the index uses."""
-
-    @property
-    def id(self) -> str: ...
-    @property
-    def domain(self) -> str: ...
-    @property
-    def namespace(self) -> str: ...
-    @property
-    def project(self) -> str | None: ...
-    @property
-    def content(self) -> str: ...
-    @property
-    def author(self) -> str | None: ...
-    @property
-    def author_kind(self) -> str | None: ...
-    @property
-    def thread(self) -> str | None: ...
-    @property
-    def at(self) -> int: ...
-
-
-def index(tx: Transaction, memories: Sequence[Indexed], *, new: bool = False) -> None:
+def index(tx: Transaction, memories: Sequence[Record], *, new: bool = False) -> None:
     """Put memories that are in the table `memory` into the index; those of a thread in the order of their time. One
     that is in it already is indexed again; `new` ones are known not to be."""
     sql = "select memory, seat from memory_seat where memory in :ids"
@@ -129,7 +106,7 @@ def forget(tx: Transaction, ids: Sequence[str]) -> None:
     tx.run(f"delete from memory_scope where number in :scopes and not {of_scope}", {"scopes": scopes})
 
 
-def kind_of(one: Indexed) -> int:
+def kind_of(one: Record) -> int:
     if one.author_kind is None:
         return NOTE if one.thread is None else LINE
     return KINDS.get(one.author_kind, PERSON)

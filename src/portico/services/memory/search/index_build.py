@@ -16,6 +16,7 @@ from msgspec.structs import asdict
 from portico.extend import BadStatement, Damaged, Transaction
 from portico.services.memory.search.index import TABLES, index
 from portico.services.memory.store.namespaces import CURRENT
+from portico.services.memory.store.records import SELECT, Record
 
 # To be increased when what is written into the index changes: it is then rebuilt.
 FORMAT = 1
@@ -23,21 +24,6 @@ FORMAT = 1
 BATCH = 2000
 MIGRATIONS = Path(__file__).parent.parent / "store" / "migrations"
 SAMPLE = 50
-
-
-class _UnindexedMemory(Struct, frozen=True):
-    """The columns of a memory that the index uses."""
-
-    id: str
-    domain: str
-    namespace: str
-    project: str | None
-    content: str
-    author: str | None
-    author_kind: str | None
-    thread: str | None
-    at: int
-    place: int
 
 
 class _BuildProgress(Struct, frozen=True):
@@ -77,21 +63,22 @@ def build(tx: Transaction, most: int = BATCH) -> int:
     if reached.at is None:
         return 0
     found = tx.all(
-        _UnindexedMemory,
-        "select id, domain, namespace, project, content, author, author_kind, thread, at, coalesce(place, 0) as place "
-        "from memory where at >= :at and (at, coalesce(place, 0), id) > (:at, :place, :memory) and status in :current "
+        Record,
+        f"{SELECT} where at >= :at and (at, coalesce(place, 0), id) > (:at, :place, :memory) and status in :current "
         "order by at, coalesce(place, 0), id limit cast(:most as bigint)",
         {**asdict(reached), "current": list(CURRENT), "most": most},
     )
     index(tx, found)
     last = found[-1] if len(found) == most else None
-    _note(tx, _BuildProgress() if last is None else _BuildProgress(at=last.at, place=last.place, memory=last.id))
+    _note(tx, _BuildProgress() if last is None else _BuildProgress(at=last.at, place=last.place or 0, memory=last.id))
     return len(found)
 
 
 def trouble(tx: Transaction) -> str | None:
-    """What is wrong with an index that should be whole, found by counting and by checking the newest memories; None if
-    nothing is."""
+    """What is wrong with the index, found by counting and by checking the newest memories; None if nothing is, or while
+    it is being built."""
+    if not is_whole(tx):
+        return None
     sql = "select count(*) from memory where status in :current"
     wanted = tx.one(int, sql, {"current": list(CURRENT)})
     counted = tx.one(int, "select cast(coalesce(sum(memories), 0) as bigint) from memory_scope")

@@ -12,7 +12,7 @@ from portico.services.memory.search import index_build
 from portico.services.memory.search.meaning import NoModel, embed_pending
 
 if TYPE_CHECKING:
-    from portico.extend import Database, Transaction
+    from portico.extend import Database
     from portico.services.memory.search.meaning import Meanings
 
 log = logging.getLogger("portico")
@@ -83,7 +83,7 @@ class IndexUpkeep:
             if damaged := await self._database.read(index_build.unreadable):
                 log.warning("The index of the memory is damaged, and is built anew.")
                 await self._database.write(lambda tx: index_build.anew(tx, damaged))
-            elif await self._database.read(_trouble) is not None:
+            elif await self._database.read(index_build.trouble) is not None:
                 log.warning("The index of the memory does not fit the memories, and is built anew.")
                 await self._database.write(index_build.begin)
             else:
@@ -117,7 +117,7 @@ class IndexUpkeep:
         if thorough:
             # A process that has just started has more urgent work.
             await asyncio.sleep(COMPARE_AFTER_SECONDS)
-            if await self._database.read(_trouble) is not None and await self.mend():
+            if await self._database.read(index_build.trouble) is not None and await self.mend():
                 await self._build()
         while self._meanings is not None:
             self._news.clear()
@@ -133,8 +133,3 @@ class IndexUpkeep:
         while await self._database.write(index_build.build):
             pass
         self._whole.set()
-
-
-def _trouble(tx: Transaction) -> str | None:
-    """What is wrong with the index; None while it is still being built."""
-    return index_build.trouble(tx) if index_build.is_whole(tx) else None

@@ -1,5 +1,8 @@
 """Recall: a question, and the memories that answer it, the best first.
 
+Of a filter, the domain, the namespace and the project say where to look: the index is sorted by these. The rest is a
+condition on what was found there.
+
 Two stages. The first reads the postings of the question's words and finds the candidates: the memories that have the
 words, and their neighbours; with a model, also those whose meaning is near. The second scores each of these by its
 features (`features.py`).
@@ -12,17 +15,34 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from operator import mul
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from portico.extend import Transaction
+from portico.services.memory.errors import InvalidInput
 from portico.services.memory.search.features import Candidate, NamedAuthors, measure
 from portico.services.memory.search.matching import Matches, match, most_alike
 from portico.services.memory.search.meaning import Sense
 from portico.services.memory.search.question import Question, ask, terms_of
-from portico.services.memory.search.weights import BY_MEANING, BY_WORDS
+from portico.services.memory.search.terms import read
+from portico.services.memory.store import records
+from portico.services.memory.store.filters import Condition, MemoryFilter, where
+from portico.services.memory.store.namespaces import CURRENT
+from portico.services.memory.store.records import Record
 
+Mode = Literal["text", "hybrid", "vector"]
+NO_VECTORS = (
+    "There are no vectors here. `pip install 'portico[memory-vectors]'` and `portico memory model` bring them; the "
+    "modes text and hybrid search by words without them."
+)
+# How many states that are not current are looked through: the index does not have them.
+MOST_LOOKED_THROUGH = 10_000
+# So many scopes are looked into one by one; where there are more, in all of them.
+MOST_SCOPES = 200
+_SCOPED = ("ns", "domain", "project")
 LOOKED_AT = 192
 # How many are looked at because of their meaning.
 NEAREST = 64
@@ -32,10 +52,21 @@ MOST_ALLOWED = 5000
 _UNEXPIRED = " and memory_seat.memory not in (select id from memory where expires_at <= :recall_now)"
 
 
-class RankedMemory(Struct, frozen=True):
-    id: str
-    # How likely it is beside the best one: 1 to 0.
-    score: float
+# A memory's id, and how likely it is beside the best one: 1 to 0.
+Scored = tuple[str, float]
+
+
+def _weights() -> tuple[tuple[tuple[float, ...], ...], ...]:
+    """By words, and by words and meanings: for each kind of memory, in the order of `ids.py`, the weights."""
+    lines = Path(__file__).with_name("weights.txt").read_text(encoding="utf-8").splitlines()
+    rows = [[float(number) for number in line.split()[1:]] for line in lines if not line.startswith("#")]
+    columns = list(zip(*rows, strict=True))
+    # The user and the assistant share one. The last feature is the meaning.
+    by_words = (*columns[:4], columns[3])
+    return tuple(column[:-1] for column in by_words), (*columns[4:], columns[7])
+
+
+_BY_WORDS, _BY_MEANING = _weights()
 
 
 class RecallQuery(Struct, frozen=True):
@@ -63,35 +94,32 @@ class Look(Struct, frozen=True):
     features: list[tuple[float, ...]]
 
 
-def recall(tx: Transaction, search: RecallQuery) -> list[RankedMemory]:
-    """By words; with a sense, by words and meanings."""
-    seen = look(tx, search)
-    weights = BY_WORDS if search.sense is None else BY_MEANING
-    scored = [
-        (sum(map(mul, weights[one.kind], features)), one.seat, one.memory)
-        for one, features in zip(seen.candidates, seen.features, strict=True)
-    ]
-    return _ranked(scored, search.limit)
+def recall(
+    tx: Transaction,
+    query: str,
+    filter: MemoryFilter,
+    limit: int,
+    *,
+    at: int,
+    sense: Sense | None = None,
+    mode: Mode = "hybrid",
+) -> list[Scored]:
+    """Ids, and how good each is beside the best: 1 to 0. `sense` is what the query means, where there is a model."""
+    if mode == "vector" and sense is None:
+        raise InvalidInput(NO_VECTORS)
+    if any(one.key == "status" and (one.negated or set(one.values) - set(CURRENT)) for one in filter.conditions):
+        return _looked_through(tx, query, filter, limit, at)
+    scopes, rest = _scopes(tx, filter)
+    condition, values = _condition(rest)
+    search = RecallQuery(query, scopes, limit, condition, values, at, None if mode == "text" else sense)
+    return _by_meaning(tx, search) if mode == "vector" else _by_features(tx, search)
 
 
-def by_meaning(tx: Transaction, search: RecallQuery) -> list[RankedMemory]:
-    """By meanings alone."""
-    sense = search.sense
-    if sense is None:
-        return []
-    finding = _CandidateReader(tx, search)
-    found = finding.enough(lambda most: sense.nearest(tx, search.scopes, most), NEAREST)
-    near = sense.closeness(tx, [one.seat for one in found])
-    scored = [(near[one.seat], one.seat, one.memory) for one in found if one.seat in near]
-    scored.sort(reverse=True)
-    return [RankedMemory(memory, max(0.0, close)) for close, _, memory in scored[: search.limit]]
-
-
-def alike(tx: Transaction, text: str, place: tuple[str, str, str], limit: int, now: int) -> list[tuple[str, str]]:
-    """Those that share most words with a text, of a domain, a namespace and a project: their ids and contents."""
+def alike(tx: Transaction, record: Record, limit: int, *, longest: int, at: int) -> list[tuple[str, str]]:
+    """Ids and contents of memories of the same place that share most words with the beginning of it."""
     sql = "select number, memories from memory_scope where domain = ? and namespace = ? and project = ?"
-    scope = tx.maybe(tuple[int, int], sql, place)
-    terms = terms_of(text)
+    scope = tx.maybe(tuple[int, int], sql, (record.domain, record.namespace, record.project or ""))
+    terms = terms_of(record.content[:longest])
     if scope is None or not terms:
         return []
     seats = most_alike(tx, terms, *scope, limit)
@@ -101,9 +129,87 @@ def alike(tx: Transaction, text: str, place: tuple[str, str, str], limit: int, n
         "and (memory.expires_at is null or memory.expires_at > :now)"
     )
     found = {
-        seat: (id, content) for seat, id, content in tx.all(tuple[int, str, str], sql, {"seats": seats, "now": now})
+        seat: (id, content) for seat, id, content in tx.all(tuple[int, str, str], sql, {"seats": seats, "now": at})
     }
     return [found[seat] for seat in seats if seat in found]
+
+
+# The filter
+
+
+def _condition(filter: MemoryFilter) -> tuple[str, dict[str, Any]]:
+    """What the index does not know. Whatever is in it is current."""
+    if not filter.conditions and filter.home is None and filter.since is None and filter.until is None:
+        return "", {}
+    return where(filter, CURRENT)
+
+
+def _scopes(tx: Transaction, filter: MemoryFilter) -> tuple[list[int] | None, MemoryFilter]:
+    """Where a filter allows to look, None being everywhere; and what else it says."""
+    phrases: list[str] = []
+    values: dict[str, Any] = {}
+    for number, one in enumerate(filter.conditions):
+        if one.key in _SCOPED and not _is_any(one):
+            phrases.append(f"{one.column} {'not in' if one.negated else 'in'} :scope_{number}")
+            values[f"scope_{number}"] = list(one.values)
+    if filter.home is not None:
+        phrases.append("(domain <> 'project' or project = :home)")
+        values["home"] = filter.home
+    rest = replace(filter, home=None, conditions=tuple(c for c in filter.conditions if c.key not in _SCOPED))
+    if not phrases:
+        return None, rest
+    sql = (
+        "select number, (select count(*) from memory_scope) from memory_scope "
+        f"where {' and '.join(phrases)} limit {MOST_SCOPES + 1}"
+    )
+    found = tx.all(tuple[int, int], sql, values)
+    if len(found) > MOST_SCOPES:
+        return None, filter
+    everywhere = bool(found) and len(found) == found[0][1]
+    return (None if everywhere else [number for number, _ in found]), rest
+
+
+def _is_any(one: Condition) -> bool:
+    return one.key == "project" and "*" in one.values and not one.negated
+
+
+def _looked_through(tx: Transaction, query: str, filter: MemoryFilter, limit: int, at: int) -> list[Scored]:
+    """By the share of the query's words that they have; the newest of those that are alike."""
+    wanted = terms_of(query)
+    scored = []
+    for one in records.matching(tx, filter, limit=MOST_LOOKED_THROUGH, at=at):
+        share = sum(wanted[term] for term in read(one.content).terms.keys() & wanted.keys())
+        if share:
+            scored.append((one.id, share / sum(wanted.values())))
+    scored.sort(key=lambda pair: -pair[1])
+    return scored[:limit]
+
+
+# The two stages
+
+
+def _by_features(tx: Transaction, search: RecallQuery) -> list[Scored]:
+    """By words; with a sense, by words and meanings."""
+    seen = look(tx, search)
+    weights = _BY_WORDS if search.sense is None else _BY_MEANING
+    scored = [
+        (sum(map(mul, weights[one.kind], features)), one.seat, one.memory)
+        for one, features in zip(seen.candidates, seen.features, strict=True)
+    ]
+    return _ranked(scored, search.limit)
+
+
+def _by_meaning(tx: Transaction, search: RecallQuery) -> list[Scored]:
+    """By meanings alone."""
+    sense = search.sense
+    if sense is None:
+        return []
+    finding = _CandidateReader(tx, search)
+    found = finding.enough(lambda most: sense.nearest(tx, search.scopes, most), NEAREST)
+    near = sense.closeness(tx, [one.seat for one in found])
+    scored = [(near[one.seat], one.seat, one.memory) for one in found if one.seat in near]
+    scored.sort(reverse=True)
+    return [(memory, max(0.0, close)) for close, _, memory in scored[: search.limit]]
 
 
 def look(tx: Transaction, search: RecallQuery) -> Look:
@@ -124,11 +230,11 @@ def look(tx: Transaction, search: RecallQuery) -> Look:
     return Look(question, matches, candidates, features)
 
 
-def _ranked(scored: list[tuple[float, int, str]], limit: int) -> list[RankedMemory]:
+def _ranked(scored: list[tuple[float, int, str]], limit: int) -> list[Scored]:
     # Of two that are alike, the later one.
     scored.sort(reverse=True)
     best = scored[0][0] if scored else 0.0
-    return [RankedMemory(memory, math.exp(score - best)) for score, _, memory in scored[:limit]]
+    return [(memory, math.exp(score - best)) for score, _, memory in scored[:limit]]
 
 
 def _with_meaning(

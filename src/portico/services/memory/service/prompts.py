@@ -8,12 +8,13 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from portico.extend import Completer, Completes, Offered, Prompt
+from portico.extend import Completer, Completes, Component, Prompt
 from portico.services import texts
 from portico.services.memory.service.access import Access
 from portico.services.memory.store import statistics
 from portico.services.memory.store.namespaces import NAMESPACES, WRITABLE, suggested
 from portico.services.memory.store.records import Record
+from portico.services.stored import among
 
 SHOWN, REVIEWED = 10, 50
 HELP, PROMPTS = Path(__file__).with_name("help.md"), Path(__file__).with_name("prompts.md")
@@ -30,7 +31,7 @@ class MemoryPrompts:
     def __init__(self, access: Access) -> None:
         self._access = access
 
-    def offers(self) -> Iterator[Offered]:
+    def offers(self) -> Iterator[Component]:
         own: dict[str, Callable[..., Any]] = {
             "capture": self._capture,
             "recall": self._recall,
@@ -53,7 +54,7 @@ class MemoryPrompts:
         for name, fn in others.items():
             yield Prompt(fn, name=name)
         for name, argument in ((f"{self._access.prefix}_review", "namespace"), ("query_suggest", "namespace")):
-            yield Completes(name, argument, Completer(_namespaces))
+            yield Completes(name, argument, Completer(among(NAMESPACES)))
         for name, argument in (("discover", "topic"), ("discover", "tag")):
             yield Completes(name, argument, Completer(self._access.complete_topic))
 
@@ -184,10 +185,6 @@ class MemoryPrompts:
         memories = await self._access.memories()
         page = await memories.recall("", memories.filter(words).also("tag", tag or None), limit=limit)
         return [hit.record for hit in page.hits]
-
-
-def _namespaces(typed: str) -> list[str]:
-    return [one for one in NAMESPACES if one.startswith(typed)]
 
 
 def _narrowed(filter: str) -> str:

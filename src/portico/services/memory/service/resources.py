@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from msgspec import Struct
 
-from portico.extend import Completer, Completes, Offered, Resource
+from portico.extend import Completer, Completes, Component, Resource
 from portico.services import moments, texts
 from portico.services.memory.errors import InvalidInput, NoSuchMemory
 from portico.services.memory.service import prompts, results
@@ -18,6 +18,7 @@ from portico.services.memory.store import graph, records, statistics, templates
 from portico.services.memory.store.filters import MemoryFilter
 from portico.services.memory.store.namespaces import DOMAINS, NAMESPACES
 from portico.services.memory.store.templates import SavedPrompt
+from portico.services.stored import among
 
 MOST_LISTED = 100
 JSON, MARKDOWN = "application/json", "text/markdown"
@@ -59,12 +60,12 @@ class MemoryResources:
         self._access = access
         self._watch = watch
 
-    def offers(self) -> Iterator[Offered]:
+    def offers(self) -> Iterator[Component]:
         at = f"{self._access.prefix}://"
         listing = "List {}-scoped memories"
         yield Resource(self._help, f"{at}help", name="Help Documentation", mime_type=MARKDOWN)
         yield Resource(self._help_topic, f"{at}help/{{topic}}", name="Help on a topic", mime_type=MARKDOWN)
-        yield Completes(f"{at}help/{{topic}}", "topic", Completer(_help_topics))
+        yield Completes(f"{at}help/{{topic}}", "topic", Completer(among(texts.sections(prompts.HELP))))
         for domain in DOMAINS:
             name = f"{domain.capitalize()} Memories"
             about = listing.format(domain)
@@ -74,9 +75,9 @@ class MemoryResources:
         yield Resource(self._topics, f"{at}topics", name="Topics", mime_type=JSON)
         yield Resource(self._of_topic, f"{at}topics/{{topic}}", name="Memories on a topic", mime_type=JSON)
         yield Completes(f"{at}topics/{{topic}}", "topic", Completer(self._access.complete_topic))
-        yield Resource(self._one_listing, f"{at}{{domain}}/{{namespace}}", name="A namespace", mime_type=JSON)
-        yield Completes(f"{at}{{domain}}/{{namespace}}", "domain", Completer(_domains))
-        yield Completes(f"{at}{{domain}}/{{namespace}}", "namespace", Completer(_namespaces))
+        yield Resource(self.listed, f"{at}{{domain}}/{{namespace}}", name="A namespace", mime_type=JSON)
+        yield Completes(f"{at}{{domain}}/{{namespace}}", "domain", Completer(among((*DOMAINS, "_"))))
+        yield Completes(f"{at}{{domain}}/{{namespace}}", "namespace", Completer(among((*NAMESPACES, "_"))))
         yield Resource(self._by_urn, f"{at}{{domain}}/{{namespace}}/{{id}}", name="A memory", mime_type=JSON)
         yield Resource(self._by_id, f"{at}memory/{{id}}", name="A memory by its id", mime_type=JSON)
         yield Resource(self._search, f"{at}search/{{query}}", name="A search", mime_type=JSON)
@@ -86,7 +87,7 @@ class MemoryResources:
         yield Resource(self._saved_prompts, f"{at}_prompts", name="Saved Prompts", mime_type=JSON)
         yield Resource(self._saved_in, f"{at}{{domain}}/_prompts", name="Saved prompts of a domain", mime_type=JSON)
         yield Resource(self._saved_one, f"{at}{{domain}}/_prompts/{{name}}", name="A saved prompt", mime_type=JSON)
-        yield Completes(f"{at}{{domain}}/_prompts/{{name}}", "domain", Completer(_domains))
+        yield Completes(f"{at}{{domain}}/_prompts/{{name}}", "domain", Completer(among((*DOMAINS, "_"))))
         yield Completes(f"{at}{{domain}}/_prompts/{{name}}", "name", Completer(self._complete_saved))
         yield Resource(self._around, f"{at}graph/{{entity}}", name="What is around an entity", mime_type=JSON)
         yield Completes(f"{at}graph/{{entity}}", "entity", Completer(self._complete_entity))
@@ -109,20 +110,13 @@ class MemoryResources:
         """The newest memories of every domain"""
         return await self._listing(MemoryFilter())
 
-    async def _one_listing(self, domain: str, namespace: str) -> Listing | None:
-        """The memories of one namespace; _ stands for any domain or namespace"""
-        return await self.listed(domain, namespace)
-
     async def listed(self, domain: str, namespace: str) -> Listing | None:
+        """The memories of one namespace; _ stands for any domain or namespace"""
         domain = "user" if domain == "global" else domain
         if domain not in (*DOMAINS, "_") or namespace not in (*NAMESPACES, "_"):
             return None
-        wanted = MemoryFilter()
-        if domain != "_":
-            wanted = wanted.also("domain", domain)
-        if namespace != "_":
-            wanted = wanted.also("ns", namespace)
-        return await self._listing(wanted)
+        wanted = MemoryFilter().also("domain", None if domain == "_" else domain)
+        return await self._listing(wanted.also("ns", None if namespace == "_" else namespace))
 
     async def _listing(self, wanted: MemoryFilter) -> Listing:
         memories, now = await self._access.memories(), moments.now()
@@ -226,15 +220,3 @@ class MemoryResources:
     async def _namespace_table(self) -> dict[str, str]:
         """The namespaces and what each is for"""
         return {one.name: one.about for one in NAMESPACES.values()}
-
-
-def _help_topics(typed: str) -> list[str]:
-    return [one for one in texts.sections(prompts.HELP) if one.startswith(typed)]
-
-
-def _domains(typed: str) -> list[str]:
-    return [one for one in (*DOMAINS, "_") if one.startswith(typed)]
-
-
-def _namespaces(typed: str) -> list[str]:
-    return [one for one in (*NAMESPACES, "_") if one.startswith(typed)]

@@ -17,7 +17,7 @@ from portico.services.memory.share import export_import, sync
 from portico.services.memory.share.export_import import LONGEST_IMPORT, MOST_EXPORTED, Brought
 from portico.services.memory.share.portable import Format
 from portico.services.memory.share.sync import Direction, Synced
-from portico.services.memory.store import cleanup, consolidation, enrichment, inputs, templates
+from portico.services.memory.store import advice, cleanup, consolidation, inputs, templates
 from portico.services.memory.store import graph as graphs
 from portico.services.memory.store.cleanup import Collected
 from portico.services.memory.store.consolidation import Strategy
@@ -161,7 +161,7 @@ class UpkeepTools:
         Asks the client's model where it can be asked, and goes by rules where not.
         """
         memories = await (self._access.memories() if dry_run else self._access.writable())
-        proposed = await enrichment.enrich(
+        proposed = await advice.enrich(
             memories,
             memory_id,
             tags=enrich_tags,
@@ -169,7 +169,7 @@ class UpkeepTools:
             context=add_context,
             ask=self._models.ask(ctx),
         )
-        after = proposed.record if dry_run else await enrichment.apply(memories, proposed, who=requester(ctx))
+        after = proposed.record if dry_run else await advice.apply(memories, proposed, who=requester(ctx))
         return Enriched(
             id=after.id,
             tags=[*proposed.record.tags, *proposed.tags],

@@ -26,13 +26,10 @@ _SAFELY = ("-c", "core.hooksPath=/dev/null", "-c", "protocol.ext.allow=never", "
 _PLAIN = ("100644", "100755")
 _SPEAKABLE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]*")
 _REMOTE = ("ls-remote", "fetch", "push")
-_ELSEWHERE = frozenset(
-    f"GIT_{name}"
-    for name in (
-        "DIR", "WORK_TREE", "INDEX_FILE", "COMMON_DIR", "OBJECT_DIRECTORY", "ALTERNATE_OBJECT_DIRECTORIES", "NAMESPACE",
-        "PREFIX", "QUARANTINE_PATH",
-    )
-)  # fmt: skip
+_LOCATIONS = """
+    DIR WORK_TREE INDEX_FILE COMMON_DIR OBJECT_DIRECTORY ALTERNATE_OBJECT_DIRECTORIES NAMESPACE PREFIX QUARANTINE_PATH
+"""
+_ELSEWHERE = frozenset(f"GIT_{name}" for name in _LOCATIONS.split())
 _WHO = b"Memory <memory@localhost>"
 
 
@@ -54,18 +51,8 @@ class Git:
         """The commit that a remote has at a ref; None where it has none. Only names of remotes get here."""
         if not self._run(["ls-remote", "--", remote, ref]).strip():
             return None
-        self._run(
-            [
-                "fetch",
-                "--quiet",
-                "--no-tags",
-                "--no-recurse-submodules",
-                "--no-write-fetch-head",
-                "--",
-                remote,
-                f"+{ref}:{into}",
-            ]
-        )
+        alone = ("--quiet", "--no-tags", "--no-recurse-submodules", "--no-write-fetch-head")
+        self._run(["fetch", *alone, "--", remote, f"+{ref}:{into}"])
         return self.commit(into)
 
     def push(self, remote: str, commit: str, ref: str, expected: str | None) -> bool:

@@ -16,8 +16,8 @@ import asyncio
 import hashlib
 import os
 import re
-from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -25,15 +25,15 @@ from msgspec.structs import replace
 from portico.extend import Transaction
 from portico.services import moments
 from portico.services.memory.errors import Blocked, InvalidInput, SyncFailed
-from portico.services.memory.search import search
+from portico.services.memory.search import index
 from portico.services.memory.share import export_import, portable
+from portico.services.memory.share.export_import import Screen
 from portico.services.memory.share.git import Git
 from portico.services.memory.store import records
 from portico.services.memory.store.memories import Memories, reindex
 from portico.services.memory.store.records import Record
 
 Direction = Literal["push", "fetch", "full"]
-Screen = Callable[[str], tuple[str, list[str]]]
 
 REF = "refs/portico/memories"
 FOLDER = "memories"
@@ -65,6 +65,25 @@ class Synced(Struct, frozen=True, kw_only=True):
     sent: int = 0
     conflicts: list[Clash] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+
+
+class _Meeting(Struct, frozen=True):
+    """This side and a remote, once: who screens what comes in, who asked for it, and when."""
+
+    memories: Memories
+    git: Git
+    remote: str
+    screen: Screen
+    who: str
+    now: int
+
+    @property
+    def tracking(self) -> str:
+        return f"refs/portico/remotes/{self.remote}/memories"
+
+    @property
+    def place(self) -> str:
+        return f"{self.remote} {REF}"
 
 
 class Side(Struct, frozen=True):
@@ -114,7 +133,8 @@ async def sync(
     name = _remote(await asyncio.to_thread(git.remotes), remote)
     total = Synced(remote=name)
     for _ in range(MOST_TRIES):
-        total, done = await _round(memories, git, name, direction, screen, who, total)
+        meeting = _Meeting(memories, git, name, screen, who, moments.now())
+        total, done = await _round(meeting, direction, total)
         if done:
             return total
     raise SyncFailed("Others were quicker every time. Try again in a moment.")
@@ -130,48 +150,44 @@ def _remote(known: list[str], wanted: str | None) -> str:
     return name
 
 
-async def _round(
-    memories: Memories, git: Git, remote: str, direction: Direction, screen: Screen, who: str, total: Synced
-) -> tuple[Synced, bool]:
+async def _round(meeting: _Meeting, direction: Direction, total: Synced) -> tuple[Synced, bool]:
     """Fetch, merge, write down, send. The flag is False when another clone has sent something meanwhile."""
-    tracking = f"refs/portico/remotes/{remote}/memories"
+    memories, git, tracking = meeting.memories, meeting.git, meeting.tracking
     last = await asyncio.to_thread(git.commit, tracking)
-    now = moments.now()
-    _, known, _ = await asyncio.to_thread(_read, git, last, screen, now, memories.project)
-    tip = await asyncio.to_thread(git.fetch, remote, REF, tracking)
-    files, theirs, problems = await asyncio.to_thread(_read, git, tip, screen, now, memories.project)
-    place = f"{remote} {REF}"
-    if direction == "push":
-        steps: list[Step] = []
-    else:
-        steps, taken = await memories.write(lambda tx: _apply(tx, memories, theirs, known, place, who, now))
-        problems += [f"{_path(id)}: another memory here has this id" for id in taken]
+    _, known, _ = await asyncio.to_thread(_read, meeting, last)
+    tip = await asyncio.to_thread(git.fetch, meeting.remote, REF, tracking)
+    files, theirs, problems = await asyncio.to_thread(_read, meeting, tip)
+    steps: list[Step] = []
+    if direction != "push":
+        steps, strange = await memories.write(lambda tx: _apply(tx, meeting, theirs, known))
+        problems += [f"{_path(id)}: another memory here has this id" for id in strange]
     total = _counted(total, steps, problems)
     if direction == "fetch":
         return total, True
-    ours, base, gone = await memories.read(lambda tx: (_ours(tx, memories), _base(tx, place), _gone(tx)))
-    wanted = _wanted(files, theirs, ours, base, gone, push_only=direction == "push")
+    here = await memories.read(lambda tx: _here(tx, meeting))
+    wanted = _wanted(files, theirs, here, push_only=direction == "push")
     sent = [path for path in {**files, **wanted} if files.get(path) != wanted.get(path)]
     if sent:
         changes = {path: wanted.get(path) for path in sent}
-        commit = await asyncio.to_thread(_send, git, remote, changes, tip, tracking)
+        commit = await asyncio.to_thread(_send, meeting, changes, tip)
         if commit is None:
             return total, False
         await asyncio.to_thread(git.set, tracking, commit)
-    await memories.write(lambda tx: _met(tx, place, {_id(path): digest(page) for path, page in wanted.items()}))
+    digests = {_id(path): digest(page) for path, page in wanted.items()}
+    await memories.write(lambda tx: _met(tx, meeting.place, digests))
     return replace(total, sent=total.sent + len(sent)), True
 
 
-def _send(git: Git, remote: str, changes: Mapping[str, str | None], tip: str | None, tracking: str) -> str | None:
+def _send(meeting: _Meeting, changes: Mapping[str, str | None], tip: str | None) -> str | None:
     """The commit that the remote has taken; None where another clone was quicker."""
-    mine = f"{tracking}-{os.urandom(6).hex()}"
+    git, mine = meeting.git, f"{meeting.tracking}-{os.urandom(6).hex()}"
     message = f"{len(changes)} memories"
     try:
         commit = git.write(changes, message, tip, mine)
         if None in changes.values():
             # What was erased would still be in the past.
             commit = git.alone(commit, message, mine)
-        return commit if git.push(remote, commit, REF, tip) else None
+        return commit if git.push(meeting.remote, commit, REF, tip) else None
     finally:
         git.forget(mine)
 
@@ -179,13 +195,11 @@ def _send(git: Git, remote: str, changes: Mapping[str, str | None], tip: str | N
 # The three sides
 
 
-def _read(
-    git: Git, commit: str | None, screen: Screen, now: int, project: str | None
-) -> tuple[dict[str, str], dict[str, Side], list[str]]:
+def _read(meeting: _Meeting, commit: str | None) -> tuple[dict[str, str], dict[str, Side], list[str]]:
     """What others have written, checked. What cannot be read stays where it is, and is mentioned."""
     if commit is None:
         return {}, {}, []
-    files, problems = git.files(commit, FOLDER, _NAMES)
+    files, problems = meeting.git.files(commit, FOLDER, _NAMES)
     found: dict[str, Side] = {}
     for path, page in files.items():
         try:
@@ -194,27 +208,30 @@ def _read(
                 raise InvalidInput("it is not the memory that its name says")
             if given.domain != "project":
                 raise InvalidInput("it does not belong to a project")
-            given = export_import.screened(given, screen)
-            found[given.id] = Side(page, portable.unpacked(given, now, project=project))
+            given = export_import.screened(given, meeting.screen)
+            found[given.id] = Side(page, portable.unpacked(given, meeting.now, project=meeting.memories.project))
         except (InvalidInput, Blocked) as trouble:
             problems.append(f"{path[:100]}: {trouble}"[:300])
     return files, found, problems
 
 
-def _ours(tx: Transaction, memories: Memories) -> dict[str, Side]:
-    of_project = "project = :project" if memories.project is not None else "project is null"
-    values = {} if memories.project is None else {"project": memories.project}
+class _OurSide(NamedTuple):
+    """Our memories, what both had when they last met, and what is gone for good."""
+
+    ours: dict[str, Side]
+    base: dict[str, str]
+    gone: set[str]
+
+
+def _here(tx: Transaction, meeting: _Meeting) -> _OurSide:
+    project = meeting.memories.project
+    of_project = "project = :project" if project is not None else "project is null"
+    values = {} if project is None else {"project": project}
     found = records.which(tx, f"domain = 'project' and {of_project}", values, MOST_SHARED)
-    return {one.id: Side(shared(one), one) for one in found}
-
-
-def _base(tx: Transaction, place: str) -> dict[str, str]:
-    rows = tx.all(tuple[str, str], "select memory, digest from memory_synced where place = :place", {"place": place})
-    return dict(rows)
-
-
-def _gone(tx: Transaction) -> set[str]:
-    return set(tx.all(str, "select memory from memory_gone"))
+    sql = "select memory, digest from memory_synced where place = :place"
+    base = dict(tx.all(tuple[str, str], sql, {"place": meeting.place}))
+    gone = set(tx.all(str, "select memory from memory_gone"))
+    return _OurSide({one.id: Side(shared(one), one) for one in found}, base, gone)
 
 
 def _met(tx: Transaction, place: str, digests: dict[str, str]) -> None:
@@ -229,18 +246,11 @@ def _met(tx: Transaction, place: str, digests: dict[str, str]) -> None:
 
 
 def _apply(
-    tx: Transaction,
-    memories: Memories,
-    theirs: dict[str, Side],
-    known: dict[str, Side],
-    place: str,
-    who: str,
-    now: int,
+    tx: Transaction, meeting: _Meeting, theirs: dict[str, Side], known: dict[str, Side]
 ) -> tuple[list[Step], list[str]]:
     """What was done, and the ids that belong to something else here: a memory of the user's, or of another project.
     `known` is what the two sides had when they last met, as far as git still has it."""
-    ours, base = _ours(tx, memories), _base(tx, place)
-    gone = _gone(tx)
+    ours, base, gone = _here(tx, meeting)
     strange = [id for id in theirs if id not in ours]
     taken = tx.all(str, "select id from memory where id in :ids", {"ids": strange}) if strange else []
     gone |= set(taken)
@@ -250,11 +260,11 @@ def _apply(
         if (step := _step(id, ours.get(id), theirs.get(id), base.get(id), known.get(id), id in gone)) is not None
     ]
     for step in steps:
-        _take(tx, step, ours.get(step.id), who, now)
+        _take(tx, step, ours.get(step.id), meeting.who, meeting.now)
         base.pop(step.id, None)
         if step.theirs is not None:
             base[step.id] = step.theirs
-    _met(tx, place, base)
+    _met(tx, meeting.place, base)
     return steps, sorted(taken)
 
 
@@ -314,7 +324,7 @@ def merge(ours: Record, theirs: Record, base: Record | None) -> tuple[Record, Cl
 def _take(tx: Transaction, step: Step, ours: Side | None, who: str, now: int) -> None:
     if step.after is None:
         if ours is not None:
-            search.forget(tx, [ours.record.id])
+            index.forget(tx, [ours.record.id])
             records.remove(tx, [ours.record], now)
         return
     if ours is None:
@@ -338,18 +348,10 @@ def _take(tx: Transaction, step: Step, ours: Side | None, who: str, now: int) ->
 # Sending
 
 
-def _wanted(
-    files: dict[str, str],
-    theirs: dict[str, Side],
-    ours: dict[str, Side],
-    base: dict[str, str],
-    gone: set[str],
-    *,
-    push_only: bool,
-) -> dict[str, str]:
+def _wanted(files: dict[str, str], theirs: dict[str, Side], here: _OurSide, *, push_only: bool) -> dict[str, str]:
     """The files that are to be there. What is theirs and could not be read is left alone; what was erased here is not,
     whatever has become of it there."""
-    wanted = dict(files)
+    wanted, (ours, base, gone) = dict(files), here
     for id, one in ours.items():
         other = theirs.get(id)
         # What both have changed waits until it has been fetched.

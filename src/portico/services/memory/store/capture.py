@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from portico.extend import Transaction
 from portico.services import texts
 from portico.services.memory.errors import InvalidInput
-from portico.services.memory.search import likeness, search
+from portico.services.memory.search import index, likeness, recall
 from portico.services.memory.store import entities, inputs, records
 from portico.services.memory.store.namespaces import checked_domain, checked_namespace
 from portico.services.memory.store.records import Record
@@ -88,15 +88,11 @@ def record_of(draft: Draft, now: int) -> Record:
         namespace=checked_namespace(draft.namespace),
         content=content,
         tags=inputs.tags(draft.tags),
-        source=inputs.label(draft.source, "source"),
-        author=inputs.label(draft.author, "author"),
+        **inputs.labels(draft),
         author_kind=inputs.label(draft.author_kind, "author_kind") or author_kind(draft.author),
-        thread=inputs.label(draft.thread, "thread"),
         place=next(_PLACES),
         # What belongs to the user or to everybody belongs to no project.
         project=inputs.label(draft.project, "project") if domain == "project" else None,
-        branch=inputs.label(draft.branch, "branch"),
-        path=inputs.label(draft.path, "path"),
         at=now if draft.at is None else inputs.moment(draft.at),
         created_at=now,
         updated_at=now,
@@ -121,7 +117,7 @@ def take(tx: Transaction, draft: Draft, record: Record, *, who: str, compare: bo
     if draft.on_duplicate == "supersede":
         superseded = replace(known, status="superseded", updated_at=now)
         records.change(tx, known, superseded, "superseded", who=who, reason=f"by {record.id}")
-        search.unindex(tx, [known.id])
+        index.unindex(tx, [known.id])
         taken = _stored(tx, record, conflicts, duplicate_of=known.id)
         return replace(taken, superseded=known.id)
     if draft.on_duplicate == "merge":
@@ -148,14 +144,14 @@ def take_all(tx: Transaction, made: Sequence[tuple[Draft, Record]], *, who: str)
 def _stored_all(tx: Transaction, found: list[Record]) -> list[Taken]:
     if found:
         records.insert(tx, found)
-        search.index(tx, found, new=True)
+        index.index(tx, found, new=True)
         entities.note(tx, found)
     return [Taken(record=one, is_new=True) for one in found]
 
 
 def _stored(tx: Transaction, record: Record, conflicts: list[Disagreement], duplicate_of: str | None) -> Taken:
     records.insert(tx, [record])
-    search.index(tx, [record], new=True)
+    index.index(tx, [record], new=True)
     entities.note(tx, [record])
     if conflicts:
         records.disagree(tx, record.id, [(one.id, one.why) for one in conflicts], record.created_at)
@@ -174,8 +170,8 @@ def _merged(tx: Transaction, known: Record, record: Record, who: str) -> Record:
         updated_at=record.created_at,
     )
     merged = records.change(tx, known, merged, "merged", who=who)
-    search.unindex(tx, [merged.id])
-    search.index(tx, [merged])
+    index.unindex(tx, [merged.id])
+    index.index(tx, [merged])
     entities.note(tx, [merged], anew=True)
     return merged
 
@@ -185,7 +181,7 @@ def _compared(tx: Transaction, record: Record) -> tuple[Record | None, list[Disa
     conflicts = []
     least = likeness.same_from(record.namespace)
     said = likeness.ComparedText(record.content)
-    for id, content in search.alike(tx, record, NEIGHBOURS, longest=LONGEST_QUESTION, at=record.created_at):
+    for id, content in recall.alike(tx, record, NEIGHBOURS, longest=LONGEST_QUESTION, at=record.created_at):
         other = likeness.ComparedText(content)
         if likeness.is_same(said, other, least):
             return records.get(tx, id), []

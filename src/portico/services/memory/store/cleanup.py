@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from portico.extend import Transaction
 from portico.services import moments
 from portico.services.memory.errors import InvalidInput
-from portico.services.memory.search import search
+from portico.services.memory.search import index
 from portico.services.memory.store import inputs, records
 from portico.services.memory.store.filters import MemoryFilter
 from portico.services.memory.store.memories import BATCH, Memories, put_away
@@ -47,10 +47,10 @@ async def collect(
         for one in found:
             after = replace(one, status="archived", updated_at=now)
             records.change(tx, one, after, "archived", reason=f"the branch {branch} is done with")
-        search.unindex(tx, [one.id for one in found])
+        index.unindex(tx, [one.id for one in found])
 
     def remove(tx: Transaction, found: list[Record]) -> None:
-        search.forget(tx, [one.id for one in found])
+        index.forget(tx, [one.id for one in found])
         records.remove(tx, found, now)
 
     expired = await _each(memories, ("expires_at <= :now and status <> 'deleted'", {"now": now}), dry_run, expire)
@@ -105,19 +105,14 @@ async def erase(
             found = [records.get(tx, id or "")]
         else:
             found = records.matching(tx, wanted, limit=BATCH, statuses=STATUSES, at=-1)
-        search.forget(tx, [one.id for one in found])
+        index.forget(tx, [one.id for one in found])
         records.remove(tx, found, now)
-        ids = {"ids": [one.id for one in found]}
-        tx.run("delete from memory_synced where memory in :ids", ids)
-        _drop_lonely(tx)
+        tx.run("delete from memory_synced where memory in :ids", {"ids": [one.id for one in found]})
+        # Entities that nothing mentions any more: a name can be all that there is to forget.
+        tx.run("delete from memory_entity where name not in (select entity from memory_mention)")
         return len(found)
 
     total = await memories.write(some)
     while wanted is not None and total and (count := await memories.write(some)):
         total += count
     return total
-
-
-def _drop_lonely(tx: Transaction) -> None:
-    """Entities that nothing mentions any more: a name can be all that there is to forget."""
-    tx.run("delete from memory_entity where name not in (select entity from memory_mention)")

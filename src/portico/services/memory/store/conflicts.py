@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from portico.extend import Transaction
 from portico.services import moments, texts
 from portico.services.memory.errors import InvalidInput
-from portico.services.memory.search import likeness, search
+from portico.services.memory.search import index, likeness
 from portico.services.memory.store import records
 from portico.services.memory.store.memories import Memories
 from portico.services.memory.store.namespaces import CURRENT
@@ -103,7 +103,7 @@ async def settle(memories: Memories, id: str, other: str, keep: Keep, *, who: st
         if loses.status in CURRENT:
             after = replace(loses, status="superseded", updated_at=now)
             records.change(tx, loses, after, "superseded", who=who, reason=f"by {holds.id}")
-            search.unindex(tx, [loses.id])
+            index.unindex(tx, [loses.id])
         return [loses.id]
 
     return await memories.write(write)

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from portico.extend import Transaction
 from portico.services import moments
 from portico.services.memory.errors import InvalidInput
-from portico.services.memory.search import likeness, search
+from portico.services.memory.search import index, likeness
 from portico.services.memory.store import advice, capture, entities, inputs, records
 from portico.services.memory.store.advice import Ask
 from portico.services.memory.store.filters import MemoryFilter
@@ -141,7 +141,7 @@ async def carry_out(memories: Memories, made: Plan, *, who: str = "") -> Done:
                 after = replace(one, status="superseded", updated_at=now)
                 changed.append(records.change(tx, one, after, "consolidated", who=who, reason=_reason(run, joined.id)))
             _note(tx, run, changed, joined.id)
-            search.unindex(tx, [one.id for one in gone])
+            index.unindex(tx, [one.id for one in gone])
             kept.append(joined.id)
             superseded += [one.id for one in gone]
         return Done(run, kept, superseded)
@@ -173,7 +173,7 @@ def _joined(tx: Transaction, cluster: Cluster, strategy: Strategy, run: str, now
             digest=records.digest(cluster.content),
         )
         records.insert(tx, [summary])
-        search.index(tx, [summary])
+        index.index(tx, [summary])
         entities.note(tx, [summary])
         return summary
     after = replace(first, content=cluster.content, tags=tags, updated_at=now)

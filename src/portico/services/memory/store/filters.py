@@ -26,23 +26,16 @@ LONGEST = 10_000
 MOST = 100
 _WORD = re.compile(r'(?P<minus>-?)(?:(?P<key>[A-Za-z]+):)?(?:"(?P<quoted>[^"]*)"|(?P<plain>\S+))')
 
-# What stands in a column of its own.
-_COLUMNS = {
-    "ns": "namespace",
-    "domain": "domain",
-    "status": "status",
-    "source": "source",
-    "project": "project",
-    "branch": "branch",
-    "author": "author",
-    "thread": "thread",
-}
-
 
 class Condition(Struct, frozen=True):
     key: str
     values: tuple[str, ...]
     negated: bool = False
+
+    @property
+    def column(self) -> str:
+        """The column of the table `memory`, for a key that has one."""
+        return "namespace" if self.key == "ns" else self.key
 
 
 class MemoryFilter(Struct, frozen=True):
@@ -148,7 +141,7 @@ def _phrase(one: Condition, name: str) -> tuple[str, dict[str, Any]]:
         return _paths(one.values, name)
     if one.key == "project" and "*" in one.values:
         return "true", {}
-    return f"coalesce(memory.{_COLUMNS[one.key]}, '') in :{name}", {name: list(one.values)}
+    return f"coalesce(memory.{one.column}, '') in :{name}", {name: list(one.values)}
 
 
 def _paths(paths: tuple[str, ...], name: str) -> tuple[str, dict[str, Any]]:

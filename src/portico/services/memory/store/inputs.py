@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 from portico.services import texts
 from portico.services.memory.errors import InvalidInput
@@ -52,6 +53,11 @@ def label(text: str | None, name: str) -> str | None:
     if len(text) > LONGEST_LABEL:
         raise InvalidInput(f"{name} has {len(text):,} characters; at most {LONGEST_LABEL} are kept.")
     return texts.storable(text.strip())
+
+
+def labels(given: Any) -> dict[str, Any]:
+    """The labels of a memory that is given in another form."""
+    return {name: label(getattr(given, name), name) for name in ("source", "author", "thread", "branch", "path")}
 
 
 def tags(given: Sequence[str]) -> list[str]:

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from portico.extend import BadStatement, Damaged, Database, NotUnique, StoreError, Transaction, UnfitValue
 from portico.services import moments, texts
 from portico.services.memory.errors import InvalidInput, MemoryChanged, MemoryRefusal, MemoryStoreFailed
-from portico.services.memory.search import index_build, likeness, search
+from portico.services.memory.search import index, index_build, likeness, recall
 from portico.services.memory.search.index_upkeep import IndexUpkeep
 from portico.services.memory.search.meaning import Meanings, NoModel, Sense
 from portico.services.memory.store import capture, entities, filters, inputs, records
@@ -131,7 +131,7 @@ class Memories:
     def mode(self, wanted: str) -> str:
         """How a search is really done."""
         if wanted == "vector" and self._meanings is None:
-            raise InvalidInput(search.NO_VECTORS)
+            raise InvalidInput(recall.NO_VECTORS)
         return "text" if self._meanings is None else wanted
 
     # Taking in
@@ -163,7 +163,7 @@ class Memories:
         limit: int = 10,
         offset: int = 0,
         as_of: int | None = None,
-        mode: search.Mode = "hybrid",
+        mode: recall.Mode = "hybrid",
     ) -> RecallPage:
         """The best first; without words to look for, the newest."""
         limit, offset = _bounded(limit, offset)
@@ -182,7 +182,7 @@ class Memories:
         await self._keeper.ready(INDEX_SECONDS)
 
         def look(tx: Transaction) -> list[Hit]:
-            scored = search.seek(tx, words, filter, wanted, at=now, sense=sense, mode=mode)
+            scored = recall.recall(tx, words, filter, wanted, at=now, sense=sense, mode=mode)
             found = records.fetch(tx, [id for id, _ in scored])
             return [Hit(found[id], score) for id, score in scored if id in found]
 
@@ -197,7 +197,7 @@ class Memories:
             return await asyncio.to_thread(self._meanings.of_question, words)
         except NoModel as failure:
             if mode == "vector":
-                raise InvalidInput(f"{failure} {search.NO_VECTORS}") from failure
+                raise InvalidInput(f"{failure} {recall.NO_VECTORS}") from failure
             return None
 
     async def get(self, id: str) -> Record:
@@ -262,7 +262,7 @@ class Memories:
         def write(tx: Transaction) -> Record:
             before = _expected(tx, id, expected_version)
             if hard:
-                search.forget(tx, [before.id])
+                index.forget(tx, [before.id])
                 records.remove(tx, [before], now)
                 return before
             return put_away(tx, before, now, who=who, reason=reason)
@@ -330,7 +330,7 @@ class Memories:
         def some(tx: Transaction) -> list[str]:
             found = records.matching(tx, filter, limit=BATCH, at=now, statuses=statuses)
             if hard:
-                search.forget(tx, [one.id for one in found])
+                index.forget(tx, [one.id for one in found])
                 records.remove(tx, found, now)
             else:
                 for one in found:
@@ -348,14 +348,14 @@ def put_away(tx: Transaction, before: Record, now: int, *, who: str = "", reason
         return before
     after = replace(before, status="deleted", deleted_at=now, updated_at=now)
     after = records.change(tx, before, after, "deleted", who=who, reason=reason)
-    search.unindex(tx, [after.id])
+    index.unindex(tx, [after.id])
     return after
 
 
 def reindex(tx: Transaction, *found: Record) -> None:
     """As their states want it: only what is current can be found."""
-    search.unindex(tx, [one.id for one in found if one.status not in CURRENT])
-    search.index(tx, [one for one in found if one.status in CURRENT])
+    index.unindex(tx, [one.id for one in found if one.status not in CURRENT])
+    index.index(tx, [one for one in found if one.status in CURRENT])
     entities.note(tx, found, anew=True)
 
 

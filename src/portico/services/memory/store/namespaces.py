@@ -18,76 +18,25 @@ class Namespace(Struct, frozen=True):
     writable: bool = True
 
 
-def _named(name: str, about: str, signals: str) -> Namespace:
-    return Namespace(name, about, tuple(signals.split("; ")))
-
-
+# The name, what it is for, and its signals.
+_TABLE = """
+decisions | choices that were made, and why | decided; decision; we will; chose; going with; instead of; use
+patterns | ways of doing things that recur | pattern; always; never; convention; whenever; prefer
+learnings | what was found out, often the hard way | learned; turns out; discovered; realised; til; gotcha
+context | what is around: people, goals, background | background; context; stakeholder; goal; customer; team
+tech-debt | what should be done properly one day | todo; fixme; hack; workaround; debt; temporary; refactor
+blockers | what is in the way | blocked; blocker; waiting for; cannot; stuck; depends on
+progress | what has been done, and what is next | done; finished; completed; next; milestone; shipped
+apis | interfaces: endpoints, signatures, formats | api; endpoint; request; response; schema; signature
+config | settings and environments | config; setting; environment; variable; flag; port
+security | threats, permissions, findings | security; vulnerability; permission; auth; token; cve
+performance | measurements and what was done about them | slow; fast; latency; benchmark; memory; cache; throughput
+testing | tests and how to run them | test; pytest; coverage; fixture; mock; flaky
+prompts | texts for models | prompt; template
+"""
+_ROWS = [line.split(" | ") for line in _TABLE.strip().splitlines()]
 _ALL = (
-    _named(
-        "decisions",
-        "choices that were made, and why",
-        "decided; decision; we will; chose; going with; instead of; use",
-    ),
-    _named(
-        "patterns",
-        "ways of doing things that recur",
-        "pattern; always; never; convention; whenever; prefer",
-    ),
-    _named(
-        "learnings",
-        "what was found out, often the hard way",
-        "learned; turns out; discovered; realised; til; gotcha",
-    ),
-    _named(
-        "context",
-        "what is around: people, goals, background",
-        "background; context; stakeholder; goal; customer; team",
-    ),
-    _named(
-        "tech-debt",
-        "what should be done properly one day",
-        "todo; fixme; hack; workaround; debt; temporary; refactor",
-    ),
-    _named(
-        "blockers",
-        "what is in the way",
-        "blocked; blocker; waiting for; cannot; stuck; depends on",
-    ),
-    _named(
-        "progress",
-        "what has been done, and what is next",
-        "done; finished; completed; next; milestone; shipped",
-    ),
-    _named(
-        "apis",
-        "interfaces: endpoints, signatures, formats",
-        "api; endpoint; request; response; schema; signature",
-    ),
-    _named(
-        "config",
-        "settings and environments",
-        "config; setting; environment; variable; flag; port",
-    ),
-    _named(
-        "security",
-        "threats, permissions, findings",
-        "security; vulnerability; permission; auth; token; cve",
-    ),
-    _named(
-        "performance",
-        "measurements and what was done about them",
-        "slow; fast; latency; benchmark; memory; cache; throughput",
-    ),
-    _named(
-        "testing",
-        "tests and how to run them",
-        "test; pytest; coverage; fixture; mock; flaky",
-    ),
-    _named(
-        "prompts",
-        "texts for models",
-        "prompt; template",
-    ),
+    *(Namespace(name, about, tuple(signals.split("; "))) for name, about, signals in _ROWS),
     Namespace("help", "how to use this; not to be written to", (), writable=False),
 )
 

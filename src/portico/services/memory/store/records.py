@@ -27,7 +27,7 @@ COLUMNS = (
     "id", "domain", "namespace", "content", "tags", "source", "author", "author_kind", "thread", "place", "project",
     "branch", "path", "status", "version", "at", "created_at", "updated_at", "expires_at", "deleted_at", "digest",
 )  # fmt: skip
-_SELECT = f"select {', '.join(f'memory.{one}' for one in COLUMNS)} from memory"
+SELECT = f"select {', '.join(f'memory.{one}' for one in COLUMNS)} from memory"
 _INSERT = f"insert into memory ({', '.join(COLUMNS)}) values ({', '.join('?' * len(COLUMNS))})"
 _ID = re.compile(r"[0-9a-f]{4,64}")
 
@@ -163,10 +163,10 @@ def _tag(tx: Transaction, records: Iterable[Record]) -> None:
 
 def get(tx: Transaction, id: str) -> Record:
     """By its id, which may be cut short as long as it is the only one that begins like this."""
-    found = tx.maybe(Record, f"{_SELECT} where memory.id = :id", {"id": id})
+    found = tx.maybe(Record, f"{SELECT} where memory.id = :id", {"id": id})
     if found is None and _ID.fullmatch(id):
         near = tx.all(
-            Record, f"{_SELECT} where memory.id >= :id and memory.id < :end limit 2", {"id": id, "end": id + "g"}
+            Record, f"{SELECT} where memory.id >= :id and memory.id < :end limit 2", {"id": id, "end": id + "g"}
         )
         found = near[0] if len(near) == 1 else None
         if len(near) > 1:
@@ -177,7 +177,7 @@ def get(tx: Transaction, id: str) -> Record:
 
 
 def fetch(tx: Transaction, ids: Sequence[str]) -> dict[str, Record]:
-    found = tx.all(Record, f"{_SELECT} where memory.id in :ids", {"ids": list(ids)})
+    found = tx.all(Record, f"{SELECT} where memory.id in :ids", {"ids": list(ids)})
     return {one.id: one for one in found}
 
 
@@ -188,7 +188,7 @@ def matching(
     condition, values = where(filter, statuses)
     return tx.all(
         Record,
-        f"{_SELECT} where {condition} and {_ALIVE} "
+        f"{SELECT} where {condition} and {_ALIVE} "
         "order by memory.at desc, memory.id limit cast(:limit as bigint) offset cast(:offset as bigint)",
         {**values, "limit": limit, "offset": offset, "now": at},
     )
@@ -210,7 +210,7 @@ def allowed(
 
 def which(tx: Transaction, condition: str, values: dict[str, Any], limit: int) -> list[Record]:
     """Those that a phrase of ours is true of."""
-    sql = f"{_SELECT} where {condition} order by memory.id limit cast(:limit as bigint)"
+    sql = f"{SELECT} where {condition} order by memory.id limit cast(:limit as bigint)"
     return tx.all(Record, sql, {**values, "limit": limit})
 
 
@@ -224,7 +224,7 @@ def same(tx: Transaction, domain: str, namespace: str, digest: str, project: str
     values = {"digest": digest, "domain": domain, "namespace": namespace, "now": at}
     return tx.maybe(
         Record,
-        f"{_SELECT} where memory.digest = :digest and memory.domain = :domain and memory.namespace = :namespace "
+        f"{SELECT} where memory.digest = :digest and memory.domain = :domain and memory.namespace = :namespace "
         f"and memory.status in {CURRENT} and {of_project} and {_ALIVE} order by memory.created_at limit 1",
         values if project is None else {**values, "project": project},
     )
@@ -252,7 +252,7 @@ def as_of(tx: Transaction, filter: MemoryFilter, moment: int, most: int) -> list
     condition, values = where(filter, CURRENT)
     now = tx.all(
         Record,
-        f"{_SELECT} where {condition} and memory.created_at <= :moment and {_ALIVE} "
+        f"{SELECT} where {condition} and memory.created_at <= :moment and {_ALIVE} "
         "order by memory.at desc, memory.id limit cast(:limit as bigint)",
         {**values, "moment": moment, "now": moment, "limit": most},
     )
@@ -275,7 +275,7 @@ def fits(record: Record, filter: MemoryFilter) -> bool:
         elif one.key == "entity":
             held = any(value in record.content.casefold() for value in one.values)
         else:
-            held = (getattr(record, {"ns": "namespace"}.get(one.key, one.key)) or "") in one.values
+            held = (getattr(record, one.column) or "") in one.values
         if held == one.negated:
             return False
     return (filter.since is None or record.at >= filter.since) and (filter.until is None or record.at <= filter.until)

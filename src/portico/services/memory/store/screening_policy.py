@@ -41,14 +41,6 @@ class Guard:
             raise UsageError(f"{names!r} is no table of names and what to do about them")
         self.rules = Rules(secrets, personal, dict(names or {}))
 
-    @property
-    def secrets(self) -> Policy:
-        return self.rules.secrets
-
-    @property
-    def personal(self) -> Policy:
-        return self.rules.personal
-
     async def check(self, *texts: str | None) -> Passed:
         """As `look`, without holding up the loop. None is an empty text."""
         given = [one or "" for one in texts]

@@ -8,7 +8,8 @@ from portico.extend import Transaction
 from portico.services.memory.search import index_build
 from portico.services.memory.store.namespaces import CURRENT
 
-MOST_TAGS = 50
+# Of each kind of count, those that occur most; there are fewer namespaces and domains than this.
+MOST_COUNTED = 50
 
 
 class MemoryCounts(Struct, frozen=True):
@@ -29,22 +30,21 @@ class MemoryCounts(Struct, frozen=True):
 
 
 def counts(tx: Transaction) -> MemoryCounts:
-    current: dict[str, list[str]] = {"current": list(CURRENT)}
     oldest, newest = tx.one(
         tuple[int | None, int | None],
         "select min(memory.at), max(memory.at) from memory where status in :current",
-        current,
+        {"current": list(CURRENT)},
     )
-    by_namespace = _by(tx, "namespace", current)
+    by_namespace = _by(tx, "namespace")
     return MemoryCounts(
         total=sum(by_namespace.values()),
         by_namespace=by_namespace,
-        by_domain=_by(tx, "domain", current),
+        by_domain=_by(tx, "domain"),
         by_status=dict(tx.all(tuple[str, int], "select status, count(*) from memory group by status order by status")),
-        by_project=_most(tx, "project", current),
-        by_branch=_most(tx, "branch", current),
+        by_project=_by(tx, "project", order="count(*) desc, "),
+        by_branch=_by(tx, "branch", order="count(*) desc, "),
         conflicts=tx.one(int, "select count(*) from memory_conflict"),
-        tags=topics(tx, MOST_TAGS),
+        tags=topics(tx, MOST_COUNTED),
         oldest=oldest,
         newest=newest,
         indexed=tx.one(int, "select count(*) from memory_terms"),
@@ -52,17 +52,12 @@ def counts(tx: Transaction) -> MemoryCounts:
     )
 
 
-def _by(tx: Transaction, column: str, current: dict[str, list[str]]) -> dict[str, int]:
-    sql = f"select {column}, count(*) from memory where status in :current group by {column} order by {column}"
-    return dict(tx.all(tuple[str, int], sql, current))
-
-
-def _most(tx: Transaction, column: str, current: dict[str, list[str]]) -> dict[str, int]:
+def _by(tx: Transaction, column: str, *, order: str = "") -> dict[str, int]:
     sql = (
         f"select {column}, count(*) from memory where status in :current and {column} is not null "
-        f"group by {column} order by count(*) desc, {column} limit cast(:limit as bigint)"
+        f"group by {column} order by {order}{column} limit cast(:limit as bigint)"
     )
-    return dict(tx.all(tuple[str, int], sql, {**current, "limit": MOST_TAGS}))
+    return dict(tx.all(tuple[str, int], sql, {"current": list(CURRENT), "limit": MOST_COUNTED}))
 
 
 def topics(tx: Transaction, limit: int, beginning: str = "") -> dict[str, int]:

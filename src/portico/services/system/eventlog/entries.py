@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import heapq
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, TypeVar
 
 from msgspec import Struct
 
@@ -69,34 +71,35 @@ class Query(Struct, frozen=True):
         return self == Query()
 
 
-class Log(Protocol):
+class Log(ABC):
     """A named log. It is opened anew for each question, so nothing is kept while it grows or rotates."""
 
-    name: str
-    description: str
+    def __init__(self, name: str, description: str = "") -> None:
+        self.name = name
+        self.description = description
 
+    @abstractmethod
     def newest_first(self, query: Query, after: Position, problems: list[str]) -> Iterator[LogEntry | None]:
         """Entries that may match, from the newest on or from behind a position; None is a step without one.
 
         What was found damaged is added to `problems`.
         """
-        ...
 
+    @abstractmethod
     def entry(self, id: int) -> LogEntry | None:
         """One entry by its id."""
-        ...
 
     def count(self) -> int | None:
         """How many entries there are, if that is known without counting."""
-        ...
+        return None
 
     def size(self) -> int | None:
         """How many bytes it has, if that is known."""
-        ...
+        return None
 
     def stamp(self) -> object:
         """Something that is different when the log has grown."""
-        ...
+        return None
 
 
 def iso(time: int) -> str:
@@ -115,3 +118,52 @@ def microseconds(text: str, name: str) -> int:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return int(moment.timestamp()) * 1_000_000 + moment.microsecond
+
+
+# Several streams, each newest first, as one
+
+
+T = TypeVar("T")
+
+
+def newest_first(streams: Sequence[tuple[Any, Callable[[], Iterator[tuple[Any, T]]]]]) -> Iterator[tuple[Any, T]]:
+    """The items of all streams by their keys, the largest first.
+
+    A stream is the key of what is newest in it, and how to begin it; it gives each item with its key. It is not begun
+    before its turn: of a hundred files that have rotated away, a question about the last hour reads one.
+    """
+    if len(streams) == 1:
+        yield from streams[0][1]()
+        return
+    waiting = sorted(enumerate(streams), key=lambda numbered: numbered[1][0])
+    heap: list[tuple[_Late, T, Iterator[tuple[Any, T]]]] = []
+    while waiting or heap:
+        while waiting and (not heap or waiting[-1][1][0] >= heap[0][0].key):
+            number, (_, begin) = waiting.pop()
+            _advance(heap, number, begin(), heapq.heappush)
+        if heap:
+            late, item, stream = heap[0]
+            yield late.key, item
+            _advance(heap, late.number, stream, heapq.heapreplace)
+
+
+class _Late:
+    """A key that sorts the other way round; of equal ones, those of the first stream are first."""
+
+    __slots__ = ("key", "number")
+
+    def __init__(self, key: Any, number: int) -> None:
+        self.key = key
+        self.number = number
+
+    def __lt__(self, other: _Late) -> bool:
+        return bool(other.key < self.key or (other.key == self.key and self.number < other.number))
+
+
+def _advance(heap: list[Any], number: int, stream: Iterator[tuple[Any, T]], put: Callable[[Any, Any], Any]) -> None:
+    """Put the next item of a stream on the heap. When it is at its end, take its last one from the top."""
+    following = next(stream, None)
+    if following is not None:
+        put(heap, (_Late(following[0], number), following[1], stream))
+    elif put is heapq.heapreplace:
+        heapq.heappop(heap)

@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from portico.services.system.containment import AllowedRoots, OpenFile
 from portico.services.system.errors import Absent, DamagedData, MachineError, package
-from portico.services.system.eventlog.entries import LogEntry, Position, Query
+from portico.services.system.eventlog.entries import Log, LogEntry, Position, Query
 from portico.services.system.eventlog.syslog import DAY, parse
 from portico.services.system.text import decoded
 
@@ -92,12 +92,11 @@ def _mark(data: bytes) -> int:
     return zlib.crc32(data.split(b"\n", 1)[0][:_START]) & 0xFFFF
 
 
-class TextLog:
+class TextLog(Log):
     """One chain of files."""
 
     def __init__(self, name: str, description: str, roots: AllowedRoots, chain: Callable[[], Chain]) -> None:
-        self.name = name
-        self.description = description
+        super().__init__(name, description)
         self._roots = roots
         self._chain = chain
 
@@ -119,9 +118,6 @@ class TextLog:
         for part in self._parts([]):
             if part.is_text and part.mark == mark and offset < part.size:
                 return _one(part, offset)
-        return None
-
-    def count(self) -> int | None:
         return None
 
     def size(self) -> int | None:

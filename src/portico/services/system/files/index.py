@@ -16,9 +16,8 @@ import time
 from typing import Any
 
 from portico.services.system.containment import AllowedRoots
-from portico.services.system.files.keeper import IndexUpdater, connect
+from portico.services.system.files.keeper import IndexUpdater, Watch, connect
 from portico.services.system.files.walk import FileCriteria, FileEntry
-from portico.services.system.files.watch import Watch
 from portico.services.system.text import shown_path
 
 log = logging.getLogger("portico")

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import stat
 import time
 from base64 import b64encode
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
-from portico.services.system.containment import AllowedRoots, OpenFile
+from portico.services.system.containment import BLOCK, AllowedRoots, OpenFile
 from portico.services.system.cursors import Cursors
-from portico.services.system.errors import InvalidArgument, MachineError, Outside
+from portico.services.system.errors import InvalidArgument, MachineError, Outside, package
 from portico.services.system.eventlog.entries import iso
-from portico.services.system.files import contents
-from portico.services.system.files.contents import Search
 from portico.services.system.files.index import Index
 from portico.services.system.files.walk import FileCriteria, FileEntry, kind_of, kind_of_mode, look, walk
 from portico.services.system.results import (
@@ -29,7 +28,7 @@ from portico.services.system.results import (
     FileRow,
     TextMatch,
 )
-from portico.services.system.text import meant_path, plain, shown_path
+from portico.services.system.text import decoded, meant_path, plain, shown_path
 
 QUERY_SECONDS = 5.0
 LARGEST_HASHED = 16 * 2**30
@@ -39,7 +38,7 @@ _STEPS = 64
 _PAGE = 256
 
 
-class Files:
+class FileQueries:
     def __init__(
         self,
         roots: AllowedRoots,
@@ -71,7 +70,7 @@ class Files:
         question = ["files", wanted, tops, within]
         start = self._cursors.redeem(cursor, question) if cursor is not None else [0, self._fresh()]
         deadline = self._clock() + seconds
-        search = contents.searcher(within) if within is not None else None
+        search = searcher(within) if within is not None else None
         looking = _Looking(self, wanted, tops, start, deadline, self._clock)
         rows: list[FileRow] = []
         with closing(looking):
@@ -109,7 +108,7 @@ class Files:
             return []
         try:
             with self.roots.open(meant_path(entry.path)) as file:
-                return contents.matches(file, search, looking.time_is_up)
+                return matches(file, search, looking.time_is_up)
         except (MachineError, OSError):
             return []
 
@@ -138,8 +137,8 @@ class Files:
     def listing(self, path: str, limit: int, cursor: str | None) -> FilePage:
         """A page of what is in a folder, by name."""
         with self.roots.folder(meant_path(path)) as folder:
-            entries = folder.scan()
-            after = self._cursors.redeem(cursor, ["folder", folder.path]) if cursor is not None else ""
+            entries, question = folder.scan(), ["folder", folder.path]
+            after = self._cursors.redeem(cursor, question) if cursor is not None else ""
             left = [entry for entry in entries if shown_path(entry.name) > after] if after else entries
             rows = [
                 FileEntry(os.path.join(folder.path, entry.name), entry.name, kind_of(entry)) for entry in left[:limit]
@@ -147,8 +146,9 @@ class Files:
             for row, entry in zip(rows, left, strict=False):
                 look(row, entry)
             more = len(left) > limit
-            following = self._cursors.issue(["folder", folder.path], shown_path(rows[-1].name)) if more else None
-        return FilePage([_row(row) for row in rows], len(rows), more, following, len(entries))
+            problems: list[str] = []
+            following = self._cursors.issue(question, shown_path(rows[-1].name), problems) if more else None
+        return FilePage([_row(row) for row in rows], len(rows), more, following, len(entries), problems=problems)
 
     def read(self, path: str, offset: int, length: int) -> FilePart:
         with self.roots.open(meant_path(path)) as file:
@@ -177,7 +177,7 @@ class _Looking:
 
     def __init__(
         self,
-        files: Files,
+        files: FileQueries,
         wanted: FileCriteria,
         tops: list[str],
         start: Any,
@@ -280,3 +280,91 @@ def _row(entry: FileEntry, matches: Sequence[TextMatch] = ()) -> FileRow:
     modified = None if entry.modified is None else iso(entry.modified)
     found = [TextMatch(match.line, plain(match.text)) for match in matches]
     return FileRow(plain(entry.path), plain(entry.name), entry.type, entry.size, modified, found)
+
+
+# The contents of files
+
+
+LARGEST_FILE = 64 * 2**20
+LONGEST_PATTERN = 500
+LONGEST_EXCERPT = 200
+MOST_MATCHES = 5
+_OVERLAP = 4096
+_MEMORY = 8 * 2**20
+
+
+class _Found(Protocol):
+    def start(self) -> int: ...
+    def end(self) -> int: ...
+
+
+Search = Callable[[bytes, int], _Found | None]
+"""The first place in some bytes, from an offset on."""
+
+
+def searcher(what: str) -> Search:
+    """For a text, in whatever case; or between slashes for a pattern in the syntax of RE2: `/fail(ed|ure)/`."""
+    if not 0 < len(what) <= LONGEST_PATTERN:
+        raise InvalidArgument(f"What to look for has 1 to {LONGEST_PATTERN} characters.")
+    if len(what) > 2 and what.startswith("/") and what.endswith("/"):
+        return _by_pattern(what[1:-1])
+    # A literal text: there is nothing in it for `re` to go back for.
+    literal = re.compile(re.escape(what.encode()), re.IGNORECASE)
+    return literal.search
+
+
+def _by_pattern(pattern: str) -> Search:
+    re2: Any = package("re2", "Looking for a pattern in the contents of files")
+    options = re2.Options()
+    options.max_mem = _MEMORY
+    options.log_errors = False
+    options.never_nl = False
+    options.case_sensitive = False
+    try:
+        compiled = re2.compile(f"(?m:{pattern})".encode(), options)
+    except re2.error as error:
+        raise InvalidArgument(f"The pattern cannot be used: {str(error)[:200]}.") from None
+    return lambda data, at: compiled.search(data, at)
+
+
+def matches(file: OpenFile, search: Search, time_is_up: Callable[[], bool]) -> list[TextMatch]:
+    """The first lines that match. A file with zero bytes in its beginning is no text and has none."""
+    found: list[TextMatch] = []
+    lines = 1
+    rest = b""
+    for number, block in enumerate(file.blocks()):
+        if (number == 0 and b"\0" in block[:1024]) or number * BLOCK >= LARGEST_FILE or time_is_up():
+            break
+        last = (number + 1) * BLOCK >= file.size
+        data = rest + block
+        # A match may lie across two blocks, so the end of one is looked at again with the next.
+        keep = 0 if last else min(_OVERLAP, len(data))
+        lines = _collect(data, len(data) - keep, search, lines, found)
+        if len(found) >= MOST_MATCHES:
+            break
+        rest = data[len(data) - keep :]
+    return found[:MOST_MATCHES]
+
+
+def _collect(data: bytes, until: int, search: Search, line: int, found: list[TextMatch]) -> int:
+    """Matches that begin before `until`, one for each line. Gives the number of the line that `until` is in."""
+    at = 0
+    while at < until and len(found) < MOST_MATCHES and (hit := search(data, at)) is not None and hit.start() < until:
+        start = hit.start()
+        line += data.count(b"\n", at, start)
+        begin = data.rfind(b"\n", 0, start) + 1
+        end = data.find(b"\n", max(start, hit.end() - 1))
+        end = len(data) if end < 0 else end
+        if not found or found[-1].line != line:
+            found.append(TextMatch(line, _excerpt(data[begin:end], start - begin)))
+        line += data.count(b"\n", start, min(end + 1, until))
+        at = end + 1
+    return line + (data.count(b"\n", at, until) if at < until else 0)
+
+
+def _excerpt(line: bytes, at: int) -> str:
+    """A line, or the part of a long one that matters."""
+    if len(line) > LONGEST_EXCERPT:
+        begin = max(0, at - LONGEST_EXCERPT // 4)
+        line = line[begin : begin + LONGEST_EXCERPT]
+    return decoded(line).strip()

@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import sys
+import threading
+import time
+import weakref
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from portico.services.system import programs
 from portico.services.system.containment import AllowedRoots
-from portico.services.system.errors import Denied, MachineError, Unreadable, package
-from portico.services.system.registry.hive.file import Hive, HiveValue
-from portico.services.system.registry.hive.values import decoded, type_name
-from portico.services.system.registry.portable import PortableRegistry
+from portico.services.system.errors import InvalidArgument, MachineError, Unreadable, package
+from portico.services.system.registry.hive import Hive, HiveValue
 from portico.services.system.registry.settings import GsettingsBranch, PlistBranch, SysctlBranch
-from portico.services.system.registry.tree import Branch, Content, Datum, Path, first
+from portico.services.system.registry.tree import (
+    MOST_LISTED,
+    Branch,
+    Content,
+    Path,
+    decoded,
+    encoded,
+    first,
+    type_name,
+)
+from portico.services.system.results import RegistryValue
 
 BRANCHES = ("HKEY_LOCAL_MACHINE", "HKEY_CURRENT_USER", "HKEY_CLASSES_ROOT", "HKEY_USERS", "HKEY_CURRENT_CONFIG")
 
@@ -41,13 +53,12 @@ def branches(hives: Mapping[str, str | os.PathLike[str]], portable: PortableRegi
     return found
 
 
-class HiveBranch:
+class HiveBranch(Branch):
     """A hive in a file. It is opened anew for each query: it may have been replaced."""
 
-    writable = False
+    description = "a hive in a file"
 
     def __init__(self, roots: AllowedRoots, path: str) -> None:
-        self.description = "a hive in a file"
         self._roots = roots
         self._path = path
 
@@ -60,25 +71,22 @@ class HiveBranch:
         values, more_values = first(map(_hive_datum, key.values()))
         return Content(subkeys, values, key.written, more_keys or more_values, hive.problems)
 
-    def value(self, path: Path, name: str) -> Datum | None:
+    def value(self, path: Path, name: str) -> RegistryValue | None:
         key = self._open().find(path)
         wanted = name.casefold()
         found = key.values() if key is not None else ()
         return next((_hive_datum(value) for value in found if value.name.casefold() == wanted), None)
-
-    def write(self, path: Path, name: str, number: int, value: Any) -> None:
-        raise Denied("A hive in a file is not written to.")
 
     def _open(self) -> Hive:
         with self._roots.open(self._path) as file:
             return Hive(file.image())
 
 
-def _hive_datum(value: HiveValue) -> Datum:
-    return Datum(value.name, type_name(value.type), decoded(value.type, value.data))
+def _hive_datum(value: HiveValue) -> RegistryValue:
+    return RegistryValue(value.name, type_name(value.type), decoded(value.type, value.data))
 
 
-class WindowsBranch:
+class WindowsBranch(Branch):
     """The live registry of Windows, through `winreg`."""
 
     description = "the registry of this machine"
@@ -100,7 +108,7 @@ class WindowsBranch:
         except OSError:
             raise Unreadable("This key is not for this user to read.") from None
 
-    def value(self, path: Path, name: str) -> Datum | None:
+    def value(self, path: Path, name: str) -> RegistryValue | None:
         try:
             with self._api.OpenKey(self._top, "\\".join(path), 0, self._api.KEY_READ) as key:
                 value, number = self._api.QueryValueEx(key, name)
@@ -129,5 +137,123 @@ class WindowsBranch:
             number += 1
 
 
-def _windows_datum(name: str, value: Any, number: int) -> Datum:
-    return Datum(name, type_name(number), b"" if value is None else value)
+def _windows_datum(name: str, value: Any, number: int) -> RegistryValue:
+    return RegistryValue(name, type_name(number), b"" if value is None else value)
+
+
+MOST_BYTES = 2**20
+LONGEST_NAME = 255
+
+_SCHEMA = """
+create table if not exists keys (
+    id integer primary key,
+    parent integer not null references keys (id),
+    name text not null,
+    folded text not null,
+    written integer not null,
+    unique (parent, folded)
+);
+create table if not exists data (
+    key integer not null references keys (id),
+    name text not null,
+    folded text not null,
+    type integer not null,
+    bytes blob not null,
+    primary key (key, folded)
+) without rowid;
+insert or ignore into keys values (0, 0, '', '', 0);
+"""
+
+
+class PortableRegistry:
+    """All branches of it are in one file, or without one in memory, as long as the process lives."""
+
+    def __init__(self, file: str = ":memory:") -> None:
+        self._file = file
+        self._lock = threading.Lock()
+        self._database: sqlite3.Connection | None = None
+
+    def branch(self, name: str) -> PortableBranch:
+        return PortableBranch(self, name)
+
+    def run(self, sql: str, *values: Any) -> list[Any]:
+        with self._lock:
+            if self._database is None:
+                self._database = sqlite3.connect(self._file, check_same_thread=False, isolation_level=None, timeout=10)
+                self._database.executescript(_SCHEMA)
+                # A thread that ends without closing it has it closed all the same.
+                weakref.finalize(self, self._database.close)
+            return self._database.execute(sql, values).fetchall()
+
+    def close(self) -> None:
+        with self._lock:
+            if self._database is not None:
+                self._database.close()
+                self._database = None
+
+
+class PortableBranch(Branch):
+    description = "a registry of this server's own"
+    writable = True
+
+    def __init__(self, portable: PortableRegistry, name: str) -> None:
+        self._portable = portable
+        self._name = name
+
+    def content(self, path: Path) -> Content | None:
+        key = self._find(path)
+        if key is None:
+            # A branch is there, even before anything has been written to it.
+            return None if path else Content([], [])
+        run = self._portable.run
+        names = run("select name from keys where parent = ? and id order by folded limit ?", key, MOST_LISTED + 1)
+        rows = run("select name, type, bytes from data where key = ? order by folded limit ?", key, MOST_LISTED + 1)
+        [[written]] = run("select written from keys where id = ?", key)
+        return Content(
+            [name for [name] in names[:MOST_LISTED]],
+            [_datum(*row) for row in rows[:MOST_LISTED]],
+            written,
+            max(len(names), len(rows)) > MOST_LISTED,
+        )
+
+    def value(self, path: Path, name: str) -> RegistryValue | None:
+        key = self._find(path)
+        sql = "select name, type, bytes from data where key = ? and folded = ?"
+        rows = self._portable.run(sql, key, name.casefold())
+        return _datum(*rows[0]) if rows else None
+
+    def write(self, path: Path, name: str, number: int, value: Any) -> None:
+        data = encoded(number, value)
+        if len(data) > MOST_BYTES or any(len(one) > LONGEST_NAME for one in (*path, name)):
+            raise InvalidArgument(f"A name has at most {LONGEST_NAME} characters, and a value {MOST_BYTES:,} bytes.")
+        key = self._make(path)
+        self._portable.run(
+            "insert or replace into data values (?, ?, ?, ?, ?)", key, name, name.casefold(), number, data
+        )
+        self._portable.run("update keys set written = ? where id = ?", _now(), key)
+
+    def _find(self, path: Path) -> int | None:
+        key = 0
+        for name in (self._name, *path):
+            sql = "select id from keys where parent = ? and folded = ? and id"
+            rows = self._portable.run(sql, key, name.casefold())
+            if not rows:
+                return None
+            key = rows[0][0]
+        return key
+
+    def _make(self, path: Path) -> int:
+        key = 0
+        for name in (self._name, *path):
+            row = (key, name, name.casefold(), _now())
+            self._portable.run("insert or ignore into keys (parent, name, folded, written) values (?, ?, ?, ?)", *row)
+            [[key]] = self._portable.run("select id from keys where parent = ? and folded = ? and id", *row[::2])
+        return key
+
+
+def _datum(name: str, number: int, data: bytes) -> RegistryValue:
+    return RegistryValue(name, type_name(number), decoded(number, data))
+
+
+def _now() -> int:
+    return time.time_ns() // 1000

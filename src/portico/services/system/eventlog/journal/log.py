@@ -9,16 +9,27 @@ from __future__ import annotations
 import zlib
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import partial
 from struct import unpack_from
 from typing import Any
 
+import msgspec
+
+from portico.services.system import programs
 from portico.services.system.containment import AllowedRoots, OpenFile
 from portico.services.system.errors import DamagedData, MachineError
-from portico.services.system.eventlog.entries import INFORMATION, OF_SEVERITY, WARNING, LogEntry, Position, Query
+from portico.services.system.eventlog.entries import (
+    INFORMATION,
+    OF_SEVERITY,
+    WARNING,
+    Log,
+    LogEntry,
+    Position,
+    Query,
+    newest_first,
+)
 from portico.services.system.eventlog.journal.file import Head, JournalFile, Pair
-from portico.services.system.eventlog.merge import newest_first
 from portico.services.system.text import decoded
 
 MOST_FILES = 512
@@ -29,7 +40,7 @@ Where = Mapping[str, frozenset[str]]
 """Of each of these fields, one of these values."""
 
 
-class JournalLog:
+class JournalLog(Log):
     """`paths` are journal files, or folders that have some, or folders of such folders."""
 
     def __init__(
@@ -42,8 +53,7 @@ class JournalLog:
         wanted: Callable[[str], bool] = lambda name: True,
         where: Where | None = None,
     ) -> None:
-        self.name = name
-        self.description = description
+        super().__init__(name, description)
         self._roots = roots
         self._paths = paths
         self._wanted = wanted
@@ -278,3 +288,74 @@ def _text(value: Any) -> str:
     if isinstance(value, list):
         value = value[0]
     return decoded(value) if isinstance(value, bytes) else str(value)
+
+
+# The journal by way of `journalctl`, where its files are not ours to read
+
+
+class JournalctlLog(Log):
+    """`arguments` say which journal: `--system`, `--user`, `--directory=…`."""
+
+    def __init__(
+        self, name: str, description: str, arguments: tuple[str, ...] = (), *, where: Where | None = None
+    ) -> None:
+        super().__init__(name, description)
+        self._arguments = arguments
+        # Matches of one field are alternatives to journalctl, and matches of different ones must all hold: as here.
+        self._matches = [f"{field}={value}" for field, values in (where or {}).items() for value in sorted(values)]
+
+    def newest_first(self, query: Query, after: Position, problems: list[str]) -> Iterator[LogEntry | None]:
+        wanted = ["--reverse"]
+        if query.min_level >= WARNING:
+            wanted.append(f"--priority={max(n for n, level in enumerate(OF_SEVERITY) if level >= query.min_level)}")
+        if query.start is not None:
+            wanted.append(f"--since=@{query.start // 1_000_000}")
+        if query.end is not None:
+            wanted.append(f"--until=@{query.end // 1_000_000 + 1}")
+        if after is not None:
+            wanted.append(f"--after-cursor={after}")
+        yield from self._run(wanted, problems)
+
+    def _run(self, wanted: list[str], problems: list[str]) -> Iterator[LogEntry | None]:
+        argv = ["journalctl", "--output=json", "--all", "--no-pager", "--quiet", *self._arguments, *wanted]
+        with closing(programs.lines([*argv, *self._matches])) as lines:
+            try:
+                for line in lines:
+                    yield _printed_entry(line)
+            except MachineError as failure:
+                problems.append(str(failure))
+
+    def entry(self, id: int) -> LogEntry | None:
+        """Its number is not something journalctl can be asked for, so the latest are looked through."""
+        found = (entry for entry in self._run(["--reverse", "--lines=10000"], []) if entry is not None)
+        return next((entry for entry in found if entry.id == id), None)
+
+    def stamp(self) -> object:
+        newest = next(iter(self._run(["--lines=1"], [])), None)
+        return None if newest is None else newest.position
+
+
+def _printed_entry(line: bytes) -> LogEntry | None:
+    try:
+        fields: dict[str, Any] = msgspec.json.decode(line, type=dict[str, Any])
+        cursor, time = fields.pop("__CURSOR"), int(fields.pop("__REALTIME_TIMESTAMP"))
+    except (msgspec.DecodeError, KeyError, ValueError):
+        return None
+    parts = dict(part.split("=", 1) for part in cursor.split(";") if "=" in part)
+    fields = {name: _printed_value(value) for name, value in fields.items() if not name.startswith("__")}
+    return made(fields, id=_id(parts), time=time, position=cursor)
+
+
+def _id(parts: dict[str, str]) -> int:
+    """The same that the files give: whose counter it is from, and the number."""
+    try:
+        return entry_id(bytes.fromhex(parts["s"]), int(parts["i"], 16))
+    except (KeyError, ValueError):
+        return 0
+
+
+def _printed_value(value: Any) -> Any:
+    """What is no text is written as a list of numbers, and a field that is there twice as a list of texts."""
+    if isinstance(value, list) and value and all(type(one) is int and 0 <= one < 256 for one in value):
+        return bytes(value)
+    return [_printed_value(one) for one in value] if isinstance(value, list) else value

@@ -1,0 +1,93 @@
+"""Multi-round-trip requests: what travels in `requestState` while the client answers a question.
+
+2026-07-28 has no requests from server to client. A call that needs an answer ends with the question and everything
+it has learnt so far; the client sends the call again with both. The state comes back from outside, so it is sealed:
+signed, short-lived, and bound to the method, the parameters and the principal it was made for.
+
+It is signed, not encrypted: the client can read its own answers and the values of `ctx.step` in it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct
+
+from portico.wire.errors import InternalError, InvalidParams
+
+LIFETIME_SECONDS = 600.0
+LARGEST_STATE = 256 * 1024
+_MAC = 32
+
+
+class State(Struct, array_like=True):
+    """What has been answered and done so far in one call."""
+
+    binding: bytes
+    expires: float
+    answers: dict[str, Raw]
+    steps: dict[str, Raw]
+
+
+_decoder = msgspec.json.Decoder(State)
+
+
+class Seal:
+    """Closes and opens states. Processes that serve the same clients must share the key."""
+
+    def __init__(self, key: bytes | None = None, lifetime: float = LIFETIME_SECONDS) -> None:
+        self._key = key or os.urandom(32)
+        self.lifetime = lifetime
+
+    def close(self, binding: bytes, answers: dict[str, Raw], steps: dict[str, Raw]) -> str:
+        body = msgspec.json.encode(State(binding, time.time() + self.lifetime, answers, steps))
+        if len(body) > LARGEST_STATE:
+            raise InternalError("The state of this call has grown too large to be carried by the client")
+        return urlsafe_b64encode(self._mac(body) + body).decode()
+
+    def open(self, sealed: str, binding: bytes) -> State:
+        """The state, or -32602: one answer for every way in which it can be wrong."""
+        state = self._verified(sealed)
+        if state is None or state.binding != binding:
+            raise InvalidParams("Invalid requestState: it was not issued for this request")
+        if state.expires < time.time():
+            raise InvalidParams("Invalid requestState: it has expired; send the request again without it")
+        return state
+
+    def _verified(self, sealed: str) -> State | None:
+        if len(sealed) > 2 * LARGEST_STATE:
+            return None
+        try:
+            data = urlsafe_b64decode(sealed.encode("ascii"))
+            # Python's decoder skips what is not of the alphabet; only the exact text we issued will do.
+            if urlsafe_b64encode(data).decode() != sealed:
+                return None
+            if not self._is_ours(data[:_MAC], data[_MAC:]):
+                return None
+            return _decoder.decode(data[_MAC:])
+        except ValueError:
+            return None
+
+    # Cryptography is loaded with the first question, not with every server.
+
+    def _mac(self, body: bytes) -> bytes:
+        import hmac
+
+        return hmac.digest(self._key, body, "sha256")
+
+    def _is_ours(self, mac: bytes, body: bytes) -> bool:
+        import hmac
+
+        return hmac.compare_digest(self._mac(body), mac)
+
+
+def binding(method: str, target: str, arguments: Any, principal: Any) -> bytes:
+    """A digest of what must stay the same between the rounds of one call, however the client writes it down."""
+    from hashlib import sha256
+
+    said = msgspec.json.encode([method, target, arguments, repr(principal)], order="deterministic")
+    return sha256(said).digest()

@@ -1,0 +1,3 @@
+function structured<T>(said: unknown): T {
+  return received(said).structuredContent as T;
+}

@@ -1,1 +1,0 @@
-"""Registry hives, read from their files: no library, no Windows."""

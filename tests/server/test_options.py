@@ -1,0 +1,76 @@
+"""A misspelt option is refused at once, with the one that was meant."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import portico
+from portico import Client, Server, Service, SyncClient, UsageError
+from portico.extend import Prompt, Resource, Tool, serve_http
+
+
+def hello() -> str:
+    return "hello"
+
+
+def server() -> Server:
+    return Server("small", version="1")
+
+
+MISTAKES: dict[str, tuple[Callable[..., Any], str]] = {
+    "a tool": (lambda: server().tool(titel="Hello"), "a tool has no option 'titel'; did you mean 'title'?"),
+    "a named tool": (lambda: server().tool("x", timout=3), "a tool has no option 'timout'; did you mean 'timeout'?"),
+    "a marked method": (lambda: portico.tool(inlin=True), "a tool has no option 'inlin'; did you mean 'inline'?"),
+    "of a service": (lambda: Service("s").tool(alias=["b"]), "a tool has no option 'alias'; did you mean 'aliases'?"),
+    "a Tool": (lambda: Tool(hello, scope=["a"]), "a tool has no option 'scope'; did you mean 'scopes'?"),
+    "a prompt": (lambda: server().prompt(icon=[]), "a prompt has no option 'icon'; did you mean 'icons'?"),
+    "a Prompt": (lambda: Prompt(hello, nam="x"), "a prompt has no option 'nam'; did you mean 'name'?"),
+    "a resource": (
+        lambda: server().resource("a://b", mimetype="text/html"),
+        "a resource has no option 'mimetype'; did you mean 'mime_type'?",
+    ),
+    "a Resource": (
+        lambda: Resource(hello, "a://b", zzz=1),
+        "a resource has no option 'zzz'; there are annotations, description, icons, inline, meta, mime_type, name, "
+        "size, title",
+    ),
+    "a server": (
+        lambda: Server("x", instruction="y"),
+        "Server has no option 'instruction'; did you mean 'instructions'?",
+    ),
+    "a client": (lambda: Client(server(), timout=3), "Client has no option 'timout'; did you mean 'timeout'?"),
+    "a client that waits": (
+        lambda: SyncClient(server(), header={}),
+        "SyncClient has no option 'header'; did you mean 'headers'?",
+    ),
+    "stdio": (lambda: server().run(grac=1), "run(\"stdio\") has no option 'grac'; did you mean 'grace'?"),
+    "http": (lambda: server().run("http", prot=1), "run(\"http\") has no option 'prot'; did you mean 'port'?"),
+    "asgi": (lambda: server().asgi(host="x"), "asgi() has no option 'host'; there are "),
+}
+
+
+@pytest.mark.parametrize("make, words", MISTAKES.values(), ids=MISTAKES)
+def test_a_misspelt_option_names_the_nearest(make: Callable[..., Any], words: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        make()
+    assert str(refused.value).startswith(words)
+
+
+async def test_a_misspelt_option_of_serving_on_this_loop_is_refused() -> None:
+    with pytest.raises(UsageError, match="did you mean 'port'"):
+        await serve_http(server(), prot=1)  # type: ignore[call-arg]
+
+
+def test_the_options_of_a_client_can_be_seen() -> None:
+    options = inspect.signature(Client).parameters
+    assert "timeout" in options
+    assert inspect.signature(SyncClient).parameters.keys() == options.keys()
+
+
+def test_what_is_missing_is_python_s_own_affair() -> None:
+    with pytest.raises(TypeError, match="name"):
+        Server()  # type: ignore[call-arg]
