@@ -29,7 +29,6 @@ from portico.services.contracts.markdown import pretty
 from portico.services.contracts.outcomes import Outcome, require_validator
 from portico.services.contracts.render import render
 from portico.services.contracts.search import search
-from portico.services.contracts.versions import CONTRACT_VERSION
 
 log = logging.getLogger("portico.contracts")
 
@@ -148,11 +147,7 @@ class Contracts(Service):
         offset: Annotated[int, Meta(ge=0, description="How many to skip")] = 0,
     ) -> reports.ToolListing:
         """The tools of this server, with their versions and invocation names."""
-        contract = await self._contract(ctx)
-        page = [reports.entry(contract, one) for one in contract.tools[offset : offset + limit]]
-        total = len(contract.tools)
-        after = offset + limit if offset + limit < total else None
-        return reports.ToolListing(contract.server, contract.version, CONTRACT_VERSION, page, total, after)
+        return reports.listing(await self._contract(ctx), offset, limit)
 
     @_offer("spec_get", READ)
     async def spec_get(
@@ -381,10 +376,7 @@ class Contracts(Service):
     @resource("spec://tools", mime_type="application/json")
     async def tools(self, ctx: Context) -> str:
         """All tools of this server, with their versions and invocation names."""
-        contract = await self._contract(ctx)
-        entries = [reports.entry(contract, one) for one in contract.tools]
-        listing = reports.ToolListing(contract.server, contract.version, CONTRACT_VERSION, entries, len(entries), None)
-        return pretty(listing)
+        return pretty(reports.listing(await self._contract(ctx)))
 
     @resource("spec://tools/{name}", mime_type="text/markdown")
     async def specification(self, ctx: Context, name: str) -> str | None:
