@@ -173,7 +173,7 @@ class Service(Registrar):
         return {}
 
     def methods(self) -> Mapping[str, Callable[[Call], Awaitable[Any]]]:
-        """The methods that come with them. Each needs a row in the table: `portico.wire.methods.extend`."""
+        """The methods that come with them. Each needs a row in the table: `portico.extend.add_method`."""
         return {}
 
     def around(self, method: str, answer: Answer) -> Answer:
