@@ -101,6 +101,8 @@ class Channel:
         most_in_flight: int = MOST_IN_FLIGHT,
     ) -> None:
         self.door = Door(handler, session=session, metrics=metrics)
+        if session is not None:
+            session.stream = self
         self.send = send
         self.sender = sender
         self.most_in_flight = most_in_flight
