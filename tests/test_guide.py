@@ -27,10 +27,10 @@ import pytest
 from portico import Client, Context, Server, Service
 from portico.legacy.session import MOST_SUBSCRIPTIONS
 from portico.rpc.channel import MOST_IN_BATCH, MOST_IN_FLIGHT
-from portico.rpc.rounds import LARGEST_STATE, LIFETIME
 from portico.schema.describe import schema
 from portico.schema.explain import LONGEST_QUOTE
 from portico.schema.problems import MOST_PROBLEMS
+from portico.server.asking.request_state import LARGEST_STATE, LIFETIME_SECONDS
 from portico.server.calling.prompts import PromptOptions
 from portico.server.calling.resources import ResourceOptions
 from portico.server.calling.tools import ToolOptions
@@ -235,7 +235,7 @@ def test_the_bounds_are_those_of_the_code() -> None:
     assert table["calls in flight on one stream"] == f"{MOST_IN_FLIGHT:,}"
     assert table["messages in one batch"] == f"{MOST_IN_BATCH:,}"
     assert table["subscriptions of a session, or in one listen"] == f"{MOST_SUBSCRIPTIONS:,}"
-    assert table["`requestState`"] == f"{LARGEST_STATE // 1024} KiB, {LIFETIME / 60:.0f} minutes"
+    assert table["`requestState`"] == f"{LARGEST_STATE // 1024} KiB, {LIFETIME_SECONDS / 60:.0f} minutes"
     assert table["problems named in one error"] == str(MOST_PROBLEMS)
     assert table["a value quoted in an error"] == f"{LONGEST_QUOTE} characters"
     assert table["completions in one answer"] == str(MOST_COMPLETIONS)

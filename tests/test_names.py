@@ -73,11 +73,7 @@ SHARED = {
     "Memory": {"auth", "services"},
 }
 # Shrinks only: a name that stands in one module by now is to be deleted here.
-STILL_TWICE: set[str] = {
-    "Listener",
-    "Stream",
-    "Tasks",
-}
+STILL_TWICE: set[str] = set()
 
 
 def _classes() -> dict[str, list[Path]]:
@@ -105,13 +101,7 @@ def test_a_class_name_stands_in_one_module() -> None:
 # What takes a time, and at which place; it may always be called `timeout=`, too.
 WAITS = {"timeout": 0, "wait": 0, "wait_for": 1, "sleep": 0, "call_later": 0, "settimeout": 0}
 # Shrinks only.
-STILL_WITHOUT_UNIT: set[str] = {
-    "server/tasks/engine.py: GOODBYE",
-    "server/tasks/engine.py: LOOK",
-    "server/tasks/held.py: PAUSE",
-    "server/tasks/interview.py: LOOK",
-    "server/tasks/interview.py: PAUSE",
-}
+STILL_WITHOUT_UNIT: set[str] = set()
 
 
 def _times(tree: ast.AST) -> Iterator[ast.expr]:
@@ -140,29 +130,7 @@ def test_times_say_their_unit() -> None:
 VAGUE = re.compile(r"\b(whoever|nobody|somebody|anybody|manieth)\b", re.IGNORECASE)
 PROSE = {tokenize.COMMENT, tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
 # Shrinks only.
-STILL_POETIC: set[str] = {
-    "legacy/session.py",
-    "legacy/translate.py",
-    "server/asking/replay_keys.py",
-    "server/calling/completion.py",
-    "server/calling/results.py",
-    "server/calling/threads.py",
-    "server/calling/tools.py",
-    "server/endpoint.py",
-    "server/registry/lifespans.py",
-    "server/registry/registry.py",
-    "server/registry/subscriptions.py",
-    "server/server.py",
-    "server/tasks/engine.py",
-    "server/tasks/extension.py",
-    "server/tasks/held.py",
-    "server/tasks/holds.py",
-    "server/tasks/interview.py",
-    "server/tasks/jobs.py",
-    "server/tasks/running.py",
-    "server/tasks/tasks.py",
-    "server/tasks/workers.py",
-}
+STILL_POETIC: set[str] = set()
 
 
 def _is_vague(path: Path) -> bool:

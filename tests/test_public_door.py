@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -75,6 +76,12 @@ def test_type_checkers_see_the_same_names(door: str) -> None:
     imports = [node for block in blocks for node in block.body if isinstance(node, ast.ImportFrom)]
     taken = {alias.asname or alias.name for node in imports for alias in node.names}
     assert taken | set(module._HOMES.get(door, ())) == set(module.__all__)
+
+
+def test_every_name_is_in_the_guide() -> None:
+    page = (ROOT / "docs" / "guide" / "extending.md").read_text()
+    table = "".join(line for line in page.splitlines() if line.startswith("|"))
+    assert set(re.findall(r"`(\w+)`", table)) == set(import_module("portico.extend").__all__)
 
 
 def test_a_door_opens_only_what_is_asked_for() -> None:

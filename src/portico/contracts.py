@@ -11,13 +11,13 @@ from portico._lazy import public_names
 
 if TYPE_CHECKING:
     from portico.services.contracts.calling import call
+    from portico.services.contracts.definitions import CONTRACT_VERSION, keeps
     from portico.services.contracts.models import ContractContext, MCPErrorDetail, MCPToolCall, MCPToolResult
     from portico.services.contracts.published import ERROR_TYPES
     from portico.services.contracts.service import Contracts, failed
-    from portico.services.contracts.versions import CONTRACT_VERSION, keeps
 
 _HOMES = {
-    "portico.services.contracts.versions": ("CONTRACT_VERSION", "keeps"),
+    "portico.services.contracts.definitions": ("CONTRACT_VERSION", "keeps"),
     "portico.services.contracts.published": ("ERROR_TYPES",),
     "portico.services.contracts.models": ("ContractContext", "MCPErrorDetail", "MCPToolCall", "MCPToolResult"),
     "portico.services.contracts.service": ("Contracts", "failed"),

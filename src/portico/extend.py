@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from portico.server.calling.prompts import Prompt as Prompt, PromptOptions as PromptOptions
     from portico.server.calling.resources import Resource as Resource, ResourceOptions as ResourceOptions
     from portico.server.calling.results import to_json as to_json
-    from portico.server.calling.tools import (
-        ArgumentErrors as ArgumentErrors, Tool as Tool, ToolOptions as ToolOptions, checked_name as checked_name,
-    )
+    from portico.server.calling.runtime import ArgumentErrors as ArgumentErrors, Runtime as Runtime
+    from portico.server.calling.tools import Tool as Tool, ToolOptions as ToolOptions, checked_name as checked_name
     from portico.server.endpoint import serve_http as serve_http
-    from portico.server.registry.service import Completes as Completes, Offered as Offered
+    from portico.server.registry.service import Completes as Completes, Component as Component
+    from portico.store.bus import Subscription as Subscription
     from portico.store.database import Database as Database
     from portico.store.errors import (
         BadStatement as BadStatement, Conflict as Conflict, Damaged as Damaged, DatabaseClosed as DatabaseClosed,
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from portico.wire.content import (
         Annotations as Annotations, AudioContent as AudioContent, BlobContents as BlobContents,
         EmbeddedResource as EmbeddedResource, ImageContent as ImageContent, ResourceLink as ResourceLink,
-        TextContent as TextContent, TextContents as TextContents,
+        Result as Result, TextContent as TextContent, TextContents as TextContents,
     )
     from portico.wire.errors import (
         BadStatus as BadStatus, Closed as Closed, HeaderMismatch as HeaderMismatch, InternalError as InternalError,
@@ -69,9 +69,10 @@ if TYPE_CHECKING:
         Root as Root, SamplingMessage as SamplingMessage,
     )
     from portico.wire.meta import (
-        ClientCapabilities as ClientCapabilities, Icon as Icon, Implementation as Implementation,
+        ClientCapabilities as ClientCapabilities, Icon as Icon, Implementation as Implementation, Params as Params,
         ServerCapabilities as ServerCapabilities,
     )
+    from portico.wire.methods import Method as Method, add_method as add_method
     from portico.wire import notices as notices
     from portico.wire.prompts import (
         GetPromptParams as GetPromptParams, GetPromptResult as GetPromptResult, PromptArgument as PromptArgument,
@@ -105,9 +106,11 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "portico.server.calling.prompts": ("Prompt", "PromptOptions"),
     "portico.server.calling.resources": ("Resource", "ResourceOptions"),
     "portico.server.calling.results": ("to_json",),
-    "portico.server.calling.tools": ("ArgumentErrors", "Tool", "ToolOptions", "checked_name"),
+    "portico.server.calling.runtime": ("ArgumentErrors", "Runtime"),
+    "portico.server.calling.tools": ("Tool", "ToolOptions", "checked_name"),
     "portico.server.endpoint": ("serve_http",),
-    "portico.server.registry.service": ("Completes", "Offered"),
+    "portico.server.registry.service": ("Completes", "Component"),
+    "portico.store.bus": ("Subscription",),
     "portico.store.database": ("Database",),
     "portico.store.errors": (
         "BadStatement", "Conflict", "Damaged", "DatabaseClosed", "NotUnique", "ReadOnly", "StoreError",
@@ -122,7 +125,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "portico.wire.completion": ("MOST_COMPLETIONS", "Completion"),
     "portico.wire.content": (
         "Annotations", "AudioContent", "BlobContents", "EmbeddedResource", "ImageContent", "ResourceLink",
-        "TextContent", "TextContents",
+        "Result", "TextContent", "TextContents",
     ),
     "portico.wire.errors": (
         "BadStatus", "Closed", "HeaderMismatch", "InternalError", "InvalidParams", "MethodNotFound",
@@ -132,7 +135,8 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "CreateMessageParams", "CreateMessageResult", "ElicitParams", "ElicitResult", "InputRequiredResult",
         "Root", "SamplingMessage",
     ),
-    "portico.wire.meta": ("ClientCapabilities", "Icon", "Implementation", "ServerCapabilities"),
+    "portico.wire.meta": ("ClientCapabilities", "Icon", "Implementation", "Params", "ServerCapabilities"),
+    "portico.wire.methods": ("Method", "add_method"),
     "portico.wire.notices": (),
     "portico.wire.prompts": ("GetPromptParams", "GetPromptResult", "PromptArgument", "PromptMessage"),
     "portico.wire.resources": ("ReadResourceParams", "ReadResourceResult"),

@@ -192,7 +192,7 @@ def test_only_the_names_of_the_system_are_listed(name: str, place: ServicePlace)
     for tool in server.tools:
         assert not set(listed) & set(tool.aliases)
         assert any("." in one for one in (tool.name, *tool.aliases))
-        assert all(server.offers.tool(alias) is tool for alias in tool.aliases)
+        assert all(server.registry.tool(alias) is tool for alias in tool.aliases)
     if server.capabilities.resources is not None:
         assert len({one.uri.partition("://")[0] for one in server.resources}) == 1
 
@@ -264,11 +264,11 @@ async def test_a_service_that_is_removed_takes_its_schemes_with_it() -> None:
         return name
 
     server.add(service)
-    assert server.offers.resource("memo://one")[1] == {"name": "one"}
+    assert server.registry.resource("memo://one")[1] == {"name": "one"}
     server.remove("notes")
-    assert server.offers.resource("memo://one") == (None, {})
-    server.offers.schemes = {"a": "b", "b": "a"}
-    assert server.offers.resource("a://x") == (None, {})
+    assert server.registry.resource("memo://one") == (None, {})
+    server.registry.schemes = {"a": "b", "b": "a"}
+    assert server.registry.resource("a://x") == (None, {})
 
 
 # Shapes

@@ -14,7 +14,7 @@ import pytest
 
 from portico import Client, Context, Server, ToolError
 from portico.rpc.call import Call
-from portico.server.calling.threads import Threads
+from portico.server.calling.runtime import Threads
 from portico.wire.revisions import REVISIONS
 
 Connect = Callable[..., Any]

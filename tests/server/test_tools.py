@@ -171,7 +171,7 @@ def test_a_mistake_shows_while_the_server_is_built() -> None:
     server.tool("twice")(lambda: "")
     with pytest.raises(UsageError, match="already a tool 'twice'"):
         server.tool("twice")(lambda: "")
-    with pytest.raises(UsageError, match="is no name"):
+    with pytest.raises(UsageError, match="is not a valid name"):
         server.tool("with space")(lambda: "")
     with pytest.raises(UsageError, match="unknown annotation 'readonly'"):
         server.tool(name="t", annotations={"readonly": True})(lambda: "")

@@ -22,12 +22,11 @@ from portico.services.contracts import lock, reading, specification
 from portico.services.contracts.codegen.python import python
 from portico.services.contracts.codegen.shapes import surface
 from portico.services.contracts.codegen.typescript import typescript
-from portico.services.contracts.definitions import Contract, Definition, contract_of
+from portico.services.contracts.definitions import LEVELS, Contract, Definition, Level, contract_of
 from portico.services.contracts.diff import ContractChange, Difference, VersionVerdict, diff, migration
 from portico.services.contracts.lint import LintFinding, lint
 from portico.services.contracts.lock import Drift
 from portico.services.contracts.render import render
-from portico.services.contracts.versions import LEVELS, Level
 from portico.wire.errors import UsageError
 
 WRITERS = {"python": python, "typescript": typescript}
@@ -125,10 +124,8 @@ class ContractsCommand:
     def lock(self) -> int:
         contract, path = self.contract(self.only_target()), self.arguments.lock
         write_text(path, lock.write(contract))
-        if self.form == "json":
-            self.printer.json({"lock": path, "server": contract.server, "tools": len(contract.tools)})
-        else:
-            self.printer.line(f"{path}: {_counted(contract.tools, 'tool')} of {contract.server} {contract.version}")
+        counted = f"{path}: {_counted(contract.tools, 'tool')} of {contract.server} {contract.version}"
+        self.printer.show({"lock": path, "server": contract.server, "tools": len(contract.tools)}, counted)
         return 0
 
     # Lint
@@ -160,10 +157,9 @@ class ContractsCommand:
         message = f"{finding.tool}: {finding.message}" if finding.tool else finding.message
         if self.form == "json":
             self.printer.json({"file": file, **msgspec.to_builtins(finding)})
-        elif self.form == "github":
-            self._workflow_command(finding.severity, message, f"specification: {finding.rule}", file, finding.line)
-        else:
-            self.printer.line(f"{file}:{finding.line}: {finding.severity}: {message} [{finding.rule}]")
+            return
+        plain = f"{file}:{finding.line}: {finding.severity}: {message} [{finding.rule}]"
+        self._report(finding.severity, message, f"specification: {finding.rule}", plain, file, finding.line)
 
     # Diff and check
 
@@ -189,8 +185,7 @@ class ContractsCommand:
             line = {"level": level, "changes": changes, "versions": difference.verdicts}
             self.printer.json({**line, "migration": migration(difference)})
             return
-        for change in _worst_first(changes):
-            self._print_change(change, change.level)
+        self._print_changes(changes)
         for verdict in difference.undeclared:
             self._print_undeclared(verdict)
         self.printer.line("no changes" if level == "none" else f"{level}: {_counted(changes, 'change')}")
@@ -199,10 +194,7 @@ class ContractsCommand:
         text = f"{verdict.tool}: {verdict.level} changes demand version {verdict.demanded}; it has {verdict.new}"
         if not verdict.new:
             text = f"{verdict.tool}: it is gone, and that demands version {verdict.demanded} of the server"
-        if self.form == "github":
-            self._workflow_command("error", text, "version")
-        else:
-            self.printer.line(f"undeclared: {text}")
+        self._report("error", text, "version", f"undeclared: {text}")
 
     def check(self) -> int:
         path = self.arguments.lock
@@ -218,29 +210,31 @@ class ContractsCommand:
 
     def _print_drift(self, drift: Drift, path: str, allowed: Level) -> None:
         level, changes = drift.difference.level, drift.changes
-        if self.form == "json":
-            self.printer.json({"lock": path, "level": level, "changes": changes})
-            return
-        for change in _worst_first(changes):
-            self._print_change(change, "breaking" if _exceeds(change.level, allowed) else change.level, drift)
+        summary = f"drifted from {path}: {_counted(changes, 'change')}"
         if level == "none":
-            self.printer.line(f"as in {path}: {_counted(drift.new.tools, 'tool')}")
-        else:
-            self.printer.line(f"drifted from {path}: {_counted(changes, 'change')}")
+            summary = f"as in {path}: {_counted(drift.new.tools, 'tool')}"
+        if self.form != "json":
+            self._print_changes(changes, allowed, drift)
+        self.printer.show({"lock": path, "level": level, "changes": changes}, summary)
 
-    def _print_change(self, change: ContractChange, shown_as: str, drift: Drift | None = None) -> None:
-        where = ".".join(part for part in (change.place if change.place != "tool" else "", change.path) if part)
-        subject = f"{change.tool or 'the server'}{f' ({where})' if where else ''}"
-        text = f"{subject}: {change.reason}.{f' {change.migration}' if change.migration else ''}"
-        if self.form == "github":
-            self._workflow_command(shown_as, text, f"contract: {change.level}")
+    def _print_changes(
+        self, changes: list[ContractChange], allowed: Level = "breaking", drift: Drift | None = None
+    ) -> None:
+        """The worst first. What exceeds the level that is allowed is shown as an error."""
+        for change in sorted(changes, key=lambda change: -LEVELS.index(change.level)):
+            where = ".".join(part for part in (change.place if change.place != "tool" else "", change.path) if part)
+            subject = f"{change.tool or 'the server'}{f' ({where})' if where else ''}"
+            text = f"{subject}: {change.reason}.{f' {change.migration}' if change.migration else ''}"
+            shown_as = "breaking" if _exceeds(change.level, allowed) else change.level
+            self._report(shown_as, text, f"contract: {change.level}", f"{change.level}: {text}")
+            for word, quote in _quotes(change, drift) if self.form != "github" else ():
+                self.printer.line(f"    {word} {one_line(quote, LONGEST_QUOTE)!r}")
+
+    def _report(self, kind: str, message: str, title: str, plain: str, file: str = "", line: int = 0) -> None:
+        """The plain line; or a workflow command in one line, so that nothing in a server's text can be another one."""
+        if self.form != "github":
+            self.printer.line(plain)
             return
-        self.printer.line(f"{change.level}: {text}")
-        for word, quote in _quotes(change, drift):
-            self.printer.line(f"    {word} {one_line(quote, LONGEST_QUOTE)!r}")
-
-    def _workflow_command(self, kind: str, message: str, title: str, file: str = "", line: int = 0) -> None:
-        """A workflow command in one line, so that nothing in a server's text can be another one."""
         # GitHub finds files from the root of the repository, where the workflow usually is.
         path = os.path.relpath(file) if os.path.isabs(file) else file
         place = f"file={_property(path)},line={line}," if file else ""
@@ -300,10 +294,6 @@ def _quotes(change: ContractChange, drift: Drift | None) -> list[tuple[str, str]
 
 def _exceeds(level: Level, allowed: Level) -> bool:
     return LEVELS.index(level) > LEVELS.index(allowed)
-
-
-def _worst_first(changes: list[ContractChange]) -> list[ContractChange]:
-    return sorted(changes, key=lambda change: -LEVELS.index(change.level))
 
 
 def _property(text: str) -> str:

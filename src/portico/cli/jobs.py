@@ -15,8 +15,7 @@ from portico.cli.forms import parser_for
 from portico.cli.printer import Printer
 from portico.server.tasks import jobs
 from portico.server.tasks.engine import MIGRATIONS
-from portico.server.tasks.held import now
-from portico.server.tasks.jobs import Job
+from portico.server.tasks.jobs import Job, now
 from portico.store.database import Database
 from portico.store.folder import data_directory
 from portico.wire.errors import UsageError
@@ -98,7 +97,7 @@ class JobsCommand:
             raise UsageError(f"no task, or more than one, has an ID that begins with {self.arguments.ids[0]!r}")
         steps = (await self.database.read(lambda tx: jobs.steps(tx, [job.id]))).get(job.id, {})
         plain = {**_plain(job), "steps": {name: msgspec.json.decode(value) for name, value in steps.items()}}
-        self.printer.json(plain) if self.printer.form == "json" else self.printer.pretty(plain)
+        self.printer.show(plain)
         return 0
 
     async def cancel(self) -> int:
@@ -112,10 +111,8 @@ class JobsCommand:
             raise UsageError("an ID is required")
         results = [await self._change(id, change) for id in self.arguments.ids]
         for id, changed in zip(self.arguments.ids, results, strict=True):
-            if self.printer.form == "json":
-                self.printer.json({"id": id, "changed": bool(changed)})
-            else:
-                self.printer.line(f"{id}: {'not found' if changed is None else done if changed else refused}")
+            outcome = "not found" if changed is None else done if changed else refused
+            self.printer.show({"id": id, "changed": bool(changed)}, f"{id}: {outcome}")
         return 0 if all(results) else 1
 
     async def _change(self, id: str, change: Any) -> bool | None:

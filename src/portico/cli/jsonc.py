@@ -80,7 +80,7 @@ def put(text: str, path: tuple[str, ...], value: Any) -> str:
         changed = text[: known.start] + _written(rest, unit, _indent_of(text, known.at)) + text[known.end :]
     else:
         changed = _appended(text, document, at, members, {name: rest})
-    return _checked(changed, _with(document.value, path, value))
+    return _checked(changed, _edited(document.value, path, {path[-1]: value}))
 
 
 def drop(text: str, path: tuple[str, ...]) -> str:
@@ -99,7 +99,7 @@ def drop(text: str, path: tuple[str, ...]) -> str:
         end = following + 1
     elif text[start - 1] == ",":
         start -= 1
-    return _checked(text[:start] + text[end:], _without(document.value, path))
+    return _checked(text[:start] + text[end:], _edited(document.value, path, {}))
 
 
 # Reading
@@ -199,13 +199,8 @@ def _checked(text: str, expected: Any) -> str:
     return text
 
 
-def _with(value: dict[str, Any], path: tuple[str, ...], new: Any) -> dict[str, Any]:
+def _edited(value: dict[str, Any], path: tuple[str, ...], leaf: dict[str, Any]) -> dict[str, Any]:
+    """The value with what is in `leaf` in place of the member at the end of the path."""
     name, *rest = path
-    return {**value, name: _with(value.get(name, {}), tuple(rest), new) if rest else new}
-
-
-def _without(value: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
-    name, *rest = path
-    if rest:
-        return {**value, name: _without(value[name], tuple(rest))}
-    return {known: one for known, one in value.items() if known != name}
+    inner = {name: _edited(value.get(name, {}), tuple(rest), leaf)} if rest else leaf
+    return {**{known: one for known, one in value.items() if known != name or name in inner}, **inner}

@@ -95,6 +95,15 @@ class Printer:
         else:
             self.aside(empty)
 
+    def show(self, value: Any, sentence: str = "") -> None:
+        """The value as a line of JSON for programs; for people a sentence, or all of it."""
+        if self.form == "json":
+            self.json(value)
+        elif sentence:
+            self.line(sentence)
+        else:
+            self.pretty(value)
+
     def raw(self, codes: str) -> None:
         """Text that is safe already, such as codes for the terminal."""
         self._write(codes)
@@ -210,20 +219,16 @@ class BlockPrinter:
         if one.text is not UNSET:
             self.printer.text(one.text, exactly=exactly)
         elif one.blob is not UNSET:
-            name = one.uri.partition("?")[0].rstrip("/").rpartition("/")[2]
-            self.printer.line(self.binary("data", one.blob, one.mime_type, name, one.uri))
+            self.printer.line(self.binary("data", one.blob, one.mime_type, _last_step(one.uri), one.uri))
 
     def save(self, blocks: list[Any]) -> None:
         """Saves the binary data of blocks that were printed as JSON."""
-        if self.folder is None:
-            return
-        for block in blocks:
+        for block in blocks if self.folder is not None else ():
             if isinstance(block, ImageContent | AudioContent):
                 self.printer.aside(self.binary("", block.data, block.mime_type, self.name))
             contents = _received(block.resource) if isinstance(block, EmbeddedResource) else block
             if isinstance(contents, Contents) and contents.blob is not UNSET:
-                name = contents.uri.rstrip("/").rpartition("/")[2]
-                self.printer.aside(self.binary("", contents.blob, contents.mime_type, name))
+                self.printer.aside(self.binary("", contents.blob, contents.mime_type, _last_step(contents.uri)))
 
     def binary(self, kind: str, data: str, mime_type: str | None, name: str, uri: str = "") -> str:
         """A line about binary data: what it is, its size, and the file that it was saved in."""
@@ -259,6 +264,10 @@ def _received(resource: Any) -> Contents:
     if isinstance(resource, TextContents | BlobContents):
         resource = msgspec.to_builtins(resource)
     return resource if isinstance(resource, Contents) else msgspec.convert(resource, Contents)
+
+
+def _last_step(uri: str) -> str:
+    return uri.partition("?")[0].rstrip("/").rpartition("/")[2]
 
 
 def _file_name(name: str, mime_type: str | None) -> tuple[str, str]:

@@ -26,6 +26,7 @@ class ServiceShell:
     def __init__(self, client: Client, arguments: argparse.Namespace) -> None:
         self.arguments = arguments
         self.printer = Printer(arguments.output)
+        self.show = self.printer.show
         self._client = client
 
     async def call(self, tool: str, **given: Any) -> dict[str, Any]:
@@ -33,15 +34,6 @@ class ServiceShell:
         result = await self._client.call_tool(tool, {name: value for name, value in given.items() if value is not None})
         structured: dict[str, Any] = result.structured
         return structured
-
-    def show(self, value: Any, sentence: str = "") -> None:
-        """The value as a line of JSON for programs; for people a sentence, or all of it."""
-        if self.printer.form == "json":
-            self.printer.json(value)
-        elif sentence:
-            self.printer.line(sentence)
-        else:
-            self.printer.pretty(value)
 
 
 @asynccontextmanager

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from inspect import isawaitable
 from itertools import count
-from types import TracebackType, UnionType
+from types import UnionType
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
@@ -47,7 +47,7 @@ from portico.wire.resources import Resource, ResourceTemplate
 from portico.wire.revisions import REVISIONS, Revision
 from portico.wire.subscriptions import Filter
 from portico.wire.tasks import EXTENSION
-from portico.wire.tools import Tool
+from portico.wire.tools import ReceivedToolResult, Tool
 
 if TYPE_CHECKING:
     from portico.client.authorization import Auth
@@ -220,9 +220,7 @@ class Client:
         await self.open()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, failure: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *failure: object) -> None:
         await self.close()
 
     @asynccontextmanager
@@ -399,19 +397,11 @@ class Client:
         return self.timeout if timeout is None else None if timeout == math.inf else timeout
 
     def _kind(self, method: str, said: Raw) -> str:
-        self._check_size(method, said)
-        try:
-            return msgspec.json.decode(said, type=_Kind).result_type
-        except (msgspec.DecodeError, RecursionError) as failure:
-            raise self._invalid(method, failure) from None
-
-    def _check_size(self, method: str, said: Raw) -> None:
         # A value takes two bytes there, and here thirty times as much.
         if len(bytes(said)) > 2 * MOST_VALUES and results.has_more_values(bytes(said), MOST_VALUES):
             raise ProtocolError(f"{self._name}: {method} gave more than {MOST_VALUES} values at once")
-
-    def _invalid(self, method: str, failure: Exception) -> ProtocolError:
-        return ProtocolError(f"{self._name} gave an invalid result of {method}: {plainly(failure)}")
+        kind: str = self._decoded(method, said, _Kind).result_type
+        return kind
 
     @property
     def _name(self) -> str:
@@ -419,10 +409,7 @@ class Client:
         return name if name != Link.name or self.server_info is None else self.server_info.name[:100]
 
     async def _answers(self, method: str, said: Raw) -> dict[str, Any]:
-        try:
-            asked = msgspec.json.decode(said, type=InputRequiredResult)
-        except (msgspec.DecodeError, RecursionError) as failure:
-            raise self._invalid(method, failure) from None
+        asked: InputRequiredResult = self._decoded(method, said, InputRequiredResult)
         again: dict[str, Any] = {}
         if asked.input_requests is not UNSET:
             if len(asked.input_requests) > MOST_QUESTIONS:
@@ -462,11 +449,12 @@ class Client:
         said = await self._rounds(method, params, timeout, repeatable, progress=progress, first=said)
         return self._decoded(method, said)
 
-    def _decoded(self, method: str, said: Raw) -> Any:
+    def _decoded(self, method: str, said: Raw, type: Any = None) -> Any:
+        """A result as its method has it, or as this type."""
         try:
-            return msgspec.json.decode(said, type=METHODS[method].result)
+            return msgspec.json.decode(said, type=METHODS[method].result if type is None else type)
         except (msgspec.DecodeError, RecursionError) as failure:
-            raise self._invalid(method, failure) from None
+            raise ProtocolError(f"{self._name} gave an invalid result of {method}: {plainly(failure)}") from None
 
     async def _cached(self, method: str, params: dict[str, Any], *, fresh: bool = False) -> Any:
         return self._decoded(method, await self._cached_raw(method, params, fresh=fresh))
@@ -516,10 +504,16 @@ class Client:
             # The headers follow the tool's schema, so the schema must have changed (basic/transports).
             await self.list_tools(fresh=True)
             said = await self._result("tools/call", params, timeout, repeatable=repeatable, progress=progress)
-        promised = None if self._promises is None else self._promises.get(name)
+        return await self._read(name, said, returns, raise_on_error, timeout)
+
+    async def _read(
+        self, tool: str, said: ReceivedToolResult, returns: Any, raise_on_error: bool, timeout: float | None = None
+    ) -> CallToolResult[Any]:
+        """A tool's result, as its caller wants it."""
+        promised = None if self._promises is None else self._promises.get(tool)
         if self._promises is None and said.structured_content is not UNSET:
-            promised = await self._promised(name, timeout)
-        result = results.read(said, returns, promised, f"{self._name}: {name}", validate=self._validate)
+            promised = await self._promised(tool, timeout)
+        result = results.read(said, returns, promised, f"{self._name}: {tool}", validate=self._validate)
         if result.is_error and raise_on_error:
             raise ToolError(result.text)
         return result
@@ -544,10 +538,7 @@ class Client:
         else:
             params["task"] = {} if ttl is None else {"ttl": int(ttl * 1000)}
         said = await self._rounds("tools/call", params, timeout, None, ("complete", "task"))
-        try:
-            return handle(self, name, said)
-        except msgspec.DecodeError as failure:
-            raise self._invalid("tools/call", failure) from None
+        return handle(self, name, said)
 
     def task(self, id: str, tool: str = "") -> RemoteTask:
         """A task that was started before, perhaps by another process."""
@@ -562,15 +553,6 @@ class Client:
         if len(self._news) >= MOST_FOLLOWED:
             self._news.clear()
         return self._news.setdefault(task, asyncio.Event())
-
-    async def _read_result(self, tool: str, said: Raw, returns: Any = None) -> CallToolResult:
-        """A tool's result, as `call_tool` reads it."""
-        try:
-            received = msgspec.json.decode(said, type=METHODS["tools/call"].result)
-        except (msgspec.DecodeError, RecursionError) as failure:
-            raise self._invalid("tools/call", failure) from None
-        promised = await self._promised(tool) if received.structured_content is not UNSET else None
-        return results.read(received, returns, promised, f"{self._name}: {tool}", validate=self._validate)
 
     async def _promised(self, name: str, timeout: float | None = None) -> Promise | None:
         """What a tool has promised. To know that, the tools have to be listed once."""

@@ -51,40 +51,42 @@ class Inputs:
             roots={} if self.roots is not None else None,
         )
 
-    def can_answer(self, method: str) -> bool:
+    def _handler(self, method: str) -> Any:
         handlers = {
             "sampling/createMessage": self.sampling,
             "elicitation/create": self.elicitation,
             "roots/list": self.roots,
         }
-        return handlers.get(method) is not None
+        return handlers.get(method)
+
+    def can_answer(self, method: str) -> bool:
+        return self._handler(method) is not None
 
     async def answer(self, method: str, params: Raw) -> Any:
-        if method == "sampling/createMessage" and self.sampling is not None:
-            return await self._sample(METHODS[method].decode(params))
-        if method == "elicitation/create" and self.elicitation is not None:
-            return await self._elicit(METHODS[method].decode(params))
-        if method == "roots/list" and self.roots is not None:
-            return ListRootsResult([root if isinstance(root, Root) else Root(root) for root in self.roots])
-        raise MethodNotFound(f"Method not found: {method}")
+        handler = self._handler(method)
+        if handler is None:
+            raise MethodNotFound(f"Method not found: {method}")
+        if method == "roots/list":
+            return ListRootsResult([root if isinstance(root, Root) else Root(root) for root in handler])
+        asked = METHODS[method].decode(params)
+        said = await _settled(handler(asked))
+        return _elicited(said, asked) if method == "elicitation/create" else _sampled(said)
 
-    async def _sample(self, params: CreateMessageParams) -> CreateMessageResult:
-        assert self.sampling is not None
-        said = await _settled(self.sampling(params))
-        if isinstance(said, CreateMessageResult):
-            return said
-        return CreateMessageResult(role="assistant", content=TextContent(text=said), model="handler")
 
-    async def _elicit(self, params: ElicitParams) -> ElicitResult:
-        """The user's answer. A handler may give the fields alone (accepted), or None (declined)."""
-        assert self.elicitation is not None
-        said = await _settled(self.elicitation(params))
-        if said is None:
-            return ElicitResult("decline")
-        answer = said if isinstance(said, ElicitResult) else ElicitResult("accept", said)
-        if answer.action != "accept" or params.mode != "form":
-            return ElicitResult(answer.action)  # content is for accepted forms (2025-11-25, client/elicitation)
-        return ElicitResult("accept", {**defaults_of(params.requested_schema), **(answer.content or {})})
+def _sampled(said: CreateMessageResult | str) -> CreateMessageResult:
+    if isinstance(said, CreateMessageResult):
+        return said
+    return CreateMessageResult(role="assistant", content=TextContent(text=said), model="handler")
+
+
+def _elicited(said: ElicitResult | dict[str, Any] | None, params: ElicitParams) -> ElicitResult:
+    """The user's answer. A handler may give the fields alone (accepted), or None (declined)."""
+    if said is None:
+        return ElicitResult("decline")
+    answer = said if isinstance(said, ElicitResult) else ElicitResult("accept", said)
+    if answer.action != "accept" or params.mode != "form":
+        return ElicitResult(answer.action)  # content is for accepted forms (2025-11-25, client/elicitation)
+    return ElicitResult("accept", {**defaults_of(params.requested_schema), **(answer.content or {})})
 
 
 async def _settled(value: Any) -> Any:

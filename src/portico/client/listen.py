@@ -6,7 +6,6 @@ import asyncio
 import logging
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
-from types import TracebackType
 from typing import Any, Literal, Self
 
 import msgspec
@@ -102,9 +101,7 @@ class ChangeListener:
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, failure: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *failure: object) -> None:
         await self.close()
 
     async def __aiter__(self) -> AsyncIterator[Change]:

@@ -8,20 +8,18 @@ import inspect
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from functools import wraps
-from types import TracebackType, UnionType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from portico._options import explained_like
 from portico.client.client import Client
 from portico.client.listen import Change, ChangeListener
-from portico.client.results import CallToolResult
-from portico.client.results import T as D
 from portico.client.tasks import RemoteTask
 from portico.transport.loops import new_loop
 from portico.wire.errors import UsageError
 from portico.wire.meta import Implementation, ServerCapabilities
 
 P = ParamSpec("P")
+S = TypeVar("S")
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -29,14 +27,13 @@ R = TypeVar("R")
 _ANSWERING = ("sampling_handler", "elicitation_handler")
 
 
-def _waiting(
-    method: Callable[Concatenate[Client, P], Coroutine[Any, Any, T]],
-) -> Callable[Concatenate[SyncClient, P], T]:
-    """A method of Client that waits for its result instead of being awaited."""
+def _waiting(method: Callable[Concatenate[S, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Any, P], T]:
+    """A method of Client or of RemoteTask that waits for its result instead of being awaited."""
 
     @wraps(method)
-    def wait(self: SyncClient, /, *arguments: P.args, **options: P.kwargs) -> T:
-        return self._wait(method(self._open, *arguments, **options))
+    def wait(self: SyncClient | SyncTask, /, *arguments: P.args, **options: P.kwargs) -> T:
+        open_one: Any = self._open
+        return self._wait(method(open_one, *arguments, **options))
 
     return wait
 
@@ -75,9 +72,7 @@ class SyncClient:
         self.open()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, failure: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *failure: object) -> None:
         self.close()
 
     def open(self) -> None:
@@ -184,35 +179,23 @@ class SyncTask:
     """A RemoteTask that waits."""
 
     def __init__(self, client: SyncClient, task: RemoteTask) -> None:
-        self._client = client
-        self._task = task
+        self._open, self._wait = task, client._wait
 
     @property
     def id(self) -> str:
-        return self._task.id
+        return self._open.id
 
     @property
     def status(self) -> str:
-        return self._task.status
+        return self._open.status
 
     @property
     def message(self) -> str | None:
-        return self._task.message
+        return self._open.message
 
-    def refresh(self) -> str:
-        return self._client._wait(self._task.refresh())
-
-    def cancel(self) -> None:
-        self._client._wait(self._task.cancel())
-
-    def result(
-        self,
-        *,
-        timeout: float | None = None,
-        returns: type[D] | UnionType | None = None,
-        raise_on_error: bool = True,
-    ) -> CallToolResult[D]:
-        return self._client._wait(self._task.result(timeout=timeout, returns=returns, raise_on_error=raise_on_error))
+    refresh = _waiting(RemoteTask.refresh)
+    cancel = _waiting(RemoteTask.cancel)
+    result = _waiting(RemoteTask.result)
 
 
 class SyncListener:
@@ -226,9 +209,7 @@ class SyncListener:
         self._client._wait(self._listener.__aenter__())
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, failure: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *failure: object) -> None:
         self._client._wait(self._listener.close())
 
     def __iter__(self) -> Iterator[Change]:

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct
 
 from portico.client.results import CallToolResult, T
-from portico.wire.errors import Error, InternalError, InvalidParams, ProtocolError, TimedOut, ToolError, from_wire
+from portico.wire.errors import Error, InternalError, InvalidParams, ProtocolError, TimedOut, from_wire
 from portico.wire.subscriptions import Filter
 from portico.wire.tasks import EXTENSION, DetailedTask, Status
 
@@ -57,10 +57,7 @@ class RemoteTask:
         """Ask how it stands."""
         if self._done is None:
             said = await self._client.request("tasks/get", self._params())
-            try:
-                self.note(msgspec.json.decode(said, type=DetailedTask))
-            except msgspec.DecodeError as failure:
-                raise ProtocolError(f"an invalid result of tasks/get: {failure}") from None
+            self.note(self._client._decoded("tasks/get", said, DetailedTask))
         return self.status
 
     def note(self, seen: DetailedTask) -> None:
@@ -96,10 +93,8 @@ class RemoteTask:
                 said = self._done if self._done is not None else await self._wait()
         except TimeoutError:
             raise TimedOut(f"the task {self.id} was not done within {timeout:g} s; it goes on") from None
-        result = await self._client._read_result(self.tool, said, returns)
-        if result.is_error and raise_on_error:
-            raise ToolError(result.text)
-        return result
+        received = self._client._decoded("tools/call", said)
+        return await self._client._read(self.tool, received, returns, raise_on_error)
 
     async def _wait(self) -> Raw:
         if not self._client.is_modern:
@@ -164,7 +159,7 @@ class RemoteTask:
 
 def handle(client: Client, tool: str, said: Raw) -> RemoteTask:
     """The task that a call has become; or one that is over, because the server answered at once."""
-    found = msgspec.json.decode(said, type=_Handle)
+    found: _Handle = client._decoded("tools/call", said, _Handle)
     id = found.task.task_id if found.task is not None else found.task_id
     task = RemoteTask(client, id, tool)
     if not id:

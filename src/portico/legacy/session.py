@@ -54,7 +54,7 @@ MOST_SUBSCRIPTIONS = 1000
 _HEARS_OF_TASKS = ClientCapabilities(extensions={EXTENSION: {}})
 
 
-class Stream(Protocol):
+class PushStream(Protocol):
     """What a session needs of the Channel it lives on."""
 
     revision: Revision | None
@@ -74,7 +74,7 @@ class Session:
         self.capabilities: ClientCapabilities = NO_CAPABILITIES
         self.client: Implementation | None = None
         self.log_level = "info"
-        self.stream: Stream | None = None
+        self.stream: PushStream | None = None
         self._start = members(handler).start
         self._offered = ServerCapabilities()
         self._subscribed: dict[str, asyncio.Task[Any]] = {}
@@ -307,7 +307,7 @@ class Session:
 
 
 def _with_tasks(offered: ServerCapabilities, revision: Revision, public: bool) -> ServerCapabilities:
-    """2025-11-25 has tasks in its core. Where nobody says who they are, nobody gets a list of everybody's."""
+    """2025-11-25 has tasks in its core. They are listed only where clients log in, or are alone."""
     if revision != NEWEST_HANDSHAKE or EXTENSION not in (offered.extensions or {}):
         return offered
     able: dict[str, Any] = {"cancel": {}, "requests": {"tools": {"call": {}}}}

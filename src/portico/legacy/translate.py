@@ -33,7 +33,7 @@ SINCE: dict[type[Struct], dict[str, Revision]] = {
         "description": V2025_11_25,
         "website_url": V2025_11_25,
     },
-    # Extensions with methods of their own came with 2026-07-28; whoever declares one must answer to it.
+    # Extensions with methods of their own came with 2026-07-28; a server that declares one must answer to it.
     meta.ServerCapabilities: {"completions": V2025_03_26, "extensions": V2026_07_28},
     content.Annotations: {"last_modified": V2025_06_18},
     content.TextContent: {"meta": V2025_06_18},

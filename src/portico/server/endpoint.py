@@ -80,7 +80,7 @@ async def serve_http(
 
 
 def _exchange_at(place: Place, server: Server, options: HttpOptions) -> Exchange:
-    """Beyond this machine only with a token, or when somebody says that it is meant."""
+    """Beyond this machine only with a token, or with `insecure`."""
     token = options.get("token") or os.environ.get("PORTICO_TOKEN") or None
     local = is_loopback(place.host)
     alone = next((one.name for one in server.services if getattr(one, "local_only", False)), None)

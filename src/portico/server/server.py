@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial, reduce
@@ -15,48 +14,34 @@ from msgspec.structs import replace
 from portico._lazy import load_module
 from portico._options import check_options, explained
 from portico.rpc.call import Call, Handler, Middleware, members
-from portico.rpc.rounds import Seal
-from portico.schema.problems import nearest
+from portico.server.asking.request_state import Seal
 from portico.server.calling import completion
 from portico.server.calling.prompts import Prompt
 from portico.server.calling.resources import Resource
-from portico.server.calling.threads import MOST_THREADS, Threads
-from portico.server.calling.tools import ArgumentErrors, Tool
-from portico.server.registry import mounts
-from portico.server.registry.catalog import PAGE_SIZE, Catalog, position
-from portico.server.registry.lifespans import Lives
-from portico.server.registry.mounts import Mount
-from portico.server.registry.registry import Offers
-from portico.server.registry.service import Offered, Registrar, Service, marked
-from portico.server.registry.subscriptions import MOST_URIS, Subscriptions
+from portico.server.calling.runtime import MOST_THREADS, ArgumentErrors, Runtime, Threads
+from portico.server.calling.tools import Tool
+from portico.server.registry.catalog import PAGE_SIZE, Catalog
+from portico.server.registry.lifespans import Lifespans
+from portico.server.registry.mounted import Mounts
+from portico.server.registry.registry import Registry
+from portico.server.registry.service import Answer, Component, Registrar, Service, marked
+from portico.server.registry.subscriptions import Subscriptions, honoured
 from portico.transport import stdio
-from portico.wire import jsonrpc, notices, tasks
+from portico.wire import jsonrpc, notices
 from portico.wire.completion import CompleteParams, PromptReference
 from portico.wire.discover import DiscoverResult
-from portico.wire.errors import (
-    InternalError,
-    InvalidParams,
-    MethodNotFound,
-    MissingCapability,
-    ResourceNotFound,
-    Unknown,
-    UsageError,
-)
-from portico.wire.jsonrpc import NOTHING
+from portico.wire.errors import MethodNotFound, UsageError
 from portico.wire.meta import SERVER_INFO, Icon, Implementation, ServerCapabilities
 from portico.wire.mirrors import Mirror
 from portico.wire.prompts import GetPromptParams
-from portico.wire.resources import (
-    ReadResourceParams,
-    ReadResourceResult,
-)
-from portico.wire.revisions import LATEST, MODERN_REVISIONS, V2025_11_25
-from portico.wire.subscriptions import Filter, ListenParams
+from portico.wire.resources import ReadResourceParams, ReadResourceResult
+from portico.wire.revisions import LATEST, MODERN_REVISIONS
+from portico.wire.subscriptions import ListenParams
 from portico.wire.tools import CallToolParams
 
 if TYPE_CHECKING:
     from portico.server.endpoint import AsgiOptions, HttpOptions
-    from portico.server.tasks.tasks import Tasks
+    from portico.server.tasks.tasks import TaskService
     from portico.transport.http.asgi import Application
     from portico.transport.stdio import StdioOptions
 
@@ -118,53 +103,53 @@ class Server(Registrar):
     ) -> None:
         self.info = Implementation(name, version, title, description, website_url, list(icons) if icons else None)
         self.instructions = instructions
-        self.argument_errors: ArgumentErrors = argument_errors
         self.threads = Threads(most_threads)
         self.seal = Seal(state_key)
+        self.argument_errors = argument_errors
+        self.runtime = Runtime(name, self, self.threads, self.seal, argument_errors)
         self.capabilities = ServerCapabilities(**(CAPABILITIES if capabilities is None else capabilities))
         self._extensions: dict[str, Any] = self.capabilities.extensions or {}
-        self.subscriptions = Subscriptions(self._honoured)
+        self.subscriptions = Subscriptions()
         self._hints: dict[str, Any] = {"ttl_ms": ttl_ms, "cache_scope": cache_scope}
-        self._lives = Lives()
-        # Where tasks are kept: a URL of the store. None: PORTICO_STORE, or memory.
+        self._lifespans = Lifespans()
+        # Where tasks are stored: a URL of the store. None: PORTICO_STORE, or memory.
         self.store = store
-        self._tasks: Tasks | None = None
+        # Its tasks, from the first tool on that may become one.
+        self.tasks: TaskService | None = None
         if lifespan is not None:
-            self._lives.add(self, partial(lifespan, self))
+            self._lifespans.add(self, partial(lifespan, self))
         self._middleware = list(middleware)
         self._chain: Handler | None = None
-        self._services: dict[str, list[Offered]] = {}
-        self._running: list[Service] = []
-        self._mounts: list[Mount] = []
-        # For each listener what it wants, and who listens for it at the mounted handlers.
-        self._relays: list[tuple[Filter, dict[Mount, asyncio.Task[None]]]] = []
-        self.offers = Offers(
+        # What each service has registered, by its name; and the services whose methods are answered.
+        self._bundles: dict[str, list[Component]] = {}
+        self._services: list[Service] = []
+        self._mounts = Mounts(self.subscriptions.publish)
+        self.registry = Registry(
             page_size=page_size,
             stamp=Raw(jsonrpc.encode({SERVER_INFO: self.info})),
             hints=self._hints,
             publish=self.subscriptions.publish,
         )
-        self.tools, self.prompts = self.offers.tools, self.offers.prompts
-        self.resources, self.templates = self.offers.resources, self.offers.templates
+        self.tools, self.prompts = self.registry.tools, self.registry.prompts
+        self.resources, self.templates = self.registry.resources, self.registry.templates
         self._answers = self._answerers()
         self._link()
 
     def _extend(self) -> None:
-        """Advertise and answer the extensions of the services there are now."""
+        """Advertise the extensions of the services there are now, answer their methods, and let them wrap ours."""
         answers = self._answerers()
         extensions = dict(self._extensions)
-        for service in self._running:
+        for service in self._services:
             extensions |= {name: dict(settings) for name, settings in service.extensions().items()}
             answers |= service.methods()
-        if self._tasks is not None:
-            extensions[tasks.EXTENSION] = {}
-            answers |= self._tasks.methods()
+        for service in self._services:
+            answers = {method: service.around(method, answer) for method, answer in answers.items()}
         self.capabilities = replace(self.capabilities, extensions=extensions or None)
         self._answers = answers
 
-    def _answerers(self) -> dict[str, Callable[[Call], Any]]:
-        """Who answers what. A capability that is not advertised is a method that is not there."""
-        features: dict[str, dict[str, Callable[[Call], Any]]] = {
+    def _answerers(self) -> dict[str, Answer]:
+        """The function that answers each method. Without its capability a method is not there."""
+        features: dict[str, dict[str, Answer]] = {
             "tools": {"tools/list": partial(self._list, self.tools), "tools/call": self._call_tool},
             "prompts": {"prompts/list": partial(self._list, self.prompts), "prompts/get": self._get_prompt},
             "resources": {
@@ -174,7 +159,7 @@ class Server(Registrar):
             },
             "completions": {"completion/complete": self._complete},
         }
-        answers: dict[str, Callable[[Call], Any]] = {
+        answers: dict[str, Answer] = {
             "server/discover": self._discover,
             "subscriptions/listen": self._listen,
         }
@@ -224,149 +209,61 @@ class Server(Registrar):
 
     def _list(self, catalog: Catalog[Any], call: Call) -> Any:
         cursor = call.typed().cursor
-        return self._list_all(catalog, call, cursor) if self._mounts else catalog.page(call.revision or LATEST, cursor)
-
-    async def _list_all(self, catalog: Catalog[Any], call: Call, cursor: str | None) -> Raw:
-        """The list with what is mounted."""
-        definitions = [offer.definition for offer in catalog]
-        for mount in self._mounts:
-            # What has the same name as something before it could not be reached, so it is not shown.
-            taken = {catalog.name_of(one) for one in definitions}
-            found = await mounts.entries(mount, call.method, call)
-            definitions += [one for one in found if catalog.name_of(one) not in taken]
-        return catalog.encode(definitions, call.revision or LATEST, position(cursor, catalog.page_size))
+        if self._mounts:
+            return self._mounts.page(catalog, call, cursor)
+        return catalog.page(call.revision or LATEST, cursor)
 
     def _call_tool(self, call: Call) -> Any:
         params: CallToolParams = call.typed()
-        tool = self.offers.by_name.get(params.name)
+        tool = self.registry.by_name.get(params.name)
         if tool is None:
-            return self._delegate(call, "tool", params.name, self.tools)
-        if self._tasks is not None:
-            if tool.task is not None:
-                return self._tasks.call(call, params, tool)
-            if params.task is not NOTHING and call.revision == V2025_11_25:
-                raise MethodNotFound(f"Method not found: {params.name!r} cannot be called as a task")
-        return tool.start(call, params, self)
+            return self._mounts.call(call, "tool", params.name, self.tools)
+        return tool.start(call, params, self.runtime)
 
     async def _get_prompt(self, call: Call) -> Any:
         params: GetPromptParams = call.typed()
         prompt = self.prompts.get(params.name)
         if prompt is not None:
-            return await prompt.get(call, params, self)
-        return await self._delegate(call, "prompt", params.name, self.prompts)
-
-    async def _delegate(self, call: Call, kind: str, name: str, catalog: Catalog[Any]) -> Any:
-        """Whoever is mounted and knows the name; the longest prefix is asked first."""
-        for mount in sorted(self._mounts, key=lambda mount: -len(mount.prefix or "")):
-            inward = mount.inward(name)
-            if inward is not None:
-                try:
-                    return await mounts.delegate(mount, call, "name", inward)
-                except Unknown:
-                    continue
-        names = [offer.definition.name for offer in catalog]
-        for mount in self._mounts:
-            names += [one.name for one in await mounts.entries(mount, f"{kind}s/list", call)]
-        raise Unknown(kind, name, nearest(name, names, most=3))
+            return await prompt.get(call, params, self.runtime)
+        return await self._mounts.call(call, "prompt", params.name, self.prompts)
 
     async def _read_resource(self, call: Call) -> Any:
         params: ReadResourceParams = call.typed()
-        resource, values = self.offers.resource(params.uri)
+        resource, values = self.registry.resource(params.uri)
         if resource is not None:
-            result = await resource.read(call, params, self, values)
+            result = await resource.read(call, params, self.runtime, values)
         else:
-            result = await self._read_mounted(call, params.uri)
+            result = await self._mounts.read(call, params.uri)
         if isinstance(result, ReadResourceResult) and result.ttl_ms is UNSET:
             result.ttl_ms, result.cache_scope = self._hints["ttl_ms"], self._hints["cache_scope"]
         return result
 
-    async def _read_mounted(self, call: Call, uri: str) -> Any:
-        for mount in self._mounts:
-            inward = mount.inward_uri(uri)
-            if inward is not None:
-                try:
-                    return await mounts.delegate(mount, call, "uri", inward)
-                except ResourceNotFound:
-                    continue
-        raise ResourceNotFound(uri)
-
     async def _complete(self, call: Call) -> Any:
         params: CompleteParams = call.typed()
         argument = params.argument.name
-        offer: Prompt | Resource | None
+        component: Prompt | Resource | None
         if isinstance(params.ref, PromptReference):
-            offer = self.prompts.get(params.ref.name)
+            component = self.prompts.get(params.ref.name)
         else:
-            offer = self.templates.get(params.ref.uri) or self.resources.get(params.ref.uri)
-        if offer is None:
-            return await self._complete_mounted(call, params)
-        completer = self.offers.completer(offer, argument)
+            component = self.templates.get(params.ref.uri) or self.resources.get(params.ref.uri)
+        if component is None:
+            return await self._mounts.complete(call, params)
+        completer = self.registry.completer(component, argument)
         if completer is not None:
-            return await completer.complete(call, params, self)
-        return completion.from_schema(offer.body.signature.input_schema, argument, params.argument.value)
-
-    async def _complete_mounted(self, call: Call, params: CompleteParams) -> Any:
-        for mount in self._mounts:
-            if isinstance(params.ref, PromptReference):
-                inward, ref = mount.inward(params.ref.name), "ref/prompt"
-                inner: dict[str, Any] = {"type": ref, "name": inward}
-            else:
-                inward = mount.inward_uri(params.ref.uri)
-                inner = {"type": "ref/resource", "uri": inward}
-            if inward is not None:
-                return await mounts.delegate(mount, call, "ref", inner)
-        name = params.ref.name if isinstance(params.ref, PromptReference) else params.ref.uri
-        raise InvalidParams(f"Nothing to complete: {name}")
+            return await completer.complete(call, params, self.runtime)
+        return completion.from_schema(component.body.signature.input_schema, argument, params.argument.value)
 
     @property
     def mirrored(self) -> Mapping[str, Sequence[Mirror]]:
         """The arguments that stand in HTTP headers too, of each tool that has some."""
-        return self.offers.mirrored
+        return self.registry.mirrored
 
     # Telling of changes
 
     async def _listen(self, call: Call) -> Any:
         params: ListenParams = call.typed()
-        first = await self._told_of_tasks(call, params)
-        relays = {mount: self._relay(mount, params.notifications) for mount in self._mounts}
-        self._relays.append((params.notifications, relays))
-        try:
-            return await self.subscriptions.listen(call, params, first)
-        finally:
-            self._relays.remove((params.notifications, relays))
-            for task in relays.values():
-                task.cancel()
-
-    async def _told_of_tasks(self, call: Call, params: ListenParams) -> list[Any]:
-        """How the tasks stand that are listened to. Of others' tasks, and of none that exist, nothing will be heard."""
-        wanted, params.notifications.task_ids = params.notifications.task_ids, None
-        if not wanted or self._tasks is None:
-            return []
-        if tasks.EXTENSION not in (call.capabilities.extensions or {}):
-            raise MissingCapability({"extensions": {tasks.EXTENSION: {}}})
-        if len(wanted) > MOST_URIS:
-            raise InternalError("Refused: too many subscriptions")
-        found = await self._tasks.visible(call, wanted)
-        params.notifications.task_ids = [job.id for job in found]
-        return [self._tasks.told(job) for job in found]
-
-    def _relay(self, mount: Mount, wanted: Filter) -> asyncio.Task[None]:
-        return mounts.relay(mount, wanted, self.subscriptions.publish)
-
-    def _honoured(self, wanted: Filter) -> Filter:
-        """The part of what is wanted that this server tells of."""
-
-        def tells(feature: str, flag: str = "listChanged") -> bool:
-            return bool((getattr(self.capabilities, feature) or {}).get(flag))
-
-        uris = wanted.resource_subscriptions if tells("resources", "subscribe") else None
-        return Filter(
-            tools_list_changed=wanted.tools_list_changed and tells("tools"),
-            prompts_list_changed=wanted.prompts_list_changed and tells("prompts"),
-            resources_list_changed=wanted.resources_list_changed and tells("resources"),
-            resource_subscriptions=uris,
-            task_ids=wanted.task_ids,
-        )
+        with self._mounts.relaying(params.notifications):
+            return await self.subscriptions.listen(call, honoured(params.notifications, self.capabilities))
 
     def resource_updated(self, uri: str) -> None:
         """Tell those who subscribed to it that a resource has changed."""
@@ -374,68 +271,66 @@ class Server(Registrar):
 
     # Registering
 
-    def _register(self, offered: Offered) -> None:
-        self.offers.add_all([offered])
-        self._have_tasks([offered])
+    def _register(self, component: Component) -> None:
+        self._add_components([component])
 
-    def _have_tasks(self, offers: Sequence[Offered]) -> None:
-        """With the first tool that may become a task there are tasks; what they need is not loaded before."""
-        if self._tasks is None and any(isinstance(one, Tool) and one.task is not None for one in offers):
-            self._tasks = load_module("portico.server.tasks.tasks").Tasks(self)
-            self._lives.add(self._tasks, self._tasks.lifespan)
-            self._extend()
+    def _add_components(self, components: list[Component]) -> None:
+        self.registry.add_all(components)
+        # With the first tool that may become a task there are tasks; what they need is not loaded before.
+        if self.tasks is None and any(isinstance(one, Tool) and one.task is not None for one in components):
+            self.tasks = load_module("portico.server.tasks.tasks").TaskService()
+            self._add_service(self.tasks)
+
+    def _add_bundle(self, name: str, components: list[Component]) -> None:
+        if name in self._bundles:
+            raise UsageError(f"there is already a service {name!r}; remove it first")
+        self._add_components(components)
+        self._bundles[name] = components
+
+    def _add_service(self, service: Service) -> None:
+        self._services.append(service)
+        self.registry.schemes |= service.schemes
+        service.added(self)
+        self._lifespans.add(service, service.lifespan)
+        self._extend()
 
     @property
     def services(self) -> tuple[Service, ...]:
         """The services that were added, in their order."""
-        return tuple(self._running)
+        return tuple(service for service in self._services if service is not self.tasks)
 
-    @property
-    def tasks(self) -> Tasks | None:
-        """The tasks of this server, if it has a tool that may become one."""
-        return self._tasks
-
-    def add(self, offered: Any) -> None:
+    def add(self, component: Any) -> None:
         """Add a service, a single tool, resource or prompt, or a function as a tool. At any time."""
-        if isinstance(offered, Tool | Resource | Prompt):
-            self._register(offered)
-        elif isinstance(offered, Service):
-            self._add_service(offered.name, list(offered.offers()))
-            self._running.append(offered)
-            self.offers.schemes |= offered.schemes
-            offered.added(self)
-            self._lives.add(offered, offered.lifespan)
-            self._extend()
-        elif marks := list(marked(offered)):
-            self._add_service(type(offered).__name__.lower(), marks)
-        elif callable(offered):
-            self._register(Tool(offered))
+        if isinstance(component, Tool | Resource | Prompt):
+            self._register(component)
+        elif isinstance(component, Service):
+            self._add_bundle(component.name, list(component.offers()))
+            self._add_service(component)
+        elif marks := list(marked(component)):
+            self._add_bundle(type(component).__name__.lower(), marks)
+        elif callable(component):
+            self._register(Tool(component))
         else:
-            raise UsageError(f"cannot add {offered!r}: not a service, a tool, a resource, a prompt or a function")
-
-    def _add_service(self, name: str, offers: list[Offered]) -> None:
-        if name in self._services:
-            raise UsageError(f"there is already a service {name!r}; remove it first")
-        self.offers.add_all(offers)
-        self._services[name] = offers
-        self._have_tasks(offers)
+            raise UsageError(f"cannot add {component!r}: not a service, a tool, a resource, a prompt or a function")
 
     def remove(self, name: str) -> None:
         """Remove a service, a tool, a prompt or a resource by its name or URI. At any time."""
-        if name in self._services:
-            for offer in self._services.pop(name):
-                self.offers.remove(offer)
-            for service in self._running:
-                if service.name == name:
-                    self._lives.remove(service)
-                    self.offers.schemes = {k: v for k, v in self.offers.schemes.items() if k not in service.schemes}
-            self._running = [service for service in self._running if service.name != name]
+        if name in self._bundles:
+            for component in self._bundles.pop(name):
+                self.registry.remove(component)
+            for service in [service for service in self._services if service.name == name]:
+                self._lifespans.remove(service)
+                self._services.remove(service)
+                schemes = self.registry.schemes
+                self.registry.schemes = {
+                    known: listed for known, listed in schemes.items() if known not in service.schemes
+                }
             self._extend()
             return
-        found = self.offers.named(name)
-        if found is None:
+        named = self.registry.named(name)
+        if named is None:
             raise UsageError(f"there is nothing called {name!r} to remove")
-        self.offers.remove(found)
+        self.registry.remove(named)
 
     def mount(self, target: Any, prefix: str | None = None) -> None:
         """Make another server part of this one: its `add` becomes `prefix_add`.
@@ -445,22 +340,17 @@ class Server(Registrar):
         """
         if target is self:
             raise UsageError("a server cannot be mounted in itself")
-        mount = Mount(target, mounts.handler_of(target), prefix)
-        self._mounts.append(mount)
-        self._lives.add(mount, members(mount.handler).lifespan)
-        for wanted, relays in self._relays:
-            relays[mount] = self._relay(mount, wanted)
-        for catalog in (self.tools, self.prompts, self.resources):
-            catalog.changed()
+        mount = self._mounts.add(target, prefix)
+        self._lifespans.add(mount, members(mount.handler).lifespan)
+        self._lists_changed()
 
     def unmount(self, target: Any) -> None:
         """Undo `mount` of the same target."""
-        gone = [mount for mount in self._mounts if mount.target is target or mount.target == target]
-        self._mounts = [mount for mount in self._mounts if mount not in gone]
-        for mount in gone:
-            self._lives.remove(mount)
-            for _, relays in self._relays:
-                relays.pop(mount).cancel()
+        for mount in self._mounts.remove(target):
+            self._lifespans.remove(mount)
+        self._lists_changed()
+
+    def _lists_changed(self) -> None:
         for catalog in (self.tools, self.prompts, self.resources):
             catalog.changed()
 
@@ -478,11 +368,11 @@ class Server(Registrar):
     @asynccontextmanager
     async def lifespan(self) -> AsyncIterator[Server]:
         """The time in which this server answers: its own lifespan and those of its services."""
-        await self._lives.enter()
+        await self._lifespans.enter()
         try:
             yield self
         finally:
-            await self._lives.leave()
+            await self._lifespans.leave()
 
     @overload
     def run(self, transport: Literal["stdio"] = "stdio", **options: Unpack[StdioOptions]) -> None: ...

@@ -108,9 +108,9 @@ def _addressed(tool: Tool, service: str) -> Tool:
 
 def _apart(tool: Tool, service: str, server: Server) -> Tool:
     """Two services may call a tool alike. The one that comes later then says whose it is: `live_system_info`."""
-    offers = server.offers
-    name = tool.name if offers.tool(tool.name) is None else f"{service}_{tool.name}"
-    aliases = tuple(one for one in tool.aliases if one != name and offers.tool(one) is None)
+    registry = server.registry
+    name = tool.name if registry.tool(tool.name) is None else f"{service}_{tool.name}"
+    aliases = tuple(one for one in tool.aliases if one != name and registry.tool(one) is None)
     if (name, aliases) == (tool.name, tool.aliases):
         return tool
     other = copy(tool)

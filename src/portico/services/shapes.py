@@ -16,7 +16,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.structs import replace
 
-from portico import ProtocolError, Server, ToolError
+from portico import ProtocolError, ToolError
 from portico.extend import (
     ERROR,
     MODERN,
@@ -26,16 +26,17 @@ from portico.extend import (
     CallToolParams,
     CallToolResult,
     Completes,
+    Component,
     GetPromptParams,
     GetPromptResult,
     Handler,
     Middleware,
-    Offered,
     Prompt,
     PromptMessage,
     ReadResourceParams,
     ReadResourceResult,
     Resource,
+    Runtime,
     Template,
     TextContent,
     TextContents,
@@ -91,7 +92,7 @@ class ServiceShape(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return {name: listed for name, listed in moved.items() if name != listed}
 
 
-def shaped(offers: Iterable[Offered], shape: ServiceShape) -> Iterator[Offered]:
+def shaped(offers: Iterable[Component], shape: ServiceShape) -> Iterator[Component]:
     """What a service offers, in this shape."""
     found = list(offers)
     names = _names([one for one in found if isinstance(one, Tool)], shape)
@@ -175,12 +176,12 @@ class ShapedTool(Tool):
         self._tool, self._shape, self._words = copy(tool), shape, words
         self._tool.argument_errors = shape.argument_errors
 
-    def start(self, call: Call, params: CallToolParams, server: Server) -> Any:
-        return self._shaped(call, params, server)
+    def start(self, call: Call, params: CallToolParams, runtime: Runtime) -> Any:
+        return self._shaped(call, params, runtime)
 
-    async def _shaped(self, call: Call, params: CallToolParams, server: Server) -> Any:
+    async def _shaped(self, call: Call, params: CallToolParams, runtime: Runtime) -> Any:
         try:
-            result = await self._tool.call(call, params, server)
+            result = await self._tool.call(call, params, runtime)
         except ProtocolError as refusal:
             refusal.message = self._words(refusal.message)
             raise
@@ -194,8 +195,8 @@ class ShapedTool(Tool):
             return self._said(failed_result(call, failure), call)
         return self._said(result, call) if type(result) is CallToolResult else result
 
-    def check(self, call: Call, params: CallToolParams, server: Server) -> None:
-        self._tool.check(call, params, server)
+    def check(self, call: Call, params: CallToolParams, runtime: Runtime) -> None:
+        self._tool.check(call, params, runtime)
 
     def _said(self, result: CallToolResult, call: Call, error: Mapping[str, Any] | None = None) -> Any:
         about, revision = _about(result), call.revision or MODERN
@@ -319,8 +320,8 @@ class ShapedResource(Resource):
         self.definition = replace(said, **{member: self.uri}, description=description)
         self._typed = shape.typed_contents
 
-    async def read(self, call: Call, params: ReadResourceParams, server: Server, values: Mapping[str, Any]) -> Any:
-        result = await super().read(call, params, server, values)
+    async def read(self, call: Call, params: ReadResourceParams, runtime: Runtime, values: Mapping[str, Any]) -> Any:
+        result = await super().read(call, params, runtime, values)
         if self._typed and isinstance(result, ReadResourceResult) and (call.revision or MODERN) <= ENVELOPED_UNTIL:
             return replace(result, contents=[_typed(one) for one in result.contents])
         return result
@@ -339,8 +340,8 @@ class ShapedPrompt(Prompt):
         vars(self).update(vars(prompt))
         self._words = words
 
-    async def get(self, call: Call, params: GetPromptParams, server: Server) -> Any:
-        result = await super().get(call, params, server)
+    async def get(self, call: Call, params: GetPromptParams, runtime: Runtime) -> Any:
+        result = await super().get(call, params, runtime)
         if not isinstance(result, GetPromptResult):
             return result
         return replace(result, messages=[self._worded(one) for one in result.messages])

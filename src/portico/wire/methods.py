@@ -159,7 +159,7 @@ def read(method: str, params: Raw) -> tuple[Any, Raw]:
     return typed, meta
 
 
-def extend(row: Method) -> None:
+def add_method(row: Method) -> None:
     """Add a method of an extension. Twice the same row is no harm."""
     METHODS.setdefault(row.name, row)
 

@@ -56,12 +56,6 @@ class TaskStatusParams(Task, kw_only=True):
     meta: dict[str, Any] | None = field(default=None, name="_meta")
 
 
-class TaskResult(Task, tag_field="resultType", tag="complete", kw_only=True):
-    """A task as the answer to `tasks/get` and `tasks/cancel` of 2025-11-25: flat."""
-
-    meta: Any = field(default=UNSET, name="_meta")
-
-
 class CreateTaskResult(Result, kw_only=True):
     task: Task
 
@@ -91,7 +85,7 @@ class TaskNotice(_TaskState, kw_only=True):
 
 
 class DetailedTask(TaskNotice, tag_field="resultType", tag="complete", kw_only=True):
-    """`tasks/get` of either design."""
+    """`tasks/get` of either design, and `tasks/cancel` of 2025-11-25."""
 
     ttl: int | UnsetType | None = UNSET
     poll_interval: int | None = None

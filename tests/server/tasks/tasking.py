@@ -64,7 +64,7 @@ def with_tools(store: str = "sqlite://", **options: Any) -> tuple[Server, Gates]
         return a + b
 
     @server.tool(task="required")
-    async def held(name: str, ctx: Context) -> str:
+    async def running(name: str, ctx: Context) -> str:
         """Runs until it is let go."""
         gates[f"{name} begun"].set()
         try:

@@ -143,7 +143,7 @@ async def test_a_tool_that_is_gone_leaves_its_tasks_to_others(modern: Talk, serv
     assert server.tasks is not None
     server.tasks.concurrency = 1
     client = modern(await serving(server))
-    await client.start("held", {"name": "x"})
+    await client.start("running", {"name": "x"})
     await gates.passed("x begun")
     id = await client.start("add", {"a": 1, "b": 2})
     server.remove("add")

@@ -12,13 +12,13 @@ from msgspec import Raw
 from tasking import PATIENCE, eventually
 
 from portico.server.tasks import engine as engines
-from portico.server.tasks import held as helds
-from portico.server.tasks import holds, jobs
+from portico.server.tasks import jobs, leases
+from portico.server.tasks import running as running_jobs
 from portico.server.tasks.config import TaskConfig
 from portico.server.tasks.engine import Engine
-from portico.server.tasks.held import Held, LostHold, Room
-from portico.server.tasks.holds import Hold
 from portico.server.tasks.jobs import Job, Outcome
+from portico.server.tasks.leases import Lease
+from portico.server.tasks.running import LeaseLost, RunningJob, Slots
 from portico.store.database import Database
 from portico.store.errors import ConnectionLost, UnfitValue
 from portico.store.transaction import Transaction
@@ -27,7 +27,7 @@ from portico.wire.errors import InternalError
 DONE = Outcome("completed", Raw(b'{"content":[]}'))
 FAILED = Outcome("completed", Raw(b'{"content":[]}'), again=True)
 
-Body = Callable[[Held], Awaitable[Any]]
+Body = Callable[[RunningJob], Awaitable[Any]]
 Make = Callable[..., Awaitable[Engine]]
 
 
@@ -67,8 +67,8 @@ async def make(url: str) -> AsyncIterator[Make]:
     made: list[Engine] = []
 
     async def start(body: Body | None = None, /, *, concurrency: int = 16, lease: float = 60.0, **tools: Any) -> Engine:
-        async def run(held: Held) -> Outcome:
-            found = None if body is None else await body(held)
+        async def run(running: RunningJob) -> Outcome:
+            found = None if body is None else await body(running)
             return found if isinstance(found, Outcome) else DONE
 
         configs: dict[str, TaskConfig] = tools or {"work": TaskConfig()}
@@ -93,7 +93,7 @@ async def store(url: str) -> AsyncIterator[Database]:
 @pytest.fixture
 def deaf(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody looks by themselves: whatever happens, happens because somebody was told."""
-    monkeypatch.setattr(engines, "LOOK", 3600.0)
+    monkeypatch.setattr(engines, "LOOK_SECONDS", 3600.0)
 
 
 async def until(engine: Engine, id: str, *statuses: str) -> Job:
@@ -124,9 +124,9 @@ async def test_what_is_urgent_comes_first_and_then_what_came_first(make: Make) -
     ran: list[int] = []
     go = asyncio.Event()
 
-    async def body(held: Held) -> None:
+    async def body(running: RunningJob) -> None:
         await go.wait()
-        ran.append(held.job.priority * 100 + held.job.run_at % 100)
+        ran.append(running.job.priority * 100 + running.job.run_at % 100)
 
     engine = await make(body, concurrency=1)
     first = await engine.create(job())
@@ -141,17 +141,17 @@ async def test_what_is_urgent_comes_first_and_then_what_came_first(make: Make) -
     assert ran[1:] == [501, 502, 503, 1, 2, 3, -499, -498, -497]
 
 
-async def until_running(engine: Engine, id: str) -> Held:
+async def until_running(engine: Engine, id: str) -> RunningJob:
     """Wait until this engine has begun it."""
-    held: Held = await eventually(lambda: engine._held.get(id))
-    return held
+    running: RunningJob = await eventually(lambda: engine._running.get(id))
+    return running
 
 
 async def test_what_is_taken_together_begins_in_order(make: Make) -> None:
     began: list[int] = []
 
-    async def body(held: Held) -> None:
-        began.append(held.job.priority)
+    async def body(running: RunningJob) -> None:
+        began.append(running.job.priority)
 
     idle = await make(body, other=TaskConfig())
     queued = [await idle.create(job(priority=n % 7)) for n in range(14)]
@@ -172,13 +172,13 @@ class Gauge:
         self.now: dict[str, int] = {}
         self.most: dict[str, int] = {}
 
-    async def __call__(self, held: Held) -> None:
-        for name in ("all", held.job.tool):
+    async def __call__(self, running: RunningJob) -> None:
+        for name in ("all", running.job.tool):
             self.now[name] = self.now.get(name, 0) + 1
             self.most[name] = max(self.most.get(name, 0), self.now[name])
         for _ in range(5):
-            await held.keep(f"step {len(held.steps)}", Raw(b"1"))
-        for name in ("all", held.job.tool):
+            await running.finish_step(f"step {len(running.steps)}", Raw(b"1"))
+        for name in ("all", running.job.tool):
             self.now[name] -= 1
 
 
@@ -216,10 +216,10 @@ async def test_whoever_has_room_is_told_when_a_tool_has(make: Make) -> None:
     began: list[tuple[str, str]] = []
 
     def body(name: str) -> Body:
-        async def run(held: Held) -> None:
-            began.append((name, held.job.tool))
+        async def run(running: RunningJob) -> None:
+            began.append((name, running.job.tool))
             if name == "first":
-                await gates[held.job.tool].wait()
+                await gates[running.job.tool].wait()
 
         return run
 
@@ -245,7 +245,7 @@ async def test_what_one_leaves_another_takes(make: Make) -> None:
     gate = asyncio.Event()
     tools = {"work": TaskConfig(), "few": TaskConfig(concurrency=5)}
 
-    async def body(held: Held) -> None:
+    async def body(running: RunningJob) -> None:
         await gate.wait()
 
     both = [await make(body, concurrency=5, **tools) for _ in range(2)]
@@ -256,7 +256,7 @@ async def test_what_one_leaves_another_takes(make: Make) -> None:
             jobs.create(tx, one, {})
 
     await both[0].database.write(create)
-    await eventually(lambda: sum(len(one._held) for one in both) == 10)
+    await eventually(lambda: sum(len(one._running) for one in both) == 10)
     gate.set()
     for one in queued:
         await until(both[0], one.id, "completed")
@@ -269,19 +269,19 @@ async def test_what_failed_unexpectedly_is_tried_again_later_and_later(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits: list[float] = []
-    released: Any = holds.release
+    released: Any = leases.release
 
-    def release(tx: Transaction, hold: Hold, run_at: int | None, now: int) -> bool:
+    def release(tx: Transaction, hold: Lease, run_at: int | None, now: int) -> bool:
         """It waits no longer in a test, and the wait is written down."""
         if run_at is not None:
             waits.append((run_at - now) / 1000)
         return bool(released(tx, hold, now, now))
 
-    monkeypatch.setattr(holds, "release", release)
+    monkeypatch.setattr(leases, "release", release)
     attempts: list[int] = []
 
-    async def body(held: Held) -> Outcome:
-        attempts.append(held.job.attempts)
+    async def body(running: RunningJob) -> Outcome:
+        attempts.append(running.job.attempts)
         return FAILED if len(attempts) < 5 else DONE
 
     engine = await make(body, work=TaskConfig(retries=6, backoff=10.0))
@@ -294,7 +294,7 @@ async def test_what_failed_unexpectedly_is_tried_again_later_and_later(
 
 
 async def test_a_wait_has_an_end_however_often_it_failed(make: Make) -> None:
-    async def body(held: Held) -> Outcome:
+    async def body(running: RunningJob) -> Outcome:
         return FAILED
 
     engine = await make(body, work=TaskConfig(retries=10**6, backoff=1.0))
@@ -304,14 +304,14 @@ async def test_a_wait_has_an_end_however_often_it_failed(make: Make) -> None:
     found = await engine.get(one.id, None)
     assert found is not None
     assert found.status == "queued"
-    assert 0 < found.run_at - found.updated_at <= 1.26 * engines.LONGEST_BACKOFF * 1000
+    assert 0 < found.run_at - found.updated_at <= 1.26 * engines.LONGEST_BACKOFF_SECONDS * 1000
 
 
 async def test_what_has_to_wait_is_taken_when_it_is_due(make: Make) -> None:
     ran: list[int] = []
 
-    async def body(held: Held) -> Outcome:
-        ran.append(held.job.attempts)
+    async def body(running: RunningJob) -> Outcome:
+        ran.append(running.job.attempts)
         return FAILED if len(ran) == 1 else DONE
 
     engine = await make(body, work=TaskConfig(retries=1, backoff=0.05))
@@ -323,7 +323,7 @@ async def test_what_has_to_wait_is_taken_when_it_is_due(make: Make) -> None:
 async def test_when_there_are_no_tries_left_the_failure_is_the_end(make: Make) -> None:
     runs = 0
 
-    async def body(held: Held) -> Outcome:
+    async def body(running: RunningJob) -> Outcome:
         nonlocal runs
         runs += 1
         return FAILED
@@ -336,18 +336,18 @@ async def test_when_there_are_no_tries_left_the_failure_is_the_end(make: Make) -
 
 async def test_what_cannot_be_kept_is_a_failure_and_not_a_loop(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = 0
-    finished: Any = holds.finish
+    finished: Any = leases.finish
 
-    def finish(tx: Transaction, hold: Hold, outcome: Outcome, now: int) -> bool:
+    def finish(tx: Transaction, hold: Lease, outcome: Outcome, now: int) -> bool:
         if outcome.status == "completed":
             raise UnfitValue("The value is too long.")
         return bool(finished(tx, hold, outcome, now))
 
-    async def body(held: Held) -> None:
+    async def body(running: RunningJob) -> None:
         nonlocal runs
         runs += 1
 
-    monkeypatch.setattr(holds, "finish", finish)
+    monkeypatch.setattr(leases, "finish", finish)
     engine = await make(body)
     one = await engine.create(job())
     ended = await until(engine, one.id, "failed")
@@ -360,9 +360,9 @@ async def test_what_cannot_be_kept_is_a_failure_and_not_a_loop(make: Make, monke
 
 
 async def test_whoever_waits_for_an_answer_makes_room(make: Make) -> None:
-    async def body(held: Held) -> None:
-        if held.job.tool == "ask":
-            await held.answer("key", {"method": "roots/list"})
+    async def body(running: RunningJob) -> None:
+        if running.job.tool == "ask":
+            await running.answer("key", {"method": "roots/list"})
 
     engine = await make(body, concurrency=1, ask=TaskConfig(), work=TaskConfig())
     asking = [await engine.create(job("ask")) for _ in range(3)]
@@ -373,20 +373,20 @@ async def test_whoever_waits_for_an_answer_makes_room(make: Make) -> None:
     for one in asking:
         assert await engine.update(one.id, {"key": Raw(b"{}")})
         await until(engine, one.id, "completed")
-    assert engine.room.free == 1
+    await eventually(lambda: engine.slots.free == 1)
 
 
 async def test_whoever_comes_back_waits_for_room_and_goes_first(make: Make) -> None:
     gates = {name: asyncio.Event() for name in ("busy", "back")}
     order: list[str] = []
 
-    async def body(held: Held) -> None:
-        if held.job.tool == "ask":
-            await held.answer("key", {"method": "roots/list"})
-        if held.job.tool == "busy":
+    async def body(running: RunningJob) -> None:
+        if running.job.tool == "ask":
+            await running.answer("key", {"method": "roots/list"})
+        if running.job.tool == "busy":
             gates["back"].set()
             await gates["busy"].wait()
-        order.append(held.job.tool)
+        order.append(running.job.tool)
 
     tools = {"ask": TaskConfig(), "busy": TaskConfig(), "work": TaskConfig()}
     engine = await make(body, concurrency=1, **tools)
@@ -401,40 +401,40 @@ async def test_whoever_comes_back_waits_for_room_and_goes_first(make: Make) -> N
     for one in (asking, busy, work):
         await until(engine, one.id, "completed")
     assert order == ["busy", "ask", "work"]
-    assert engine.room.free == 1
+    assert engine.slots.free == 1
 
 
 async def test_a_body_that_asks_much_at_once_makes_room_for_one(make: Make) -> None:
     gauge = Gauge()
 
-    async def body(held: Held) -> None:
-        if held.job.tool == "ask":
-            await asyncio.gather(*(held.answer(f"key {n}", {"method": "roots/list"}) for n in range(5)))
+    async def body(running: RunningJob) -> None:
+        if running.job.tool == "ask":
+            await asyncio.gather(*(running.answer(f"key {n}", {"method": "roots/list"}) for n in range(5)))
         else:
-            await gauge(held)
+            await gauge(running)
 
     engine = await make(body, concurrency=2, ask=TaskConfig(), work=TaskConfig())
     asking = await engine.create(job("ask"))
-    held = await until_running(engine, asking.id)
-    await eventually(lambda: held.waiting == 5)
-    assert engine.room.free == 2
+    running = await until_running(engine, asking.id)
+    await eventually(lambda: running.waiting == 5)
+    assert engine.slots.free == 2
     queued = [await engine.create(job()) for _ in range(10)]
     for one in queued:
         await until(engine, one.id, "completed")
     assert gauge.most["all"] == 2
     await engine.update(asking.id, {f"key {n}": Raw(b"{}") for n in range(5)})
     await until(engine, asking.id, "completed")
-    assert engine.room.free == 2
+    assert engine.slots.free == 2
 
 
 @pytest.mark.parametrize("moment", ["waiting", "coming back"])
 async def test_room_is_given_back_once_whenever_it_is_cancelled(make: Make, moment: str) -> None:
     gates = {name: asyncio.Event() for name in ("busy", "begun")}
 
-    async def body(held: Held) -> None:
-        if held.job.tool == "ask":
-            await held.answer("key", {"method": "roots/list"})
-        elif held.job.tool == "busy":
+    async def body(running: RunningJob) -> None:
+        if running.job.tool == "ask":
+            await running.answer("key", {"method": "roots/list"})
+        elif running.job.tool == "busy":
             gates["begun"].set()
             await gates["busy"].wait()
 
@@ -445,33 +445,33 @@ async def test_room_is_given_back_once_whenever_it_is_cancelled(make: Make, mome
     await soon(gates["begun"])
     if moment == "coming back":
         await engine.update(asking.id, {"key": Raw(b"{}")})
-        await eventually(lambda: engine.room._returning)
-    task = engine._held[asking.id].task
+        await eventually(lambda: engine.slots._returning)
+    task = engine._running[asking.id].task
     assert task is not None
     await engine.cancel(asking.id)
     await asyncio.wait([task], timeout=PATIENCE)
     gates["busy"].set()
     await until(engine, busy.id, "completed")
-    await eventually(lambda: not engine._held)
-    assert engine.room.free == 1
+    await eventually(lambda: not engine._running)
+    assert engine.slots.free == 1
 
 
-async def test_room_that_is_given_in_the_moment_of_a_cancellation_is_not_lost() -> None:
-    room = Room(1, lambda: None)
-    room.take()
-    coming = asyncio.ensure_future(room.come_back())
+async def test_a_slot_that_is_given_in_the_moment_of_a_cancellation_is_not_lost() -> None:
+    slots = Slots(1, lambda: None)
+    slots.acquire()
+    coming = asyncio.ensure_future(slots.reacquire())
     await asyncio.sleep(0)
-    room.give()
+    slots.release()
     coming.cancel()
     await asyncio.wait([coming], timeout=PATIENCE)
     assert coming.cancelled()
-    assert room.free == 1
+    assert slots.free == 1
 
 
 @pytest.mark.usefixtures("deaf")
 async def test_an_answer_given_elsewhere_is_heard_of(make: Make) -> None:
-    async def body(held: Held) -> Outcome:
-        return Outcome("completed", await held.answer("key", {"method": "roots/list"}))
+    async def body(running: RunningJob) -> Outcome:
+        return Outcome("completed", await running.answer("key", {"method": "roots/list"}))
 
     one, other = await make(body), await make(body, elsewhere=TaskConfig())
     asking = await other.create(job())
@@ -481,8 +481,8 @@ async def test_an_answer_given_elsewhere_is_heard_of(make: Make) -> None:
 
 
 async def test_an_answer_whose_news_got_lost_is_found(make: Make) -> None:
-    async def body(held: Held) -> Outcome:
-        return Outcome("completed", await held.answer("key", {"method": "roots/list"}))
+    async def body(running: RunningJob) -> Outcome:
+        return Outcome("completed", await running.answer("key", {"method": "roots/list"}))
 
     engine = await make(body, lease=0.3)
     asking = await engine.create(job())
@@ -500,9 +500,9 @@ async def test_an_answer_that_came_before_the_question_was_asked_again_is_used(m
     """Its worker died while it waited; the answer comes while it is in the queue."""
     asked: list[str] = []
 
-    async def body(held: Held) -> Outcome:
-        asked.append(held.job.status)
-        return Outcome("completed", await held.answer("key", {"method": "roots/list"}))
+    async def body(running: RunningJob) -> Outcome:
+        asked.append(running.job.status)
+        return Outcome("completed", await running.answer("key", {"method": "roots/list"}))
 
     first = await make(body)
     asking = await first.create(job())
@@ -526,7 +526,7 @@ async def test_an_answer_that_came_before_the_question_was_asked_again_is_used(m
 async def test_a_cancelled_body_is_stopped(make: Make, where: str) -> None:
     stopped = asyncio.Event()
 
-    async def body(held: Held) -> None:
+    async def body(running: RunningJob) -> None:
         try:
             await asyncio.Event().wait()
         finally:
@@ -544,7 +544,7 @@ async def test_a_cancelled_body_is_stopped(make: Make, where: str) -> None:
 async def test_a_cancellation_whose_news_got_lost_is_noticed(make: Make) -> None:
     stopped = asyncio.Event()
 
-    async def body(held: Held) -> None:
+    async def body(running: RunningJob) -> None:
         try:
             await asyncio.Event().wait()
         finally:
@@ -570,7 +570,7 @@ async def is_lost(write: Callable[[], Awaitable[Any]]) -> bool:
     while True:
         try:
             await write()
-        except LostHold:
+        except LeaseLost:
             return True
         except asyncio.CancelledError:
             continue
@@ -582,37 +582,37 @@ async def test_a_worker_that_lost_a_job_writes_nothing(make: Make) -> None:
     gates = {name: asyncio.Event() for name in ("first", "second")}
     lost: list[str] = []
 
-    async def slow(held: Held) -> Outcome:
-        await held.keep("begun", Raw(b'"first"'))
+    async def slow(running: RunningJob) -> Outcome:
+        await running.finish_step("begun", Raw(b'"first"'))
         while not gates["first"].is_set():
             try:
                 await gates["first"].wait()
             except asyncio.CancelledError:
                 pass  # it does not even listen
         for name, write in {
-            "step": lambda: held.keep("late", Raw(b'"first"')),
-            "report": lambda: held.write(holds.report, 1.0, None, "late", 0),
-            "ask": lambda: held.answer("late", {"method": "roots/list"}),
-            "finish": lambda: held.write(holds.finish, DONE, 0),
-            "release": lambda: held.write(holds.release, 0, 0),
+            "step": lambda: running.finish_step("late", Raw(b'"first"')),
+            "report": lambda: running.write(leases.report, 1.0, None, "late", 0),
+            "ask": lambda: running.answer("late", {"method": "roots/list"}),
+            "finish": lambda: running.write(leases.finish, DONE, 0),
+            "release": lambda: running.write(leases.release, 0, 0),
         }.items():
             if await is_lost(write):
                 lost.append(name)
         gates["second"].set()
-        raise LostHold
+        raise LeaseLost
 
-    async def quick(held: Held) -> Outcome:
+    async def quick(running: RunningJob) -> Outcome:
         gates["first"].set()
         await gates["second"].wait()
-        assert set(held.steps) == {"begun"}
+        assert set(running.steps) == {"begun"}
         return Outcome("completed", Raw(b'"second"'))
 
     first = await make(slow, concurrency=1)
     one = await first.create(job())
-    held = await until_running(first, one.id)
-    await eventually(lambda: held.steps)
+    running = await until_running(first, one.id)
+    await eventually(lambda: running.steps)
     second = await make(quick)
-    await second.database.write(lambda tx: holds.reclaim(tx, "s", [first.worker], 0))
+    await second.database.write(lambda tx: leases.reclaim(tx, "s", [first.worker], 0))
     ended = await until(second, one.id, "completed")
     assert bytes(ended.outcome) == b'"second"'
     assert (ended.progress, ended.message, ended.questions) == (None, None, {})
@@ -625,37 +625,37 @@ async def test_a_worker_that_gets_its_own_job_again_runs_it_once(make: Make) -> 
     runs: list[int] = []
     lost, stay = asyncio.Event(), asyncio.Event()
 
-    async def body(held: Held) -> Outcome:
-        runs.append(held.hold.run)
-        if held.hold.run == 1:
+    async def body(running: RunningJob) -> Outcome:
+        runs.append(running.lease.run)
+        if running.lease.run == 1:
             while not lost.is_set():
                 try:
                     await stay.wait()
-                    await held.keep("step", Raw(b'"first"'))
+                    await running.finish_step("step", Raw(b'"first"'))
                 except asyncio.CancelledError:
                     stay.set()
-                except LostHold:
+                except LeaseLost:
                     lost.set()
-            raise LostHold
+            raise LeaseLost
         await lost.wait()
-        await held.keep("step", Raw(b'"second"'))
-        return Outcome("completed", held.steps["step"])
+        await running.finish_step("step", Raw(b'"second"'))
+        return Outcome("completed", running.steps["step"])
 
     engine = await make(body)
     one = await engine.create(job())
     await until_running(engine, one.id)
-    await engine.database.write(lambda tx: holds.reclaim(tx, "s", [engine.worker], 0))
+    await engine.database.write(lambda tx: leases.reclaim(tx, "s", [engine.worker], 0))
     ended = await until(engine, one.id, "completed")
     assert bytes(ended.outcome) == b'"second"'
     assert runs == [1, 2]
-    await eventually(lambda: not engine._held)
-    assert engine.room.free == 16
+    await eventually(lambda: not engine._running)
+    assert engine.slots.free == 16
 
 
 async def test_a_lease_that_runs_out_gives_the_job_away(make: Make) -> None:
     ended = asyncio.Event()
 
-    async def for_ever(held: Held) -> None:
+    async def for_ever(running: RunningJob) -> None:
         try:
             await asyncio.Event().wait()
         finally:
@@ -680,7 +680,7 @@ class Away:
     def __init__(self, database: Database) -> None:
         self.database = database
         self.worker = "away"
-        self.room = Room(1, lambda: None)
+        self.slots = Slots(1, lambda: None)
         self.alive_until = 0
 
 
@@ -691,17 +691,17 @@ async def test_nothing_is_done_by_a_worker_that_was_away_for_too_long(store: Dat
     await store.write(lambda tx: jobs.create(tx, one, {}))
 
     def claim(tx: Transaction) -> Any:
-        return holds.claim(tx, "s", {"work": None}, "away", moment - 60_000, 10_000, 1)
+        return leases.claim(tx, "s", {"work": None}, "away", moment - 60_000, 10_000, 1)
 
     [taken], _ = await store.write(claim)
-    held = Held(Away(store), taken, {}, limited=False)
-    await held.be_sure()  # late, but nobody has taken it
-    await store.write(lambda tx: holds.reclaim(tx, "s", [], moment))
-    with pytest.raises(LostHold):
-        await held.be_sure()
+    running = RunningJob(Away(store), taken, {}, limited=False)
+    await running.ensure_lease()  # late, but nobody has taken it
+    await store.write(lambda tx: leases.reclaim(tx, "s", [], moment))
+    with pytest.raises(LeaseLost):
+        await running.ensure_lease()
     # Whoever said a moment ago that it lives does not have to ask.
-    held.engine.alive_until = moment + 60_000
-    await held.be_sure()
+    running.engine.alive_until = moment + 60_000
+    await running.ensure_lease()
 
 
 async def test_what_is_ours_in_the_store_and_not_here_goes_back(make: Make) -> None:
@@ -713,7 +713,7 @@ async def test_what_is_ours_in_the_store_and_not_here_goes_back(make: Make) -> N
 
     def claim(tx: Transaction) -> None:
         moment = int(time.time() * 1000)
-        holds.claim(tx, "s", {one.tool: None}, engine.worker, moment, 60_000, 1)
+        leases.claim(tx, "s", {one.tool: None}, engine.worker, moment, 60_000, 1)
         tx.run("update portico_job set tool = 'work' where id = :id", {"id": one.id})
 
     await other.database.write(claim)
@@ -724,7 +724,7 @@ async def test_when_the_store_loses_the_answer_to_a_claim_nothing_is_lost(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = await make(lease=0.3)
-    monkeypatch.setattr(engines, "LOOK", 0.05)
+    monkeypatch.setattr(engines, "LOOK_SECONDS", 0.05)
     writes, lost = engine.database.write, asyncio.Event()
 
     async def write(fn: Any, **how: Any) -> Any:
@@ -743,13 +743,13 @@ async def test_when_the_store_loses_the_answer_to_a_claim_nothing_is_lost(
 async def test_a_job_is_not_failed_because_the_store_was_away_for_a_moment(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(helds, "PAUSE", 0.01)
+    monkeypatch.setattr(running_jobs, "RETRY_SECONDS", 0.01)
     runs = 0
 
-    async def body(held: Held) -> None:
+    async def body(running: RunningJob) -> None:
         nonlocal runs
         runs += 1
-        await held.keep("one", Raw(b"1"))
+        await running.finish_step("one", Raw(b"1"))
 
     engine = await make(body)
     failures = {"step": 3, "finish": 3}
@@ -763,8 +763,8 @@ async def test_a_job_is_not_failed_because_the_store_was_away_for_a_moment(
 
         return fn
 
-    monkeypatch.setattr(holds, "step", failing("step", holds.step))
-    monkeypatch.setattr(holds, "finish", failing("finish", holds.finish))
+    monkeypatch.setattr(leases, "step", failing("step", leases.step))
+    monkeypatch.setattr(leases, "finish", failing("finish", leases.finish))
     one = await engine.create(job())
     await until(engine, one.id, "completed")
     assert runs == 1
@@ -774,9 +774,9 @@ async def test_a_job_is_not_failed_because_the_store_was_away_for_a_moment(
 async def test_the_engine_goes_on_whatever_goes_wrong(
     make: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(engines, "LOOK", 0.02)
+    monkeypatch.setattr(engines, "LOOK_SECONDS", 0.02)
     engine = await make(lease=0.1)
-    trouble = {"_take": 2, "_compare": 2, "_hear": 2}
+    trouble = {"_fill_slots": 2, "_compare": 2, "_hear": 2}
     for name in trouble:
 
         def failing(name: str = name, real: Any = getattr(engine, name)) -> Any:
@@ -793,7 +793,7 @@ async def test_the_engine_goes_on_whatever_goes_wrong(
         one = await engine.create(job())
         await eventually(lambda id=one.id: is_over(engine, id))
     await eventually(lambda: set(trouble.values()) == {0})
-    assert "error while looking after tasks" in caplog.text
+    assert "error in the task engine" in caplog.text
 
 
 # The end of a worker
@@ -802,10 +802,10 @@ async def test_the_engine_goes_on_whatever_goes_wrong(
 async def test_what_runs_when_a_worker_goes_is_put_back(make: Make) -> None:
     begun = asyncio.Event()
 
-    async def body(held: Held) -> None:
-        if held.job.tool == "ask":
-            await held.answer("key", {"method": "roots/list"})
-        await held.keep("one", Raw(b"1"))
+    async def body(running: RunningJob) -> None:
+        if running.job.tool == "ask":
+            await running.answer("key", {"method": "roots/list"})
+        await running.finish_step("one", Raw(b"1"))
         begun.set()
         await asyncio.Event().wait()
 
@@ -826,27 +826,27 @@ async def test_what_runs_when_a_worker_goes_is_put_back(make: Make) -> None:
 
 @pytest.mark.usefixtures("deaf")
 async def test_what_a_worker_puts_back_another_takes_at_once(make: Make) -> None:
-    async def for_ever(held: Held) -> None:
-        await held.keep("one", Raw(b"1"))
+    async def for_ever(running: RunningJob) -> None:
+        await running.finish_step("one", Raw(b"1"))
         await asyncio.Event().wait()
 
-    async def body(held: Held) -> None:
-        assert set(held.steps) == {"one"}
+    async def body(running: RunningJob) -> None:
+        assert set(running.steps) == {"one"}
 
     first = await make(for_ever)
     one = await first.create(job())
-    held = await until_running(first, one.id)
-    await eventually(lambda: held.steps)
+    running = await until_running(first, one.id)
+    await eventually(lambda: running.steps)
     second = await make(body)
     await first.stop()
     await until(second, one.id, "completed")
 
 
 async def test_a_body_that_does_not_stop_is_left_behind(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engines, "GOODBYE", 0.01)
+    monkeypatch.setattr(engines, "STOP_SECONDS", 0.01)
     go, over = asyncio.Event(), asyncio.Event()
 
-    async def stubborn(held: Held) -> None:
+    async def stubborn(running: RunningJob) -> None:
         while not go.is_set():
             try:
                 await go.wait()
@@ -888,22 +888,22 @@ async def test_what_is_being_taken_when_a_worker_goes_is_put_back(make: Make, mo
 
 
 async def test_a_job_whose_every_worker_dies_is_given_up(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(holds, "MOST_DEATHS", 3)
+    monkeypatch.setattr(leases, "MOST_DEATHS", 3)
 
-    async def for_ever(held: Held) -> None:
+    async def for_ever(running: RunningJob) -> None:
         await asyncio.Event().wait()
 
     engine = await make(for_ever)
     one = await engine.create(job())
     for _ in range(3):
         await until_running(engine, one.id)
-        await eventually(lambda: engine.database.write(lambda tx: holds.reclaim(tx, "s", [engine.worker], 0)))
+        await eventually(lambda: engine.database.write(lambda tx: leases.reclaim(tx, "s", [engine.worker], 0)))
     ended = await until(engine, one.id, "failed")
     assert b"its process ended 3 times" in bytes(ended.outcome)
 
 
 async def test_many_jobs_of_the_dead_are_taken_up_some_at_a_time(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(holds, "MOST_RECLAIMED", 10)
+    monkeypatch.setattr(leases, "MOST_RECLAIMED", 10)
     other = await make(elsewhere=TaskConfig())
     lost = [job(status="running", worker="nobody", lease=1) for _ in range(35)]
 
@@ -935,9 +935,9 @@ async def test_what_has_outlived_its_time_is_gone(store: Database) -> None:
 async def test_what_never_began_or_was_never_answered_fails_when_its_time_is_over(make: Make) -> None:
     stopped = asyncio.Event()
 
-    async def body(held: Held) -> None:
+    async def body(running: RunningJob) -> None:
         try:
-            await held.answer("key", {"method": "roots/list"})
+            await running.answer("key", {"method": "roots/list"})
         finally:
             stopped.set()
 
@@ -965,7 +965,7 @@ async def test_a_result_is_kept_for_a_moment_however_short_its_time(make: Make) 
     one = await engine.create(job(ttl=1))
     ended = await until(engine, one.id, "completed")
     assert ended.expires_at is not None
-    assert ended.expires_at >= ended.updated_at + jobs.GRACE
+    assert ended.expires_at >= ended.updated_at + jobs.GRACE_MS
 
 
 async def test_the_engine_sweeps_by_itself_and_some_at_a_time(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -985,9 +985,9 @@ async def is_empty(database: Database) -> bool:
 async def test_what_is_over_can_be_tried_once_more(make: Make) -> None:
     runs: list[dict[str, Raw]] = []
 
-    async def body(held: Held) -> Outcome:
-        runs.append(dict(held.steps))
-        await held.keep("one", Raw(b"1"))
+    async def body(running: RunningJob) -> Outcome:
+        runs.append(dict(running.steps))
+        await running.finish_step("one", Raw(b"1"))
         return Outcome("failed", Raw(b'{"code":1,"message":"no"}'), "no") if len(runs) == 1 else DONE
 
     engine = await make(body)
@@ -1018,10 +1018,10 @@ async def test_servers_of_other_names_have_queues_of_their_own(make: Make, url: 
 
 
 async def test_an_engine_without_tools_takes_nothing(make: Make, url: str) -> None:
-    one = Engine("s", Database(url), dict, lambda held: asyncio.sleep(0, DONE))
+    one = Engine("s", Database(url), dict, lambda running: asyncio.sleep(0, DONE))
     await one.start()
     created = await one.create(job())
-    await one._take()
+    await one._fill_slots()
     found = await one.get(created.id, None)
     await one.stop()
     assert found is not None
@@ -1038,7 +1038,7 @@ async def test_two_engines_that_start_at_once_both_start(make: Make) -> None:
 async def test_what_cannot_be_opened_is_closed_again(tmp_path: Any) -> None:
     file = tmp_path / "store.db"
     file.write_bytes(b"this is no database, and never was one " * 100)
-    engine = Engine("s", Database(file), dict, lambda held: asyncio.sleep(0, DONE))
+    engine = Engine("s", Database(file), dict, lambda running: asyncio.sleep(0, DONE))
     with pytest.raises(Exception, match="not an SQLite database"):
         await engine.start()
 

@@ -11,7 +11,7 @@ import pytest
 from tasking import ADA, BOB, ENDED, HANDSHAKE, PATIENCE, RELATED, YES, Modern, Old, until, with_tools
 
 from portico import Context, Server, TaskConfig, ToolError
-from portico.server.tasks import interview
+from portico.server.tasks import tasks_2025_11_25
 from portico.server.tasks.engine import Engine
 from portico.store.errors import ConnectionLost
 from portico.wire.errors import Refused
@@ -173,7 +173,7 @@ async def test_the_update_of_the_extension_is_not_there(old: Talk, serving: Serv
 async def test_a_task_that_works_is_flat(old: Talk, serving: Serve) -> None:
     server, gates = with_tools()
     client = await old(await serving(server))
-    id = await client.start("held", {"name": "x"})
+    id = await client.start("running", {"name": "x"})
     await gates.passed("x begun")
     found = await client.get(id)
     assert set(found) == COMMON
@@ -286,7 +286,7 @@ async def test_a_cancelled_task_has_no_result(old: Talk, serving: Serve) -> None
 async def test_a_result_is_waited_for_while_others_are_served(old: Talk, serving: Serve) -> None:
     server, gates = with_tools()
     client = await old(await serving(server))
-    id = await client.start("held", {"name": "x"})
+    id = await client.start("running", {"name": "x"})
     waiting = asyncio.ensure_future(client.said("tasks/result", {"taskId": id}))
     await gates.passed("x begun")
     other = await old(server)
@@ -300,7 +300,7 @@ async def test_a_result_is_waited_for_while_others_are_served(old: Talk, serving
 async def test_a_result_that_nobody_waits_for_any_more_is_let_go(old: Talk, serving: Serve) -> None:
     server, gates = with_tools()
     client = await old(await serving(server))
-    id = await client.start("held", {"name": "x"})
+    id = await client.start("running", {"name": "x"})
     client.wire.send({"jsonrpc": "2.0", "id": "r", "method": "tasks/result", "params": {"taskId": id}})
     client.wire.notify("notifications/cancelled", {"requestId": "r"})
     gates["x"].set()
@@ -311,7 +311,7 @@ async def test_a_result_that_nobody_waits_for_any_more_is_let_go(old: Talk, serv
 async def test_whoever_waits_hears_of_a_cancellation(old: Talk, serving: Serve) -> None:
     server, gates = with_tools()
     client, other = await old(await serving(server)), await old(server)
-    id = await client.start("held", {"name": "x"})
+    id = await client.start("running", {"name": "x"})
     waiting = asyncio.ensure_future(client.said("tasks/result", {"taskId": id}))
     await gates.passed("x begun")
     await other.ask("tasks/cancel", {"taskId": id})
@@ -433,7 +433,7 @@ async def test_when_the_one_who_was_asked_goes_away_the_other_is_asked(old: Talk
 async def test_nobody_is_asked_again_because_the_store_was_away(
     old: Talk, serving: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(interview, "PAUSE", 0.01)
+    monkeypatch.setattr(tasks_2025_11_25, "RETRY_SECONDS", 0.01)
     server, _ = with_tools()
     client = await old(await serving(server))
     id = await client.start("ask")
@@ -546,7 +546,7 @@ async def test_what_the_client_cannot_answer_is_told_to_the_model_as_in_a_call(o
 async def test_a_cancelled_task_is_what_the_answer_says(old: Talk, serving: Serve) -> None:
     server, gates = with_tools()
     client = await old(await serving(server))
-    id = await client.start("held", {"name": "x"})
+    id = await client.start("running", {"name": "x"})
     await gates.passed("x begun")
     said = await client.ask("tasks/cancel", {"taskId": id})
     assert set(said) == COMMON | {"statusMessage"}
@@ -610,7 +610,7 @@ async def test_a_list_says_of_each_what_looking_at_it_would(old: Talk, serving: 
         await client.end(tool)
     await client.end("add", {"a": 1, "b": 2})
     await until(server, await client.start("ask"), "waiting")
-    await client.start("held", {"name": "x"})
+    await client.start("running", {"name": "x"})
     await gates.passed("x begun")
     listed = (await client.ask("tasks/list"))["tasks"]
     assert listed == [await client.get(task["taskId"]) for task in listed]

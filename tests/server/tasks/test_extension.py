@@ -47,7 +47,7 @@ async def test_a_task_can_be_looked_at_as_soon_as_there_is_a_handle(modern: Talk
     server, gates = with_tools()
     client = modern(await serving(server))
     for n in range(20):
-        id = await client.start("held", {"name": str(n)})
+        id = await client.start("running", {"name": str(n)})
         assert (await client.get(id))["status"] == "working"
         gates[str(n)].set()
 
@@ -185,7 +185,7 @@ async def test_without_a_tool_that_may_be_a_task_there_are_no_tasks(modern: Talk
 async def test_a_task_that_works_says_so_and_no_more(modern: Talk, serving: Serve) -> None:
     server, gates = with_tools()
     client = modern(await serving(server))
-    id = await client.start("held", {"name": "x"})
+    id = await client.start("running", {"name": "x"})
     await gates.passed("x begun")
     found = await client.get(id)
     assert set(found) == COMMON
@@ -313,7 +313,7 @@ async def test_another_one_s_task_is_not_there(modern: Talk, serving: Serve) -> 
     server, gates = with_tools()
     await serving(server)
     ada, bob, nobody = modern(server, principal=ADA), modern(server, principal=BOB), modern(server)
-    id = await ada.start("held", {"name": "x"})
+    id = await ada.start("running", {"name": "x"})
     stranger = {}
     for who in (bob, nobody):
         for method in ("tasks/get", "tasks/update", "tasks/cancel"):
@@ -512,7 +512,7 @@ async def test_what_the_client_cannot_answer_is_not_asked(modern: Talk, serving:
 async def test_a_task_that_runs_is_cancelled_and_its_body_stops(modern: Talk, serving: Serve) -> None:
     server, gates = with_tools()
     client = modern(await serving(server))
-    id = await client.start("held", {"name": "x"})
+    id = await client.start("running", {"name": "x"})
     await gates.passed("x begun")
     assert await client.ask("tasks/cancel", {"taskId": id}) == {"resultType": "complete", **SIGNED}
     await gates.passed("x stopped")
@@ -526,14 +526,14 @@ async def test_a_task_that_has_not_begun_never_does(modern: Talk, serving: Serve
     assert server.tasks is not None
     server.tasks.concurrency = 1
     client = modern(await serving(server))
-    first = await client.start("held", {"name": "first"})
+    first = await client.start("running", {"name": "first"})
     await gates.passed("first begun")
-    second = await client.start("held", {"name": "second"})
+    second = await client.start("running", {"name": "second"})
     await client.ask("tasks/cancel", {"taskId": second})
     assert (await client.get(second))["status"] == "cancelled"
     gates["first"].set()
     await until(server, first, "completed")
-    third = await client.start("held", {"name": "third"})
+    third = await client.start("running", {"name": "third"})
     await gates.passed("third begun")
     gates["third"].set()
     await until(server, third, "completed")
@@ -566,7 +566,7 @@ async def test_a_task_that_is_over_stays_as_it_is(modern: Talk, serving: Serve, 
 async def test_cancelling_twice_is_no_error(modern: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     client = modern(await serving(server))
-    id = await client.start("held", {"name": "x"})
+    id = await client.start("running", {"name": "x"})
     for _ in range(2):
         await client.ask("tasks/cancel", {"taskId": id})
         assert (await client.get(id))["status"] == "cancelled"

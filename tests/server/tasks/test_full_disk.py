@@ -20,7 +20,7 @@ from tasking import Gates, Modern, eventually, until
 import postgres
 from portico import Context, Server
 from portico.server.tasks import engine as engines
-from portico.server.tasks import held as helds
+from portico.server.tasks import running as running_jobs
 from portico.store.database import Database
 
 BALLAST = 2_500_000
@@ -123,8 +123,8 @@ async def test_a_full_disk_is_told_and_when_there_is_room_again_everything_is_fi
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(helds, "PAUSE", 0.05)
-    monkeypatch.setattr(engines, "LOOK", 0.2)
+    monkeypatch.setattr(running_jobs, "RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(engines, "LOOK_SECONDS", 0.2)
     server, gates = keeping(small.url)
     async with server.lifespan():
         client = modern(server)
@@ -155,13 +155,13 @@ async def test_a_full_disk_is_told_and_when_there_is_room_again_everything_is_fi
 async def test_a_server_that_is_stopped_while_the_disk_is_full_loses_nothing(
     small_sqlite: Small, modern: Callable[..., Modern], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(helds, "PAUSE", 0.05)
+    monkeypatch.setattr(running_jobs, "RETRY_SECONDS", 0.05)
     server, gates = keeping(small_sqlite.url)
     server.tasks.lease = 0.5  # type: ignore[union-attr]
     async with asyncio.timeout(60), server.lifespan():
         started, _ = await fill(modern(server))
         gates["go"].set()
-        await eventually(lambda: len(server.tasks._engine._held) > 0)  # type: ignore[union-attr]
+        await eventually(lambda: len(server.tasks._engine._running) > 0)  # type: ignore[union-attr]
     small_sqlite.ballast.unlink()
     second, gates = keeping(small_sqlite.url)
     gates["go"].set()

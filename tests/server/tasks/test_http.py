@@ -86,11 +86,11 @@ async def test_a_task_is_started_asked_and_fetched(site: Callable[..., Any], rev
 async def test_a_task_outlives_the_connection_it_was_started_on(site: Callable[..., Any], revision: Any) -> None:
     here = await site()
     async with Client(here.url, revision=revision, timeout=PATIENCE) as client:
-        id = (await client.start_task("held", {"name": "x"})).id
+        id = (await client.start_task("running", {"name": "x"})).id
     await here.gates.passed("x begun")
     here.gates["x"].set()
     async with Client(here.url, revision=revision, timeout=PATIENCE) as client:
-        assert (await client.task(id, "held").result(timeout=PATIENCE)).text == "x is done"
+        assert (await client.task(id, "running").result(timeout=PATIENCE)).text == "x is done"
 
 
 async def test_the_name_of_the_task_is_in_a_header(site: Callable[..., Any]) -> None:
@@ -160,7 +160,7 @@ async def test_listeners_are_told_over_http(site: Callable[..., Any]) -> None:
         timeout=PATIENCE,
         message_handler=lambda method, params: heard.put_nowait((method, json.loads(bytes(params)))),
     ) as client:
-        id = (await client.start_task("held", {"name": "x"})).id
+        id = (await client.start_task("running", {"name": "x"})).id
         async with client.listen(Filter(task_ids=[id])) as listening:
             assert listening.honoured is not None
             assert listening.honoured.task_ids == [id]

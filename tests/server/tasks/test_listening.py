@@ -61,7 +61,7 @@ def without_signature(found: Any) -> Any:
 async def test_what_is_honoured_is_acknowledged_and_the_present_comes_first(modern: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     client = modern(await serving(server))
-    ids = [await client.start("held", {"name": name}) for name in ("x", "y")]
+    ids = [await client.start("running", {"name": name}) for name in ("x", "y")]
     listening = Listening(client, ids)
     assert sorted((await listening.acknowledged())["taskIds"]) == sorted(ids)
     first = [await listening.told() for _ in ids]
@@ -117,7 +117,7 @@ async def test_the_end_is_told_as_looking_would(modern: Talk, serving: Serve, to
 async def test_a_cancellation_is_told(modern: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     client, asking = modern(await serving(server)), modern(server)
-    id = await client.start("held", {"name": "x"})
+    id = await client.start("running", {"name": "x"})
     listening = Listening(client, [id])
     await listening.acknowledged()
     await asking.ask("tasks/cancel", {"taskId": id})
@@ -139,7 +139,7 @@ async def test_others_tasks_and_unknown_ones_are_not_honoured(modern: Talk, serv
     server, gates = with_tools()
     await serving(server)
     ada, bob = modern(server, principal=ADA), modern(server, principal=BOB)
-    mine, theirs = await ada.start("held", {"name": "x"}), await bob.start("held", {"name": "y"})
+    mine, theirs = await ada.start("running", {"name": "x"}), await bob.start("running", {"name": "y"})
     listening = Listening(ada, [theirs, "nothing", "", "a\u0000b", "x" * 1000, mine])
     assert (await listening.acknowledged())["taskIds"] == [mine]
     assert (await listening.told())["taskId"] == mine
@@ -153,7 +153,7 @@ async def test_others_tasks_and_unknown_ones_are_not_honoured(modern: Talk, serv
 async def test_nothing_is_told_of_tasks_that_were_not_asked_for(modern: Talk, serving: Serve) -> None:
     server, gates = with_tools()
     client = modern(await serving(server))
-    one, other = await client.start("held", {"name": "x"}), await client.start("held", {"name": "y"})
+    one, other = await client.start("running", {"name": "x"}), await client.start("running", {"name": "y"})
     listening = Listening(client, [one])
     await listening.acknowledged()
     await listening.told()
@@ -167,7 +167,7 @@ async def test_several_listeners_hear_the_same(modern: Talk, serving: Serve) -> 
     server, gates = with_tools()
     await serving(server)
     clients = [modern(server) for _ in range(3)]
-    id = await clients[0].start("held", {"name": "x"})
+    id = await clients[0].start("running", {"name": "x"})
     listening = [Listening(client, [id], f"listen {n}") for n, client in enumerate(clients)]
     for one in listening:
         await one.acknowledged()
@@ -199,7 +199,7 @@ async def test_a_change_between_looking_and_listening_is_not_missed(
 ) -> None:
     server, gates = with_tools()
     client = modern(await serving(server))
-    id = await client.start("held", {"name": "x"})
+    id = await client.start("running", {"name": "x"})
     await gates.passed("x begun")
     looked: Any = Engine.some
 

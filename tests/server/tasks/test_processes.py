@@ -112,7 +112,7 @@ async def test_what_one_process_queues_another_takes_without_looking(
     url: str, done: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It does not look by itself: it is told. And so is the other one, of how it ends."""
-    monkeypatch.setattr(engines, "LOOK", 3600.0)
+    monkeypatch.setattr(engines, "LOOK_SECONDS", 3600.0)
     server = Server("storm", store=url)
     ran: list[int] = []
 
@@ -135,7 +135,7 @@ async def test_what_one_process_queues_another_takes_without_looking(
 
 async def test_a_task_started_here_is_run_there_and_waited_for_here(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two servers on one store, as with several processes: neither looks by itself, both are told."""
-    monkeypatch.setattr(engines, "LOOK", 3600.0)
+    monkeypatch.setattr(engines, "LOOK_SECONDS", 3600.0)
     here, _ = with_tools(url)
     there, gates = with_tools(url)
     async with here.lifespan(), there.lifespan():
@@ -149,7 +149,7 @@ async def test_a_task_started_here_is_run_there_and_waited_for_here(url: str, mo
                 task = await client.start_task("ask")
                 assert (await task.result(timeout=PATIENCE)).text == "accept: Ada"
                 name = f"x {revision}"
-                task = await client.start_task("held", {"name": name})
+                task = await client.start_task("running", {"name": name})
                 await gates.passed(f"{name} begun")
                 await task.cancel()
                 await gates.passed(f"{name} stopped")
@@ -162,7 +162,7 @@ async def test_questions_and_answers_outlive_a_restart(url: str, modern: Callabl
         id = await client.start("ask_two")
         await until(first, id, "waiting")
         engine = await first.tasks.engine()  # type: ignore[union-attr]
-        await eventually(lambda: engine._held[id].waiting == 2)
+        await eventually(lambda: engine._running[id].waiting == 2)
         await client.ask("tasks/update", {"taskId": id, "inputResponses": {"two": YES}})
     second, _ = with_tools(url)
     async with second.lifespan():

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from portico.server.tasks import holds, jobs
+from portico.server.tasks import jobs, leases
 from portico.server.tasks.engine import MIGRATIONS
 from portico.store.dialect import for_sqlite
 from portico.store.rows import json_column
@@ -48,18 +48,18 @@ class Explaining:
     def lock(self, name: str) -> None: ...
 
 
-HOLD = holds.Hold("id", "worker", 1)
+HOLD = leases.Lease("id", "worker", 1)
 OFTEN: dict[str, Callable[[Any], Any]] = {
-    "take any": lambda tx: holds.claim(tx, "s", {"a": None, "b": None}, "worker", 0, 0, 5),
-    "take one": lambda tx: holds.claim(tx, "s", {"a": None}, "worker", 0, 0, 5),
-    "take limited": lambda tx: (holds._any_due(tx, "s", ["c", "d"], 0), holds._running(tx, "s", "c")),
-    "take of one tool": lambda tx: holds._due(tx, "s", ["c"], 0, 2),
-    "look ahead": lambda tx: holds.next_due(tx, "s", ["a", "b"], 0),
-    "live": lambda tx: holds.renew(tx, "s", "worker", 0),
-    "look for the dead": lambda tx: (holds.holders(tx, "s"), holds.overdue(tx, "s", 0)),
-    "take up again": lambda tx: holds.reclaim(tx, "s", ["worker"], 0),
-    "write": lambda tx: (holds.held(tx, HOLD), holds.report(tx, HOLD, 1, 2, "x", 0)),
-    "let go": lambda tx: holds.release_all(tx, "s", "worker", 0),
+    "take any": lambda tx: leases.claim(tx, "s", {"a": None, "b": None}, "worker", 0, 0, 5),
+    "take one": lambda tx: leases.claim(tx, "s", {"a": None}, "worker", 0, 0, 5),
+    "take limited": lambda tx: (leases._any_due(tx, "s", ["c", "d"], 0), leases._running(tx, "s", "c")),
+    "take of one tool": lambda tx: leases._due(tx, "s", ["c"], 0, 2),
+    "look ahead": lambda tx: leases.next_due(tx, "s", ["a", "b"], 0),
+    "live": lambda tx: leases.renew(tx, "s", "worker", 0),
+    "look for the dead": lambda tx: (leases.workers(tx, "s"), leases.overdue(tx, "s", 0)),
+    "take up again": lambda tx: leases.reclaim(tx, "s", ["worker"], 0),
+    "write": lambda tx: (leases.locked_row(tx, HOLD), leases.report(tx, HOLD, 1, 2, "x", 0)),
+    "let go": lambda tx: leases.release_all(tx, "s", "worker", 0),
     "sweep": lambda tx: jobs.sweep(tx, 0),
     "get": lambda tx: jobs.get(tx, "s", "id"),
     "get some": lambda tx: jobs.some(tx, "s", ["id"]),
@@ -80,6 +80,6 @@ def test_an_index_leads_to_what_is_needed_in_its_order(what: str) -> None:
             indexed = "USING INDEX" in step or "USING COVERING INDEX" in step
             assert "portico_job" not in step or indexed, f"{sql}: {step}"
             assert "TEMP B-TREE" not in step, f"{sql}: {step}"
-            # Along the whole of an index only where the index holds no more than what is asked for.
+            # Along the whole of an index only where the index leases no more than what is asked for.
             assert not step.startswith("SCAN portico_job") or what == "list for people", f"{sql}: {step}"
     tx.connection.close()

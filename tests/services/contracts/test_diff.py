@@ -14,7 +14,7 @@ from schemas_by_chance import SCHEMAS, changes
 from portico.schema import check
 from portico.schema.compare import shifts
 from portico.schema.samples import Unsayable, sample
-from portico.services.contracts import versions
+from portico.services.contracts import definitions
 from portico.services.contracts.definitions import Contract, contract_of
 from portico.services.contracts.diff import diff, migration
 
@@ -212,12 +212,14 @@ def test_the_version_has_to_say_it(tool: Make, old: str, new: str, level: str, d
     ]
     [verdict] = diff(tool(members(a=TEXT), version=old), tool(changed, version=new)).verdicts
     assert (verdict.level, verdict.is_declared) == (level, declared)
-    assert versions.parse(verdict.demanded) == versions.demanded(versions.Version(*map(int, old.split("."))), level)  # type: ignore[arg-type]
+    assert definitions.parse(verdict.demanded) == definitions.demanded(
+        definitions.Version(*map(int, old.split("."))), level
+    )  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("text", ["1.0", "v1.0.0", "1.0.0.0", "01.0.0", "", "1.0.x", "1" * 20 + ".0.0"])
 def test_what_is_no_version_is_none(text: str) -> None:
-    assert versions.parse(text) is None
+    assert definitions.parse(text) is None
 
 
 @pytest.mark.parametrize(
@@ -233,7 +235,7 @@ def test_what_is_no_version_is_none(text: str) -> None:
 def test_what_was_written_for_one_version_works_with_later_ones_of_the_same_major(
     wanted: str, offered: str, works: bool
 ) -> None:
-    assert versions.keeps(wanted, offered) is works
+    assert definitions.keeps(wanted, offered) is works
 
 
 # For all schemas

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from portico.services.system import audit, machine, processes, programs
-from portico.services.system.audit import Audit, verify
+from portico.services.system import machine, processes, programs
 from portico.services.system.errors import DamagedData, MissingDependency, package
+from portico.services.system.machine import Audit, verify
 from portico.services.system.text import cut, meant_path, plain, plain_all, shown_path
 
 
@@ -86,7 +86,7 @@ def test_records_are_a_chain_that_shows_every_change(tmp_path: Path) -> None:
 
 
 def test_an_audit_file_that_is_full_is_put_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(audit, "LARGEST_FILE", 1000)
+    monkeypatch.setattr(machine, "LARGEST_AUDIT_FILE", 1000)
     trail = Audit(tmp_path / "audit.jsonl")
     for _ in range(20):
         trail.add("fs_read", {}, "ok")

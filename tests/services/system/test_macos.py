@@ -10,7 +10,7 @@ import pytest
 
 from portico.services.system import programs
 from portico.services.system.eventlog.entries import CRITICAL, ERROR, INFORMATION, Query
-from portico.services.system.eventlog.macos import MacLog, parsed
+from portico.services.system.eventlog.platform_logs import MacLog, parsed_line
 
 NOW = 1_782_748_482.0
 HOUR = 3600
@@ -60,7 +60,7 @@ def log() -> MacLog:
 
 
 def test_a_line_is_an_entry() -> None:
-    entry = parsed(line(NOW, "Fault"))
+    entry = parsed_line(line(NOW, "Fault"))
     assert entry is not None
     assert (entry.source, entry.also, entry.level) == (
         "bluetoothd",
@@ -68,15 +68,15 @@ def test_a_line_is_an_entry() -> None:
         CRITICAL,
     )
     assert entry.time == NOW * 1_000_000
-    assert parsed(line(NOW, "Error")).level == ERROR  # type: ignore[union-attr]
-    assert parsed(line(NOW, "Info")).level == INFORMATION  # type: ignore[union-attr]
+    assert parsed_line(line(NOW, "Error")).level == ERROR  # type: ignore[union-attr]
+    assert parsed_line(line(NOW, "Info")).level == INFORMATION  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
     "text", [b"", b"Filtering the log data\n", b'{"count":3,"finished":1}', b"[]", b'{"timestamp":1}']
 )
 def test_what_is_no_entry_is_passed_over(text: bytes) -> None:
-    assert parsed(text) is None
+    assert parsed_line(text) is None
 
 
 def test_the_past_is_asked_for_in_growing_windows(asked: list[list[str]]) -> None:

@@ -20,19 +20,19 @@ from portico.services.system.errors import Absent, DamagedData, Denied, InvalidA
 from portico.services.system.registry import settings
 from portico.services.system.registry.branches import HiveBranch, PortableRegistry, WindowsBranch, branches
 from portico.services.system.registry.settings import GsettingsBranch, PlistBranch, SysctlBranch
-from portico.services.system.registry.tree import MOST_LISTED, Content, Registry, shown
+from portico.services.system.registry.tree import MOST_LISTED, Content, RegistryTree, shown
 
 KEY = r"HKEY_CURRENT_USER\Software\Example"
 
 
 @pytest.fixture
-def registry() -> Iterator[Registry]:
+def registry() -> Iterator[RegistryTree]:
     portable = PortableRegistry()
-    yield Registry({"HKEY_CURRENT_USER": portable.branch("HKEY_CURRENT_USER")}, writable=True)
+    yield RegistryTree({"HKEY_CURRENT_USER": portable.branch("HKEY_CURRENT_USER")}, writable=True)
     portable.close()
 
 
-def test_what_was_written_is_read(registry: Registry) -> None:
+def test_what_was_written_is_read(registry: RegistryTree) -> None:
     change = registry.write(KEY, "Answer", 42, None, dry_run=False)
     assert (change.type, change.before, change.written) == ("REG_DWORD", None, True)
     path, value = registry.value(KEY, "Answer")
@@ -40,14 +40,14 @@ def test_what_was_written_is_read(registry: Registry) -> None:
 
 
 @pytest.mark.parametrize("path", [KEY, KEY.lower(), r"HKCU\SOFTWARE\example", "HKCU/Software/Example"])
-def test_names_are_compared_without_regard_to_case(registry: Registry, path: str) -> None:
+def test_names_are_compared_without_regard_to_case(registry: RegistryTree, path: str) -> None:
     registry.write(KEY, "Answer", "x", None, dry_run=False)
     assert registry.value(path, "ANSWER")[1].value == "x"
     registry.write(path, "ANSWER", "y", None, dry_run=False)
     assert [value.value for value in registry.content(KEY)[1].values] == ["y"]
 
 
-def test_a_dry_run_writes_nothing_and_says_what_it_would(registry: Registry) -> None:
+def test_a_dry_run_writes_nothing_and_says_what_it_would(registry: RegistryTree) -> None:
     registry.write(KEY, "Answer", 1, None, dry_run=False)
     change = registry.write(KEY, "Answer", ["a", "b"], None, dry_run=True)
     assert change.before is not None
@@ -57,7 +57,7 @@ def test_a_dry_run_writes_nothing_and_says_what_it_would(registry: Registry) -> 
 
 def test_where_only_reading_is_allowed_nothing_is_written() -> None:
     portable = PortableRegistry()
-    registry = Registry({"HKEY_CURRENT_USER": portable.branch("HKEY_CURRENT_USER")})
+    registry = RegistryTree({"HKEY_CURRENT_USER": portable.branch("HKEY_CURRENT_USER")})
     assert not registry.write(KEY, "Answer", 42, None, dry_run=True).written
     with pytest.raises(Denied, match="read-only here"):
         registry.write(KEY, "Answer", 42, None, dry_run=False)
@@ -81,7 +81,7 @@ def test_where_only_reading_is_allowed_nothing_is_written() -> None:
         ("x\0y", "x", 1, None),
     ],
 )
-def test_what_cannot_be_written_is_refused(registry: Registry, path: str, name: str, value: Any, kind: Any) -> None:
+def test_what_cannot_be_written_is_refused(registry: RegistryTree, path: str, name: str, value: Any, kind: Any) -> None:
     with pytest.raises(InvalidArgument):
         registry.write(path, name, value, kind, dry_run=False)
 
@@ -91,7 +91,7 @@ def test_what_cannot_be_written_is_refused(registry: Registry, path: str, name: 
 )
 def test_secrets_and_other_users_are_denied(path: str) -> None:
     portable = PortableRegistry()
-    registry = Registry(branches({}, portable))
+    registry = RegistryTree(branches({}, portable))
     with pytest.raises(Denied):
         registry.content(path)
     with pytest.raises(Denied):
@@ -99,7 +99,7 @@ def test_secrets_and_other_users_are_denied(path: str) -> None:
     portable.close()
 
 
-def test_a_branch_or_key_that_is_not_there_is_absent(registry: Registry) -> None:
+def test_a_branch_or_key_that_is_not_there_is_absent(registry: RegistryTree) -> None:
     assert registry.content("")[1].subkeys == ["HKEY_CURRENT_USER"]
     assert registry.content("HKCU")[1] == Content([], [])
     for path in (r"HKCU\nothing", r"nothing\at\all"):
@@ -110,14 +110,14 @@ def test_a_branch_or_key_that_is_not_there_is_absent(registry: Registry) -> None
 def test_the_portable_registry_is_kept_in_its_file(tmp_path: Path) -> None:
     for value in (1, 2):
         portable = PortableRegistry(str(tmp_path / "registry.sqlite"))
-        registry = Registry({"HKEY_CURRENT_USER": portable.branch("HKEY_CURRENT_USER")}, writable=True)
+        registry = RegistryTree({"HKEY_CURRENT_USER": portable.branch("HKEY_CURRENT_USER")}, writable=True)
         before = registry.write(KEY, "n", value, None, dry_run=False).before
         portable.close()
     assert before is not None
     assert before.value == 1
 
 
-def test_a_key_of_very_many_is_listed_in_part(registry: Registry) -> None:
+def test_a_key_of_very_many_is_listed_in_part(registry: RegistryTree) -> None:
     for n in range(MOST_LISTED + 1):
         registry.write(KEY, f"v{n:05}", n, None, dry_run=False)
     content = registry.content(KEY)[1]
@@ -128,7 +128,7 @@ def test_a_key_of_very_many_is_listed_in_part(registry: Registry) -> None:
 def test_a_hive_file_is_a_branch(tmp_path: Path) -> None:
     (tmp_path / "NTUSER.DAT").write_bytes(forgery.hive())
     path = str(tmp_path / "NTUSER.DAT")
-    registry = Registry({"sample": HiveBranch(AllowedRoots([path]), path)}, writable=True)
+    registry = RegistryTree({"sample": HiveBranch(AllowedRoots([path]), path)}, writable=True)
     content = registry.content("sample")[1]
     assert content.subkeys == ["branch"]
     assert registry.value(r"SAMPLE\Branch\LEAF2", "N")[1].value == 2
@@ -148,7 +148,7 @@ def test_sysctl_is_a_branch(tmp_path: Path) -> None:
     (tmp_path / "kernel" / "random").mkdir(parents=True)
     (tmp_path / "kernel" / "ostype").write_text("Linux\n")
     (tmp_path / "kernel" / "link").symlink_to("/etc/passwd")
-    registry = Registry({"sysctl": SysctlBranch(str(tmp_path))})
+    registry = RegistryTree({"sysctl": SysctlBranch(str(tmp_path))})
     content = registry.content(r"sysctl\kernel")[1]
     assert content.subkeys == ["random"]
     assert [(value.name, value.value) for value in content.values] == [("ostype", "Linux")]
@@ -159,7 +159,7 @@ def test_sysctl_is_a_branch(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not os.path.isdir("/proc/sys/kernel"), reason="the settings of a Linux kernel")
 def test_the_settings_of_this_kernel_are_read() -> None:
-    assert Registry({"sysctl": SysctlBranch()}).value(r"sysctl\kernel", "ostype")[1].value == "Linux"
+    assert RegistryTree({"sysctl": SysctlBranch()}).value(r"sysctl\kernel", "ostype")[1].value == "Linux"
 
 
 def test_gsettings_is_a_branch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,7 +173,7 @@ def test_gsettings_is_a_branch(monkeypatch: pytest.MonkeyPatch) -> None:
         }[argv[1]]
 
     monkeypatch.setattr(programs, "lines", lines)
-    registry = Registry({"gsettings": GsettingsBranch()})
+    registry = RegistryTree({"gsettings": GsettingsBranch()})
     assert registry.content("gsettings")[1].subkeys == ["org.gnome.desktop.interface", "org.gnome.mutter"]
     assert registry.value(r"gsettings\org.gnome.mutter", "keys")[1].value == "['a', 'b']"
     asked.clear()
@@ -190,7 +190,7 @@ def test_property_lists_are_a_branch(tmp_path: Path) -> None:
     (tmp_path / "com.example.app.plist").write_bytes(plistlib.dumps(said, fmt=plistlib.FMT_BINARY))
     (tmp_path / "broken.plist").write_bytes(b"bplist00nonsense")
     (tmp_path / "bomb.plist").write_text('<!DOCTYPE x [<!ENTITY a "b">]><plist><string>&a;</string></plist>')
-    registry = Registry({"plists": PlistBranch((str(tmp_path),))})
+    registry = RegistryTree({"plists": PlistBranch((str(tmp_path),))})
     assert registry.content("plists")[1].subkeys == ["bomb", "broken", "com.example.app"]
     content = registry.content(r"plists\com.example.app")[1]
     assert content.subkeys == ["inner"]
@@ -214,7 +214,7 @@ def test_a_property_list_that_is_too_large_is_not_read(tmp_path: Path, monkeypat
     monkeypatch.setattr(settings, "LARGEST_PLIST", 100)
     (tmp_path / "a.plist").write_bytes(plistlib.dumps({"x": "y" * 200}))
     with pytest.raises(DamagedData, match="more than 100 bytes"):
-        Registry({"plists": PlistBranch((str(tmp_path),))}).content(r"plists\a")
+        RegistryTree({"plists": PlistBranch((str(tmp_path),))}).content(r"plists\a")
 
 
 # Windows, against a double of `winreg`
@@ -271,7 +271,7 @@ class Winreg(SimpleNamespace):
 def test_the_live_registry_of_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     api = Winreg()
     monkeypatch.setitem(sys.modules, "winreg", api)  # type: ignore[arg-type]
-    registry = Registry({"HKEY_CURRENT_USER": WindowsBranch("HKEY_CURRENT_USER")}, writable=True)
+    registry = RegistryTree({"HKEY_CURRENT_USER": WindowsBranch("HKEY_CURRENT_USER")}, writable=True)
     assert registry.content("HKCU")[1].subkeys == ["Software"]
     content = registry.content(r"HKCU\Software")[1]
     assert [(value.name, value.type, value.value) for value in content.values] == [

@@ -12,7 +12,7 @@ import pytest
 from portico.services.system.errors import Absent, DamagedData, MissingDependency, Unreadable
 from portico.services.system.eventlog import sources
 from portico.services.system.eventlog.entries import ERROR, WARNING, Query, iso, microseconds
-from portico.services.system.eventlog.windows import WindowsLog, channels, parsed, xpath
+from portico.services.system.eventlog.platform_logs import WindowsLog, channels, parsed, xpath
 
 EVENT = """<Event xmlns='http://schemas.microsoft.com/win/2004/08/events/event'><System>\
 <Provider Name='Service Control Manager' Guid='{{555908d1-a6d7-4695-8e1e-26931d2012f4}}' EventSourceName='SCM'/>\

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from portico.rpc.call import Call, Reply
 from portico.server.asking import elicitation
 from portico.server.asking.rounds import BodyReply, Detached, Rounds, rounds_of
+from portico.server.calling.runtime import Runtime
 from portico.wire import meta as metas
 from portico.wire import notices
 from portico.wire.content import SamplingBlock, TextContent
@@ -36,6 +37,7 @@ from portico.wire.revisions import LATEST, V2025_11_25, Revision
 from portico.wire.tools import Tool, ToolChoice
 
 if TYPE_CHECKING:
+    # For `ctx.server` alone, so that authors see its type.
     from portico.server.server import Server
 
 T = TypeVar("T")
@@ -66,7 +68,7 @@ class Sample(Struct):
         return "".join(block.text for block in blocks if isinstance(block, TextContent))
 
 
-class _Said:
+class Sent:
     """Returned by log and progress calls. The message is sent; awaiting this applies back-pressure."""
 
     __slots__ = ("_reply",)
@@ -81,11 +83,11 @@ class _Said:
 class Context:
     """One call, as its body sees it. Ask for it with a parameter: `ctx: Context`."""
 
-    __slots__ = ("_call", "_loop", "_rounds", "_server", "_start", "_task")
+    __slots__ = ("_call", "_loop", "_rounds", "_runtime", "_start", "_task")
 
-    def __init__(self, call: Call, server: Server, start: Callable[[asyncio.Task[Any]], Rounds]) -> None:
+    def __init__(self, call: Call, runtime: Runtime, start: Callable[[asyncio.Task[Any]], Rounds]) -> None:
         self._call = call
-        self._server = server
+        self._runtime = runtime
         self._start = start
         self._rounds: Rounds | None = rounds_of(call)
         self._task: asyncio.Task[Any] | None = None
@@ -116,7 +118,7 @@ class Context:
                 self._loop.call_soon_threadsafe(reply.emit, method, params)
             except RuntimeError:
                 pass  # the loop has ended before the thread
-        return _Said(reply)
+        return Sent(reply)
 
     def required(self) -> InputRequiredResult | Detached | None:
         """The result that asks. A body that was called by another leaves that to the other."""
@@ -149,7 +151,7 @@ class Context:
 
     @property
     def server(self) -> Server:
-        return self._server
+        return cast("Server", self._runtime.handler)
 
     @property
     def meta(self) -> dict[str, Any]:
@@ -166,9 +168,9 @@ class Context:
     def log(self, level: LogLevel, message: Any, logger: str | None = None) -> Awaitable[None]:
         threshold = self._call.log_level
         if threshold is not None and LOG_LEVELS[level] >= LOG_LEVELS[threshold]:
-            said = notices.MessageParams(level=level, logger=logger or self._server.name, data=message)
+            said = notices.MessageParams(level=level, logger=logger or self._runtime.name, data=message)
             return self._emit(notices.MESSAGE, said)
-        return _Said(self._call.reply)
+        return Sent(self._call.reply)
 
     def debug(self, message: Any, logger: str | None = None) -> Awaitable[None]:
         return self.log("debug", message, logger)
@@ -190,7 +192,7 @@ class Context:
         if token is not None:
             said = notices.ProgressParams(progress_token=token, progress=progress, total=total, message=message)
             return self._emit(notices.PROGRESS, said)
-        return _Said(self._call.reply)
+        return Sent(self._call.reply)
 
     def close_stream(self) -> None:
         """Let go of the connection while the work goes on. A client of 2025-11-25 over HTTP comes back for the answer;
@@ -241,7 +243,7 @@ class Context:
         if id is not None:
             said = notices.ElicitationCompleteParams(elicitation_id=id)
             return self._emit(notices.ELICITATION_COMPLETE, said)
-        return _Said(self._call.reply)
+        return Sent(self._call.reply)
 
     def _elicitation_id(self) -> str | None:
         """2025-11-25 alone gives such a request an id of its own."""
@@ -302,10 +304,10 @@ class Context:
     async def _within(self, name: str, inner: Call) -> Any:
         rounds = rounds_of(inner)
         if rounds is None:
-            return await self._server(inner)
+            return await self._runtime.handler(inner)
         # What it asks and does has names of its own, so that two calls of one tool are kept apart.
-        with rounds.places.inside_call(name):
-            return await self._server(inner)
+        with rounds.keys.inside_call(name):
+            return await self._runtime.handler(inner)
 
     def _inner(self, method: str, params: dict[str, Any]) -> Call:
         asked = Raw(msgspec.json.encode(params))

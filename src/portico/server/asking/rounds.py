@@ -8,15 +8,16 @@ start, the answers so far being replayed to it. `ctx.step` keeps a side effect f
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
 from portico.rpc.call import Call, Reply
-from portico.rpc.rounds import Seal, binding
-from portico.server.asking.replay_keys import Places
+from portico.server.asking.request_state import Seal, binding
 from portico.wire.errors import Closed, InvalidParams, MissingCapability, ProtocolError, Refused
 from portico.wire.inputs import ElicitUrlParams, InputRequest, InputRequiredResult
 from portico.wire.jsonrpc import NOTHING, encode
@@ -88,7 +89,7 @@ class Rounds:
         self._answers: dict[str, Raw] = {}
         self._steps: dict[str, Raw] = {}
         self._asked: dict[str, InputRequest] = {}
-        self.places = Places()
+        self.keys = ReplayKeys()
         self._detachable = isinstance(call.reply, BodyReply) and call.reply.detachable
         self._detached = False
         if sealed is not UNSET:
@@ -108,17 +109,17 @@ class Rounds:
             raise Closed("the request is over")
         require(call, method, params)
         result = METHODS[method].result
-        key = self.places.question(method.partition("/")[0], key)
+        key = self.keys.question(method.partition("/")[0], key)
         if call.reply.asks:
             try:
-                said = await call.reply.ask(method, params)
+                answered = await call.reply.ask(method, params)
             except ProtocolError as refusal:
                 # It is the client's answer to us, not ours to the client's request.
                 raise Refused(f"The client refused {method}: {refusal.message}") from None
             # For a body that will go on as a task, and is not to ask the same again.
             if self._detachable:
-                self._answers[key] = said
-            return typed(said, result, method)
+                self._answers[key] = answered
+            return typed(answered, result, method)
         answer = self._answers.get(key)
         if answer is not None:
             return typed(answer, result, key)
@@ -151,15 +152,15 @@ class Rounds:
 
     async def step(self, name: str, fn: Callable[[], Any]) -> Any:
         """The value of a side effect that a replay must not repeat. It is kept as JSON."""
-        place = self.places.step(name)
-        if place not in self._steps:
-            with self.places.inside_step(name):
+        key = self.keys.step(name)
+        if key not in self._steps:
+            with self.keys.inside_step(name):
                 value = fn()
                 if isinstance(value, Awaitable):
                     value = await value
-            self._steps[place] = Raw(encode(value))
+            self._steps[key] = Raw(encode(value))
         # As a replay would see it, so that the first run and the later ones do not differ.
-        return msgspec.json.decode(self._steps[place])
+        return msgspec.json.decode(self._steps[key])
 
 
 def _read(responses: Raw) -> dict[str, Raw]:
@@ -199,3 +200,51 @@ def require(call: Call, method: str, params: Any) -> None:
             raise MissingCapability({"sampling": {"tools": {}}})
     elif capabilities.roots is None:
         raise MissingCapability({"roots": {}})
+
+
+# Replay keys
+
+# The inner calls and steps that the code runs inside of, each followed by a slash.
+_path: ContextVar[str] = ContextVar("portico_replay_path", default="")
+
+
+class ReplayKeys:
+    """Names the questions and steps of a body. A body that is run again comes to the same keys in the same order.
+
+    Inside an inner call or a step counting starts again: a step that is not done again must not shift the keys of
+    what comes after it, and two calls of one tool have nothing to do with each other.
+    """
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+
+    def question(self, kind: str, key: str | None) -> str:
+        """The author's key, or an ordinal per kind, such as `elicitation-2`."""
+        return _path.get() + key if key is not None else self._numbered(kind)
+
+    def step(self, name: str) -> str:
+        return _path.get() + name
+
+    @contextmanager
+    def inside_step(self, name: str) -> Iterator[None]:
+        with _inside(self.step(name)):
+            yield
+
+    @contextmanager
+    def inside_call(self, name: str) -> Iterator[None]:
+        with _inside(self._numbered(name)):
+            yield
+
+    def _numbered(self, kind: str) -> str:
+        key = _path.get() + kind
+        self._counts[key] = self._counts.get(key, 0) + 1
+        return f"{key}-{self._counts[key]}"
+
+
+@contextmanager
+def _inside(key: str) -> Iterator[None]:
+    token = _path.set(f"{key}/")
+    try:
+        yield
+    finally:
+        _path.reset(token)

@@ -7,20 +7,18 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from inspect import iscoroutinefunction
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from msgspec import UNSET, Raw
 
 from portico.rpc.call import Call
 from portico.server.asking.context import Context
 from portico.server.asking.rounds import Rounds
+from portico.server.calling.runtime import Runtime
 from portico.server.calling.schema_tools import SchemaSignature, schema_signature
 from portico.server.calling.signature import Signature, signature_of
 from portico.wire.errors import ProtocolError, ToolError, UsageError
 from portico.wire.jsonrpc import NOTHING
-
-if TYPE_CHECKING:
-    from portico.server.server import Server
 
 Running = Literal["async", "thread", "inline"]
 Args = Sequence[Any]
@@ -53,7 +51,7 @@ class Body:
         self._fn = fn
         self._wants_context = self.signature.context is not None
 
-    def start(self, call: Call, server: Server, params: Any, target: str, arguments: bytes | Raw) -> Any:
+    def start(self, call: Call, runtime: Runtime, params: Any, target: str, arguments: bytes | Raw) -> Any:
         """What the function returns, or a coroutine that comes to it, or to the result that asks for more.
 
         Wrong arguments raise ArgumentError.
@@ -61,21 +59,21 @@ class Body:
         context = None
         retried = params.request_state is not UNSET or params.input_responses is not NOTHING
         if retried or self._wants_context:
-            begin = partial(Rounds, call, server.seal, target, arguments, params.input_responses, params.request_state)
-            context = Context(call, server, begin)
+            begin = partial(Rounds, call, runtime.seal, target, arguments, params.input_responses, params.request_state)
+            context = Context(call, runtime, begin)
             if retried:
                 # What claims to be our state is verified, also when the body would not have looked at it.
-                return self._resume(context, call, server, arguments)
+                return self._resume(context, call, runtime, arguments)
         args, kwargs = self.signature.bind(arguments, context)
         if self.running == "inline":
             return self._fn(*args, **kwargs)
         if self.running == "async" and context is None and self.timeout is None:
             return self._fn(*args, **kwargs)
-        return self._run(context, server, args, kwargs)
+        return self._run(context, runtime, args, kwargs)
 
-    async def run(self, call: Call, server: Server, params: Any, target: str, arguments: bytes | Raw) -> Any:
+    async def run(self, call: Call, runtime: Runtime, params: Any, target: str, arguments: bytes | Raw) -> Any:
         """The same for a caller that can wait."""
-        value = self.start(call, server, params, target, arguments)
+        value = self.start(call, runtime, params, target, arguments)
         if type(value) is not CoroutineType:
             return value
         try:
@@ -83,21 +81,21 @@ class Body:
         except BaseExceptionGroup as group:
             raise unwrap_group(group) or group from None
 
-    async def _resume(self, context: Context, call: Call, server: Server, arguments: bytes | Raw) -> Any:
+    async def _resume(self, context: Context, call: Call, runtime: Runtime, arguments: bytes | Raw) -> Any:
         context.enter()
         context.begin()
         args, kwargs = self.signature.bind(arguments, context)
         if self.running == "inline":
             return self._fn(*args, **kwargs)
-        return await self._run(context, server, args, kwargs)
+        return await self._run(context, runtime, args, kwargs)
 
-    async def _run(self, context: Context | None, server: Server, args: Args, kwargs: Kwargs) -> Any:
+    async def _run(self, context: Context | None, runtime: Runtime, args: Args, kwargs: Kwargs) -> Any:
         if context is not None:
             context.enter()
         try:
             if self.timeout is None:
-                return await self._call(context, server, args, kwargs)
-            return await self._in_time(context, server, args, kwargs, self.timeout)
+                return await self._call(context, runtime, args, kwargs)
+            return await self._in_time(context, runtime, args, kwargs, self.timeout)
         except asyncio.CancelledError:
             required = context.required() if context is not None else None
             if required is None:
@@ -105,23 +103,23 @@ class Body:
             return required
 
     async def _in_time(
-        self, context: Context | None, server: Server, args: Args, kwargs: Kwargs, seconds: float
+        self, context: Context | None, runtime: Runtime, args: Args, kwargs: Kwargs, seconds: float
     ) -> Any:
         deadline = asyncio.timeout(seconds)
         try:
             async with deadline:
-                return await self._call(context, server, args, kwargs)
+                return await self._call(context, runtime, args, kwargs)
         except TimeoutError:
             if not deadline.expired():
                 raise
             raise ToolError(f"{self.name!r} did not finish within {seconds:g} s.", kind="TimeoutError") from None
 
-    async def _call(self, context: Context | None, server: Server, args: Args, kwargs: Kwargs) -> Any:
+    async def _call(self, context: Context | None, runtime: Runtime, args: Args, kwargs: Kwargs) -> Any:
         if self.running == "async":
             return await self._fn(*args, **kwargs)
         if context is not None:
             context.leave_loop()
-        return await server.threads.run(partial(self._fn, **kwargs) if kwargs else self._fn, args)
+        return await runtime.threads.run(partial(self._fn, **kwargs) if kwargs else self._fn, args)
 
 
 def unwrap_group(group: BaseExceptionGroup[Any]) -> BaseException | None:

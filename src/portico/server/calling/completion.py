@@ -1,17 +1,15 @@
-"""Completion: what could stand here, while somebody types."""
+"""Completion: the values that an argument could have, while a user types it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from inspect import isawaitable, iscoroutinefunction, signature
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from portico.rpc.call import Call
 from portico.schema.reader import Reader, types_of, values_of
+from portico.server.calling.runtime import Runtime
 from portico.wire.completion import MOST_COMPLETIONS, CompleteParams, CompleteResult, Completion
-
-if TYPE_CHECKING:
-    from portico.server.server import Server
 
 Complete = Callable[..., Any]
 """Takes what has been typed and, if it wants a second parameter, the other arguments given so far."""
@@ -22,14 +20,14 @@ class Completer:
         self.fn = fn
         self._wants_context = len(signature(fn).parameters) > 1
 
-    async def complete(self, call: Call, params: CompleteParams, server: Server) -> CompleteResult:
+    async def complete(self, call: Call, params: CompleteParams, runtime: Runtime) -> CompleteResult:
         args: list[Any] = [params.argument.value]
         if self._wants_context:
             args.append((params.context.arguments if params.context is not None else None) or {})
         if iscoroutinefunction(self.fn):
             found = await self.fn(*args)
         else:
-            found = await server.threads.run(self.fn, args)
+            found = await runtime.threads.run(self.fn, args)
             if isawaitable(found):
                 found = await found
         return result(found)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 import msgspec
 
@@ -11,15 +11,13 @@ from portico._options import check_options
 from portico.rpc.call import Call
 from portico.server.calling.bodies import Body
 from portico.server.calling.results import to_block
+from portico.server.calling.runtime import Runtime
 from portico.server.calling.signature import ArgumentError
 from portico.wire.errors import InvalidParams
 from portico.wire.inputs import InputRequiredResult
 from portico.wire.meta import Icon
 from portico.wire.prompts import GetPromptParams, GetPromptResult, PromptArgument, PromptMessage
 from portico.wire.prompts import Prompt as Definition
-
-if TYPE_CHECKING:
-    from portico.server.server import Server
 
 
 class PromptOptions(TypedDict, total=False):
@@ -62,10 +60,10 @@ class Prompt:
             for name, one in schema.get("properties", {}).items()
         ]
 
-    async def get(self, call: Call, params: GetPromptParams, server: Server) -> Any:
+    async def get(self, call: Call, params: GetPromptParams, runtime: Runtime) -> Any:
         arguments = msgspec.json.encode(params.arguments or {})
         try:
-            value = await self.body.run(call, server, params, params.name, arguments)
+            value = await self.body.run(call, runtime, params, params.name, arguments)
         except ArgumentError as mistake:
             raise InvalidParams(str(mistake), {"problems": mistake.problems}) from None
         if isinstance(value, InputRequiredResult | GetPromptResult):

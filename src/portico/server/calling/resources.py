@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 import msgspec
 
@@ -11,6 +11,7 @@ from portico._options import check_options
 from portico.rpc.call import Call
 from portico.server.calling.bodies import Body
 from portico.server.calling.results import MEDIA, contents_of, to_json
+from portico.server.calling.runtime import Runtime
 from portico.server.calling.signature import ArgumentError
 from portico.wire.content import Annotations, BlobContents, Contents, TextContents
 from portico.wire.errors import InvalidParams, ResourceNotFound, UsageError
@@ -20,9 +21,6 @@ from portico.wire.resources import ReadResourceParams, ReadResourceResult
 from portico.wire.resources import Resource as Definition
 from portico.wire.resources import ResourceTemplate as TemplateDefinition
 from portico.wire.uris import Template
-
-if TYPE_CHECKING:
-    from portico.server.server import Server
 
 _CONTENTS = (TextContents, BlobContents, Contents)
 
@@ -79,9 +77,9 @@ class Resource:
         if variables - parameters:
             raise UsageError(f"{self.name}() has no parameter for the variable {sorted(variables - parameters)[0]!r}")
 
-    async def read(self, call: Call, params: ReadResourceParams, server: Server, values: Mapping[str, Any]) -> Any:
+    async def read(self, call: Call, params: ReadResourceParams, runtime: Runtime, values: Mapping[str, Any]) -> Any:
         try:
-            value = await self.body.run(call, server, params, params.uri, msgspec.json.encode(values))
+            value = await self.body.run(call, runtime, params, params.uri, msgspec.json.encode(values))
         except ArgumentError as mistake:
             raise InvalidParams(str(mistake), {"uri": params.uri}) from None
         except FileNotFoundError:

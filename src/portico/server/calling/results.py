@@ -95,7 +95,7 @@ class File(_Media):
     def __init__(self, *args: Any, name: str | None = None, uri: str | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.name = name or (os.path.basename(self.path) if self.path is not None else "file")
-        # The name alone, never the path: where a file lies is nobody's business but the server's.
+        # The name alone, never the path: where a file lies is for the server alone.
         self.uri = uri or f"file:///{self.name}"
 
     def to_block(self) -> EmbeddedResource:

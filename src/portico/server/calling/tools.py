@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 from msgspec import Raw
 
@@ -13,6 +13,7 @@ from portico.legacy import translate
 from portico.rpc.call import Call
 from portico.server.calling.bodies import Body, unwrap_group
 from portico.server.calling.results import MEDIA, ToolResult, to_result
+from portico.server.calling.runtime import ArgumentErrors, Runtime
 from portico.server.calling.signature import ArgumentError, verifier
 from portico.server.tasks.config import Mode, TaskConfig, config_of
 from portico.wire.content import BLOCKS
@@ -22,11 +23,6 @@ from portico.wire.mirrors import Mirror, mirrors
 from portico.wire.revisions import MODERN, V2025_11_25
 from portico.wire.tools import CallToolParams, CallToolResult, ToolAnnotations
 from portico.wire.tools import Tool as Definition
-
-if TYPE_CHECKING:
-    from portico.server.server import Server
-
-ArgumentErrors = Literal["auto", "result", "protocol"]
 
 VERSION = "portico/version"
 
@@ -96,21 +92,21 @@ class Tool:
         self._verify = verifier(signature.returns, self.name) if promised else None
         self._uri = f"tool://{self.name}/result"
 
-    def start(self, call: Call, params: CallToolParams, server: Server) -> Any:
+    def start(self, call: Call, params: CallToolParams, runtime: Runtime) -> Any:
         """The result of running the body with these arguments, or a coroutine that comes to it."""
         if self.scopes:
             self._authorize(call)
         try:
-            value = self.body.start(call, server, params, params.name, params.arguments)
+            value = self.body.start(call, runtime, params, params.name, params.arguments)
         except ArgumentError as mistake:
-            raise self._mistaken(mistake, call, server) from None
-        return self._finish(call, server, value) if type(value) is CoroutineType else self._result(call, value)
+            raise self._mistaken(mistake, call, runtime) from None
+        return self._finish(call, runtime, value) if type(value) is CoroutineType else self._result(call, value)
 
-    async def _finish(self, call: Call, server: Server, coroutine: CoroutineType[Any, Any, Any]) -> Any:
+    async def _finish(self, call: Call, runtime: Runtime, coroutine: CoroutineType[Any, Any, Any]) -> Any:
         try:
             value = await coroutine
         except ArgumentError as mistake:
-            raise self._mistaken(mistake, call, server) from None
+            raise self._mistaken(mistake, call, runtime) from None
         except MissingCapability as missing:
             raise _incapable(missing, call) from None
         except BaseExceptionGroup as group:
@@ -123,30 +119,30 @@ class Tool:
             _wrap(result)
         return result
 
-    async def call(self, call: Call, params: CallToolParams, server: Server) -> Any:
+    async def call(self, call: Call, params: CallToolParams, runtime: Runtime) -> Any:
         """The same for a caller that can wait."""
-        result = self.start(call, params, server)
+        result = self.start(call, params, runtime)
         return await result if type(result) is CoroutineType else result
 
-    def check(self, call: Call, params: CallToolParams, server: Server) -> None:
-        """Whether it may be called like this, without calling it: who gets a task should not learn it from there."""
+    def check(self, call: Call, params: CallToolParams, runtime: Runtime) -> None:
+        """Raise what a call with these arguments would be refused with, before it becomes a task."""
         if self.scopes:
             self._authorize(call)
         try:
             self.body.signature.bind(params.arguments, None)
         except ArgumentError as mistake:
-            raise self._mistaken(mistake, call, server) from None
+            raise self._mistaken(mistake, call, runtime) from None
 
-    def _mistaken(self, mistake: ArgumentError, call: Call, server: Server) -> Exception:
+    def _mistaken(self, mistake: ArgumentError, call: Call, runtime: Runtime) -> Exception:
         """Wrong arguments: for the model to read from 2025-11-25 on, an error of the protocol before (SEP-1303)."""
-        habit = self.argument_errors or server.argument_errors
+        habit = self.argument_errors or runtime.argument_errors
         problems = {"problems": mistake.problems}
         if habit == "result" or (habit == "auto" and (call.revision or MODERN) >= V2025_11_25):
             return ToolError(str(mistake), kind="ValidationError", details=problems)
         return InvalidParams(str(mistake), problems)
 
     def _authorize(self, call: Call) -> None:
-        """Whoever is on stdio is the user of this machine; a principal is somebody else, with scopes of their own."""
+        """A client on stdio is the user of this machine and may do all; a principal has scopes. Raises ToolError."""
         if call.principal is not None:
             missing = call.principal.lacks(self.scopes)
             if missing:
@@ -169,7 +165,7 @@ def _mirrors(name: str, schema: dict[str, Any]) -> tuple[Mirror, ...]:
 
 def checked_name(name: str) -> str:
     if not 1 <= len(name) <= 128 or not _NAME.issuperset(name):
-        raise UsageError(f"{name!r} is no name: 1 to 128 of the letters A-Z a-z, digits, and _ . -")
+        raise UsageError(f"{name!r} is not a valid name: use 1 to 128 of the characters A-Z a-z 0-9 _ . -")
     return name
 
 

@@ -17,17 +17,17 @@ from portico.wire.revisions import MODERN, Revision
 PAGE_SIZE = 1000
 
 
-class Offer(Protocol):
+class Listed(Protocol):
     """Something that stands in a list: a tool, a resource, a template, a prompt."""
 
     @property
     def definition(self) -> Any: ...
 
 
-Offered = TypeVar("Offered", bound=Offer)
+C = TypeVar("C", bound=Listed)
 
 
-class Catalog(Generic[Offered]):
+class Catalog(Generic[C]):
     """Offers by key, in the order they were added. Each page is encoded once for a revision and kept until a change."""
 
     def __init__(
@@ -46,32 +46,32 @@ class Catalog(Generic[Offered]):
         self._member = member
         self._hints = hints
         self._on_change = on_change
-        self._offers: dict[str, Offered] = {}
+        self._components: dict[str, C] = {}
         self._pages: dict[tuple[Revision, int], Raw] = {}
 
     def __contains__(self, key: str) -> bool:
-        return key in self._offers
+        return key in self._components
 
-    def __iter__(self) -> Iterator[Offered]:
-        return iter(self._offers.values())
+    def __iter__(self) -> Iterator[C]:
+        return iter(self._components.values())
 
     def __len__(self) -> int:
-        return len(self._offers)
+        return len(self._components)
 
-    def get(self, key: str) -> Offered | None:
-        return self._offers.get(key)
+    def get(self, key: str) -> C | None:
+        return self._components.get(key)
 
-    def add(self, key: str, offer: Offered) -> None:
-        if key in self._offers:
+    def add(self, key: str, component: C) -> None:
+        if key in self._components:
             raise UsageError(f"there is already a {self.kind} {key!r}; remove it first")
-        self._offers[key] = offer
+        self._components[key] = component
         self.changed()
 
-    def remove(self, key: str, offer: Offered) -> bool:
+    def remove(self, key: str, component: C) -> bool:
         """Whether it was there to be removed."""
-        if self._offers.get(key) is not offer:
+        if self._components.get(key) is not component:
             return False
-        del self._offers[key]
+        del self._components[key]
         self.changed()
         return True
 
@@ -89,10 +89,10 @@ class Catalog(Generic[Offered]):
 
     def page(self, revision: Revision, cursor: str | None) -> Raw:
         """One page of the list, already encoded."""
-        start = min(position(cursor, self.page_size), len(self._offers))
+        start = min(position(cursor, self.page_size), len(self._components))
         page = self._pages.get((revision, start))
         if page is None:
-            definitions = [offer.definition for offer in self._offers.values()]
+            definitions = [component.definition for component in self._components.values()]
             page = self._pages[revision, start] = self.encode(definitions, revision, start)
         return page
 

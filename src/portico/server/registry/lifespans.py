@@ -1,4 +1,4 @@
-"""How long things last: a server's lifespan, and those of its services, also of such that come and go meanwhile."""
+"""Enters and leaves the lifespans of a server and its services, also of services added while it runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from portico.transport.loops import HeldLifespan, Lifespan
 log = logging.getLogger("portico")
 
 
-class Lives:
+class Lifespans:
     """Lifespans that are entered once, however many transports and clients there are, and left after the last.
 
     Each is held by a task of its own, which enters it and leaves it: some context managers insist on that.
@@ -33,7 +33,7 @@ class Lives:
             held.end()
 
     async def enter(self) -> None:
-        """Everything is up when this returns; whatever could not be brought up is the caller's exception."""
+        """Enter all. Raises what the first that could not be entered raised, after leaving the others."""
         self._users += 1
         if self._users > 1:
             return
@@ -59,11 +59,11 @@ class Lives:
 
     def _hold(self, key: object) -> asyncio.Future[None]:
         self._held[key] = held = HeldLifespan(self._known[key])
-        # Added while the server runs, nobody waits for it, and the log says if it failed.
-        held.entered.add_done_callback(_noted)
+        # Of one that is added while the server runs, only the log says if it failed.
+        held.entered.add_done_callback(_log_failure)
         return held.entered
 
 
-def _noted(up: asyncio.Future[None]) -> None:
+def _log_failure(up: asyncio.Future[None]) -> None:
     if not up.cancelled() and up.exception() is not None:
         log.debug("a lifespan could not be entered", exc_info=up.exception())

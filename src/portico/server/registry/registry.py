@@ -1,4 +1,4 @@
-"""Everything a server offers, by name: what is registered, what is taken, and who answers to what."""
+"""Everything a server components, by name: what is registered, what is taken, and who answers to what."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from portico.server.calling.prompts import Prompt
 from portico.server.calling.resources import Resource
 from portico.server.calling.tools import Tool
 from portico.server.registry.catalog import Catalog
-from portico.server.registry.service import Completes, Offered
+from portico.server.registry.service import Completes, Component
 from portico.wire import notices
 from portico.wire.errors import UsageError
 from portico.wire.mirrors import Mirror
@@ -21,7 +21,7 @@ from portico.wire.tools import ListToolsResult
 from portico.wire.uris import Templates
 
 
-class Offers:
+class Registry:
     """The catalogs of one server, and what belongs to them: aliases, completions, the matching of URIs."""
 
     def __init__(self, *, page_size: int, stamp: Any, hints: dict[str, Any], publish: Callable[[str], None]) -> None:
@@ -74,74 +74,74 @@ class Offers:
             return None, {}
         return self.resource(f"{listed}{mark}{rest}")
 
-    def completer(self, offer: Prompt | Resource, argument: str) -> Completer | None:
+    def completer(self, component: Prompt | Resource, argument: str) -> Completer | None:
         """A template goes by its name and by its URI."""
-        keys = (offer.name, offer.uri) if isinstance(offer, Resource) else (offer.name,)
+        keys = (component.name, component.uri) if isinstance(component, Resource) else (component.name,)
         found = (self._completers.get((key, argument)) for key in keys)
         return next((completer for completer in found if completer is not None), None)
 
-    def named(self, name: str) -> Offered | None:
+    def named(self, name: str) -> Component | None:
         catalogs: tuple[Catalog[Any], ...] = (self.tools, self.prompts, self.resources, self.templates)
         return next((one for one in (catalog.get(name) for catalog in catalogs) if one is not None), None)
 
     # Registering
 
-    def add_all(self, offers: list[Offered]) -> None:
-        """All of it or nothing; and nothing is not a change that anybody should hear of."""
+    def add_all(self, components: list[Component]) -> None:
+        """Add all of them or, if a name is taken, none; then no listener is told of a change. Raises UsageError."""
         taken: set[tuple[str, str]] = set()
-        for offer in offers:
-            for kind, key in _keys(offer):
+        for component in components:
+            for kind, key in _keys(component):
                 if (kind, key) in taken or self._is_taken(kind, key):
                     raise UsageError(f"there is already a {kind} {key!r}; remove it first")
                 taken.add((kind, key))
-        for offer in offers:
-            self._add(offer)
+        for component in components:
+            self._add(component)
 
     def _is_taken(self, kind: str, key: str) -> bool:
         if kind == "tool":
             return self.tool(key) is not None
         return key in self.prompts if kind == "prompt" else key in self.resources or key in self.templates
 
-    def _add(self, offered: Offered) -> None:
-        if isinstance(offered, Tool):
-            self.tools.add(offered.name, offered)
-            names = (offered.name, *offered.aliases)
-            self.by_name |= dict.fromkeys(names, offered)
-            if offered.mirrors:
-                self.mirrored |= dict.fromkeys(names, offered.mirrors)
-        elif isinstance(offered, Prompt):
-            self.prompts.add(offered.name, offered)
-        elif isinstance(offered, Completes):
-            self._completers[offered.of, offered.argument] = offered.completer
-        elif offered.template is None:
-            self.resources.add(offered.uri, offered)
+    def _add(self, component: Component) -> None:
+        if isinstance(component, Tool):
+            self.tools.add(component.name, component)
+            names = (component.name, *component.aliases)
+            self.by_name |= dict.fromkeys(names, component)
+            if component.mirrors:
+                self.mirrored |= dict.fromkeys(names, component.mirrors)
+        elif isinstance(component, Prompt):
+            self.prompts.add(component.name, component)
+        elif isinstance(component, Completes):
+            self._completers[component.of, component.argument] = component.completer
+        elif component.template is None:
+            self.resources.add(component.uri, component)
         else:
-            self.templates.add(offered.uri, offered)
-            self._matcher.add(offered.template)
+            self.templates.add(component.uri, component)
+            self._matcher.add(component.template)
 
-    def remove(self, offered: Offered) -> None:
-        """Take it out, unless somebody else has put something in its place meanwhile."""
-        if isinstance(offered, Tool):
-            self.tools.remove(offered.name, offered)
-            for name in (offered.name, *offered.aliases):
-                if self.by_name.get(name) is offered:
+    def remove(self, component: Component) -> None:
+        """Take a component out, unless another has its name by now."""
+        if isinstance(component, Tool):
+            self.tools.remove(component.name, component)
+            for name in (component.name, *component.aliases):
+                if self.by_name.get(name) is component:
                     del self.by_name[name]
                     self.mirrored.pop(name, None)
-        elif isinstance(offered, Prompt):
-            self.prompts.remove(offered.name, offered)
-        elif isinstance(offered, Completes):
-            if self._completers.get((offered.of, offered.argument)) is offered.completer:
-                del self._completers[offered.of, offered.argument]
-        elif offered.template is None:
-            self.resources.remove(offered.uri, offered)
-        elif self.templates.remove(offered.uri, offered):
-            self._matcher.remove(offered.template)
+        elif isinstance(component, Prompt):
+            self.prompts.remove(component.name, component)
+        elif isinstance(component, Completes):
+            if self._completers.get((component.of, component.argument)) is component.completer:
+                del self._completers[component.of, component.argument]
+        elif component.template is None:
+            self.resources.remove(component.uri, component)
+        elif self.templates.remove(component.uri, component):
+            self._matcher.remove(component.template)
 
 
-def _keys(offered: Offered) -> list[tuple[str, str]]:
-    """The names that an offer occupies."""
-    if isinstance(offered, Tool):
-        return [("tool", name) for name in (offered.name, *offered.aliases)]
-    if isinstance(offered, Prompt):
-        return [("prompt", offered.name)]
-    return [("resource", offered.uri)] if isinstance(offered, Resource) else []
+def _keys(component: Component) -> list[tuple[str, str]]:
+    """The names that an component occupies."""
+    if isinstance(component, Tool):
+        return [("tool", name) for name in (component.name, *component.aliases)]
+    if isinstance(component, Prompt):
+        return [("prompt", component.name)]
+    return [("resource", component.uri)] if isinstance(component, Resource) else []

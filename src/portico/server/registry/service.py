@@ -20,6 +20,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _MARKS = "__portico__"
 
+Answer = Callable[[Call], Any]
+"""Answers a method: with the result, or with a coroutine that comes to it."""
+
 
 class Completes(Struct):
     """A completion, and which argument of what it is for."""
@@ -29,23 +32,23 @@ class Completes(Struct):
     completer: Completer
 
 
-Offered = Tool | Resource | Prompt | Completes
+Component = Tool | Resource | Prompt | Completes
 
 
 class Registrar:
     """Whatever things are registered with: a Server, or a Service that is added to one."""
 
-    def _register(self, offered: Offered) -> None:
+    def _register(self, component: Component) -> None:
         raise NotImplementedError
 
-    def _decorate(self, make: Callable[[Callable[..., Any]], Offered]) -> Callable[[F], F]:
+    def _decorate(self, make: Callable[[Callable[..., Any]], Component]) -> Callable[[F], F]:
         def register(fn: F) -> F:
             self._register(make(fn))
             return fn
 
         return register
 
-    def _offer(self, make: Callable[..., Offered], what: str, known: type, fn: Any, options: dict[str, Any]) -> Any:
+    def _offer(self, make: Callable[..., Component], what: str, known: type, fn: Any, options: dict[str, Any]) -> Any:
         """With and without parentheses, and with the name as the only positional argument."""
         check_options(what, options, known.__annotations__)
         if fn is None or isinstance(fn, str):
@@ -123,9 +126,9 @@ class Registrar:
 class _Marks(Registrar):
     """The decorators for methods: they leave a mark that is read when the service is added."""
 
-    def _decorate(self, make: Callable[[Callable[..., Any]], Offered]) -> Callable[[F], F]:
+    def _decorate(self, make: Callable[[Callable[..., Any]], Component]) -> Callable[[F], F]:
         def mark(fn: F) -> F:
-            marks: list[Callable[[Callable[..., Any]], Offered]] = getattr(fn, _MARKS, [])
+            marks: list[Callable[[Callable[..., Any]], Component]] = getattr(fn, _MARKS, [])
             marks.append(make)
             setattr(fn, _MARKS, marks)
             return fn
@@ -153,34 +156,38 @@ class Service(Registrar):
 
     def __init__(self, name: str | None = None) -> None:
         self.name = name or self.name or type(self).__name__.lower()
-        self._offered: list[Offered] = []
+        self._offered: list[Component] = []
 
-    def _register(self, offered: Offered) -> None:
-        self._offered.append(offered)
+    def _register(self, component: Component) -> None:
+        self._offered.append(component)
 
     def lifespan(self) -> AbstractAsyncContextManager[Any]:
         """Entered when the server starts, left when it stops. For connections and the like."""
         return nullcontext()
 
     def added(self, server: Any) -> None:
-        """Which server it is part of now: for a service that has news of its own to tell."""
+        """Called with the server that this service is part of now."""
 
     def extensions(self) -> Mapping[str, Mapping[str, Any]]:
         """The protocol extensions that come with this service, and their settings."""
         return {}
 
     def methods(self) -> Mapping[str, Callable[[Call], Awaitable[Any]]]:
-        """The methods that come with them. Each needs a row in the table: `portico.wire.methods.extend`."""
+        """The methods that come with them. Each needs a row in the table: `portico.extend.add_method`."""
         return {}
 
-    def offers(self) -> Iterator[Offered]:
+    def around(self, method: str, answer: Answer) -> Answer:
+        """The answer to a method, with what this service puts around it: by default nothing."""
+        return answer
+
+    def offers(self) -> Iterator[Component]:
         """Everything this service offers: its marked methods in the order they were written, then the rest."""
         yield from marked(self)
         # A subclass may never have called our __init__.
-        yield from cast("list[Offered]", self.__dict__.get("_offered", ()))
+        yield from cast("list[Component]", self.__dict__.get("_offered", ()))
 
 
-def marked(instance: Any) -> Iterator[Offered]:
+def marked(instance: Any) -> Iterator[Component]:
     """What the marked methods of any object offer."""
     seen: set[str] = set()
     for cls in reversed(type(instance).__mro__):

@@ -59,7 +59,7 @@ class _Seen(Struct):
     frontmatter: dict[str, Any] | None
 
 
-class Folder:
+class SkillDirectory:
     """The skills on disk below one directory. Paths are those of the URIs: `skill://` and then the path."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:

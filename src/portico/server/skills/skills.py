@@ -6,16 +6,16 @@ import logging
 import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from msgspec import UNSET, UnsetType
 
 from portico.rpc.call import Call
 from portico.server.calling.resources import Resource
-from portico.server.calling.threads import Threads
+from portico.server.calling.runtime import Runtime, Threads
 from portico.server.registry.catalog import cursor_at, position
-from portico.server.registry.service import Offered, Service
-from portico.server.skills.directory import SCHEME, Folder
+from portico.server.registry.service import Component, Service
+from portico.server.skills.directory import SCHEME, SkillDirectory
 from portico.wire.errors import InvalidParams, ResourceNotFound, UsageError
 from portico.wire.methods import METHODS
 from portico.wire.resources import ReadResourceParams
@@ -28,20 +28,17 @@ from portico.wire.skills import (
     ReadDirectoryResult,
 )
 
-if TYPE_CHECKING:
-    from portico.server.server import Server
-
 log = logging.getLogger("portico")
 
 # Fewer than of other things: an entry names every file of its skill.
 PAGE_SIZE = 100
 
 
-class _Files(Resource):
+class _SkillFiles(Resource):
     """Every file. The path is taken as it was sent, not decoded, because `%2F` and `/` must not be the same here."""
 
-    async def read(self, call: Call, params: ReadResourceParams, server: Server, values: Mapping[str, Any]) -> Any:
-        return await super().read(call, params, server, {"path": params.uri.removeprefix(SCHEME)})
+    async def read(self, call: Call, params: ReadResourceParams, runtime: Runtime, values: Mapping[str, Any]) -> Any:
+        return await super().read(call, params, runtime, {"path": params.uri.removeprefix(SCHEME)})
 
 
 class Skills(Service):
@@ -62,7 +59,7 @@ class Skills(Service):
         cache_scope: Literal["public", "private"] = "private",
     ) -> None:
         super().__init__()
-        self._folder = Folder(folder)
+        self._folder = SkillDirectory(folder)
         self._page_size = page_size
         self._hints: dict[str, Any] = {"ttl_ms": ttl_ms, "cache_scope": cache_scope}
         self._threads = Threads(2)
@@ -81,7 +78,7 @@ class Skills(Service):
             "resources/directory/read": self._read_directory,
         }
 
-    def offers(self) -> Iterator[Offered]:
+    def offers(self) -> Iterator[Component]:
         yield from super().offers()
         for skill in self._first:
             yield Resource(
@@ -91,7 +88,7 @@ class Skills(Service):
                 description=skill.frontmatter["description"],
                 mime_type="text/markdown",
             )
-        yield _Files(
+        yield _SkillFiles(
             self._folder.read,
             SCHEME + "{+path}",
             name="skill_file",

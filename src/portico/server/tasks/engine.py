@@ -1,6 +1,6 @@
-"""The engine: takes jobs from the queue, runs them, and sees to it that none is lost.
+"""The engine: claims jobs from the queue, runs them, and sees to it that none is lost.
 
-The store wakes it when there is something to do, in this process or another; it looks by itself only now and then.
+The store wakes it when there is something to do, in this process or another; it polls only now and then.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Any
 from msgspec import Raw
 
 from portico.rpc.door import unexpected
-from portico.server.tasks import holds, jobs
+from portico.server.tasks import jobs, leases
 from portico.server.tasks.config import TaskConfig
-from portico.server.tasks.held import Held, LostHold, Room, now
-from portico.server.tasks.holds import Hold, Kept
-from portico.server.tasks.jobs import Job, Outcome
+from portico.server.tasks.jobs import Job, Outcome, now
+from portico.server.tasks.leases import Lease, LeaseRow
+from portico.server.tasks.running import LeaseLost, RunningJob, Slots
 from portico.server.tasks.workers import is_dead, new_worker
 from portico.store.bus import Subscription
 from portico.store.database import Database
@@ -32,21 +32,22 @@ log = logging.getLogger("portico")
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 CONCURRENCY = 16
-# A worker says that it lives every third of this; what it holds is given to others when it has not.
-LEASE = 15.0
-# How often the dead are looked for, what was missed, and the expired, without being told.
-LOOK, SWEEP = 2.0, 60.0
-LONGEST_BACKOFF = 3600.0
-GOODBYE = 5.0
+# A worker renews its leases every third of this; when one has run out, its job is given to another worker.
+LEASE_SECONDS = 15.0
+# How often dead workers and missed changes are looked for, and expired jobs, without an event.
+LOOK_SECONDS = 2.0
+SWEEP_SECONDS = 60.0
+LONGEST_BACKOFF_SECONDS = 3600.0
+STOP_SECONDS = 5.0
 
-Run = Callable[[Held], Awaitable[Outcome]]
+Run = Callable[[RunningJob], Awaitable[Outcome]]
 Heard = Callable[[Job], None]
 
 
 class Engine:
-    """A queue of jobs in a store, and as many of them running here as there is room for.
+    """A queue of jobs in a store, of which up to `concurrency` run here.
 
-    `heard` is told how those jobs stand that are `followed`, whenever something about them has changed.
+    `heard` is called with each job among `followed` that has changed.
     """
 
     def __init__(
@@ -57,26 +58,26 @@ class Engine:
         run: Run,
         *,
         concurrency: int = CONCURRENCY,
-        lease: float = LEASE,
+        lease: float = LEASE_SECONDS,
         heard: Heard | None = None,
         followed: Callable[[], Collection[str]] = tuple,
     ) -> None:
         self.name = name
         self.database = database
         self.worker = new_worker()
-        self.room = Room(concurrency, self._look)
+        self.slots = Slots(concurrency, self._look)
         self.alive_until = 0
         self._tools = tools
         self._run = run
         self._lease = int(lease * 1000)
         self._heard = heard
         self._followed = followed
-        self._held: dict[str, Held] = {}
+        self._running: dict[str, RunningJob] = {}
         self._watching: dict[str, set[asyncio.Event]] = {}
         self._work = asyncio.Event()
         self._due_at: int | None = None
-        # What is being taken is in the store already, and not among what we hold.
-        self._taking = asyncio.Lock()
+        # While jobs are being claimed the store has them as ours, and `_running` does not.
+        self._claiming = asyncio.Lock()
         self._beats = 0
         self._tasks: list[asyncio.Task[None]] = []
         self._stack = AsyncExitStack()
@@ -97,21 +98,21 @@ class Engine:
         self._look()
 
     async def stop(self) -> None:
-        """What runs is put back into the queue; whoever comes next goes on after its last step."""
+        """Put what runs back into the queue; the next worker goes on after its last step."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
-        async with self._taking:  # so that whatever was being taken at this moment is among what we hold
-            running = [held.task for held in self._held.values() if held.task is not None]
-        for body in running:
+        async with self._claiming:  # so that jobs which are being claimed at this moment are among them
+            bodies = [running.task for running in self._running.values() if running.task is not None]
+        for body in bodies:
             body.cancel()
-        if running:
-            await asyncio.wait(running, timeout=GOODBYE)
+        if bodies:
+            await asyncio.wait(bodies, timeout=STOP_SECONDS)
         try:
-            await self._write(partial(holds.release_all, server=self.name, worker=self.worker, now=now()))
+            await self._write(partial(leases.release_all, server=self.name, worker=self.worker, now=now()))
         except StoreError as failure:
-            log.warning("tasks are taken up again when their leases run out: %s", failure)
+            log.warning("tasks are queued again when their leases run out: %s", failure)
         await self._stack.aclose()
         await self.database.close()
 
@@ -119,7 +120,7 @@ class Engine:
         # Every row that is relied upon is locked, or changed by one statement.
         return await self.database.write(fn, isolation="read committed")
 
-    # What others ask of it
+    # For the methods of the protocol
 
     async def create(self, job: Job, steps: dict[str, Raw] | None = None) -> Job:
         """Queue a job. When this returns it is on the disk."""
@@ -138,15 +139,15 @@ class Engine:
         return await self.database.read(lambda tx: jobs.listed(tx, self.name, owner, after, jobs.PAGE + 1))
 
     async def cancel(self, id: str) -> Job | None:
-        found: Job | None = await self._write(lambda tx: jobs.cancel(tx, id, now()))
-        return found
+        job: Job | None = await self._write(lambda tx: jobs.cancel(tx, id, now()))
+        return job
 
     async def update(self, id: str, responses: dict[str, Raw]) -> bool:
         return bool(await self._write(lambda tx: jobs.answer(tx, id, responses, now())))
 
     @contextmanager
     def watching(self, id: str) -> Iterator[asyncio.Event]:
-        """An event that is set whenever something is new about a job, from now on."""
+        """An event that is set whenever the job changes."""
         news = asyncio.Event()
         self._watching.setdefault(id, set()).add(news)
         try:
@@ -169,42 +170,42 @@ class Engine:
                 self._look()
             return
         followed = self._followed()
-        # With no name it may be any of them.
-        for id in [event.payload] if event.payload else {*self._held, *self._watching, *followed}:
+        # An event without an id may be about any of them.
+        for id in [event.payload] if event.payload else {*self._running, *self._watching, *followed}:
             for news in self._watching.get(id, ()):
                 news.set()
-            if id in self._held or id in followed:
-                await self._see(id)
+            if id in self._running or id in followed:
+                await self._reload(id)
 
-    async def _see(self, id: str) -> None:
-        held = self._held.get(id)
+    async def _reload(self, id: str) -> None:
+        running = self._running.get(id)
         job = await self.get(id, None)
-        if held is not None:
-            self._refresh(held, job)
+        if running is not None:
+            self._refresh(running, job)
         if job is not None and self._heard is not None:
             self._heard(job)
 
-    def _refresh(self, held: Held, job: Job | None) -> None:
-        if job is None or job.ended or (job.worker, job.runs) != (self.worker, held.hold.run):
-            self._lose(held)
+    def _refresh(self, running: RunningJob, job: Job | None) -> None:
+        if job is None or job.ended or (job.worker, job.runs) != (self.worker, running.lease.run):
+            self._lose(running)
         else:
-            held.see(job)
+            running.update(job)
 
-    def _lose(self, held: Held) -> None:
-        held.lost = True
-        if held.call is not None:
-            held.call.reply.cancel()
-        if held.task is not None:
-            held.task.cancel()
+    def _lose(self, running: RunningJob) -> None:
+        running.lost = True
+        if running.call is not None:
+            running.call.reply.cancel()
+        if running.task is not None:
+            running.task.cancel()
 
-    # Taking and running
+    # Claiming and running
 
     def _look(self) -> None:
         self._work.set()
 
     async def _serve(self) -> None:
-        """Take jobs while there is room and there are any."""
-        wait = LOOK if self._due_at is None else min(LOOK, max(0.0, (self._due_at - now()) / 1000))
+        """Wait until there may be jobs, and claim them while slots are free."""
+        wait = LOOK_SECONDS if self._due_at is None else min(LOOK_SECONDS, max(0.0, (self._due_at - now()) / 1000))
         try:
             async with asyncio.timeout(wait):
                 await self._work.wait()
@@ -212,130 +213,130 @@ class Engine:
             pass
         self._work.clear()
         try:
-            await self._take()
+            await self._fill_slots()
         except BaseException:
             self._look()
             raise
 
-    async def _take(self) -> None:
+    async def _fill_slots(self) -> None:
         tools = self._tools()
         limits = {name: config.concurrency for name, config in tools.items()}
-        while tools and (room := self.room.free) > 0:
-            # Once begun it is seen through: what is ours in the store has to be ours here.
-            if await asyncio.shield(self._claim(limits, room)) < room:
+        while tools and (free := self.slots.free) > 0:
+            # Shielded: a job that is ours in the store has to be ours here.
+            if await asyncio.shield(self._claim(limits, free)) < free:
                 break
         moment = now()
-        self._due_at = await self.database.read(lambda tx: holds.next_due(tx, self.name, list(tools), moment))
+        self._due_at = await self.database.read(lambda tx: leases.next_due(tx, self.name, list(tools), moment))
 
-    async def _claim(self, limits: dict[str, int | None], room: int) -> int:
-        async with self._taking:
+    async def _claim(self, limits: dict[str, int | None], free: int) -> int:
+        async with self._claiming:
             moment = now()
-            taken, steps = await self._write(
-                lambda tx: holds.claim(tx, self.name, limits, self.worker, moment, self._lease, room)
+            claimed, steps = await self._write(
+                lambda tx: leases.claim(tx, self.name, limits, self.worker, moment, self._lease, free)
             )
-            for job in taken:
+            for job in claimed:
                 self._begin(job, steps.get(job.id, {}), limited=limits.get(job.tool) is not None)
-        return len(taken)
+        return len(claimed)
 
     def _begin(self, job: Job, steps: dict[str, Raw], *, limited: bool) -> None:
-        before = self._held.get(job.id)
+        before = self._running.get(job.id)
         if before is not None:
-            self._lose(before)  # it was taken from us while we were away, and now we have it again
-        held = self._held[job.id] = Held(self, job, steps, limited=limited)
-        self.room.take()
-        held.task = asyncio.get_running_loop().create_task(self._see_through(held))
+            self._lose(before)  # another worker had it while we were away, and now it is ours again
+        running = self._running[job.id] = RunningJob(self, job, steps, limited=limited)
+        self.slots.acquire()
+        running.task = asyncio.get_running_loop().create_task(self._run_to_end(running))
 
-    async def _see_through(self, held: Held) -> None:
+    async def _run_to_end(self, running: RunningJob) -> None:
         try:
-            await self._conclude(held, await self._run(held))
-        except LostHold:
-            log.debug("the task %s is not ours any more", held.job.id)
+            await self._finish(running, await self._run(running))
+        except LeaseLost:
+            log.debug("the task %s is another worker's now", running.job.id)
         except asyncio.CancelledError:
-            if not held.lost:
-                await self._put_back(held.hold)
+            if not running.lost:
+                await self._put_back(running.lease)
         except DatabaseClosed:
-            log.debug("the task %s is left to others", held.job.id)
+            log.debug("the task %s is left to other workers", running.job.id)
         except Exception as failure:
-            await self._give_up(held, failure)
+            await self._give_up(running, failure)
         finally:
-            if self._held.get(held.job.id) is held:
-                del self._held[held.job.id]
-            held.leave_room()
+            if self._running.get(running.job.id) is running:
+                del self._running[running.job.id]
+            running.release_slot()
 
-    async def _conclude(self, held: Held, outcome: Outcome) -> None:
-        config = self._tools().get(held.job.tool) or TaskConfig()
-        if outcome.again and held.job.attempts <= config.retries:
-            doubled = config.backoff * 2.0 ** min(held.job.attempts - 1, 32)
-            wait = min(LONGEST_BACKOFF, doubled) * random.uniform(0.75, 1.25)
-            await held.write(holds.release, now() + int(wait * 1000), now())
+    async def _finish(self, running: RunningJob, outcome: Outcome) -> None:
+        config = self._tools().get(running.job.tool) or TaskConfig()
+        if outcome.again and running.job.attempts <= config.retries:
+            doubled = config.backoff * 2.0 ** min(running.job.attempts - 1, 32)
+            wait = min(LONGEST_BACKOFF_SECONDS, doubled) * random.uniform(0.75, 1.25)
+            await running.write(leases.release, now() + int(wait * 1000), now())
         else:
-            await held.write(holds.finish, outcome, now())
+            await running.write(leases.finish, outcome, now())
 
-    async def _give_up(self, held: Held, failure: Exception) -> None:
-        """What came of it cannot be kept, and would not be the next time."""
-        said = unexpected(failure, f"the task {held.job.id}").message
+    async def _give_up(self, running: RunningJob, failure: Exception) -> None:
+        """The outcome cannot be stored, and could not the next time: the job has failed."""
+        message = unexpected(failure, f"the task {running.job.id}").message
         try:
-            await held.write(holds.finish, jobs.failed(said), now())
-        except (LostHold, StoreError):
-            log.debug("the task %s is left to others", held.job.id)
+            await running.write(leases.finish, jobs.failed(message), now())
+        except (LeaseLost, StoreError):
+            log.debug("the task %s is left to others", running.job.id)
 
-    async def _put_back(self, hold: Hold) -> None:
+    async def _put_back(self, lease: Lease) -> None:
         try:
-            await self._write(lambda tx: holds.release(tx, hold, None, now()))
+            await self._write(lambda tx: leases.release(tx, lease, None, now()))
         except StoreError as failure:
-            log.warning("the task %s is taken up again when its lease runs out: %s", hold.id, failure)
+            log.warning("the task %s is queued again when its lease runs out: %s", lease.id, failure)
 
-    # Living, and looking after the dead
+    # Renewing leases, and reclaiming those of dead workers
 
     async def _live(self) -> None:
-        async with self._taking:
-            mine = dict(self._held)
+        async with self._claiming:
+            mine = dict(self._running)
             until = now() + self._lease
-            kept = await self._write(partial(holds.renew, server=self.name, worker=self.worker, until=until))
+            rows = await self._write(partial(leases.renew, server=self.name, worker=self.worker, until=until))
             self.alive_until = until
-        await self._compare(mine, kept)
+        await self._compare(mine, rows)
         await self._reclaim()
-        if self._beats % max(1, int(SWEEP / LOOK)) == 0:
+        if self._beats % max(1, int(SWEEP_SECONDS / LOOK_SECONDS)) == 0:
             while await self._write(lambda tx: jobs.sweep(tx, now())) >= jobs.MOST_SWEPT:
                 pass
         self._beats += 1
-        await asyncio.sleep(min(LOOK, self._lease / 3000))
+        await asyncio.sleep(min(LOOK_SECONDS, self._lease / 3000))
 
-    async def _compare(self, mine: dict[str, Held], kept: list[Kept]) -> None:
-        """What we hold and what the store says we hold. They differ when a word was lost on the way."""
-        for one in kept:
-            held = self._held.get(one.id)
-            if held is None or held.hold.run != one.runs:
-                await self._put_back(Hold(one.id, self.worker, one.runs))
-            elif held.waiting and held.job.updated_at != one.updated_at:
-                await self._see(one.id)
-        known = {(one.id, one.runs) for one in kept}
-        for held in mine.values():
-            if (held.hold.id, held.hold.run) not in known and self._held.get(held.hold.id) is held:
-                self._lose(held)
+    async def _compare(self, mine: dict[str, RunningJob], rows: list[LeaseRow]) -> None:
+        """Settle what runs here with the leases in the store. They differ when an event or a reply was lost."""
+        for row in rows:
+            running = self._running.get(row.id)
+            if running is None or running.lease.run != row.runs:
+                await self._put_back(Lease(row.id, self.worker, row.runs))
+            elif running.waiting and running.job.updated_at != row.updated_at:
+                await self._reload(row.id)
+        known = {(row.id, row.runs) for row in rows}
+        for running in mine.values():
+            if (running.lease.id, running.lease.run) not in known and self._running.get(running.lease.id) is running:
+                self._lose(running)
 
     async def _reclaim(self) -> None:
-        workers = await self.database.read(lambda tx: holds.holders(tx, self.name))
+        workers = await self.database.read(lambda tx: leases.workers(tx, self.name))
         dead = [worker for worker in workers if worker != self.worker and is_dead(worker)]
-        overdue = await self.database.read(lambda tx: holds.overdue(tx, self.name, now()))
+        overdue = await self.database.read(lambda tx: leases.overdue(tx, self.name, now()))
         while dead or overdue:
-            count = await self._write(lambda tx: holds.reclaim(tx, self.name, dead, now()))
+            count = await self._write(lambda tx: leases.reclaim(tx, self.name, dead, now()))
             if count:
-                log.info("%d tasks of workers that have ended are taken up again", count)
-            if count < holds.MOST_RECLAIMED:
+                log.info("%d tasks of workers that have ended are queued again", count)
+            if count < leases.MOST_RECLAIMED:
                 break
 
 
 async def _for_ever(turn: Callable[[], Awaitable[None]]) -> None:
-    """Whatever happens: tasks wait for this."""
+    """Repeat a turn until the database is closed, whatever it raises."""
     while True:
         try:
             await turn()
         except DatabaseClosed:
             return
         except StoreError as failure:
-            log.warning("tasks cannot be looked after: %s", failure)
-            await asyncio.sleep(LOOK)
+            log.warning("the task engine waits for the store: %s", failure)
+            await asyncio.sleep(LOOK_SECONDS)
         except Exception:
-            log.exception("error while looking after tasks")
-            await asyncio.sleep(LOOK)
+            log.exception("error in the task engine")
+            await asyncio.sleep(LOOK_SECONDS)

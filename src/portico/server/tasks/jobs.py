@@ -1,4 +1,4 @@
-"""Jobs: tasks as they are kept. Every function here is a transaction, or part of one.
+"""Jobs: tasks as the store has them. Every function here is a transaction, or part of one.
 
 ```
 queued ──claim──▶ running ──ask──▶ waiting ──answer──▶ running ──finish──▶ completed | failed
@@ -6,12 +6,13 @@ queued ──claim──▶ running ──ask──▶ waiting ──answer─�
    └──── retry, release, or the end of its worker ────────┘        cancel, from anywhere ──▶ cancelled
 ```
 
-What a worker does with a job is in `holds.py`; here is what others do.
+What the worker of a job does is in `leases.py`; here is the rest.
 """
 
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -24,10 +25,10 @@ from portico.wire.errors import InternalError
 
 Status = Literal["queued", "running", "waiting", "completed", "failed", "cancelled"]
 
-# Whoever has so many unfinished tasks has to wait until one is done.
+# An owner with so many unfinished tasks gets no more until one is done.
 MOST_OPEN = 10_000
-# What has just ended is kept for at least as long, whatever its time to live.
-GRACE = 60_000
+# How long a job is kept after its end at least, whatever its time to live.
+GRACE_MS = 60_000
 PAGE = 100
 # On SQLite all others who write wait for a transaction, so one deletes no more than this.
 MOST_SWEPT = 500
@@ -53,7 +54,7 @@ class Job(Struct, kw_only=True):
     expires_at: int | None
     attempts: int
     deaths: int
-    # How often it was taken: which of them a worker has, and may write for.
+    # How often it was claimed: a worker may write for its own run only.
     runs: int = 0
     worker: str | None
     lease: int | None
@@ -62,7 +63,7 @@ class Job(Struct, kw_only=True):
     total: float | None
     questions: dict[str, Any]
     answers: dict[str, Raw]
-    # A tool that said no. The designs have different words for its end.
+    # The tool refused. The two designs have different words for that.
     refused: bool = False
     outcome: Raw
 
@@ -72,7 +73,7 @@ class Job(Struct, kw_only=True):
 
 
 class Outcome(Struct, frozen=True):
-    """What a job came to. `again`: nobody expected it, and it may be tried once more."""
+    """What a job came to. `again`: it failed unexpectedly, and may be tried once more."""
 
     status: Status
     value: Raw = Raw(b"")
@@ -81,13 +82,18 @@ class Outcome(Struct, frozen=True):
     again: bool = False
 
 
+def now() -> int:
+    """The time in milliseconds, as the store has it."""
+    return int(time.time() * 1000)
+
+
 def new_id() -> str:
-    """Whoever can name a task may see it where nobody logs in, so nobody can guess one."""
+    """A new id. Without logins a client that knows the id may see the task, so it cannot be guessed."""
     return secrets.token_urlsafe(24)
 
 
 def create(tx: Transaction, job: Job, steps: Mapping[str, Raw]) -> Job:
-    """Queue a job. InternalError: its owner has as many open as anybody may."""
+    """Queue a job. Raises InternalError when its owner has MOST_OPEN unfinished."""
     open_ones = tx.one(
         int,
         "select count(*) from (select 1 from portico_job where server = :server and owner = :owner"
@@ -132,7 +138,7 @@ BRIEF = ", ".join(
 
 
 def listed(tx: Transaction, server: str, owner: str, after: tuple[int, str], most: int = PAGE) -> list[Job]:
-    """Somebody's jobs, oldest first, without what went in and what came out."""
+    """An owner's jobs, oldest first, in brief."""
     return tx.all(
         Job,
         f"select {BRIEF} from portico_job where server = :server and owner = :owner and created_at >= :created"
@@ -150,7 +156,7 @@ def answer(tx: Transaction, id: str, responses: Mapping[str, Raw], now: int) -> 
     if not known:
         return False
     questions = {key: one for key, one in job.questions.items() if key not in known}
-    # It is taken up again by whoever holds it; if nobody does, it waits in the queue already.
+    # Its worker goes on with it; without one it waits in the queue already.
     status = "running" if job.status == "waiting" and not questions else job.status
     tx.run(
         "update portico_job set questions = :questions, answers = :answers, status = :status, updated_at = :now"
@@ -189,7 +195,7 @@ def keep_step(tx: Transaction, id: str, name: str, value: Raw) -> None:
 
 
 def end(tx: Transaction, job: Job, outcome: Outcome, now: int) -> None:
-    expires = None if job.ttl is None else max(job.created_at + job.ttl, now + GRACE)
+    expires = None if job.ttl is None else max(job.created_at + job.ttl, now + GRACE_MS)
     tx.run(
         "update portico_job set status = :status, outcome = :outcome, refused = :refused, message = :message,"
         " updated_at = :now, expires_at = :expires, worker = null, lease = null, questions = '{}' where id = :id",
@@ -207,12 +213,12 @@ def end(tx: Transaction, job: Job, outcome: Outcome, now: int) -> None:
 
 
 def failed(message: str) -> Outcome:
-    """Because of us, not of its tool."""
+    """The outcome of a job that failed because of the server, not of its tool."""
     return Outcome("failed", Raw(msgspec.json.encode({"code": -32603, "message": message})), message)
 
 
 def cancel(tx: Transaction, id: str, now: int) -> Job | None:
-    """None: there is nothing to cancel any more."""
+    """Cancel a job. Returns it; None: there is nothing to cancel any more."""
     job = tx.maybe(Job, "select * from portico_job where id = :id for update", {"id": id})
     if job is None or job.ended:
         return None
@@ -221,7 +227,7 @@ def cancel(tx: Transaction, id: str, now: int) -> Job | None:
 
 
 def retry(tx: Transaction, id: str, now: int) -> Job | None:
-    """Once more, for what is over, however it ended; finished steps stay finished."""
+    """Queue a job again that has ended, however it did; finished steps stay finished. None: it has not ended."""
     job = tx.maybe(Job, "select * from portico_job where id = :id for update", {"id": id})
     if job is None or not job.ended:
         return None
@@ -237,9 +243,9 @@ def retry(tx: Transaction, id: str, now: int) -> Job | None:
 
 
 def sweep(tx: Transaction, now: int) -> int:
-    """Some of what has outlived its time to live: how many. What ended is deleted.
+    """Remove some of what has outlived its time to live. Returns how many.
 
-    What never began, or waits for an answer that nobody has given, has failed; what runs may come to its end.
+    Jobs that have ended are deleted; those that are queued or wait for an answer have failed; what runs may go on.
     """
     gone = tx.run(
         "delete from portico_job where id in (select id from portico_job where expires_at < :now"
@@ -257,11 +263,11 @@ def sweep(tx: Transaction, now: int) -> int:
     return gone + len(late)
 
 
-# For people
+# For the command line
 
 
 def recent(tx: Transaction, status: str | None, most: int) -> list[Job]:
-    """The newest of all servers that share the store."""
+    """The newest jobs of all servers that share the store."""
     where = "" if status is None else "where status = :status"
     return tx.all(
         Job,
@@ -271,7 +277,7 @@ def recent(tx: Transaction, status: str | None, most: int) -> list[Job]:
 
 
 def find(tx: Transaction, id: str) -> Job | None:
-    """By its id, or as much of the beginning as it takes."""
+    """The job with this id, or with the only id that begins like this."""
     found = tx.all(
         Job,
         "select * from portico_job where substr(id, 1, :length) = :id limit 2",

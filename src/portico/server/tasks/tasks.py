@@ -6,11 +6,11 @@ import asyncio
 import logging
 import os
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import msgspec
 from msgspec import Raw
@@ -20,51 +20,84 @@ from portico.auth.principal import Principal
 from portico.rpc.call import Call
 from portico.rpc.door import unexpected
 from portico.server.asking.rounds import BodyReply, Detached, rounds_of, typed
+from portico.server.calling.runtime import Runtime
 from portico.server.calling.tools import Tool
-from portico.server.tasks import experiment, extension, jobs
+from portico.server.registry.registry import Registry
+from portico.server.registry.service import Answer, Service
+from portico.server.registry.subscriptions import MOST_URIS, Subscriber
+from portico.server.tasks import jobs, tasks_2025_11_25, tasks_2026_07_28
 from portico.server.tasks.config import TaskConfig
-from portico.server.tasks.engine import CONCURRENCY, LEASE, Engine
-from portico.server.tasks.held import now
-from portico.server.tasks.interview import Asked, Interview
-from portico.server.tasks.jobs import Job
-from portico.server.tasks.running import Caller, run
+from portico.server.tasks.engine import CONCURRENCY, LEASE_SECONDS, Engine
+from portico.server.tasks.jobs import Job, Outcome, now
+from portico.server.tasks.running import Caller, RunningJob, run
+from portico.server.tasks.tasks_2025_11_25 import Asked, InputRelay, TaskWish
 from portico.store.database import Database
 from portico.store.errors import DiskFull, StoreError
+from portico.wire import notices
 from portico.wire.content import EmptyResult
 from portico.wire.errors import InternalError, InvalidParams, MethodNotFound, MissingCapability, ToolError
 from portico.wire.jsonrpc import NOTHING
+from portico.wire.meta import SUBSCRIPTION_ID
 from portico.wire.methods import METHODS
 from portico.wire.revisions import MODERN, V2025_11_25
-from portico.wire.tasks import EXTENSION, TaskParams
+from portico.wire.subscriptions import Filter, ListenParams
+from portico.wire.tasks import EXTENSION, TaskParams, notified
 from portico.wire.tools import CallToolParams
-
-if TYPE_CHECKING:
-    from portico.server.server import Server
 
 log = logging.getLogger("portico")
 
-# What a client may wish for at most, in milliseconds, when it says how long a task is to be kept.
-LONGEST_TTL = 30 * 24 * 3600 * 1000
-_POLL = TaskConfig().poll_interval
+# The longest time to live that a client may wish for.
+LONGEST_TTL_MS = 30 * 24 * 3600 * 1000
+_POLL_SECONDS = TaskConfig().poll_interval
 
-# The shape of `jobs.new_id`. Nothing else can be the name of one.
+# The form of `jobs.new_id`.
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _responses = msgspec.json.Decoder(dict[str, Raw])
 
 
-class Tasks:
-    """The tasks of one server. The engine runs while the server does."""
+class Host(Protocol):
+    """What tasks need of the server that they belong to."""
 
-    def __init__(self, server: Server, *, concurrency: int = CONCURRENCY, lease: float = LEASE) -> None:
-        self._server = server
+    runtime: Runtime
+    registry: Registry
+    store: str | None
+
+
+class TaskService(Service):
+    """The tasks of one server, which adds this service by itself. The engine runs while the server does."""
+
+    name = "portico/tasks"
+
+    def __init__(self, *, concurrency: int = CONCURRENCY, lease: float = LEASE_SECONDS) -> None:
+        super().__init__()
         self.concurrency = concurrency
         self.lease = lease
         self._engine: Engine | None = None
         self._starting = asyncio.Lock()
         self._asked: Asked = set()
-        self._errands: set[asyncio.Task[None]] = set()
+        # Those who listen to tasks, and to which.
+        self._subscribers: set[Subscriber] = set()
+        self._background: set[asyncio.Task[None]] = set()
 
-    # Beginning and end
+    def added(self, server: Host) -> None:
+        self._host = server
+
+    def extensions(self) -> dict[str, dict[str, Any]]:
+        return {EXTENSION: {}}
+
+    def methods(self) -> dict[str, Answer]:
+        return {
+            "tasks/get": self._get,
+            "tasks/cancel": self._cancel,
+            "tasks/update": self._update,
+            "tasks/result": self._result,
+            "tasks/list": self._list,
+        }
+
+    def around(self, method: str, answer: Answer) -> Answer:
+        if method == "tools/call":
+            return partial(self._call, answer)
+        return partial(self._listen, answer) if method == "subscriptions/listen" else answer
 
     @asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:
@@ -77,14 +110,14 @@ class Tasks:
                 await engine.stop()
 
     async def engine(self) -> Engine:
-        """Running, from the first moment somebody needs it."""
+        """The engine, started with the first use."""
         async with self._starting:
             if self._engine is None:
                 engine = Engine(
-                    self._server.info.name,
-                    Database(self._server.store or os.environ.get("PORTICO_STORE") or "sqlite://"),
+                    self._host.runtime.name,
+                    Database(self._host.store or os.environ.get("PORTICO_STORE") or "sqlite://"),
                     self._configs,
-                    partial(run, server=self._server),
+                    self._run,
                     concurrency=self.concurrency,
                     lease=self.lease,
                     heard=self._heard,
@@ -94,44 +127,49 @@ class Tasks:
                 self._engine = engine
         return self._engine
 
+    async def _run(self, running: RunningJob) -> Outcome:
+        return await run(running, self._host.registry.tool(running.job.tool), self._host.runtime)
+
     def _configs(self) -> dict[str, TaskConfig]:
-        return {tool.name: tool.task for tool in self._server.tools if tool.task is not None}
+        return {tool.name: tool.task for tool in self._host.registry.tools if tool.task is not None}
 
     def _poll(self, job: Job) -> float:
-        tool = self._server.offers.tool(job.tool)
-        return _POLL if tool is None or tool.task is None else tool.task.poll_interval
-
-    def _heard(self, job: Job) -> None:
-        self._server.subscriptions.publish_task(job.id, lambda: extension.detailed(job, self._poll(job)))
-
-    def _followed(self) -> set[str]:
-        listeners = self._server.subscriptions._listeners
-        return {id for listener in listeners for id in listener.tasks}
+        tool = self._host.registry.tool(job.tool)
+        return _POLL_SECONDS if tool is None or tool.task is None else tool.task.poll_interval
 
     # Calls that may become tasks
 
-    async def call(self, call: Call, params: CallToolParams, tool: Tool) -> Any:
-        config = tool.task
-        assert config is not None
+    def _call(self, answer: Answer, call: Call) -> Any:
+        params: CallToolParams = call.typed()
+        tool = self._host.registry.tool(params.name)
+        if tool is not None:
+            if tool.task is not None:
+                return self._call_tool(call, params, tool, tool.task)
+            if params.task is not NOTHING and call.revision == V2025_11_25:
+                raise MethodNotFound(f"Method not found: {params.name!r} cannot be called as a task")
+        return answer(call)
+
+    async def _call_tool(self, call: Call, params: CallToolParams, tool: Tool, config: TaskConfig) -> Any:
+        runtime = self._host.runtime
         # What a body calls from the inside is part of that body.
         if rounds_of(call) is not None or not self._wanted(call, params, config, tool.name):
-            return await tool.call(call, params, self._server)
+            return await tool.call(call, params, runtime)
         if not config.detached:
-            tool.check(call, params, self._server)
+            tool.check(call, params, runtime)
             return await self._create(call, params, tool, config)
         inner = replace(call, reply=BodyReply(call.reply, detachable=True))
-        result = await tool.call(inner, params, self._server)
+        result = await tool.call(inner, params, runtime)
         if isinstance(result, Detached):
             return await self._create(call, params, tool, config, result)
         return result
 
     def _wanted(self, call: Call, params: CallToolParams, config: TaskConfig, name: str) -> bool:
-        """Whether this call is to be a task. Who cannot deal with one is told so where there is no other way."""
+        """Whether this call becomes a task. Raises the refusal of a client that cannot have one and needs one."""
         revision = call.revision or MODERN
         if revision >= MODERN:
-            if not extension.declared(call) and config.mode == "required":
+            if not tasks_2026_07_28.declared(call) and config.mode == "required":
                 raise MissingCapability({"extensions": {EXTENSION: {}}})
-            return extension.declared(call)
+            return tasks_2026_07_28.declared(call)
         if revision == V2025_11_25:
             wished = params.task is not NOTHING
             if not wished and config.mode == "required":
@@ -147,11 +185,11 @@ class Tasks:
         moment = now()
         revision = call.revision or MODERN
         caller = Caller(_principal(call), call.capabilities, call.client, revision)
-        # Who speaks 2026-07-28 cannot wish for a time to live; the word they would have for it is from the past.
-        ttl = _ttl(params, config) if revision < MODERN else _usual(config)
+        # A client of 2026-07-28 cannot wish for a time to live: `params.task` is of the older design.
+        ttl = _wished_ttl(params, config) if revision < MODERN else _default_ttl(config)
         job = Job(
             id=jobs.new_id(),
-            server=self._server.info.name,
+            server=self._host.runtime.name,
             tool=tool.name,
             arguments=Raw(bytes(params.arguments) or b"{}"),
             owner=owner(call),
@@ -174,30 +212,21 @@ class Tasks:
             answers={} if begun is None else begun.answers,
             outcome=Raw(b""),
         )
-        with _excusing("the task was not started"):
+        with _store_errors("the task was not started"):
             await (await self.engine()).create(job, {} if begun is None else begun.steps)
         if revision >= MODERN:
-            return extension.created(job, config.poll_interval)
-        return experiment.created(job, config.poll_interval)
+            return tasks_2026_07_28.created(job, config.poll_interval)
+        return tasks_2025_11_25.created(job, config.poll_interval)
 
-    # What can be asked about them
-
-    def methods(self) -> dict[str, Callable[[Call], Awaitable[Any]]]:
-        return {
-            "tasks/get": self._get,
-            "tasks/cancel": self._cancel,
-            "tasks/update": self._update,
-            "tasks/result": self._result,
-            "tasks/list": self._list,
-        }
+    # The methods
 
     async def _job(self, call: Call) -> tuple[Engine, Job]:
-        """The task a request names. Another's task is not there (basic/security: ids are bound to who asked)."""
+        """The job that a request names. Other owners' are unknown (basic/security: ids are bound to callers)."""
         if (call.revision or MODERN) >= MODERN:
-            extension.check(call)
+            tasks_2026_07_28.check(call)
         params: TaskParams = METHODS[call.method].decode(call.params)
         job = None
-        with _excusing("the task cannot be looked at"):
+        with _store_errors("the task cannot be looked at"):
             engine = await self.engine()
             if _ID.fullmatch(params.task_id):
                 job = await engine.get(params.task_id, owner(call))
@@ -208,86 +237,113 @@ class Tasks:
     async def _get(self, call: Call) -> Any:
         _, job = await self._job(call)
         if (call.revision or MODERN) >= MODERN:
-            return extension.detailed(job, self._poll(job))
-        return experiment.got(job, self._poll(job))
+            return tasks_2026_07_28.detailed(job, self._poll(job))
+        return tasks_2025_11_25.got(job, self._poll(job))
 
     async def _cancel(self, call: Call) -> Any:
         engine, job = await self._job(call)
-        with _excusing("the task was not cancelled"):
+        with _store_errors("the task was not cancelled"):
             cancelled = None if job.ended else await engine.cancel(job.id)
         if (call.revision or MODERN) >= MODERN:
             return EmptyResult()
         if cancelled is None:
             _, job = await self._job(call)
-            raise InvalidParams(f"The task is over: {experiment.got(job, _POLL).status}")
-        return experiment.got(cancelled, self._poll(job))
+            raise InvalidParams(f"The task is over: {tasks_2025_11_25.got(job, _POLL_SECONDS).status}")
+        return tasks_2025_11_25.got(cancelled, self._poll(job))
 
     async def _update(self, call: Call) -> EmptyResult:
         engine, job = await self._job(call)
-        said = METHODS["tasks/update"].decode(call.params).input_responses
+        given = METHODS["tasks/update"].decode(call.params).input_responses
         try:
-            responses = _responses.decode(said) if said is not NOTHING else {}
+            responses = _responses.decode(given) if given is not NOTHING else {}
         except msgspec.DecodeError:
             raise InvalidParams("Invalid inputResponses: expected an object with one answer for each key") from None
         for key, question in job.questions.items():
             if key in responses:
-                # Told to whoever answers, who can do it again; the body could only fail.
+                # Refused here, where the client can answer again; the body could only fail.
                 typed(responses[key], METHODS[question["method"]].result, key)
-        with _excusing("the answers were not kept"):
+        with _store_errors("the answers were not kept"):
             await engine.update(job.id, responses)
         return EmptyResult()
 
     async def _result(self, call: Call) -> Any:
-        """2025-11-25: wait for the end. Meanwhile whoever waits is asked what the body wants to know."""
+        """2025-11-25: wait for the end. Meanwhile the client that waits is asked what the body wants to know."""
         if (call.revision or MODERN) >= MODERN:
             raise MethodNotFound(f"Method not found: {call.method}")
-        engine, found = await self._job(call)
-        with _excusing("the task cannot be looked at"):
-            job = await Interview(call, engine, self._asked).wait(found.id)
+        engine, named = await self._job(call)
+        with _store_errors("the task cannot be looked at"):
+            job = await InputRelay(call, engine, self._asked).wait(named.id)
         if job is None:
-            raise InvalidParams(f"Unknown task: {found.id}", {"taskId": found.id})
-        return experiment.result(job)
+            raise InvalidParams(f"Unknown task: {named.id}", {"taskId": named.id})
+        return tasks_2025_11_25.result(job)
 
     async def _list(self, call: Call) -> Any:
         if (call.revision or MODERN) >= MODERN or call.anonymous:
             raise MethodNotFound(f"Method not found: {call.method}")
         params = METHODS["tasks/list"].decode(call.params)
-        after = experiment.after(params.cursor)
-        with _excusing("the tasks cannot be listed"):
-            found = await (await self.engine()).listed(owner(call), after)
-        return experiment.listed(found, self._poll)
+        after = tasks_2025_11_25.after(params.cursor)
+        with _store_errors("the tasks cannot be listed"):
+            page = await (await self.engine()).listed(owner(call), after)
+        return tasks_2025_11_25.listed(page, self._poll)
 
-    async def visible(self, call: Call, ids: list[str]) -> list[Job]:
-        """Those of the named tasks that the caller may hear of."""
-        with _excusing("the tasks cannot be looked at"):
+    # Listening
+
+    async def _listen(self, answer: Answer, call: Call) -> Any:
+        """subscriptions/listen, with the tasks among what is listened to. Unknown ids and others' are dropped."""
+        params: ListenParams = call.typed()
+        wanted = params.notifications.task_ids
+        if not wanted:
+            return await answer(call)
+        tasks_2026_07_28.check(call)
+        if len(wanted) > MOST_URIS:
+            raise InternalError("Refused: too many subscriptions")
+        with _store_errors("the tasks cannot be looked at"):
             engine = await self.engine()
-            found = await engine.some([id for id in dict.fromkeys(ids) if _ID.fullmatch(id)], owner(call))
-        if found:
-            # The caller begins to listen in this turn of the loop. What changed since we looked is told in the next.
-            asyncio.get_running_loop().call_soon(self._catch_up, engine, found)
-        return found
-
-    def _catch_up(self, engine: Engine, seen: list[Job]) -> None:
-        catching = asyncio.get_running_loop().create_task(self._tell_missed(engine, seen))
-        self._errands.add(catching)
-        catching.add_done_callback(self._errands.discard)
-
-    async def _tell_missed(self, engine: Engine, seen: list[Job]) -> None:
-        before = {job.id: extension.visible(job) for job in seen}
+            known = await engine.some([id for id in dict.fromkeys(wanted) if _ID.fullmatch(id)], owner(call))
+        wants = Filter(task_ids=[job.id for job in known])
+        params = replace(params, notifications=replace(params.notifications, task_ids=wants.task_ids))
+        subscriber = Subscriber(call.reply.emit, wants, {SUBSCRIPTION_ID: call.id})
+        self._subscribers.add(subscriber)
+        # The server acknowledges in this turn of the loop, which has to be the first message; the tasks follow.
+        asyncio.get_running_loop().call_soon(self._greet, subscriber, engine, known)
         try:
-            for job in await engine.some(list(before), seen[0].owner):
-                if extension.visible(job) != before[job.id]:
+            return await answer(replace(call, read=(call.params, params)))
+        finally:
+            self._subscribers.discard(subscriber)
+
+    def _greet(self, subscriber: Subscriber, engine: Engine, known: list[Job]) -> None:
+        """Tell a new listener how its tasks stand, and then what has changed since they were read."""
+        if subscriber not in self._subscribers or not known:
+            return
+        for job in known:
+            self._tell(subscriber, job)
+        catching_up = asyncio.get_running_loop().create_task(self._tell_missed(engine, known))
+        self._background.add(catching_up)
+        catching_up.add_done_callback(self._background.discard)
+
+    async def _tell_missed(self, engine: Engine, known: list[Job]) -> None:
+        before = {job.id: tasks_2026_07_28.visible(job) for job in known}
+        try:
+            for job in await engine.some(list(before), known[0].owner):
+                if tasks_2026_07_28.visible(job) != before[job.id]:
                     self._heard(job)
         except StoreError as failure:
             log.warning("changes of tasks may not have been seen: %s", failure)
 
-    def told(self, job: Job) -> Any:
-        return extension.detailed(job, self._poll(job))
+    def _heard(self, job: Job) -> None:
+        for subscriber in [one for one in self._subscribers if job.id in (one.wants.task_ids or ())]:
+            self._tell(subscriber, job)
+
+    def _tell(self, subscriber: Subscriber, job: Job) -> None:
+        subscriber.tell(notices.TASK, notified(tasks_2026_07_28.detailed(job, self._poll(job)), subscriber.tag))
+
+    def _followed(self) -> set[str]:
+        return {id for subscriber in self._subscribers for id in subscriber.wants.task_ids or ()}
 
 
 @contextmanager
-def _excusing(what: str) -> Iterator[None]:
-    """What the client is told when the store says no: which of its wishes, and why as far as it can be its business."""
+def _store_errors(what: str) -> Iterator[None]:
+    """Turn a StoreError into an InternalError that names the failed operation and an error id."""
     try:
         yield
     except StoreError as failure:
@@ -297,7 +353,7 @@ def _excusing(what: str) -> Iterator[None]:
 
 
 def owner(call: Call) -> str:
-    """Whose task it is. Nobody on this machine's own pipes is one owner; who has logged in is another."""
+    """The owner of a client's tasks: empty without a principal, else a digest of its id."""
     principal = call.principal
     if principal is None:
         return ""
@@ -305,7 +361,7 @@ def owner(call: Call) -> str:
 
 
 def _principal(call: Call) -> Principal | None:
-    """As it can be kept. Whoever brings principals of their own gets back who it was, and what they were let do."""
+    """The principal in storable form: id and scopes."""
     who = call.principal
     if who is None or isinstance(who, Principal):
         return who
@@ -313,14 +369,14 @@ def _principal(call: Call) -> Principal | None:
     return Principal(str(getattr(who, "id", None) or who), None if scopes is None else frozenset(map(str, scopes)))
 
 
-def _usual(config: TaskConfig) -> int | None:
+def _default_ttl(config: TaskConfig) -> int | None:
     return None if config.ttl is None else int(config.ttl * 1000)
 
 
-def _ttl(params: CallToolParams, config: TaskConfig) -> int | None:
-    """How long it is kept, in milliseconds: as long as was wished for, within reason, or as the tool has it."""
+def _wished_ttl(params: CallToolParams, config: TaskConfig) -> int | None:
+    """The time to live in milliseconds: what the client wished for, within bounds, or else the tool's."""
     try:
-        wished = msgspec.json.decode(params.task, type=experiment.Asked).ttl
+        wished = msgspec.json.decode(params.task, type=TaskWish).ttl
     except msgspec.DecodeError:
         raise InvalidParams("Invalid params for tools/call: task is an object with a ttl in milliseconds") from None
-    return _usual(config) if wished is None else max(1000, int(min(wished, LONGEST_TTL)))
+    return _default_ttl(config) if wished is None else max(1000, int(min(wished, LONGEST_TTL_MS)))

@@ -1,4 +1,4 @@
-"""Who works on a job: a name that tells, on the same machine, whether its bearer is still alive."""
+"""Names of workers, by which another process of the same machine can tell whether a worker is still alive."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 
 
 def new_worker() -> str:
-    """This process, and one engine in it."""
+    """A new name: this process, and one engine in it."""
     return f"{_place()}/{os.getpid()}.{_started(os.getpid()) or ''}/{secrets.token_hex(4)}"
 
 
 def is_dead(worker: str) -> bool:
-    """Whether a worker has ended. Only known of those that could be seen from here; others have a lease."""
+    """Whether a worker is known to have ended. Of those on other machines only the lease can tell."""
     place, _, rest = worker.partition("/")
     process = rest.partition("/")[0]
     pid, _, started = process.partition(".")
@@ -25,15 +25,12 @@ def is_dead(worker: str) -> bool:
 
 
 def _place() -> str:
-    """This machine since it was started, and this container in it: there alone does a process have its number."""
+    """This boot of this machine, and the container: process ids are unique only within them."""
     return f"{socket.gethostname()}:{_read('/proc/sys/kernel/random/boot_id')[:8]}:{_namespace()}".replace("/", "_")
 
 
 def _started(pid: int) -> str | None:
-    """When a process was started, in the kernel's own count; empty when it has ended and nobody has noticed.
-
-    None where there is none, or nobody to ask, or nobody who would tell.
-    """
+    """Start time of a process in clock ticks; `""` for a zombie; None if it does not exist or /proc is unreadable."""
     fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
     if len(fields) <= 19:
         return None
@@ -41,7 +38,7 @@ def _started(pid: int) -> str | None:
 
 
 def _is_gone(pid: int) -> bool:
-    """A system may hide the processes of other users, but not that there is one."""
+    """Whether there is no such process. A system may hide the details of other users' processes, but not this."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -8,10 +8,9 @@ from typing import Annotated, Any, Literal
 from msgspec import Struct
 
 from portico.schema import Effect, Shift, shifts
-from portico.services.contracts import versions
-from portico.services.contracts.definitions import ASSUMED, HINTS, Contract, Definition
+from portico.services.contracts import definitions
+from portico.services.contracts.definitions import ASSUMED, HINTS, Contract, Definition, Level
 from portico.services.contracts.outcomes import data_schema
-from portico.services.contracts.versions import Level
 
 Place = Literal["tool", "input", "output", "server"]
 
@@ -92,11 +91,11 @@ def diff(old: Contract, new: Contract) -> Difference:
         found = list(_changes(before, after, old, new, pairs))
         changes += found[: MOST_CHANGES - len(changes)]
         if found:
-            verdicts.append(_verdict(before, after, old, new, versions.worst([one.level for one in found])))
+            verdicts.append(_verdict(before, after, old, new, definitions.worst([one.level for one in found])))
     if old.instructions != new.instructions and old.in_full and new.in_full:
         said = "the instructions, which models read before they use any tool, are others"
         changes.append(ContractChange("", "patch", "server", "instructions", said, ""))
-    return Difference(versions.worst([one.level for one in changes]), changes, verdicts)
+    return Difference(definitions.worst([one.level for one in changes]), changes, verdicts)
 
 
 Pair = tuple[Definition | None, Definition | None]
@@ -125,11 +124,11 @@ def _verdict(
     was = old.version_of(before)
     if after is None:
         # A tool that is gone has no version: then the server's counts.
-        was = versions.guess(old.version)
-        now = versions.guess(new.version)
+        was = definitions.guess(old.version)
+        now = definitions.guess(new.version)
     else:
         now = new.version_of(after)
-    least = versions.demanded(was, level)
+    least = definitions.demanded(was, level)
     return VersionVerdict(name, level, str(was), "" if after is None else str(now), str(least), now >= least)
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Struct
 
 from portico.schema import Schema, Unfit, complaints, fields, properties_of, require, required_of, type_words
-from portico.services.contracts import definitions, published, versions
+from portico.services.contracts import definitions, published
 from portico.services.contracts.markdown import Fence, Table, visible
 from portico.services.contracts.outcomes import require_validator
 from portico.services.contracts.specification import (
@@ -89,7 +89,7 @@ class _Linter:
             yield self._error(tool.line, "tool", "there is no heading `## Tool: `module_name.tool_name``")
         if not tool.version_line:
             yield self._error(tool.line, "version", "there is no line `**Version**: X.Y.Z` below the tool's heading")
-        elif versions.parse(tool.version) is None:
+        elif definitions.parse(tool.version) is None:
             yield self._error(tool.version_line, "version", f"{tool.version!r} is no semantic version X.Y.Z")
 
     def _sections(self) -> Iterator[LintFinding]:

@@ -11,10 +11,9 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
-from portico.services.contracts.definitions import Contract, Definition, definition_of, digest, plain
+from portico.services.contracts.definitions import CONTRACT_VERSION, Contract, Definition, definition_of, digest, plain
 from portico.services.contracts.diff import ContractChange, Difference, diff
 from portico.services.contracts.markdown import pretty
-from portico.services.contracts.versions import CONTRACT_VERSION
 
 FILE = "contracts.lock"
 FORM = 1

@@ -18,12 +18,11 @@ from portico.schema import (
 )
 from portico.services.contracts import outcomes
 from portico.services.contracts.codegen.shapes import literal, text
-from portico.services.contracts.definitions import Contract, Definition, Example
+from portico.services.contracts.definitions import CONTRACT_VERSION, Contract, Definition, Example
 from portico.services.contracts.markdown import cell, code, fence, json_block, line, pretty, prose, table
 from portico.services.contracts.outcomes import data_schema, require_validator
 from portico.services.contracts.published import ERROR_TYPES
 from portico.services.contracts.specification import CHAPTERS
-from portico.services.contracts.versions import CONTRACT_VERSION
 
 UNKNOWN = "The server says nothing about it."
 # Not shown in tables: words enough for a schema below it.

@@ -5,16 +5,16 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
+import msgspec
 from msgspec import Struct
 
 from portico.schema import draft07
 from portico.services.contracts import definitions
-from portico.services.contracts.definitions import Contract, Definition
+from portico.services.contracts.definitions import CONTRACT_VERSION, Contract, Definition, Level
 from portico.services.contracts.diff import ContractChange, Difference, VersionVerdict, migration
 from portico.services.contracts.jobs import BackgroundCall, CallLogLine
 from portico.services.contracts.lint import LintFinding
 from portico.services.contracts.outcomes import Outcome, data_schema
-from portico.services.contracts.versions import Level
 
 Name = Annotated[str, "The name that the server lists it by"]
 Invocation = Annotated[str, "Its name in calls by contract: module_name.tool_name"]
@@ -154,7 +154,16 @@ def summary(text: str) -> str:
     return " ".join(text.strip().partition("\n\n")[0].split())[:500]
 
 
-def entry(contract: Contract, tool: Definition) -> ToolEntry:
+def listing(contract: Contract, offset: int = 0, limit: int | None = None) -> ToolListing:
+    """The tools of a server, or a page of them."""
+    total = len(contract.tools)
+    end = total if limit is None else offset + limit
+    page = [_entry(contract, one) for one in contract.tools[offset:end]]
+    after = end if end < total else None
+    return ToolListing(contract.server, contract.version, CONTRACT_VERSION, page, total, after)
+
+
+def _entry(contract: Contract, tool: Definition) -> ToolEntry:
     return ToolEntry(
         tool.name,
         tool.invocation,
@@ -180,18 +189,11 @@ def linted(findings: list[LintFinding]) -> Linted:
 
 
 def compared(difference: Difference) -> Compared:
-    return Compared(
-        difference.level,
-        difference.changes,
-        difference.verdicts,
-        migration(difference),
-    )
+    return Compared(difference.level, difference.changes, difference.verdicts, migration(difference))
 
 
 def envelope(outcome: Outcome) -> Envelope:
-    error = outcome["error"]
-    detail = None if error is None else ErrorDetail(error["error_type"], error["error_message"], error["error_details"])
-    return Envelope(outcome["status"], outcome["data"], detail, outcome["explanation"])
+    return msgspec.convert(outcome, Envelope)
 
 
 def running(job: BackgroundCall, since: int = 0) -> Running:

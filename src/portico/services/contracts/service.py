@@ -29,7 +29,6 @@ from portico.services.contracts.markdown import pretty
 from portico.services.contracts.outcomes import Outcome, require_validator
 from portico.services.contracts.render import render
 from portico.services.contracts.search import search
-from portico.services.contracts.versions import CONTRACT_VERSION
 
 log = logging.getLogger("portico.contracts")
 
@@ -148,11 +147,7 @@ class Contracts(Service):
         offset: Annotated[int, Meta(ge=0, description="How many to skip")] = 0,
     ) -> reports.ToolListing:
         """The tools of this server, with their versions and invocation names."""
-        contract = await self._contract(ctx)
-        page = [reports.entry(contract, one) for one in contract.tools[offset : offset + limit]]
-        total = len(contract.tools)
-        after = offset + limit if offset + limit < total else None
-        return reports.ToolListing(contract.server, contract.version, CONTRACT_VERSION, page, total, after)
+        return reports.listing(await self._contract(ctx), offset, limit)
 
     @_offer("spec_get", READ)
     async def spec_get(
@@ -256,7 +251,9 @@ class Contracts(Service):
 
             async def ask(name: str, arguments: dict[str, Any]) -> Outcome:
                 nonlocal done
-                found = await self._call(ctx, contract, name, arguments, partial(_overheard, ctx))
+                found = await self._call(
+                    ctx.server, contract, name, arguments, ctx.principal, ctx.client, partial(_overheard, ctx)
+                )
                 done += 1
                 ctx.report_progress(done, len(calls), name)
                 return found
@@ -269,12 +266,6 @@ class Contracts(Service):
         return reports.Batch(list(map(reports.envelope, found)), len(found) - failures, failures)
 
     async def _call(
-        self, ctx: Context, contract: Contract, name: str, arguments: dict[str, Any], emit: Callable[[str, Any], None]
-    ) -> Outcome:
-        """One call on behalf of the caller: with their rights, and without a way to ask them anything."""
-        return await self._made(ctx.server, contract, name, arguments, ctx.principal, ctx.client, emit)
-
-    async def _made(
         self,
         server: Handler,
         contract: Contract,
@@ -284,6 +275,7 @@ class Contracts(Service):
         client: Any,
         emit: Callable[[str, Any], None],
     ) -> Outcome:
+        """One call on behalf of a caller: with their rights, and without a way to ask them anything."""
         found = contract.find(name)
         wait = self._limited(found)
         if wait:
@@ -316,7 +308,7 @@ class Contracts(Service):
         server, principal, client = ctx.server, ctx.principal, ctx.client
 
         async def work(job: BackgroundCall) -> Outcome:
-            return await self._made(
+            return await self._call(
                 server, contract, found.name, arguments or {}, principal, client, partial(_recorded, job)
             )
 
@@ -381,10 +373,7 @@ class Contracts(Service):
     @resource("spec://tools", mime_type="application/json")
     async def tools(self, ctx: Context) -> str:
         """All tools of this server, with their versions and invocation names."""
-        contract = await self._contract(ctx)
-        entries = [reports.entry(contract, one) for one in contract.tools]
-        listing = reports.ToolListing(contract.server, contract.version, CONTRACT_VERSION, entries, len(entries), None)
-        return pretty(listing)
+        return pretty(reports.listing(await self._contract(ctx)))
 
     @resource("spec://tools/{name}", mime_type="text/markdown")
     async def specification(self, ctx: Context, name: str) -> str | None:

@@ -15,7 +15,7 @@ from typing import Any, Self
 from msgspec import Raw
 
 from portico import Server, UsageError
-from portico.extend import Offered, Tool, is_loopback, serve_http
+from portico.extend import Component, Tool, is_loopback, serve_http
 from portico.services.live.image import Interpreter
 from portico.services.live.names import InspectionError
 from portico.services.live.pool import MAIN, Key, SessionInfo
@@ -104,7 +104,7 @@ class Attached(Live):
         self._start("the application itself", AttachedApplication(names, evaluate=evaluate), timeout, longest_timeout)
         self._evaluates = evaluate
 
-    def offers(self) -> Iterator[Offered]:
+    def offers(self) -> Iterator[Component]:
         absent = {"list_sessions", "reset_session"} | (set() if self._evaluates else {"evaluate"})
         return (one for one in super().offers() if not (isinstance(one, Tool) and one.name in absent))
 

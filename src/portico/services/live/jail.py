@@ -27,6 +27,10 @@ from portico.services.live.kernel import (
 )
 from portico.services.live.limits import Limits
 
+# Landlock: which files a process can open, and nothing else of the file system. Each version of the interface (ABI)
+# knows more rights than the one before. What the kernel does not know it does not hold, so those rights are also kept
+# by the seccomp filter.
+
 VERSION_FLAG = 1
 PATH_BENEATH = 1
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import tomllib
 from base64 import b64decode
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -21,6 +20,7 @@ from portico.services.live.names import InspectionError
 from portico.services.live.pool import MAIN, Interpreters, SessionInfo, session_pool
 from portico.services.live.replies import InvalidReply
 from portico.services.live.workers import WorkerEnded, WorkerReply
+from portico.services.texts import sections
 
 T = TypeVar("T")
 
@@ -32,7 +32,7 @@ SessionName = Annotated[str, "Whose names to use: each session has its own"]
 ClassName = Annotated[str, "A class: its name, or with its module, as in json.decoder.JSONDecoder"]
 Expression = Annotated[str, Meta(max_length=LONGEST_EXPRESSION)]
 
-_PROMPTS = Path(__file__).with_name("prompts.toml")
+PROMPTS = Path(__file__).with_name("prompts.md")
 
 READ = {"readOnlyHint": True, "openWorldHint": False}
 CHANGE = {"readOnlyHint": False, "destructiveHint": False, "openWorldHint": False}
@@ -421,13 +421,12 @@ def _kept(name: str, seconds: float) -> str:
 
 
 def _prompt(name: str, **given: str) -> GetPromptResult:
-    """A prompt of `prompts.toml`; the user and the assistant take turns in it."""
-    found = tomllib.loads(_PROMPTS.read_text(encoding="utf-8"))[name]
+    """A prompt of `prompts.md`; the user and the assistant take turns in it."""
+    description, *turns = (text.format(**given) for text in sections(PROMPTS)[name].strip().split("\n\n"))
     messages = [
-        PromptMessage("assistant" if at % 2 else "user", TextContent(text=turn.format(**given)))
-        for at, turn in enumerate(found["turns"])
+        PromptMessage("assistant" if at % 2 else "user", TextContent(text=turn)) for at, turn in enumerate(turns)
     ]
-    return GetPromptResult(description=found["description"].format(**given), messages=messages)
+    return GetPromptResult(description=description, messages=messages)
 
 
 def _printed(answer: WorkerReply) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
-from portico.extend import MOST_COMPLETIONS, Completer, Completes, Offered, Prompt, Resource
+from portico.extend import MOST_COMPLETIONS, Completer, Completes, Component, Prompt, Resource
 from portico.services import moments, texts
 from portico.services.stored import among
 from portico.services.tasks import listing, records, results
@@ -34,7 +34,7 @@ class TaskResources:
     def __init__(self, store: Callable[[], Awaitable[WorkItems]]) -> None:
         self._store = store
 
-    def offers(self) -> Iterator[Offered]:
+    def offers(self) -> Iterator[Component]:
         at = f"{SCHEME}://"
         yield Resource(self._all, f"{at}all", name="All tasks", mime_type=JSON)
         yield Resource(self._ready, f"{at}ready", name="Tasks that can be begun", mime_type=JSON)

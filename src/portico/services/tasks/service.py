@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from msgspec import Meta
 
 from portico import Context
-from portico.extend import Event, Offered, StoreError, Tool
+from portico.extend import Component, Event, StoreError, Tool
 from portico.services import moments
 from portico.services.stored import StoredService, requester
 from portico.services.tasks import records, results
@@ -353,7 +353,7 @@ class Tasks(StoredService[WorkItems]):
 
     # Offering
 
-    def offers(self) -> Iterator[Offered]:
+    def offers(self) -> Iterator[Component]:
         for one in TOOLS:
             names = {f"{SCHEME}{mark}{name}" for mark in "_." for name in (one.name, one.short)}
             yield Tool(getattr(self, one.name), aliases=sorted(names), annotations=dict[str, Any](one.hints))

@@ -33,29 +33,14 @@ _BASIC = {
     "object": "dict[str, Any]",
     "any": "Any",
 }
-# Names that the generated module uses itself.
-_TAKEN = {
-    "False",
-    "None",
-    "True",
-    "Any",
-    "Client",
-    "CallToolResult",
-    "Literal",
-    "NotRequired",
-    "TypedDict",
-    "UNSET",
-    "UnsetType",
-    "cast",
-    "VERSIONS",
-}
-# Where they come from, where they are used.
+# Where the names come from that the generated module uses.
 _IMPORTS = {
     "typing": ("Any", "Literal", "NotRequired", "TypedDict", "cast"),
     "msgspec": ("UNSET", "UnsetType"),
     "portico": ("Client",),
     "portico.client.results": ("CallToolResult",),
 }
+_TAKEN = {"False", "None", "True", "VERSIONS", *(name for names in _IMPORTS.values() for name in names)}
 
 
 def python(surface: Surface) -> str:

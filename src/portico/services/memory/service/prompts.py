@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from portico.extend import Completer, Completes, Offered, Prompt
+from portico.extend import Completer, Completes, Component, Prompt
 from portico.services import texts
 from portico.services.memory.service.access import Access
 from portico.services.memory.store import statistics
@@ -31,7 +31,7 @@ class MemoryPrompts:
     def __init__(self, access: Access) -> None:
         self._access = access
 
-    def offers(self) -> Iterator[Offered]:
+    def offers(self) -> Iterator[Component]:
         own: dict[str, Callable[..., Any]] = {
             "capture": self._capture,
             "recall": self._recall,

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from msgspec import Struct
 
-from portico.extend import Completer, Completes, Offered, Resource
+from portico.extend import Completer, Completes, Component, Resource
 from portico.services import moments, texts
 from portico.services.memory.errors import InvalidInput, NoSuchMemory
 from portico.services.memory.service import prompts, results
@@ -60,7 +60,7 @@ class MemoryResources:
         self._access = access
         self._watch = watch
 
-    def offers(self) -> Iterator[Offered]:
+    def offers(self) -> Iterator[Component]:
         at = f"{self._access.prefix}://"
         listing = "List {}-scoped memories"
         yield Resource(self._help, f"{at}help", name="Help Documentation", mime_type=MARKDOWN)

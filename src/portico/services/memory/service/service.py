@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from portico import Context, ProtocolError, Server, UsageError
-from portico.extend import V2024_11_05, V2025_11_25, Event, InvalidParams, Offered, StoreError, Tool
+from portico.extend import V2024_11_05, V2025_11_25, Component, Event, InvalidParams, StoreError, Tool
 from portico.services.memory.errors import InvalidInput, MemoryRefusal, UnknownNamespace
 from portico.services.memory.search import model
 from portico.services.memory.service.access import Access
@@ -157,7 +157,7 @@ class Memory(StoredService[Memories]):
 
     # What is offered
 
-    def offers(self) -> Iterator[Offered]:
+    def offers(self) -> Iterator[Component]:
         for row in TOOLS:
             if row.usual or self._offered_tools == "all":
                 yield self._tool(row)

@@ -45,7 +45,11 @@ Records = tuple[list[dict[str, Any]], list[str]]
 
 
 class EvtxReader:
-    """A child, and the one way to talk to it."""
+    """A child process that reads chunks, and the one way to talk to it.
+
+    The package `evtx` can be made to run for ever by a damaged chunk, and nothing in this process could stop it; a
+    child can be stopped. One is kept for the next question, as starting it takes longer than most questions.
+    """
 
     def __init__(self) -> None:
         if find_spec("evtx") is None:

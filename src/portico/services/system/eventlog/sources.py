@@ -16,9 +16,8 @@ from portico.services.system.errors import MachineError
 from portico.services.system.eventlog.entries import Log, LogEntry, Position, Query, newest_first
 from portico.services.system.eventlog.evtx import EvtxLog
 from portico.services.system.eventlog.journal.log import JournalctlLog, JournalLog, Where, files
-from portico.services.system.eventlog.macos import MacLog
+from portico.services.system.eventlog.platform_logs import MacLog, WindowsLog, channels
 from portico.services.system.eventlog.textlog import Chain, TextLog, chains, rotated
-from portico.services.system.eventlog.windows import WindowsLog, channels
 
 JOURNALS = ("/var/log/journal", "/run/log/journal")
 TEXTS = "/var/log"

@@ -16,8 +16,17 @@ from portico.services.system.containment import AllowedRoots
 from portico.services.system.errors import InvalidArgument, MachineError, Unreadable, package
 from portico.services.system.registry.hive import Hive, HiveValue
 from portico.services.system.registry.settings import GsettingsBranch, PlistBranch, SysctlBranch
-from portico.services.system.registry.tree import MOST_LISTED, Branch, Content, Datum, Path, first
-from portico.services.system.registry.values import decoded, encoded, type_name
+from portico.services.system.registry.tree import (
+    MOST_LISTED,
+    Branch,
+    Content,
+    Path,
+    decoded,
+    encoded,
+    first,
+    type_name,
+)
+from portico.services.system.results import RegistryValue
 
 BRANCHES = ("HKEY_LOCAL_MACHINE", "HKEY_CURRENT_USER", "HKEY_CLASSES_ROOT", "HKEY_USERS", "HKEY_CURRENT_CONFIG")
 
@@ -62,7 +71,7 @@ class HiveBranch(Branch):
         values, more_values = first(map(_hive_datum, key.values()))
         return Content(subkeys, values, key.written, more_keys or more_values, hive.problems)
 
-    def value(self, path: Path, name: str) -> Datum | None:
+    def value(self, path: Path, name: str) -> RegistryValue | None:
         key = self._open().find(path)
         wanted = name.casefold()
         found = key.values() if key is not None else ()
@@ -73,8 +82,8 @@ class HiveBranch(Branch):
             return Hive(file.image())
 
 
-def _hive_datum(value: HiveValue) -> Datum:
-    return Datum(value.name, type_name(value.type), decoded(value.type, value.data))
+def _hive_datum(value: HiveValue) -> RegistryValue:
+    return RegistryValue(value.name, type_name(value.type), decoded(value.type, value.data))
 
 
 class WindowsBranch(Branch):
@@ -99,7 +108,7 @@ class WindowsBranch(Branch):
         except OSError:
             raise Unreadable("This key is not for this user to read.") from None
 
-    def value(self, path: Path, name: str) -> Datum | None:
+    def value(self, path: Path, name: str) -> RegistryValue | None:
         try:
             with self._api.OpenKey(self._top, "\\".join(path), 0, self._api.KEY_READ) as key:
                 value, number = self._api.QueryValueEx(key, name)
@@ -128,8 +137,8 @@ class WindowsBranch(Branch):
             number += 1
 
 
-def _windows_datum(name: str, value: Any, number: int) -> Datum:
-    return Datum(name, type_name(number), b"" if value is None else value)
+def _windows_datum(name: str, value: Any, number: int) -> RegistryValue:
+    return RegistryValue(name, type_name(number), b"" if value is None else value)
 
 
 MOST_BYTES = 2**20
@@ -207,7 +216,7 @@ class PortableBranch(Branch):
             max(len(names), len(rows)) > MOST_LISTED,
         )
 
-    def value(self, path: Path, name: str) -> Datum | None:
+    def value(self, path: Path, name: str) -> RegistryValue | None:
         key = self._find(path)
         sql = "select name, type, bytes from data where key = ? and folded = ?"
         rows = self._portable.run(sql, key, name.casefold())
@@ -242,8 +251,8 @@ class PortableBranch(Branch):
         return key
 
 
-def _datum(name: str, number: int, data: bytes) -> Datum:
-    return Datum(name, type_name(number), decoded(number, data))
+def _datum(name: str, number: int, data: bytes) -> RegistryValue:
+    return RegistryValue(name, type_name(number), decoded(number, data))
 
 
 def _now() -> int:

@@ -13,7 +13,8 @@ from xml.parsers.expat import ExpatError
 from portico.services.system import programs
 from portico.services.system.containment import AllowedRoots
 from portico.services.system.errors import Absent, DamagedData, MachineError
-from portico.services.system.registry.tree import MOST_LISTED, Branch, Content, Datum, Path, first
+from portico.services.system.registry.tree import MOST_LISTED, Branch, Content, Path, first
+from portico.services.system.results import RegistryValue
 from portico.services.system.text import decoded
 
 LARGEST_SETTING = 64 * 1024
@@ -40,13 +41,13 @@ class SysctlBranch(Branch):
         values = [found for name in names[:MOST_LISTED] if (found := self.value(path, name)) is not None]
         return Content(subkeys[:MOST_LISTED], values, more=max(len(subkeys), len(names)) > MOST_LISTED)
 
-    def value(self, path: Path, name: str) -> Datum | None:
+    def value(self, path: Path, name: str) -> RegistryValue | None:
         try:
             with self._roots.open(self._path([*path, name])) as file:
                 text = decoded(file.read(0, LARGEST_SETTING)).removesuffix("\n")
         except (MachineError, OSError):
             return None  # some can only be written
-        return Datum(name, "REG_SZ", text)
+        return RegistryValue(name, "REG_SZ", text)
 
     def _path(self, path: Path) -> str:
         if any("/" in part or part in (".", "..") for part in path):
@@ -67,10 +68,10 @@ class GsettingsBranch(Branch):
         if len(path) > 1 or not re.fullmatch(r"[A-Za-z0-9.-]{1,200}", path[0]):
             return None
         found = [line.split(" ", 2) for line in self._ask("list-recursively", path[0])]
-        values, more = first(Datum(parts[1], "REG_SZ", parts[2]) for parts in found if len(parts) == 3)
+        values, more = first(RegistryValue(parts[1], "REG_SZ", parts[2]) for parts in found if len(parts) == 3)
         return Content([], values, more=more) if values else None
 
-    def value(self, path: Path, name: str) -> Datum | None:
+    def value(self, path: Path, name: str) -> RegistryValue | None:
         content = self.content(path)
         return next((one for one in content.values if one.name == name), None) if content is not None else None
 
@@ -100,7 +101,7 @@ class PlistBranch(Branch):
         values, more = first(_datum(str(name), value) for name, value in found.items() if not isinstance(value, dict))
         return Content(subkeys, values, more=more or more_keys)
 
-    def value(self, path: Path, name: str) -> Datum | None:
+    def value(self, path: Path, name: str) -> RegistryValue | None:
         found = self._find(path) if path else None
         if not isinstance(found, dict) or name not in found or isinstance(found[name], dict):
             return None
@@ -152,19 +153,19 @@ def _loaded(data: bytes) -> Any:
         raise DamagedData("The property list cannot be read: it is damaged.") from None
 
 
-def _datum(name: str, value: Any) -> Datum:
+def _datum(name: str, value: Any) -> RegistryValue:
     """A value of a property list with the nearest type that a registry has."""
     if isinstance(value, bool):
-        return Datum(name, "REG_DWORD", int(value))
+        return RegistryValue(name, "REG_DWORD", int(value))
     if isinstance(value, int):
-        return Datum(name, "REG_QWORD", value)
+        return RegistryValue(name, "REG_QWORD", value)
     if isinstance(value, bytes):
-        return Datum(name, "REG_BINARY", value)
+        return RegistryValue(name, "REG_BINARY", value)
     if isinstance(value, datetime):
-        return Datum(name, "REG_SZ", value.replace(tzinfo=UTC).isoformat())
+        return RegistryValue(name, "REG_SZ", value.replace(tzinfo=UTC).isoformat())
     if isinstance(value, list):
-        return Datum(name, "REG_MULTI_SZ", [_short(one) for one in value[:MOST_LISTED]])
-    return Datum(name, "REG_SZ", _short(value))
+        return RegistryValue(name, "REG_MULTI_SZ", [_short(one) for one in value[:MOST_LISTED]])
+    return RegistryValue(name, "REG_SZ", _short(value))
 
 
 def _short(value: Any) -> str:

@@ -11,7 +11,73 @@ from typing import Any
 from msgspec import Struct
 
 from portico.services.system.errors import Absent, Denied, InvalidArgument
-from portico.services.system.registry.values import TYPES, encoded, type_number
+from portico.services.system.results import RegistryChange, RegistryValue
+
+TYPES = (
+    "REG_NONE",
+    "REG_SZ",
+    "REG_EXPAND_SZ",
+    "REG_BINARY",
+    "REG_DWORD",
+    "REG_DWORD_BIG_ENDIAN",
+    "REG_LINK",
+    "REG_MULTI_SZ",
+    "REG_RESOURCE_LIST",
+    "REG_FULL_RESOURCE_DESCRIPTOR",
+    "REG_RESOURCE_REQUIREMENTS_LIST",
+    "REG_QWORD",
+)
+_TEXTS = (1, 2, 6)
+
+
+def type_name(number: int) -> str:
+    """The name of a type. Windows itself stores other numbers, and they mean what their writer says."""
+    return TYPES[number] if number < len(TYPES) else f"REG_{number:#x}"
+
+
+def type_number(name: str) -> int:
+    if name not in TYPES:
+        raise InvalidArgument(f"{name[:40]!r} is no type of a value. There are: {', '.join(TYPES)}.")
+    return TYPES.index(name)
+
+
+def decoded(number: int, data: bytes) -> Any:
+    """What a value says: text, a list of texts, a number; or its bytes, where that is all that can be said."""
+    if number in _TEXTS:
+        return _text(data).split("\0", 1)[0]
+    if number == 7:
+        return [part for part in _text(data).split("\0") if part]
+    if number in (4, 11) and len(data) == (4 if number == 4 else 8):
+        return int.from_bytes(data, "little")
+    if number == 5 and len(data) == 4:
+        return int.from_bytes(data, "big")
+    return data
+
+
+def _text(data: bytes) -> str:
+    return data[: len(data) & ~1].decode("utf-16-le", "backslashreplace")
+
+
+def encoded(number: int, value: Any) -> bytes:
+    """The bytes of a value as Windows would store it; Invalid if it is none of this type."""
+    name = type_name(number)
+    if number in _TEXTS and isinstance(value, str):
+        return f"{value}\0".encode("utf-16-le")
+    if number == 7 and isinstance(value, list) and all(isinstance(one, str) and one for one in value):
+        return "".join(f"{one}\0" for one in [*value, ""]).encode("utf-16-le")
+    if number in (4, 5, 11):
+        size = 8 if number == 11 else 4
+        if type(value) is int and 0 <= value < 1 << 8 * size:
+            return value.to_bytes(size, "big" if number == 5 else "little")
+        raise InvalidArgument(f"A {name} is a whole number from 0 to {(1 << 8 * size) - 1}.")
+    if number not in (*_TEXTS, 7) and isinstance(value, str):
+        try:
+            return bytes.fromhex(value)
+        except ValueError:
+            raise InvalidArgument(f"A {name} is given as hexadecimal digits, two for each byte.") from None
+    wanted = {7: "a list of texts, none of them empty"}.get(number, "a text")
+    raise InvalidArgument(f"A {name} is {wanted}.")
+
 
 MOST_LISTED = 1000
 LONGEST_BINARY = 4096
@@ -33,19 +99,11 @@ _DENIED = re.compile(
 Path = list[str]
 
 
-class Datum(Struct):
-    """A value as it is: its name ("" is the default one), its type, and what it says."""
-
-    name: str
-    type: str
-    value: Any
-
-
 class Content(Struct):
     """What a key has: names of subkeys, values, and when it was last written, in microseconds, if that is known."""
 
     subkeys: list[str]
-    values: list[Datum]
+    values: list[RegistryValue]
     written: int | None = None
     more: bool = False
     problems: list[str] = []
@@ -62,7 +120,7 @@ class Branch(ABC):
         """What a key has, or None if there is no such key. At most MOST_LISTED of each."""
 
     @abstractmethod
-    def value(self, path: Path, name: str) -> Datum | None:
+    def value(self, path: Path, name: str) -> RegistryValue | None:
         """One value, or None."""
 
     def write(self, path: Path, name: str, number: int, value: Any) -> None:
@@ -70,18 +128,7 @@ class Branch(ABC):
         raise Denied("This branch is read-only.")
 
 
-class ValueChange(Struct):
-    """What writing has done, or would do."""
-
-    path: str
-    name: str
-    type: str
-    before: Datum | None
-    after: Any
-    written: bool
-
-
-class Registry:
+class RegistryTree:
     def __init__(self, branches: Mapping[str, Branch], *, writable: bool = False) -> None:
         self.branches = branches
         self._writable = writable
@@ -96,7 +143,7 @@ class Registry:
             raise Absent(f"There is no key {path!r}.")
         return "\\".join([name, *below]), content
 
-    def value(self, path: str, name: str) -> tuple[str, Datum]:
+    def value(self, path: str, name: str) -> tuple[str, RegistryValue]:
         branch_name, branch, below = self._branch(path)
         found = branch.value(below, name)
         if found is None:
@@ -105,7 +152,7 @@ class Registry:
             )
         return "\\".join([branch_name, *below]), found
 
-    def write(self, path: str, name: str, value: Any, type: str | None, *, dry_run: bool) -> ValueChange:
+    def write(self, path: str, name: str, value: Any, type: str | None, *, dry_run: bool) -> RegistryChange:
         branch_name, branch, below = self._branch(path)
         number = type_number(type) if type is not None else guessed(value)
         encoded(number, value)  # refuses what cannot be stored
@@ -123,7 +170,7 @@ class Registry:
         before = branch.value(below, name)
         if not dry_run:
             branch.write(below, name, number, value)
-        return ValueChange("\\".join([branch_name, *below]), name, TYPES[number], before, value, not dry_run)
+        return RegistryChange("\\".join([branch_name, *below]), name, TYPES[number], before, value, not dry_run)
 
     def _branch(self, path: str) -> tuple[str, Branch, Path]:
         if len(path) > LONGEST_PATH or "\0" in path:

@@ -1,4 +1,7 @@
-"""Worker threads for bodies that block: few, started when they are needed, never in the way of the process's end."""
+"""What a body needs of its server to be run: the Runtime, and in it worker threads for bodies that block.
+
+There are few threads, they are started when they are needed, and they do not delay the end of the process.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +10,22 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from contextvars import Context, copy_context
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import Struct
+
+from portico.rpc.call import Handler
+from portico.server.asking.request_state import Seal
 
 if TYPE_CHECKING:
     from queue import SimpleQueue
 
 MOST_THREADS = min(32, (os.cpu_count() or 1) + 4)
 
+ArgumentErrors = Literal["auto", "result", "protocol"]
 
-class _Errand(Struct):
+
+class _ThreadCall(Struct):
     fn: Callable[..., Any]
     args: Sequence[Any]
     context: Context
@@ -30,7 +38,7 @@ class Threads:
 
     def __init__(self, most: int = MOST_THREADS) -> None:
         self.most = most
-        self._line: SimpleQueue[_Errand] | None = None
+        self._calls: SimpleQueue[_ThreadCall] | None = None
         self._lock = threading.Lock()
         self._started = 0
         self._idle = 0
@@ -41,17 +49,17 @@ class Threads:
         # Before there is a thread that could look for it.
         queue = self._queue
         self._make_room()
-        queue.put(_Errand(fn, args, copy_context(), loop, future))
+        queue.put(_ThreadCall(fn, args, copy_context(), loop, future))
         return await future
 
     @property
-    def _queue(self) -> SimpleQueue[_Errand]:
-        """Made with the first errand: many servers have none."""
-        if self._line is None:
+    def _queue(self) -> SimpleQueue[_ThreadCall]:
+        """Made with the first call: many servers have no body that blocks."""
+        if self._calls is None:
             from queue import SimpleQueue
 
-            self._line = SimpleQueue()
-        return self._line
+            self._calls = SimpleQueue()
+        return self._calls
 
     def _make_room(self) -> None:
         with self._lock:
@@ -63,21 +71,21 @@ class Threads:
 
     def _work(self) -> None:
         while True:
-            errand = self._queue.get()
-            self._do(errand)
-            del errand
+            call = self._queue.get()
+            self._do(call)
+            del call
             with self._lock:
-                # A thread is idle only if nobody has queued more than the threads can take.
+                # A thread is idle only if no more is queued than the threads can take.
                 if self._queue.empty():
                     self._idle += 1
 
-    def _do(self, errand: _Errand) -> None:
-        if errand.future.cancelled():
-            return  # nobody waits for it any more, and it has not begun
+    def _do(self, call: _ThreadCall) -> None:
+        if call.future.cancelled():
+            return  # cancelled before it began
         value: Any = None
         failure: BaseException | None = None
         try:
-            value = errand.context.run(errand.fn, *errand.args)
+            value = call.context.run(call.fn, *call.args)
         except StopIteration as stop:
             # A future cannot hold one: it would end the coroutine that waits for it.
             failure = RuntimeError("the body raised StopIteration")
@@ -85,9 +93,9 @@ class Threads:
         except BaseException as raised:
             failure = raised
         try:
-            errand.loop.call_soon_threadsafe(_deliver, errand.future, value, failure)
+            call.loop.call_soon_threadsafe(_deliver, call.future, value, failure)
         except RuntimeError:
-            pass  # the loop is closed, so nobody waits any more
+            pass  # the loop is closed, and the future with it
 
 
 def _deliver(future: asyncio.Future[Any], value: Any, failure: BaseException | None) -> None:
@@ -97,3 +105,17 @@ def _deliver(future: asyncio.Future[Any], value: Any, failure: BaseException | N
         future.set_result(value)
     else:
         future.set_exception(failure)
+
+
+class Runtime(Struct, frozen=True, eq=False):
+    """What a server lends to the bodies that it runs."""
+
+    # The server's: what a body logs says it.
+    name: str
+    # The server itself: it answers the calls that a body makes from the inside.
+    handler: Handler
+    threads: Threads
+    # Closes the state of a call that asks the client something.
+    seal: Seal
+    # How wrong arguments are told: by a result, by an error of the protocol, or as the revision has it.
+    argument_errors: ArgumentErrors

@@ -19,7 +19,7 @@ from msgspec import Raw, Struct
 
 from portico.wire.errors import InternalError, InvalidParams
 
-LIFETIME = 600.0
+LIFETIME_SECONDS = 600.0
 LARGEST_STATE = 256 * 1024
 _MAC = 32
 
@@ -39,7 +39,7 @@ _decoder = msgspec.json.Decoder(State)
 class Seal:
     """Closes and opens states. Processes that serve the same clients must share the key."""
 
-    def __init__(self, key: bytes | None = None, lifetime: float = LIFETIME) -> None:
+    def __init__(self, key: bytes | None = None, lifetime: float = LIFETIME_SECONDS) -> None:
         self._key = key or os.urandom(32)
         self.lifetime = lifetime
 

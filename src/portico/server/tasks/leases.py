@@ -1,7 +1,7 @@
-"""What a worker does with jobs: take them, hold them, and let go of them.
+"""The transactions of a worker: claim jobs, renew their leases, write under a lease, and let go.
 
-A worker holds a job by a lease that it renews. Whatever it writes is written only while it still holds the job, and
-only for the run that it began, so a worker that was thought dead and is not can do no harm.
+A worker has a lease of each job it runs. It writes only while the lease is its own, and only for the run that it began,
+so a worker that was thought dead and is not can do no harm.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from portico.server.tasks.jobs import BRIEF, CHANGED, CREATED, Job, Outcome, end
 from portico.store.rows import json_column
 from portico.store.transaction import Transaction
 
-# A job whose every worker has died is not given to the next one for ever.
+# A job whose workers die again and again is given up at last.
 MOST_DEATHS = 100
 # Of those whose workers have died, so many in one transaction.
 MOST_RECLAIMED = 500
 
-_HELD = "id = :id and worker = :worker and runs = :run and status in ('running', 'waiting')"
+_LEASED = "id = :id and worker = :worker and runs = :run and status in ('running', 'waiting')"
 
 
-class Hold(Struct, frozen=True):
+class Lease(Struct, frozen=True):
     """One run of a job by one worker. `limited`: of its tool only so many may run, so others may wait for its end."""
 
     id: str
@@ -35,10 +35,10 @@ class Hold(Struct, frozen=True):
         return {"id": self.id, "worker": self.worker, "run": self.run}
 
 
-# Taking
+# Claiming
 
 
-class _Due(Struct):
+class _DueJob(Struct):
     id: str
     priority: int
     run_at: int
@@ -48,37 +48,37 @@ class _Due(Struct):
 
 
 def claim(
-    tx: Transaction, server: str, tools: Mapping[str, int | None], worker: str, now: int, lease: int, most: int
+    tx: Transaction, server: str, tools: Mapping[str, int | None], worker: str, now: int, duration: int, most: int
 ) -> tuple[list[Job], dict[str, dict[str, Raw]]]:
-    """Take what is due, most urgent first, and the steps that are done.
+    """Claim up to `most` due jobs, most urgent first. Returns them, and the finished steps of each.
 
-    `tools` says of each how many of it may run at once, if that is limited.
+    `tools` are the tools of this worker, and how many jobs of each may run at once, if that is limited.
     """
-    found = _due(tx, server, [tool for tool, limit in tools.items() if limit is None], now, most)
+    due = _due(tx, server, [tool for tool, limit in tools.items() if limit is None], now, most)
     limited = {tool: limit for tool, limit in tools.items() if limit is not None}
     if limited and _any_due(tx, server, list(limited), now):
         # Two workers that count at the same moment would both find room.
         tx.lock(f"portico jobs {server}")
         for tool, limit in limited.items():
-            found += _due(tx, server, [tool], now, min(most, limit - _running(tx, server, tool)))
-    found.sort(key=_Due.urgency)
-    if len(found) > most:
+            due += _due(tx, server, [tool], now, min(most, limit - _running(tx, server, tool)))
+    due.sort(key=_DueJob.urgency)
+    if len(due) > most:
         # Others may have passed over what we looked at and leave.
         tx.publish(CREATED, server)
-    places = {due.id: place for place, due in enumerate(found[:most])}
-    if not places:
+    order = {job.id: place for place, job in enumerate(due[:most])}
+    if not order:
         return [], {}
-    taken = tx.all(
+    claimed = tx.all(
         Job,
         "update portico_job set status = 'running', worker = :worker, lease = :until, attempts = attempts + 1,"
         " runs = runs + 1, updated_at = :now where id in :ids and status = 'queued' returning *",
-        {"worker": worker, "until": now + lease, "now": now, "ids": list(places)},
+        {"worker": worker, "until": now + duration, "now": now, "ids": list(order)},
     )
-    taken.sort(key=lambda job: places[job.id])
-    return taken, steps(tx, list(places))
+    claimed.sort(key=lambda job: order[job.id])
+    return claimed, steps(tx, list(order))
 
 
-def _due(tx: Transaction, server: str, tools: list[str], now: int, most: int) -> list[_Due]:
+def _due(tx: Transaction, server: str, tools: list[str], now: int, most: int) -> list[_DueJob]:
     if not tools or most <= 0:
         return []
     # In the order of an index, from its beginning: hence the `+` and the `||`, without which SQLite prefers another
@@ -86,7 +86,7 @@ def _due(tx: Transaction, server: str, tools: list[str], now: int, most: int) ->
     one = {"tool": tools[0]} if len(tools) == 1 else {"tools": tools}
     tool = "tool = :tool" if len(tools) == 1 else "tool || '' in :tools"
     return tx.all(
-        _Due,
+        _DueJob,
         f"select id, priority, run_at from portico_job where server = :server and status = 'queued' and {tool}"
         " and +run_at <= :now order by priority desc, run_at, id limit :most for update skip locked",
         {"server": server, "now": now, "most": most, **one},
@@ -123,98 +123,99 @@ def next_due(tx: Transaction, server: str, tools: list[str], now: int) -> int | 
     return found[0] if found else None
 
 
-# Holding
+# Under a lease
 
 
-class Kept(Struct):
-    """What a worker holds, as the store has it."""
+class LeaseRow(Struct):
+    """A lease as the store has it."""
 
     id: str
     runs: int
     updated_at: int
 
 
-def renew(tx: Transaction, server: str, worker: str, until: int) -> list[Kept]:
-    """Say that a worker lives. What it holds."""
+def renew(tx: Transaction, server: str, worker: str, until: int) -> list[LeaseRow]:
+    """Say that a worker lives. Returns the leases it has."""
     return tx.all(
-        Kept,
+        LeaseRow,
         "update portico_job set lease = :until where server = :server and worker = :worker"
         " and status in ('running', 'waiting') returning id, runs, updated_at",
         {"until": until, "server": server, "worker": worker},
     )
 
 
-def held(tx: Transaction, hold: Hold, columns: str = BRIEF) -> Job | None:
-    return tx.maybe(Job, f"select {columns} from portico_job where {_HELD} for update", hold.where())
+def locked_row(tx: Transaction, lease: Lease, columns: str = BRIEF) -> Job | None:
+    """The row of a leased job, locked until the transaction ends. None: the lease is lost."""
+    return tx.maybe(Job, f"select {columns} from portico_job where {_LEASED} for update", lease.where())
 
 
-def ask(tx: Transaction, hold: Hold, questions: dict[str, Any], now: int) -> Job | None:
-    """More questions. What was answered meanwhile is in the job that comes back."""
-    job = held(tx, hold, "*")
+def ask(tx: Transaction, lease: Lease, questions: dict[str, Any], now: int) -> Job | None:
+    """Add questions to a job. Returns the job, with what was answered meanwhile; None: the lease is lost."""
+    job = locked_row(tx, lease, "*")
     if job is None:
         return None
     job.questions |= {key: one for key, one in questions.items() if key not in job.answers}
     if job.questions:
         tx.run(
             "update portico_job set status = 'waiting', questions = :questions, updated_at = :now where id = :id",
-            {"id": hold.id, "questions": json_column(job.questions), "now": now},
+            {"id": lease.id, "questions": json_column(job.questions), "now": now},
         )
-        tx.publish(CHANGED, hold.id)
-        if hold.limited:
+        tx.publish(CHANGED, lease.id)
+        if lease.limited:
             tx.publish(CREATED, job.server)
     return job
 
 
-def report(tx: Transaction, hold: Hold, progress: float, total: float | None, message: str | None, now: int) -> bool:
+def report(tx: Transaction, lease: Lease, progress: float, total: float | None, message: str | None, now: int) -> bool:
     changed = tx.run(
         "update portico_job set progress = :progress, total = :total, message = :message, updated_at = :now"
-        f" where {_HELD}",
-        {**hold.where(), "progress": progress, "total": total, "message": message, "now": now},
+        f" where {_LEASED}",
+        {**lease.where(), "progress": progress, "total": total, "message": message, "now": now},
     )
     if changed:
-        tx.publish(CHANGED, hold.id)
+        tx.publish(CHANGED, lease.id)
     return bool(changed)
 
 
-def step(tx: Transaction, hold: Hold, name: str, value: Raw) -> bool:
-    """A step that is done. False: the job is somebody else's by now."""
-    if held(tx, hold) is None:
+def step(tx: Transaction, lease: Lease, name: str, value: Raw) -> bool:
+    """Remember a finished step. False: the lease is lost."""
+    if locked_row(tx, lease) is None:
         return False
-    keep_step(tx, hold.id, name, value)
+    keep_step(tx, lease.id, name, value)
     return True
 
 
 # Letting go
 
 
-def finish(tx: Transaction, hold: Hold, outcome: Outcome, now: int) -> bool:
-    job = held(tx, hold)
+def finish(tx: Transaction, lease: Lease, outcome: Outcome, now: int) -> bool:
+    job = locked_row(tx, lease)
     if job is None:
         return False
     end(tx, job, outcome, now)
-    if hold.limited:
+    if lease.limited:
         tx.publish(CREATED, job.server)
     return True
 
 
-def release(tx: Transaction, hold: Hold, run_at: int | None, now: int) -> bool:
-    """Back into the queue: to be tried again at `run_at`, or, with None, because this worker is going away."""
-    job = held(tx, hold)
+def release(tx: Transaction, lease: Lease, run_at: int | None, now: int) -> bool:
+    """Put a job back into the queue: for another attempt at `run_at`, or, with None, because this worker stops."""
+    job = locked_row(tx, lease)
     if job is None:
         return False
     again = job.run_at if run_at is None else run_at
     tx.run(
         "update portico_job set status = 'queued', worker = null, lease = null, run_at = :run_at, updated_at = :now,"
         " attempts = :attempts where id = :id",
-        {"id": hold.id, "run_at": again, "now": now, "attempts": job.attempts - (run_at is None)},
+        {"id": lease.id, "run_at": again, "now": now, "attempts": job.attempts - (run_at is None)},
     )
     tx.publish(CREATED, job.server)
-    tx.publish(CHANGED, hold.id)
+    tx.publish(CHANGED, lease.id)
     return True
 
 
 def release_all(tx: Transaction, server: str, worker: str, now: int) -> None:
-    """The same for everything a worker holds, when it goes away."""
+    """The same for everything a worker leases, when it goes away."""
     changed = tx.run(
         "update portico_job set status = 'queued', worker = null, lease = null, updated_at = :now,"
         " attempts = attempts - 1 where server = :server and worker = :worker and status in ('running', 'waiting')",
@@ -224,10 +225,10 @@ def release_all(tx: Transaction, server: str, worker: str, now: int) -> None:
         tx.publish(CREATED, server)
 
 
-# After the dead
+# After workers that have died
 
 
-def holders(tx: Transaction, server: str) -> list[str]:
+def workers(tx: Transaction, server: str) -> list[str]:
     return tx.all(
         str,
         "select distinct worker from portico_job where server = :server and status in ('running', 'waiting')",
@@ -246,7 +247,7 @@ def overdue(tx: Transaction, server: str, now: int) -> bool:
 
 
 def reclaim(tx: Transaction, server: str, dead: list[str], now: int) -> int:
-    """Put back some of what nobody works on any more: the lease has run out, or its worker is known to be dead."""
+    """Put jobs back whose lease has run out or whose worker is dead. Returns how many, at most MOST_RECLAIMED."""
     lost = tx.all(
         Job,
         f"select {BRIEF} from portico_job where server = :server and status in ('running', 'waiting')"
@@ -263,7 +264,7 @@ def reclaim(tx: Transaction, server: str, dead: list[str], now: int) -> int:
             " attempts = attempts - 1, updated_at = :now where id = :id",
             {"id": job.id, "now": now},
         )
-        # Whoever held it may live after all, and should stop.
+        # Its worker may live after all, and should stop.
         tx.publish(CHANGED, job.id)
     if lost:
         tx.publish(CREATED, server)

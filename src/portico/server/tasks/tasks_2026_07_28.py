@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 from portico.rpc.call import Call
 from portico.server.tasks.jobs import Job
-from portico.server.tasks.moments import iso
 from portico.wire.errors import MissingCapability
 from portico.wire.tasks import EXTENSION, DetailedTask, Status, TaskHandle
 
-# What the two know by other names than we do.
+# The status of a job as both designs have it.
 STATUS: dict[str, Status] = {
     "queued": "working",
     "running": "working",
@@ -20,7 +21,7 @@ STATUS: dict[str, Status] = {
 
 
 def declared(call: Call) -> bool:
-    """Each request says for itself whether its sender can deal with tasks."""
+    """Whether the client can deal with tasks; each request says so for itself."""
     return EXTENSION in (call.capabilities.extensions or {})
 
 
@@ -42,7 +43,7 @@ def created(job: Job, poll: float) -> TaskHandle:
 
 
 def detailed(job: Job, poll: float) -> DetailedTask:
-    """All there is to know."""
+    """The answer to `tasks/get`: the status, and the outcome or the questions."""
     task = DetailedTask(
         task_id=job.id,
         status=STATUS[job.status],
@@ -62,7 +63,7 @@ def detailed(job: Job, poll: float) -> DetailedTask:
 
 
 def message(job: Job) -> str | None:
-    """How far it is, in words; and at the end, what was wrong."""
+    """The progress in words; at the end, what was wrong."""
     if job.progress is None or job.ended:
         return job.message
     far = f"{job.progress:g}" + (f" of {job.total:g}" if job.total is not None else "")
@@ -70,5 +71,11 @@ def message(job: Job) -> str | None:
 
 
 def visible(job: Job) -> tuple[Status, str | None, list[str]]:
-    """What makes a difference to whoever listens. That a worker has taken it does not."""
+    """What a listener can see of a job. That a worker has claimed it is not visible."""
     return STATUS[job.status], message(job), list(job.questions)
+
+
+def iso(milliseconds: int) -> str:
+    """A time of the store as the protocol writes it."""
+    moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
