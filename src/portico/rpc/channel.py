@@ -15,13 +15,13 @@ from typing import Any, Protocol
 from msgspec import UNSET, Raw
 
 from portico.rpc.call import Call, Handler, Reply, stop
-from portico.rpc.door import UNKNOWN_SENDER, Door, Handshake, Sender
+from portico.rpc.door import UNKNOWN_SENDER, Door, Handshake, Sender, brings_revision
 from portico.rpc.metrics import Metrics
 from portico.wire import jsonrpc, notices
 from portico.wire.errors import Closed, InternalError, InvalidRequest, ProtocolError, TimedOut, from_wire
 from portico.wire.jsonrpc import ErrorBody, Frame, Malformed, RequestId
 from portico.wire.methods import LASTING, METHODS
-from portico.wire.revisions import Revision
+from portico.wire.revisions import MODERN, Revision
 
 log = logging.getLogger("portico")
 
@@ -101,6 +101,8 @@ class Channel:
         most_in_flight: int = MOST_IN_FLIGHT,
     ) -> None:
         self.door = Door(handler, session=session, metrics=metrics)
+        if session is not None:
+            session.stream = self
         self.send = send
         self.sender = sender
         self.most_in_flight = most_in_flight
@@ -178,13 +180,20 @@ class Channel:
         if frame.id is UNSET:
             # Notifications are few, and have no answer that could refuse them.
             return self.door.enter(frame, ChannelReply(self, self, self.finish), self.sender)
-        reason = "this id is already in flight" if frame.id in self._running else "too many calls in flight"
-        return jsonrpc.error(frame.id, InternalError(f"Refused: {reason}"), self.revision)
+        refusal: ProtocolError = InternalError("Refused: too many calls in flight")
+        if frame.id in self._running:
+            refusal = InvalidRequest("Invalid request: this id is already in flight")
+        return jsonrpc.error(frame.id, refusal, self._spoken)
+
+    @property
+    def _spoken(self) -> Revision | None:
+        """The revision in whose words a message is refused that cannot be read: the session's, or the last one's."""
+        return self.revision or self.door.revision
 
     def _complain(self, found: Malformed) -> bytes | None:
         log.debug("malformed message: %s", found.error.message)
         if not found.is_response:
-            return jsonrpc.error(found.id, found.error, self.revision)
+            return jsonrpc.error(found.id, found.error, self._spoken)
         future = self._asked.get(found.id) if found.id is not None else None
         if future is not None and not future.done():
             future.set_exception(ProtocolError("The answer could not be read"))
@@ -193,9 +202,11 @@ class Channel:
     # Batches
 
     def _take_batch(self, frames: list[Frame | Malformed], stream: Stream, sender: Sender) -> bytes | None:
-        refusal = refuse_batch(frames, self.batches)
+        # 2026-07-28, basic/transports/stdio: each message is a single request, notification or response.
+        modern = any(type(frame) is Frame and frame.id is not UNSET and brings_revision(frame) for frame in frames)
+        refusal = refuse_batch(frames, self.batches and not modern and self._spoken != MODERN)
         if refusal is not None:
-            return jsonrpc.error(None, refusal, self.revision)
+            return jsonrpc.error(None, refusal, MODERN if modern else self._spoken)
         replies: list[bytes] = []
         waiting: list[asyncio.Task[Any]] = []
 

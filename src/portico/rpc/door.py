@@ -32,7 +32,7 @@ from portico.wire.inputs import InputRequiredResult
 from portico.wire.jsonrpc import Frame
 from portico.wire.meta import CLIENT_CAPABILITIES, PROTOCOL_VERSION, SERVER_INFO, Meta
 from portico.wire.methods import ASKABLE, METHODS, MODERN_ONLY
-from portico.wire.revisions import MODERN, MODERN_REVISIONS
+from portico.wire.revisions import MODERN, MODERN_REVISIONS, Revision
 from portico.wire.tools import ERROR, CallToolResult
 
 log = logging.getLogger("portico")
@@ -57,6 +57,9 @@ _VERSION_KEY = PROTOCOL_VERSION.encode()
 class Handshake(Protocol):
     """What the door needs of the session of a handshake revision: it fills in the Call, and answers it."""
 
+    # The Channel that it lives on, which sets this.
+    stream: Any
+
     def open(self, frame: Frame, reply: Reply, sender: Sender, meta: Meta, typed: Any) -> Call: ...
     def start(self, call: Call) -> Any: ...
 
@@ -69,6 +72,8 @@ class Door:
         self.handler = handler
         self.session = session
         self.metrics = metrics
+        # Of the last request that brought its own.
+        self.revision: Revision | None = None
         self._start = about.start
         # 2026-07-28, basic: every result should say whose it is.
         self._server = None if about.info is None else {SERVER_INFO: about.info}
@@ -150,6 +155,7 @@ class Door:
             gate(call)
         if version not in MODERN_REVISIONS:
             raise UnsupportedVersion(version, list(MODERN_REVISIONS))
+        self.revision = version
         return call
 
     # Serving

@@ -9,8 +9,18 @@ from hypothesis import strategies as st
 from portico.services.memory.search.dates import date_words
 from portico.services.memory.search.question import MOST_TERMS as MOST_ASKED
 from portico.services.memory.search.question import ask
-from portico.services.memory.search.terms import LONGEST, MOST_TERMS, read, term_of
-from portico.services.memory.search.text_flags import NUMBER, QUESTION, REPLIES, SPEAKS_OF_SELF, STANDING, TIME
+from portico.services.memory.search.terms import (
+    LONGEST,
+    MOST_TERMS,
+    NUMBER,
+    QUESTION,
+    REPLIES,
+    SPEAKS_OF_SELF,
+    STANDING,
+    TIME,
+    read,
+    term_of,
+)
 from portico.services.memory.store.inputs import moment
 from portico.services.words import stem, words
 

@@ -400,6 +400,19 @@ async def test_who_follows_a_log_is_told_when_it_grows(
         assert heard["params"]["uri"] == "eventlog://app"
 
 
+async def test_every_server_that_has_the_service_tells_of_a_log_that_grows(folder: Path) -> None:
+    service, told = system(folder, follow_seconds=3600), list[tuple[str, str]]()
+    servers = [Server(name, version="1") for name in ("one", "two")]
+    for server in servers:
+        server.add(service)
+        server.resource_updated = lambda uri, name=server.info.name: told.append((name, uri))  # type: ignore[method-assign,misc]
+    await service.look()
+    with (folder / "app.log").open("a") as file:
+        file.write("2026-01-01T00:02:00Z pc7 app: more\n")
+    await service.look()
+    assert sorted(told) == [("one", "eventlog://app"), ("two", "eventlog://app")]
+
+
 async def test_logs_are_looked_at_by_themselves(folder: Path) -> None:
     looked = threading.Event()
     service = system(folder, follow_seconds=0.001)

@@ -251,7 +251,9 @@ class Contracts(Service):
 
             async def ask(name: str, arguments: dict[str, Any]) -> Outcome:
                 nonlocal done
-                found = await self._call(ctx, contract, name, arguments, partial(_overheard, ctx))
+                found = await self._call(
+                    ctx.server, contract, name, arguments, ctx.principal, ctx.client, partial(_overheard, ctx)
+                )
                 done += 1
                 ctx.report_progress(done, len(calls), name)
                 return found
@@ -264,12 +266,6 @@ class Contracts(Service):
         return reports.Batch(list(map(reports.envelope, found)), len(found) - failures, failures)
 
     async def _call(
-        self, ctx: Context, contract: Contract, name: str, arguments: dict[str, Any], emit: Callable[[str, Any], None]
-    ) -> Outcome:
-        """One call on behalf of the caller: with their rights, and without a way to ask them anything."""
-        return await self._made(ctx.server, contract, name, arguments, ctx.principal, ctx.client, emit)
-
-    async def _made(
         self,
         server: Handler,
         contract: Contract,
@@ -279,6 +275,7 @@ class Contracts(Service):
         client: Any,
         emit: Callable[[str, Any], None],
     ) -> Outcome:
+        """One call on behalf of a caller: with their rights, and without a way to ask them anything."""
         found = contract.find(name)
         wait = self._limited(found)
         if wait:
@@ -311,7 +308,7 @@ class Contracts(Service):
         server, principal, client = ctx.server, ctx.principal, ctx.client
 
         async def work(job: BackgroundCall) -> Outcome:
-            return await self._made(
+            return await self._call(
                 server, contract, found.name, arguments or {}, principal, client, partial(_recorded, job)
             )
 

@@ -7,8 +7,10 @@ import mmap
 import os
 import re
 import stat
+import tomllib
 from collections.abc import Iterable, Iterator
 from fnmatch import translate
+from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
@@ -16,22 +18,10 @@ from msgspec import Struct
 from portico.services.system import beneath
 from portico.services.system.errors import Absent, Denied, InvalidArgument, MachineError, Outside, Unreadable
 
-_FOLDERS = """
-    .aws .azure .bitcoin .electrum .gnupg .kube .mozilla .password-store .ssh .thunderbird
-    gcloud keychains keyrings private_keys
-"""
-# The last line are hives: one for each user of Windows, and the two that hold everybody's passwords.
-_NAMES = """
-    .bash_history .env .git-credentials .htpasswd .my.cnf .mysql_history .netrc .npmrc .pgpass .psql_history .pypirc
-    .python_history .rediscli_history .vault-token .zsh_history _netrc authorized_keys credentials.json
-    id_dsa id_ecdsa id_ed25519 id_rsa key3.db key4.db krb5.keytab logins.json secrets.json secrets.yaml secrets.yml
-    ntuser.dat ntuser.dat.log1 ntuser.dat.log2 usrclass.dat sam sam.log1 security security.log1 default
-"""
-FOLDERS = frozenset(_FOLDERS.split())
-NAMES = frozenset(_NAMES.split()) | {"login data", "web data"}
-# Only hives are called so in this one folder; elsewhere these are ordinary words.
-_ONLY_IN_CONFIG = frozenset({"sam", "security", "default", "sam.log1", "security.log1"})
-SUFFIXES = (".jks", ".kdb", ".kdbx", ".key", ".keystore", ".keytab", ".ovpn", ".p12", ".pem", ".pfx", ".ppk")
+_DENIED = tomllib.loads(Path(__file__).with_name("denied.toml").read_text(encoding="utf-8"))
+FOLDERS, SUFFIXES = frozenset(_DENIED["folders"]), tuple(_DENIED["suffixes"])
+_ONLY_IN_CONFIG = frozenset(_DENIED["names_in_config"])
+NAMES = frozenset(_DENIED["names"]) | _ONLY_IN_CONFIG
 PATHS = re.compile(
     r"/(?:"
     r"proc/(?:[^/]+/(?:task/[^/]+/)?(?:environ|mem|maps|smaps|auxv|root|cwd|exe|fd|fdinfo|map_files|stack|syscall)(?:/|$)"

@@ -11,7 +11,8 @@ right when something else changes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 
 from portico.extend import Transaction
 from portico.services.tasks import records
@@ -68,25 +69,26 @@ def ancestors(tx: Transaction, parent: str | None) -> list[str]:
     return found
 
 
+def _levels(tx: Transaction, id: str) -> Iterator[list[str]]:
+    """What is below a task, level by level."""
+    level = [id]
+    while level := tx.all(str, "select id from work_item where parent_id in :ids order by id", {"ids": level}):
+        yield level
+
+
 def below(tx: Transaction, id: str, most: int) -> list[str]:
     """Everything below a task, level by level; a few more than `most` where there are more."""
-    found: list[str] = []
-    level = [id]
-    while level and len(found) <= most:
-        level = tx.all(str, "select id from work_item where parent_id in :ids order by id", {"ids": level})
-        found += level
-    return found
+    ids: list[str] = []
+    for level in _levels(tx, id):
+        ids += level
+        if len(ids) > most:
+            break
+    return ids
 
 
 def height(tx: Transaction, id: str) -> int:
-    """How many levels there are below a task."""
-    level, count = [id], 0
-    while count <= DEEPEST:
-        level = tx.all(str, "select id from work_item where parent_id in :ids", {"ids": level})
-        if not level:
-            break
-        count += 1
-    return count
+    """How many levels there are below a task; one more than DEEPEST where there are more."""
+    return sum(1 for _ in islice(_levels(tx, id), DEEPEST + 1))
 
 
 def allow(tx: Transaction, item: Item, wanted: str) -> None:

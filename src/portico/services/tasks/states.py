@@ -12,7 +12,6 @@ from portico.services.tasks.errors import IllegalTransition
 
 Status = Literal["pending", "in_progress", "completed", "failed"]
 STATUSES: tuple[str, ...] = get_args(Status)
-OPEN = ("pending", "in_progress")
 
 # From each state, where it can go.
 LEGAL: dict[str, tuple[str, ...]] = {

@@ -11,7 +11,7 @@ from portico.services.memory.search import positions
 from portico.services.memory.search.ids import ASSISTANT, NOTE, PERSON, USER
 from portico.services.memory.search.matching import UNIT, Matches, total
 from portico.services.memory.search.question import Question
-from portico.services.memory.search.text_flags import (
+from portico.services.memory.search.terms import (
     AFTER_QUESTION,
     NAMES,
     NUMBER,

@@ -14,8 +14,7 @@ from collections.abc import Sequence
 from portico.extend import Transaction
 from portico.services.memory.search import positions
 from portico.services.memory.search.ids import ABSENT, KINDS, LINE, NOTE, PERSON, IdAllocator
-from portico.services.memory.search.terms import TextTerms, read
-from portico.services.memory.search.text_flags import AFTER_QUESTION, QUESTION
+from portico.services.memory.search.terms import AFTER_QUESTION, QUESTION, TextTerms, read
 from portico.services.memory.store.records import Record
 
 # Okapi BM25 with a mild correction for length, towards a text of a hundred words.

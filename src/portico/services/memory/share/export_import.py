@@ -13,9 +13,9 @@ from portico.services import moments
 from portico.services.memory.errors import Blocked, InvalidInput
 from portico.services.memory.share import portable
 from portico.services.memory.share.portable import Format, Portable
-from portico.services.memory.store import inputs, records
+from portico.services.memory.store import changes, inputs, records
 from portico.services.memory.store.filters import MemoryFilter
-from portico.services.memory.store.memories import BATCH, Memories, reindex
+from portico.services.memory.store.memories import BATCH, Memories
 from portico.services.memory.store.namespaces import STATUSES
 from portico.services.memory.store.records import Record
 
@@ -114,14 +114,12 @@ def _merged(tx: Transaction, some: list[Record], now: int, who: str) -> tuple[in
     known = records.fetch(tx, [one.id for one in some])
     fresh = {one.id: one for one in some if one.id not in known}
     tx.run("delete from memory_gone where memory in :ids", {"ids": list(fresh)})
-    records.insert(tx, list(fresh.values()))
-    reindex(tx, *fresh.values())
+    changes.insert(tx, list(fresh.values()))
     newer = [one for one in some if one.id in known and _is_newer(one, known[one.id])]
     for one in newer:
         before = known[one.id]
         after = replace(one, created_at=before.created_at, updated_at=max(now, before.updated_at))
-        after = records.change(tx, before, after, "imported", who=who, version=one.version)
-        reindex(tx, after)
+        changes.change(tx, before, after, "imported", who=who, version=one.version)
     return len(fresh), len(newer), len(some) - len(fresh) - len(newer)
 
 

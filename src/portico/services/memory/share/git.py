@@ -20,6 +20,7 @@ LONGEST_FILE = 1_000_000
 MOST_BYTES = 200_000_000
 LONGEST_LIST = 30_000_000
 MOST_PROBLEMS = 50
+MOST_TRIES = 5
 _SHA = re.compile(r"[0-9a-f]{40,64}")
 # Hooks are programs of the repository's owner; and a remote may name a command to run instead of an address.
 _SAFELY = ("-c", "core.hooksPath=/dev/null", "-c", "protocol.ext.allow=never", "-c", "gc.auto=0", "-c", "core.fsmonitor=false", "-c", "fetch.fsckObjects=true")  # fmt: skip # noqa: E501
@@ -52,8 +53,14 @@ class Git:
         if not self._run(["ls-remote", "--", remote, ref]).strip():
             return None
         alone = ("--quiet", "--no-tags", "--no-recurse-submodules", "--no-write-fetch-head")
-        self._run(["fetch", *alone, "--", remote, f"+{ref}:{into}"])
-        return self.commit(into)
+        for _ in range(MOST_TRIES):
+            done = self._try(["fetch", *alone, "--", remote, f"+{ref}:{into}"])
+            if done.returncode == 0:
+                return self.commit(into)
+            # Another process of this clone fetches at the same moment, and has the ref.
+            if b"cannot lock ref" not in done.stderr:
+                break
+        raise _failed("fetch", done)
 
     def push(self, remote: str, commit: str, ref: str, expected: str | None) -> bool:
         """Whether the remote accepted it; not if another clone has pushed since we looked."""

@@ -20,7 +20,6 @@ from portico.services.memory.store.namespaces import STATUSES, checked_domain, c
 from portico.services.memory.store.records import Record
 
 Format = Literal["jsonl", "markdown"]
-FORMATS: tuple[Format, ...] = ("jsonl", "markdown")
 
 _ID = re.compile(r"[0-9a-f]{8,64}")
 # The line before a memory in Markdown; the same at the beginning of a line of content has a backslash before it.

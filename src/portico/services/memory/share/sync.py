@@ -25,12 +25,11 @@ from msgspec.structs import replace
 from portico.extend import Transaction
 from portico.services import moments
 from portico.services.memory.errors import Blocked, InvalidInput, SyncFailed
-from portico.services.memory.search import index
 from portico.services.memory.share import export_import, portable
 from portico.services.memory.share.export_import import Screen
-from portico.services.memory.share.git import Git
-from portico.services.memory.store import records
-from portico.services.memory.store.memories import Memories, reindex
+from portico.services.memory.share.git import MOST_TRIES, Git
+from portico.services.memory.store import changes, records
+from portico.services.memory.store.memories import Memories
 from portico.services.memory.store.records import Record
 
 Direction = Literal["push", "fetch", "full"]
@@ -38,7 +37,6 @@ Direction = Literal["push", "fetch", "full"]
 REF = "refs/portico/memories"
 FOLDER = "memories"
 _NAMES = re.compile(r"memories/[0-9a-f]{2}/[0-9a-f]{8,64}\.md")
-MOST_TRIES = 5
 MOST_SHARED = 100_000
 MOST_LISTED = 50
 # What a merge looks at, apart from the tags and the moments.
@@ -168,8 +166,8 @@ async def _round(meeting: _Meeting, direction: Direction, total: Synced) -> tupl
     wanted = _wanted(files, theirs, here, push_only=direction == "push")
     sent = [path for path in {**files, **wanted} if files.get(path) != wanted.get(path)]
     if sent:
-        changes = {path: wanted.get(path) for path in sent}
-        commit = await asyncio.to_thread(_send, meeting, changes, tip)
+        pages = {path: wanted.get(path) for path in sent}
+        commit = await asyncio.to_thread(_send, meeting, pages, tip)
         if commit is None:
             return total, False
         await asyncio.to_thread(git.set, tracking, commit)
@@ -178,13 +176,13 @@ async def _round(meeting: _Meeting, direction: Direction, total: Synced) -> tupl
     return replace(total, sent=total.sent + len(sent)), True
 
 
-def _send(meeting: _Meeting, changes: Mapping[str, str | None], tip: str | None) -> str | None:
+def _send(meeting: _Meeting, pages: Mapping[str, str | None], tip: str | None) -> str | None:
     """The commit that the remote has taken; None where another clone was quicker."""
     git, mine = meeting.git, f"{meeting.tracking}-{os.urandom(6).hex()}"
-    message = f"{len(changes)} memories"
+    message = f"{len(pages)} memories"
     try:
-        commit = git.write(changes, message, tip, mine)
-        if None in changes.values():
+        commit = git.write(pages, message, tip, mine)
+        if None in pages.values():
             # What was erased would still be in the past.
             commit = git.alone(commit, message, mine)
         return commit if git.push(meeting.remote, commit, REF, tip) else None
@@ -324,25 +322,21 @@ def merge(ours: Record, theirs: Record, base: Record | None) -> tuple[Record, Cl
 def _take(tx: Transaction, step: Step, ours: Side | None, who: str, now: int) -> None:
     if step.after is None:
         if ours is not None:
-            index.forget(tx, [ours.record.id])
-            records.remove(tx, [ours.record], now)
+            changes.remove(tx, [ours.record], now)
         return
     if ours is None:
-        records.insert(tx, [step.after])
-        after = step.after
+        changes.insert(tx, [step.after])
     else:
         before = ours.record
         if step.clash is not None and step.other is not None:
             # Whichever side wins, what the other had written is in the history.
             lost = replace(step.other, updated_at=before.updated_at)
-            before = records.change(tx, before, lost, "synced", who=who, version=lost.version, at=now, reason="theirs")
-        after = records.change(
-            tx, before, step.after, "synced", who=who, version=step.after.version, at=now, reason=step.what
-        )
-    reindex(tx, after)
+            before = changes.change(tx, before, lost, "synced", who=who, version=lost.version, at=now, reason="theirs")
+        version = step.after.version
+        changes.change(tx, before, step.after, "synced", who=who, version=version, at=now, reason=step.what)
     if step.clash is not None:
         why = f"both sides changed {', '.join(step.clash.fields)}; the one that lost is in its history"
-        records.disagree(tx, after.id, [(after.id, why)], now)
+        records.disagree(tx, step.id, [(step.id, why)], now)
 
 
 # Sending

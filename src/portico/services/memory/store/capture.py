@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from portico.extend import Transaction
 from portico.services import texts
 from portico.services.memory.errors import InvalidInput
-from portico.services.memory.search import index, likeness, recall
-from portico.services.memory.store import entities, inputs, records
+from portico.services.memory.search import likeness, recall
+from portico.services.memory.store import changes, inputs, records
 from portico.services.memory.store.namespaces import checked_domain, checked_namespace
 from portico.services.memory.store.records import Record
 
@@ -115,9 +115,7 @@ def take(tx: Transaction, draft: Draft, record: Record, *, who: str, compare: bo
             f"The memory {known.id} says this already: {texts.preview(known.content, 200)}", duplicate_of=known.id
         )
     if draft.on_duplicate == "supersede":
-        superseded = replace(known, status="superseded", updated_at=now)
-        records.change(tx, known, superseded, "superseded", who=who, reason=f"by {record.id}")
-        index.unindex(tx, [known.id])
+        changes.supersede(tx, known, record.id, now, who=who)
         taken = _stored(tx, record, conflicts, duplicate_of=known.id)
         return replace(taken, superseded=known.id)
     if draft.on_duplicate == "merge":
@@ -143,16 +141,12 @@ def take_all(tx: Transaction, made: Sequence[tuple[Draft, Record]], *, who: str)
 
 def _stored_all(tx: Transaction, found: list[Record]) -> list[Taken]:
     if found:
-        records.insert(tx, found)
-        index.index(tx, found, new=True)
-        entities.note(tx, found)
+        changes.insert(tx, found)
     return [Taken(record=one, is_new=True) for one in found]
 
 
 def _stored(tx: Transaction, record: Record, conflicts: list[Disagreement], duplicate_of: str | None) -> Taken:
-    records.insert(tx, [record])
-    index.index(tx, [record], new=True)
-    entities.note(tx, [record])
+    changes.insert(tx, [record])
     if conflicts:
         records.disagree(tx, record.id, [(one.id, one.why) for one in conflicts], record.created_at)
     return Taken(record=record, is_new=True, duplicate_of=duplicate_of, conflicts=conflicts)
@@ -169,11 +163,7 @@ def _merged(tx: Transaction, known: Record, record: Record, who: str) -> Record:
         expires_at=ends,
         updated_at=record.created_at,
     )
-    merged = records.change(tx, known, merged, "merged", who=who)
-    index.unindex(tx, [merged.id])
-    index.index(tx, [merged])
-    entities.note(tx, [merged], anew=True)
-    return merged
+    return changes.change(tx, known, merged, "merged", who=who)
 
 
 def _compared(tx: Transaction, record: Record) -> tuple[Record | None, list[Disagreement]]:

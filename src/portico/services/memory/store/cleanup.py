@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from msgspec import Struct
@@ -11,10 +12,9 @@ from msgspec.structs import replace
 from portico.extend import Transaction
 from portico.services import moments
 from portico.services.memory.errors import InvalidInput
-from portico.services.memory.search import index
-from portico.services.memory.store import inputs, records
+from portico.services.memory.store import changes, inputs, records
 from portico.services.memory.store.filters import MemoryFilter
-from portico.services.memory.store.memories import BATCH, Memories, put_away
+from portico.services.memory.store.memories import BATCH, Memories
 from portico.services.memory.store.namespaces import STATUSES
 from portico.services.memory.store.records import Record
 
@@ -41,22 +41,17 @@ async def collect(
 
     def expire(tx: Transaction, found: list[Record]) -> None:
         for one in found:
-            put_away(tx, one, now, reason="expired")
+            changes.delete(tx, one, now, reason="expired")
 
     def archive(tx: Transaction, found: list[Record]) -> None:
         for one in found:
             after = replace(one, status="archived", updated_at=now)
-            records.change(tx, one, after, "archived", reason=f"the branch {branch} is done with")
-        index.unindex(tx, [one.id for one in found])
-
-    def remove(tx: Transaction, found: list[Record]) -> None:
-        index.forget(tx, [one.id for one in found])
-        records.remove(tx, found, now)
+            changes.change(tx, one, after, "archived", reason=f"the branch {branch} is done with")
 
     expired = await _each(memories, ("expires_at <= :now and status <> 'deleted'", {"now": now}), dry_run, expire)
     archived = await _each(memories, _of_branch(branch, memories), dry_run, archive) if branch else 0
     old = ("status = 'deleted' and deleted_at <= :moment", {"moment": now - age})
-    purged = await _each(memories, old, dry_run, remove) if purge else 0
+    purged = await _each(memories, old, dry_run, partial(changes.remove, now=now)) if purge else 0
     return Collected(expired=expired, archived=archived, purged=purged)
 
 
@@ -105,8 +100,7 @@ async def erase(
             found = [records.get(tx, id or "")]
         else:
             found = records.matching(tx, wanted, limit=BATCH, statuses=STATUSES, at=-1)
-        index.forget(tx, [one.id for one in found])
-        records.remove(tx, found, now)
+        changes.remove(tx, found, now)
         tx.run("delete from memory_synced where memory in :ids", {"ids": [one.id for one in found]})
         # Entities that nothing mentions any more: a name can be all that there is to forget.
         tx.run("delete from memory_entity where name not in (select entity from memory_mention)")

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Literal
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from portico.extend import Transaction
 from portico.services import moments, texts
 from portico.services.memory.errors import InvalidInput
-from portico.services.memory.search import index, likeness
-from portico.services.memory.store import records
+from portico.services.memory.search import likeness
+from portico.services.memory.store import changes, records
 from portico.services.memory.store.memories import Memories
 from portico.services.memory.store.namespaces import CURRENT
 from portico.services.memory.store.records import Record
@@ -101,9 +100,7 @@ async def settle(memories: Memories, id: str, other: str, keep: Keep, *, who: st
             return []
         loses, holds = (there, here) if keep == "this" else (here, there)
         if loses.status in CURRENT:
-            after = replace(loses, status="superseded", updated_at=now)
-            records.change(tx, loses, after, "superseded", who=who, reason=f"by {holds.id}")
-            index.unindex(tx, [loses.id])
+            changes.supersede(tx, loses, holds.id, now, who=who)
         return [loses.id]
 
     return await memories.write(write)

@@ -18,11 +18,11 @@ from msgspec.structs import replace
 from portico.extend import Transaction
 from portico.services import moments
 from portico.services.memory.errors import InvalidInput
-from portico.services.memory.search import index, likeness
-from portico.services.memory.store import advice, capture, entities, inputs, records
+from portico.services.memory.search import likeness
+from portico.services.memory.store import advice, capture, changes, inputs, records
 from portico.services.memory.store.advice import Ask
 from portico.services.memory.store.filters import MemoryFilter
-from portico.services.memory.store.memories import Memories, put_away, reindex
+from portico.services.memory.store.memories import Memories
 from portico.services.memory.store.records import MemoryEvent, Record
 
 Strategy = Literal["merge", "summarize", "dedupe"]
@@ -139,9 +139,8 @@ async def carry_out(memories: Memories, made: Plan, *, who: str = "") -> Done:
             changed = [joined]
             for one in gone:
                 after = replace(one, status="superseded", updated_at=now)
-                changed.append(records.change(tx, one, after, "consolidated", who=who, reason=_reason(run, joined.id)))
+                changed.append(changes.change(tx, one, after, "consolidated", who=who, reason=_reason(run, joined.id)))
             _note(tx, run, changed, joined.id)
-            index.unindex(tx, [one.id for one in gone])
             kept.append(joined.id)
             superseded += [one.id for one in gone]
         return Done(run, kept, superseded)
@@ -172,14 +171,10 @@ def _joined(tx: Transaction, cluster: Cluster, strategy: Strategy, run: str, now
             updated_at=now,
             digest=records.digest(cluster.content),
         )
-        records.insert(tx, [summary])
-        index.index(tx, [summary])
-        entities.note(tx, [summary])
+        changes.insert(tx, [summary])
         return summary
     after = replace(first, content=cluster.content, tags=tags, updated_at=now)
-    after = records.change(tx, first, after, "consolidated", who=who, reason=_reason(run, first.id))
-    reindex(tx, after)
-    return after
+    return changes.change(tx, first, after, "consolidated", who=who, reason=_reason(run, first.id))
 
 
 async def undo(memories: Memories, run: str, *, who: str = "") -> list[str]:
@@ -193,22 +188,22 @@ async def undo(memories: Memories, run: str, *, who: str = "") -> list[str]:
             {"run": run},
             1000,
         )
-        changes = tx.all(
+        events = tx.all(
             MemoryEvent,
             f"select memory_event.memory, memory_event.version, change, at, who, reason, was from {_CHANGES} "
             "and run = :run order by memory_event.id desc",
             {"run": run},
         )
-        current = records.fetch(tx, [one.memory for one in changes])
+        current = records.fetch(tx, [one.memory for one in events])
         back: list[str] = []
-        for one in changes:
+        for one in events:
             before = current.get(one.memory)
             if before is None or before.version != one.version:
                 continue
-            reindex(tx, records.change(tx, before, replace(one.was, updated_at=now), "restored", who=who))
+            changes.change(tx, before, replace(one.was, updated_at=now), "restored", who=who)
             back.append(one.memory)
         for summary in summaries:
-            put_away(tx, summary, now, who=who, reason="its consolidation was taken back")
+            changes.delete(tx, summary, now, who=who, reason="its consolidation was taken back")
         return back
 
     back = await memories.write(write)

@@ -20,10 +20,10 @@ from msgspec.structs import replace
 from portico.extend import BadStatement, Damaged, Database, NotUnique, StoreError, Transaction, UnfitValue
 from portico.services import moments, texts
 from portico.services.memory.errors import InvalidInput, MemoryChanged, MemoryRefusal, MemoryStoreFailed
-from portico.services.memory.search import index, index_build, likeness, recall
+from portico.services.memory.search import index_build, likeness, recall
 from portico.services.memory.search.index_upkeep import IndexUpkeep
 from portico.services.memory.search.meaning import Meanings, NoModel, Sense
-from portico.services.memory.store import capture, entities, filters, inputs, records
+from portico.services.memory.store import capture, changes, entities, filters, inputs, records
 from portico.services.memory.store.capture import Draft, Taken
 from portico.services.memory.store.filters import Condition, MemoryFilter
 from portico.services.memory.store.namespaces import CURRENT, STATUSES, checked_namespace
@@ -234,22 +234,19 @@ class Memories:
             "namespace": None if namespace is None else checked_namespace(namespace),
             "status": None if status is None else _settable(status),
         }
-        changes = {name: value for name, value in fresh.items() if value is not None}
+        fields = {name: value for name, value in fresh.items() if value is not None}
         if ttl is not None:
             lasting = inputs.span(ttl)
-            changes["expires_at"] = None if lasting is None else now + lasting  # type: ignore[assignment]
-        if not changes:
+            fields["expires_at"] = None if lasting is None else now + lasting  # type: ignore[assignment]
+        if not fields:
             raise InvalidInput("Nothing is to be changed. Give content, tags, namespace, status or ttl.")
 
         def write(tx: Transaction) -> Record:
             before = _expected(tx, id, expected_version)
             if before.status == "deleted":
                 raise InvalidInput(f"The memory {before.id} is deleted. memory_restore brings it back; then change it.")
-            after = records.change(
-                tx, before, replace(before, updated_at=now, **changes), "updated", who=who, reason=reason
-            )
-            reindex(tx, after)
-            return after
+            after = replace(before, updated_at=now, **fields)
+            return changes.change(tx, before, after, "updated", who=who, reason=reason)
 
         return await self.write(write)
 
@@ -262,10 +259,9 @@ class Memories:
         def write(tx: Transaction) -> Record:
             before = _expected(tx, id, expected_version)
             if hard:
-                index.forget(tx, [before.id])
-                records.remove(tx, [before], now)
+                changes.remove(tx, [before], now)
                 return before
-            return put_away(tx, before, now, who=who, reason=reason)
+            return changes.delete(tx, before, now, who=who, reason=reason)
 
         return await self.write(write)
 
@@ -282,9 +278,7 @@ class Memories:
             after = replace(before, status=status, deleted_at=None, updated_at=now)
             if after.expires_at is not None and after.expires_at <= now:
                 after = replace(after, expires_at=None)
-            after = records.change(tx, before, after, "restored", who=who)
-            reindex(tx, after)
-            return after
+            return changes.change(tx, before, after, "restored", who=who)
 
         return await self.write(write)
 
@@ -330,33 +324,14 @@ class Memories:
         def some(tx: Transaction) -> list[str]:
             found = records.matching(tx, filter, limit=BATCH, at=now, statuses=statuses)
             if hard:
-                index.forget(tx, [one.id for one in found])
-                records.remove(tx, found, now)
-            else:
-                for one in found:
-                    put_away(tx, one, now, who=who, reason="delete_all")
+                changes.remove(tx, found, now)
+            for one in found if not hard else ():
+                changes.delete(tx, one, now, who=who, reason="delete_all")
             return [one.id for one in found]
 
         while ids := await self.write(some):
             gone += ids
         return Sweep(gone[:100], len(gone))
-
-
-def put_away(tx: Transaction, before: Record, now: int, *, who: str = "", reason: str = "") -> Record:
-    """A soft deletion."""
-    if before.status == "deleted":
-        return before
-    after = replace(before, status="deleted", deleted_at=now, updated_at=now)
-    after = records.change(tx, before, after, "deleted", who=who, reason=reason)
-    index.unindex(tx, [after.id])
-    return after
-
-
-def reindex(tx: Transaction, *found: Record) -> None:
-    """As their states want it: only what is current can be found."""
-    index.unindex(tx, [one.id for one in found if one.status not in CURRENT])
-    index.index(tx, [one for one in found if one.status in CURRENT])
-    entities.note(tx, found, anew=True)
 
 
 def _past(tx: Transaction, words: str, filter: MemoryFilter, moment: int) -> list[Hit]:

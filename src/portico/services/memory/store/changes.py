@@ -1,0 +1,55 @@
+"""Changes of memories, each with all that follows from it: the rows, the index, and the entities that are mentioned.
+
+Only what is current can be found, so the index follows the state of a memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from portico.extend import Transaction
+from portico.services.memory.search import index
+from portico.services.memory.store import entities, records
+from portico.services.memory.store.namespaces import CURRENT
+from portico.services.memory.store.records import Record
+
+
+def insert(tx: Transaction, memories: Sequence[Record]) -> None:
+    records.insert(tx, memories)
+    index.index(tx, [one for one in memories if one.status in CURRENT], new=True)
+    entities.note(tx, memories)
+
+
+def change(
+    tx: Transaction, before: Record, after: Record, kind: str, *, who: str = "", reason: str = "", **imposed: int
+) -> Record:
+    """The record with its new version. `imposed` are the version and the moment (`at`) of a change made elsewhere."""
+    after = records.change(tx, before, after, kind, who=who, reason=reason, **imposed)
+    if after.status in CURRENT:
+        index.index(tx, [after])
+    elif before.status in CURRENT:
+        index.unindex(tx, [after.id])
+    if (after.content, after.author) != (before.content, before.author):
+        entities.note(tx, [after], anew=True)
+    return after
+
+
+def supersede(tx: Transaction, before: Record, by: str, now: int, *, who: str) -> Record:
+    after = replace(before, status="superseded", updated_at=now)
+    return change(tx, before, after, "superseded", who=who, reason=f"by {by}")
+
+
+def delete(tx: Transaction, before: Record, now: int, *, who: str = "", reason: str = "") -> Record:
+    """Softly, so that it can be restored."""
+    if before.status == "deleted":
+        return before
+    after = replace(before, status="deleted", deleted_at=now, updated_at=now)
+    return change(tx, before, after, "deleted", who=who, reason=reason)
+
+
+def remove(tx: Transaction, memories: Sequence[Record], now: int) -> None:
+    """For good."""
+    index.forget(tx, [one.id for one in memories])
+    records.remove(tx, memories, now)
