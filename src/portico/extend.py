@@ -42,7 +42,7 @@ if TYPE_CHECKING:
         NotUnique as NotUnique, ReadOnly as ReadOnly, StoreError as StoreError, UnfitValue as UnfitValue,
         Violated as Violated,
     )
-    from portico.store.events import Event as Event
+    from portico.store.transaction import Event as Event
     from portico.store.folder import data_directory as data_directory
     from portico.store.rows import json_column as json_column
     from portico.store.sqlite_transaction import (
@@ -116,11 +116,10 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "BadStatement", "Conflict", "Damaged", "DatabaseClosed", "NotUnique", "ReadOnly", "StoreError",
         "UnfitValue", "Violated",
     ),
-    "portico.store.events": ("Event",),
     "portico.store.folder": ("data_directory",),
     "portico.store.rows": ("json_column",),
     "portico.store.sqlite_transaction": ("SqliteTransaction", "explain_sqlite"),
-    "portico.store.transaction": ("Transaction",),
+    "portico.store.transaction": ("Event", "Transaction"),
     "portico.transport.http.listener": ("is_loopback",),
     "portico.transport.http_client.browser": ("headless",),
     "portico.wire.completion": ("MOST_COMPLETIONS", "Completion"),

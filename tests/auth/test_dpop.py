@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from portico.auth.assertions import Prover
 from portico.auth.credentials import Credentials
-from portico.auth.dpop import Prover
 from portico.auth.errors import AuthorizationFailed, DiscoveryFailed, TokenRejected
 from portico.wire.errors import UsageError
 

@@ -780,7 +780,7 @@ async def test_the_answer_to_a_batch_of_nonsense_is_not_many_times_its_size(serv
 
 
 async def test_the_door_itself_knows_batches_where_it_is_told_to(server: Server) -> None:
-    batch = b"[" + b",".join([modern("server/discover", id=1), modern("no/such", id="1"), written("n", id=None)]) + b"]"
+    batch = b"[" + b",".join([written("tools/list", id=1), written("no/such", id="1"), written("n", id=None)]) + b"]"
     replies = await replied(batch, server, batches=True)
     assert [(reply["id"], "result" in reply) for reply in replies] == [(1, True), ("1", False)]
     assert (await replied(batch, server))["error"]["code"] == INVALID_REQUEST

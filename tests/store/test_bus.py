@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 import postgres
-from portico.store import bus
-from portico.store.bus import Event, Subscription
+from portico.store import bus, transaction
+from portico.store.bus import Subscription
 from portico.store.database import Database
+from portico.store.transaction import Event
 from portico.wire.errors import UsageError
 
 PATIENCE = 60.0
@@ -90,7 +91,7 @@ async def test_what_cannot_travel_is_refused_before_anything_is_written(db: Data
 
 async def test_a_long_payload_is_heard_without_it(db: Database) -> None:
     async with db.subscribe("item") as events:
-        await tell(db, "item", "☃" * (bus.LONGEST_PAYLOAD + 1))
+        await tell(db, "item", "☃" * (transaction.LONGEST_PAYLOAD + 1))
         assert await next_of(events) == Event("item")
 
 
@@ -120,11 +121,11 @@ async def test_another_process_hears(shared_url: str, spawn: Callable[..., Any])
     child = await spawn("listen", shared_url, "item", "other")
     assert await child.says() == "ready"
     async with Database(shared_url) as db:
-        await tell(db, "item", "1", "it's ☃\0\n", "x" * bus.LONGEST_PAYLOAD)
+        await tell(db, "item", "1", "it's ☃\0\n", "x" * transaction.LONGEST_PAYLOAD)
         assert [await child.says() for _ in range(3)] == [
             ["item", "1"],
             ["item", "it's ☃\0\n"],
-            ["item", "x" * bus.LONGEST_PAYLOAD],
+            ["item", "x" * transaction.LONGEST_PAYLOAD],
         ]
         await tell(db, "nobody's", "1")
         await tell(db, "other", "")

@@ -1,17 +1,24 @@
-"""JWTs that we sign: who a client is (RFC 7523), and that it holds a key (RFC 9449).
+"""JWTs that we sign: who a client is (RFC 7523), and that it holds a key (DPoP, RFC 9449).
 
 joserfc is imported when something is signed, not before: most clients never sign anything.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
+import re
 import secrets
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
+from urllib.parse import urlsplit
 
 from msgspec import Struct
 
+from portico.auth.addresses import origin_of
+from portico.auth.conversation import Fetched
 from portico.auth.errors import RegistrationFailed, quoted
 from portico.wire.errors import UsageError
 
@@ -19,6 +26,11 @@ from portico.wire.errors import UsageError
 _LIFETIME_SECONDS = 120
 
 _ALGORITHMS = {("EC", "P-256"): "ES256", ("EC", "P-384"): "ES384", ("RSA", None): "RS256"}
+
+ALGORITHM = "ES256"
+
+# What a nonce is made of (RFC 9449, section 8.1). Anything else is not put into a proof.
+_NONCE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]{1,1024}")
 
 
 class SigningKey(Struct, frozen=True):
@@ -97,3 +109,58 @@ def _joserfc() -> ModuleType:
     except ImportError:
         raise UsageError("signing needs joserfc: pip install 'portico[oauth]'") from None
     return joserfc
+
+
+class Prover:
+    """A key without which a token is of no use, and the nonces that servers want in proofs made with it.
+
+    Every request carries a proof of its own, signed with the key, for its method and its URL. Each origin's nonce is
+    kept apart, and the newest is used.
+    """
+
+    def __init__(self, clock: Callable[[], float], key: str | None = None, *, digest: bool = False) -> None:
+        self._clock = clock
+        self._key: Any = generate_key() if key is None else load_key(key)
+        self._public: dict[str, Any] = self._key.as_dict(private=False)
+        self._nonces: dict[tuple[str, str, int], str] = {}
+        # A draft of the MCP extension wants the body in the proof as well; RFC 9449 knows no such claim.
+        self._digest = digest
+
+    @property
+    def key(self) -> str:
+        """The private key, to be kept beside the tokens that are bound to it."""
+        return json.dumps(self._key.as_dict(private=True))
+
+    @property
+    def thumbprint(self) -> str:
+        return str(self._key.thumbprint())
+
+    def proof(self, method: str, url: str, token: str | None = None, body: bytes | None = None) -> str:
+        """A proof for one request; never the same twice. With a token, it is bound to that too (section 4.2)."""
+        claims: dict[str, Any] = {
+            "jti": secrets.token_urlsafe(16),
+            "htm": method,
+            "htu": urlsplit(url)._replace(query="", fragment="").geturl(),
+            "iat": int(self._clock()),
+        }
+        if token is not None:
+            claims["ath"] = base64.urlsafe_b64encode(_sha256(token.encode())).rstrip(b"=").decode()
+        if (nonce := self.nonce(url)) is not None:
+            claims["nonce"] = nonce
+        if self._digest and body is not None:
+            claims["content_digest"] = f"sha-256=:{base64.b64encode(_sha256(body)).decode()}:"
+        return sign(self._key, ALGORITHM, {"typ": "dpop+jwt", "jwk": self._public}, claims)
+
+    def nonce(self, url: str) -> str | None:
+        """What a proof for this URL would have as its nonce."""
+        return self._nonces.get(origin_of(url))
+
+    def note(self, url: str, answer: Fetched) -> None:
+        """Keep the nonce that an answer brings, whatever its status (section 8.2)."""
+        nonce = answer.header("DPoP-Nonce")
+        if nonce is not None and _NONCE.fullmatch(nonce):
+            self._nonces[origin_of(url)] = nonce
+
+
+def _sha256(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()

@@ -7,10 +7,10 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from portico.auth.assertions import Prover
 from portico.auth.clients import Registration, authenticate
 from portico.auth.conversation import Conversation, post_form
 from portico.auth.credentials import Credentials
-from portico.auth.dpop import Prover
 from portico.auth.errors import AuthorizationFailed, CredentialsMismatch, GrantDenied, quoted
 from portico.auth.metadata import DiscoveredServer, MetadataSearch, ServerMetadata, find_server
 from portico.auth.tokens import Issued, Token, read_issued, token_type

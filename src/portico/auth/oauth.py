@@ -21,10 +21,10 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from portico.auth.addresses import check_url, same_origin
+from portico.auth.assertions import ALGORITHM, Prover
 from portico.auth.challenges import Demand, demand
 from portico.auth.conversation import Conversation, Fetched
 from portico.auth.credentials import Credentials
-from portico.auth.dpop import ALGORITHM, Prover
 from portico.auth.errors import DiscoveryFailed, GrantDenied, ScopeRejected, TokenRejected, quoted
 from portico.auth.grants import Ask, Grant
 from portico.auth.metadata import DiscoveredServer, MetadataSearch, discover

@@ -101,6 +101,8 @@ class Channel:
         most_in_flight: int = MOST_IN_FLIGHT,
     ) -> None:
         self.door = Door(handler, session=session, metrics=metrics)
+        if session is not None:
+            session.stream = self
         self.send = send
         self.sender = sender
         self.most_in_flight = most_in_flight
@@ -178,11 +180,10 @@ class Channel:
         if frame.id is UNSET:
             # Notifications are few, and have no answer that could refuse them.
             return self.door.enter(frame, ChannelReply(self, self, self.finish), self.sender)
+        refusal: ProtocolError = InternalError("Refused: too many calls in flight")
         if frame.id in self._running:
-            return jsonrpc.error(
-                frame.id, InvalidRequest("Invalid request: this id is already in flight"), self._spoken
-            )
-        return jsonrpc.error(frame.id, InternalError("Refused: too many calls in flight"), self._spoken)
+            refusal = InvalidRequest("Invalid request: this id is already in flight")
+        return jsonrpc.error(frame.id, refusal, self._spoken)
 
     @property
     def _spoken(self) -> Revision | None:
@@ -202,7 +203,7 @@ class Channel:
 
     def _take_batch(self, frames: list[Frame | Malformed], stream: Stream, sender: Sender) -> bytes | None:
         # 2026-07-28, basic/transports/stdio: each message is a single request, notification or response.
-        modern = any(type(frame) is Frame and frame.method is not UNSET and brings_revision(frame) for frame in frames)
+        modern = any(type(frame) is Frame and frame.id is not UNSET and brings_revision(frame) for frame in frames)
         refusal = refuse_batch(frames, self.batches and not modern and self._spoken != MODERN)
         if refusal is not None:
             return jsonrpc.error(None, refusal, MODERN if modern else self._spoken)

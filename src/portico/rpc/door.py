@@ -57,6 +57,9 @@ _VERSION_KEY = PROTOCOL_VERSION.encode()
 class Handshake(Protocol):
     """What the door needs of the session of a handshake revision: it fills in the Call, and answers it."""
 
+    # The Channel that it lives on, which sets this.
+    stream: Any
+
     def open(self, frame: Frame, reply: Reply, sender: Sender, meta: Meta, typed: Any) -> Call: ...
     def start(self, call: Call) -> Any: ...
 

@@ -17,8 +17,7 @@ from typing import Protocol, Self
 import msgspec
 from msgspec import Struct
 
-from portico.store.events import LONGEST_PAYLOAD as LONGEST_PAYLOAD
-from portico.store.events import Event as Event
+from portico.store.transaction import Event
 
 log = logging.getLogger("portico")
 

@@ -15,9 +15,8 @@ from typing import Any, Protocol, TypeVar
 
 from msgspec import Struct
 
-from portico.store.bus import Event
 from portico.store.errors import DatabaseClosed
-from portico.store.transaction import Isolation, Transaction
+from portico.store.transaction import Event, Isolation, Transaction
 
 T = TypeVar("T")
 

@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import unquote
 
 from portico._lazy import load_module
-from portico.store.bus import Bus, Event, Subscription
+from portico.store.bus import Bus, Subscription
 from portico.store.connection_threads import CompletionQueue, perform
 from portico.store.errors import CannotOpen, DatabaseClosed
 from portico.store.migrations import load, migrate
 from portico.store.sqlite import MEMORY, Sqlite
-from portico.store.transaction import Engine, Isolation, Transaction
+from portico.store.transaction import Engine, Event, Isolation, Transaction
 from portico.wire.errors import UsageError
 
 if TYPE_CHECKING:

@@ -20,8 +20,9 @@ from contextlib import contextmanager
 from types import CoroutineType
 from typing import Any, ClassVar, Literal, TypeVar
 
+from msgspec import Struct
+
 from portico.store.errors import BadStatement, NotOneRow, StoreError
-from portico.store.events import Event, event
 from portico.store.rows import Row, decode
 from portico.wire.errors import UsageError
 
@@ -31,6 +32,17 @@ Engine = Literal["sqlite", "postgresql"]
 # `serializable` is what SQLite always is: as if one transaction ran after the other. `read committed` is for functions
 # that lock the rows they rely on; on PostgreSQL they then get in each other's way less.
 Isolation = Literal["serializable", "read committed"]
+
+LONGEST_TOPIC = 100
+# In characters, of which JSON makes six bytes at most: a packet then fits into what NOTIFY takes, which is 8,000 bytes.
+LONGEST_PAYLOAD = 1000
+
+
+class Event(Struct, frozen=True, array_like=True, gc=False):
+    """Something about the topic has changed. An empty payload may mean anything about it."""
+
+    topic: str
+    payload: str = ""
 
 
 class Transaction:
@@ -77,7 +89,7 @@ class Transaction:
         """Tell the subscribers of the topic, in every process, once this is committed."""
         if not self._writes:
             raise UsageError("Only a transaction that writes can publish: what has not changed is no news.")
-        self.events.append(event(topic, payload))
+        self.events.append(_event(topic, payload))
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:
@@ -161,3 +173,13 @@ class Transaction:
 
     def _explain(self, failure: Any) -> StoreError:
         raise NotImplementedError
+
+
+def _event(topic: str, payload: str) -> Event:
+    if not 0 < len(topic) <= LONGEST_TOPIC:
+        raise UsageError(f"A topic has 1 to {LONGEST_TOPIC} characters, not {len(topic)}.")
+    try:
+        (topic + payload).encode()
+    except UnicodeEncodeError:
+        raise UsageError("Topics and payloads are text, and half a surrogate pair is not.") from None
+    return Event(topic, payload if len(payload) <= LONGEST_PAYLOAD else "")

@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import UNSET, Raw
 
-from portico.legacy.session import Lifecycle, Session
+from portico.legacy.session import Session
 from portico.rpc.call import Call, Handler
 from portico.rpc.channel import Channel
 from portico.rpc.door import Sender
@@ -191,21 +191,11 @@ class MemoryLink(Duplex):
     """A client's Channel, connected to a Handler in this process as over stdio: the messages are real bytes, and go
     through the same door as anywhere else."""
 
-    def __init__(
-        self,
-        server: Handler,
-        client: Handler,
-        *,
-        principal: Any = None,
-        lifecycle: Lifecycle = "auto",
-        trace: Trace | None = None,
-    ) -> None:
+    def __init__(self, server: Handler, client: Handler, *, principal: Any, trace: Trace | None) -> None:
         super().__init__(trace)
-        self.session = Session(server, lifecycle=lifecycle)
-        sender = Sender(principal=principal)
-        self._there = Channel(server, self._to_client, session=self.session, sender=sender)
+        self.session = Session(server)
+        self._there = Channel(server, self._to_client, session=self.session, sender=Sender(principal))
         self.channel = Channel(client, self._to_server)
-        self.session.stream = self._there
 
     def _to_server(self, message: bytes) -> None:
         if self._trace is not None:

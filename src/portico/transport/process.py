@@ -52,7 +52,6 @@ class ProcessLink(Duplex, asyncio.SubprocessProtocol):
         *,
         env: Mapping[str, str] | None = None,
         cwd: str | None = None,
-        longest: int = LONGEST_ANSWER,
         trace: Trace | None = None,
     ) -> None:
         super().__init__(trace)
@@ -62,7 +61,7 @@ class ProcessLink(Duplex, asyncio.SubprocessProtocol):
         self.exited = asyncio.Event()
         self._env = {**inherited(), **(env or {})}
         self._cwd = cwd
-        self._lines = Lines(longest)
+        self._lines = Lines(LONGEST_ANSWER)
         self._error_lines = Lines(64 * 1024)
         self._stderr: deque[str] = deque(maxlen=MOST_LAST_LINES)
         self._transport: asyncio.SubprocessTransport | None = None

@@ -90,7 +90,6 @@ class Stdio(asyncio.Protocol):
             handler, self.send, session=self.session, drain=self.drain, most_in_flight=most_in_flight
         )
         self.channel.congested = self._is_congested
-        self.session.stream = self.channel
         self.ended = asyncio.Event()
         self.broken = False
         self._lines = Lines(longest)

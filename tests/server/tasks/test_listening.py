@@ -11,7 +11,7 @@ from tasking import ABLE, ADA, BOB, EXTENSION, YES, Modern, until, with_tools
 
 from portico import Context, Server
 from portico.server.tasks.engine import Engine
-from portico.store.bus import Event
+from portico.store.transaction import Event
 
 Talk = Callable[..., Modern]
 Serve = Callable[[Server], Awaitable[Server]]

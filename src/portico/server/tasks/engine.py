@@ -23,10 +23,10 @@ from portico.server.tasks.jobs import Job, Outcome, now
 from portico.server.tasks.leases import Lease, LeaseRow
 from portico.server.tasks.running import LeaseLost, RunningJob, Slots
 from portico.server.tasks.workers import is_dead, new_worker
-from portico.store.bus import Event, Subscription
+from portico.store.bus import Subscription
 from portico.store.database import Database
 from portico.store.errors import DatabaseClosed, StoreError
-from portico.store.transaction import Transaction
+from portico.store.transaction import Event, Transaction
 
 log = logging.getLogger("portico")
 

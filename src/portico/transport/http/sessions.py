@@ -155,7 +155,6 @@ class HttpSession:
         self.principal = sender.principal
         self.default_stream = SessionStream(self, 0, None)
         self.channel = Channel(handler, self.default_stream.send, session=self.session, metrics=metrics, sender=sender)
-        self.session.stream = self.channel
         self.used = time.monotonic()
         self._streams: dict[int, SessionStream] = {0: self.default_stream}
         self._last = 0

@@ -39,7 +39,7 @@ def check_encoding(encoding: str) -> None:
 
 
 def session_of(response: Response) -> str | None:
-    """2025-11-25, basic/transports: visible ASCII only. Anything else could not be session back."""
+    """2025-11-25, basic/transports: visible ASCII only. Anything else could not be sent back."""
     session = response.headers.get("mcp-session-id") or None
     if session is not None and not (session.isascii() and session.isprintable() and " " not in session):
         raise ProtocolError(f"a session id that is none: {session[:100]!r}")
@@ -72,7 +72,7 @@ def gist(data: bytes) -> str:
 
 
 def named(failure: ProtocolError | TransportError, name: str, what: str) -> Error:
-    """An error that says whose it is, and what was being session. What the server says itself is left as it is."""
+    """An error that says whose it is, and what was being asked. What the server says itself is left as it is."""
     if (isinstance(failure, ProtocolError) and failure.status) or name in str(failure):
         return failure
     return type(failure)(f"{name}, {what}: {failure}")
