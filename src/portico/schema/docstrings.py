@@ -15,22 +15,11 @@ from msgspec import Struct
 Kind = Literal["params", "returns", "other"]
 
 # Notes and examples are prose that helps a model, so a Google header only counts when it opens one of these.
+_PARAMS = ("args", "arguments", "params", "parameters", "other parameters", "keyword args", "keyword arguments")
 SECTIONS: Mapping[str, Kind] = {
-    "args": "params",
-    "arguments": "params",
-    "params": "params",
-    "parameters": "params",
-    "other parameters": "params",
-    "keyword args": "params",
-    "keyword arguments": "params",
-    "attributes": "params",
-    "fields": "params",
-    "return": "returns",
-    "returns": "returns",
-    "yield": "returns",
-    "yields": "returns",
-    "raise": "other",
-    "raises": "other",
+    **dict.fromkeys((*_PARAMS, "attributes", "fields"), "params"),
+    **dict.fromkeys(("return", "returns", "yield", "yields"), "returns"),
+    **dict.fromkeys(("raise", "raises"), "other"),
 }
 
 SPHINX_PARAMS = {"param", "parameter", "arg", "argument", "key", "keyword", "ivar", "var", "cvar"}

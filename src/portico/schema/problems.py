@@ -192,8 +192,7 @@ def refused(error: BaseException, schema: Schema, value: Any, inspector: Inspect
         return _from_pydantic(cause, where)
     authored = isinstance(cause, ValueError) and not isinstance(cause, msgspec.MsgspecError)
     if authored and not type(cause).__module__.startswith("pydantic"):
-        words = _first_line(str(cause))
-        return [Problem(where, words, received(value), f"Invalid argument '{_argument(where)}': {words}.")]
+        return [_refusal(where, _first_line(str(cause)), value)]
     return [_problem(where, inspector.words(schema), received(value))]
 
 
@@ -224,13 +223,11 @@ def _from_pydantic(error: Any, path: str) -> list[Problem]:
         words = _first_line(detail["msg"]).partition(", unable to")[0]
         words = words.removeprefix("Value error, ").removeprefix("Assertion failed, ")
         if detail["type"] == "missing":
-            message = f"Missing argument '{_argument(where)}'."
-            problems.append(Problem(where, "a value", "nothing", message))
+            problems.append(Problem(where, "a value", "nothing", f"Missing argument '{_argument(where)}'."))
         elif words.startswith("Input should be "):
             problems.append(_problem(where, words.removeprefix("Input should be "), received(detail["input"])))
         else:
-            message = f"Invalid argument '{_argument(where)}': {words}."
-            problems.append(Problem(where, words, received(detail["input"]), message))
+            problems.append(_refusal(where, words, detail["input"]))
     return problems
 
 
@@ -256,6 +253,11 @@ def _problem(path: str, expected: str, got: str, suggestion: str = "") -> Proble
     if suggestion:
         message += f" D{suggestion[1:]}"
     return Problem(path, expected, got, message, suggestion)
+
+
+def _refusal(path: str, words: str, value: Any) -> Problem:
+    """In the words of who refused it."""
+    return Problem(path, words, received(value), f"Invalid argument '{_argument(path)}': {words}.")
 
 
 def _argument(path: str) -> str:

@@ -144,7 +144,7 @@ class Checksum(Struct, rename="camel"):
 
 
 class RegistryValue(Struct, rename="camel"):
-    """A value; in results, bytes are hexadecimal digits. The name "" is that of the default value."""
+    """A value; bytes are hexadecimal digits. The name "" is that of the default value."""
 
     name: str
     type: str
