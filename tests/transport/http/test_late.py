@@ -1,4 +1,4 @@
-"""What a finished call says never reaches the answer to another one on the same connection."""
+"""What comes too late changes nothing: not the next answer on the connection, and not a head that was judged."""
 
 from __future__ import annotations
 
@@ -62,3 +62,19 @@ async def test_what_a_finished_call_says_is_not_in_the_next_answer(streams: bool
         assert messages[-1]["id"] == number
         assert {one["params"]["progressToken"] for one in messages[:-1]} <= {f"{tool}-token"}
         assert len(messages) == (2 if streams else 1)
+
+
+async def test_what_stands_behind_a_body_is_not_merged_into_its_head(serve: Serve) -> None:
+    """RFC 9110, 6.5.1: the head has been judged by then, and trailers must not change it."""
+    site = await serve(Bodies().server)
+    raw = await site.connect()
+    request = site.modern_bytes("tools/call", {"name": "late", "arguments": {}})
+    head, _, body = request.partition(b"\r\n\r\n")
+    lines = [line for line in head.split(b"\r\n") if not line.lower().startswith(b"content-length")]
+    chunked = b"\r\n".join([*lines, b"transfer-encoding: chunked"]) + b"\r\n\r\n"
+    raw.send(chunked + b"%x\r\n%b\r\n0\r\nmcp-name: sleepy\r\norigin: https://evil.example\r\n\r\n" % (len(body), body))
+    async with asyncio.timeout(PATIENCE):
+        response = await raw.response()
+    assert response.status == 200
+    assert "access-control-allow-origin" not in response
+    assert response.json["result"]["content"][0]["text"] == "late is done"

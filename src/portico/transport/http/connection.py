@@ -170,7 +170,6 @@ class Connection(asyncio.Protocol):
     def _begin(self) -> None:
         self._url = b""
         self._headers = Headers()
-        self._fields = 0
         self._body: list[bytes] = []
         self._size = 0
         self._refused: Answer | None = None
@@ -308,30 +307,39 @@ class Connection(asyncio.Protocol):
             self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._fields += 1
-        self._size += len(name) + len(value) + 4
-        if self._fields > MOST_HEADERS or self._size > LARGEST_HEAD:
-            self._refused = Answer(431, TEXT, b"Request header fields too large\n")
-        elif b"\x00" in value:
-            self._refused = Answer(400, TEXT, b"Bad request: NUL in a header\n")
+        headers, key = self._headers, name.lower()
+        if self._request is not None:
+            # RFC 9110, 6.5.1: what stands behind the body is not merged into the head, which has been judged.
+            self._size += len(name) + len(value)
+            self.on_body(b"")
+        elif key not in headers:
+            headers[key] = value
+        elif len(headers.repeated) < MOST_HEADERS:
+            headers.add(key, value)
         else:
-            # Most names come once: then this is all of `Headers.add`.
-            headers, key = self._headers, name.lower()
-            if key in headers:
-                headers.add(key, value)
-            else:
-                headers[key] = value
+            self._refused = Answer(431, TEXT, b"Request header fields too large\n")
 
     def on_headers_complete(self) -> None:
-        self._size = 0
         self._request = request = self._read_head()
         if self._refused is None:
-            self._refused = self._judge(request)
+            self._refused = self._refuse_head() or self._judge(request)
         waits = request.headers.get(b"expect", b"").lower() == b"100-continue"
         # Not into the middle of another answer; a client does not wait for this without end.
         if waits and self._refused is None and self._turn is None and not self._queue:
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         self._wait(self.listener.deadlines.body)
+
+    def _refuse_head(self) -> Answer | None:
+        headers = self._headers
+        if len(headers) + len(headers.repeated) > MOST_HEADERS:
+            return Answer(431, TEXT, b"Request header fields too large\n")
+        # Looked at in all that was read first, which costs less: mostly it is small, and in one piece without a NUL.
+        large = self._head_size > LARGEST_HEAD
+        if large and sum(len(name) + len(headers[name]) + 4 for name in headers) > LARGEST_HEAD:
+            return Answer(431, TEXT, b"Request header fields too large\n")
+        if (not self._chunk or b"\x00" in self._chunk) and any(b"\x00" in value for value in headers.values()):
+            return Answer(400, TEXT, b"Bad request: NUL in a header\n")
+        return None
 
     def _read_head(self) -> Request:
         method = self._parser.get_method().decode("ascii")

@@ -95,7 +95,8 @@ class Exchange:
         reason = self._gate.refusal(request.headers)
         if reason is not None:
             return _error(403, f"Forbidden: {reason}")
-        request.cors = _cors(request.headers)
+        if b"origin" in request.headers:
+            request.cors = _cors(request.headers)
         answer = self._refuse(request)
         if answer is not None and request.cors:
             answer.headers = (*answer.headers, *request.cors)
@@ -108,7 +109,7 @@ class Exchange:
             return _preflight(request.headers)
         if (request.method, request.path) not in self._routes:
             return self._nowhere(request)
-        if not self._is_known(request):
+        if self._token is not None and not self._is_known(request):
             challenge: Pairs = ((b"www-authenticate", b'Bearer realm="mcp"'),)
             return _error(401, "Unauthorized: a bearer token is needed", challenge)
         if request.method == "POST":
@@ -116,9 +117,9 @@ class Exchange:
         return None
 
     def _is_known(self, request: Request) -> bool:
-        if self._token is None or (request.path in _HEALTH and request.path != self.settings.path):
+        if request.path in _HEALTH and request.path != self.settings.path:
             return True
-        return self._token.verify(request.headers.get(b"authorization")) is not None
+        return self._token is None or self._token.verify(request.headers.get(b"authorization")) is not None
 
     def refuse_now(self, request: Request) -> Answer | None:
         """The part of it that depends on the moment, and not on what the request says."""

@@ -69,10 +69,13 @@ def check(call: Call, name: str | None) -> None:
     assert isinstance(headers, Headers) and version is not None
     if headers.repeated:
         check_single(headers)
-    _same(headers, VERSION, version, "MCP-Protocol-Version")
-    _same(headers, METHOD, call.method, "Mcp-Method")
-    if name is not None:
-        _same(headers, NAME, name, "Mcp-Name", encoded=True)
+    # The quick look first: nearly always the bytes are the same, and plain.
+    plain = name is None or (headers.get(NAME) == name.encode() and name.isascii() and not name.startswith("=?"))
+    if not plain or headers.get(VERSION) != version.encode() or headers.get(METHOD) != call.method.encode():
+        _same(headers, VERSION, version, "MCP-Protocol-Version")
+        _same(headers, METHOD, call.method, "Mcp-Method")
+        if name is not None:
+            _same(headers, NAME, name, "Mcp-Name", encoded=True)
     headers.agreed = (version, call.method, name)
 
 
