@@ -58,7 +58,8 @@ def judge_http(answers: Answers) -> list[Goal]:
     return [
         multiple(official, ours, rate("mcp"), 20, fresh),
         twice_go(ours, rate("go"), fresh),
-        multiple("requests per second: at least half of the bare Protocol's", ours, limit, 0.5, fresh),
+        multiple("requests per second: at least 0.45 of the bare Protocol's", ours, limit, 0.45),
+        multiple("requests per second with a new head each time: at least 0.30 of them", fresh, limit, 0.30),
         *(
             at_most(through.format(name), cpu(f"portico-{name}"), cpu(f"bare-{name}"), 1.6)
             for name in ("granian", "uvicorn")
