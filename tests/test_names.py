@@ -72,8 +72,6 @@ SHARED = {
     "File": {"auth", "server"},
     "Memory": {"auth", "services"},
 }
-# Shrinks only: a name that stands in one module by now is to be deleted here.
-STILL_TWICE: set[str] = set()
 
 
 def _classes() -> dict[str, list[Path]]:
@@ -94,14 +92,11 @@ def test_a_class_name_stands_in_one_module() -> None:
         for name, homes in _classes().items()
         if len(homes) > 1 and sorted(home.parts[0] for home in homes) != sorted(SHARED.get(name, ()))
     }
-    assert not {name: homes for name, homes in twice.items() if name not in STILL_TWICE}
-    assert not STILL_TWICE - twice.keys(), "these are in one module by now: delete them from STILL_TWICE"
+    assert not twice
 
 
 # What takes a time, and at which place; it may always be called `timeout=`, too.
 WAITS = {"timeout": 0, "wait": 0, "wait_for": 1, "sleep": 0, "call_later": 0, "settimeout": 0}
-# Shrinks only.
-STILL_WITHOUT_UNIT: set[str] = set()
 
 
 def _times(tree: ast.AST) -> Iterator[ast.expr]:
@@ -122,15 +117,12 @@ def test_times_say_their_unit() -> None:
         for node in ast.walk(time)
         if isinstance(node, ast.Name) and node.id.isupper() and not node.id.endswith(("_SECONDS", "_MS"))
     }
-    assert not unclear - STILL_WITHOUT_UNIT
-    assert not STILL_WITHOUT_UNIT - unclear, "these say it by now: delete them from STILL_WITHOUT_UNIT"
+    assert not unclear
 
 
 # A reader wants to know who: the client, the caller, another process.
 VAGUE = re.compile(r"\b(whoever|nobody|somebody|anybody|manieth)\b", re.IGNORECASE)
 PROSE = {tokenize.COMMENT, tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
-# Shrinks only.
-STILL_POETIC: set[str] = set()
 
 
 def _is_vague(path: Path) -> bool:
@@ -140,5 +132,4 @@ def _is_vague(path: Path) -> bool:
 
 def test_prose_says_who_is_meant() -> None:
     vague = {path.relative_to(SOURCE).as_posix() for path in PYTHON if _is_vague(path)}
-    assert not vague - STILL_POETIC
-    assert not STILL_POETIC - vague, "these are plain by now: delete them from STILL_POETIC"
+    assert not vague
