@@ -10,18 +10,20 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import UNSET, Raw
 
 from portico.rpc.call import Call, Handler, Reply, stop
 from portico.rpc.door import UNKNOWN_SENDER, Door, Handshake, Sender, brings_revision
-from portico.rpc.metrics import Metrics
 from portico.wire import jsonrpc, notices
 from portico.wire.errors import Closed, InternalError, InvalidRequest, ProtocolError, TimedOut, from_wire
 from portico.wire.jsonrpc import ErrorBody, Frame, Malformed, RequestId
 from portico.wire.methods import LASTING, METHODS
 from portico.wire.revisions import MODERN, Revision
+
+if TYPE_CHECKING:
+    from portico.rpc.metrics import Metrics
 
 log = logging.getLogger("portico")
 

@@ -17,13 +17,12 @@ from asyncio import get_running_loop
 from collections.abc import Callable, Mapping
 from contextvars import copy_context
 from types import CoroutineType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import UNSET, Raw, Struct
 from msgspec.structs import replace
 
 from portico.rpc.call import Call, Handler, Reply, members, stop
-from portico.rpc.metrics import Metrics
 from portico.wire import jsonrpc, methods
 from portico.wire import meta as metas
 from portico.wire.content import TextContent, strip_result_type
@@ -34,6 +33,9 @@ from portico.wire.meta import CLIENT_CAPABILITIES, PROTOCOL_VERSION, SERVER_INFO
 from portico.wire.methods import ASKABLE, METHODS, MODERN_ONLY
 from portico.wire.revisions import MODERN, MODERN_REVISIONS, Revision
 from portico.wire.tools import ERROR, CallToolResult
+
+if TYPE_CHECKING:
+    from portico.rpc.metrics import Metrics
 
 log = logging.getLogger("portico")
 
