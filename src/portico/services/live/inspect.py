@@ -33,16 +33,21 @@ Json = dict[str, Any]
 # Packages
 
 
+def _field(metadata: Any, name: str) -> str:
+    # From Python 3.13 on, asking for a field that is not there is deprecated.
+    return metadata[name] or "" if name in metadata else ""
+
+
 def packages(pattern: str | None = None) -> Json:
     """What is installed, then what comes with Python."""
     from importlib.metadata import distributions  # brings a good deal with it, for this one question
 
     found: dict[str, Json] = {}
     for one in distributions():
-        name = one.metadata["Name"]
+        name = _field(one.metadata, "Name")
         if name and _matches(name, pattern):
             about = {"name": name, "kind": "installed", "version": one.version}
-            found[name] = about | {"summary": one_line(one.metadata["Summary"] or "")}
+            found[name] = about | {"summary": one_line(_field(one.metadata, "Summary"))}
     standard = sorted(name for name in sys.stdlib_module_names if not name.startswith("_"))
     listed = sorted(found.values(), key=lambda one: one["name"].lower())
     listed += [{"name": name, "kind": "standard"} for name in standard if _matches(name, pattern)]
