@@ -36,6 +36,8 @@ class Reply:
     closed = False
     # The client has lost interest. A body in a thread cannot be stopped, but it can look.
     cancelled = False
+    # The task that works on the request has begun.
+    running = False
     # Whether the revision and the transport have questions from server to client.
     asks = False
     # The code of the error that was the answer, for transports that have a status of their own.
@@ -93,12 +95,13 @@ class Reply:
         self.close()
 
 
-def stop(task: asyncio.Task[Any]) -> None:
-    """Cancel a task in the next turn of the loop: one that is cancelled before its first step never runs its `finally`,
-    and leaves the coroutine that it was to await behind."""
-    loop = task.get_loop()
-    if not loop.is_closed():
-        loop.call_soon(task.cancel)
+def stop(reply: Reply, task: asyncio.Task[Any]) -> None:
+    """Cancel the task of a request; one that has not begun, in the next turn of the loop: cancelled before its first
+    step it would never run its `finally`, and leave the coroutine that it was to await behind."""
+    if reply.running:
+        task.cancel()
+    elif not task.get_loop().is_closed():
+        task.get_loop().call_soon(task.cancel)
 
 
 class Listening(Reply):

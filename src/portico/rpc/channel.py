@@ -253,7 +253,7 @@ class Channel:
             return
         log.debug("call %r is cancelled: %s", params.request_id, params.reason)
         reply.cancel()
-        stop(reply.task)
+        stop(reply, reply.task)
 
     # Its own stream, and asking the other side
 
@@ -340,7 +340,7 @@ class Channel:
         """What would never end by itself is asked to: stopped, but not as cancelled by the client, it says goodbye."""
         for reply in self._running.values():
             if reply.call.method in LASTING and reply.task is not None:
-                stop(reply.task)
+                stop(reply, reply.task)
                 reply.task.add_done_callback(partial(self._ended, reply.call))
 
     def _ended(self, call: Call, task: asyncio.Task[Any]) -> None:
@@ -354,7 +354,7 @@ class Channel:
         for reply in list(self._running.values()):
             reply.cancel()
             if reply.task is not None:
-                stop(reply.task)
+                stop(reply, reply.task)
         for task in list(self._errands):
             task.cancel()
         self.fail(reason or Closed("the connection is closed"))

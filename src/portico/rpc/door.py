@@ -192,6 +192,7 @@ class Door:
     async def _finish(self, call: Call, coroutine: CoroutineType[Any, Any, Any], began: float) -> None:
         """The other half of `_serve`, in a task of its own."""
         reply, message, result, failure = call.reply, None, None, None
+        reply.running = True
         try:
             result = await coroutine
             message = self._encode(call, result)
@@ -294,7 +295,7 @@ async def respond(call: Call, handler: Handler) -> bytes:
     except asyncio.CancelledError:
         # A body in a thread cannot be stopped, but it can look.
         reply.cancel()
-        stop(reply.task)
+        stop(reply, reply.task)
         raise
     return reply.message
 

@@ -77,7 +77,7 @@ class StatelessRequests:
         """What would never end by itself is asked to. Gives everything that is still running."""
         for reply in self.replies:
             if not reply.counts:
-                stop(reply.task)
+                stop(reply, reply.task)
         return [reply.task for reply in self.replies]
 
     def close(self) -> None:
@@ -110,7 +110,7 @@ class HttpReply(Reply):
     def abandon(self) -> None:
         """A closed connection cancels the request (basic/transports)."""
         self.cancel()
-        stop(self.task)
+        stop(self, self.task)
 
     def _emit(self, method: str, params: Any) -> None:
         writer = self._writer
