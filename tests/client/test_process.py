@@ -100,16 +100,7 @@ async def test_nothing_is_left_behind(tmp_path: Path) -> None:
         async with Client([sys.executable, "-c", stubborn], revision=LATEST, timeout=1.0):
             pass
     for pid in (tmp_path / "pids").read_text().split():
-        assert not _is_running(int(pid))
-
-
-def _is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    # It may be dead and not yet buried.
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        assert not alive(int(pid))
 
 
 async def test_a_client_that_is_killed_takes_its_servers_with_it(tmp_path: Path) -> None:

@@ -282,11 +282,18 @@ def _until_it_reads(pid: int) -> None:
     """Until the server has a pidfd of its own: only then does it know its parent."""
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
-        links = [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir() if entry.is_symlink()]
-        if any("pidfd" in link for link in links):
+        if any("pidfd" in _link(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()):
             return
         time.sleep(0.01)
     raise AssertionError("the server never watched its parent")
+
+
+def _link(entry: Path) -> str:
+    """What a descriptor of another process is; it may have closed it while we looked."""
+    try:
+        return os.readlink(entry)
+    except FileNotFoundError:
+        return ""
 
 
 def _ended(pidfd: int, seconds: float) -> bool:
