@@ -106,7 +106,9 @@ async def ask(client: Client, shown: Shown, tool: str, **arguments: Any) -> Any:
 
 
 WORDS = st.sampled_from(["", "user=", "for ", "is ", ".txt", "sh", "x", "invalid user "])
-PLACES = st.sampled_from(["", "/", "/home/", "/home/{}/", "/home/{}/{}.txt", "/n/{}", "/home/{}/long.txt", "/{}.5", "/.."])
+PLACES = st.sampled_from(
+    ["", "/", "/home/", "/home/{}/", "/home/{}/{}.txt", "/n/{}", "/home/{}/long.txt", "/{}.5", "/.."]
+)
 
 
 @st.composite
@@ -114,8 +116,20 @@ def calls(draw: Any) -> tuple[str, dict[str, Any]]:
     """A call; `{}` in an argument becomes one of the tokens that were shown."""
     tool = draw(
         st.sampled_from(
-            ["fs_stat", "fs_list", "fs_read", "fs_checksum", "fs_search", "eventlog_query", "eventlog_stats"]
-            + ["reg_list", "reg_read", "reg_write", "process_list", "eventlog_list_logs"]
+            [
+                "fs_stat",
+                "fs_list",
+                "fs_read",
+                "fs_checksum",
+                "fs_search",
+                "eventlog_query",
+                "eventlog_stats",
+                "reg_list",
+                "reg_read",
+                "reg_write",
+                "process_list",
+                "eventlog_list_logs",
+            ]
         )
     )
     place = "ROOT" + draw(PLACES)
@@ -128,8 +142,14 @@ def calls(draw: Any) -> tuple[str, dict[str, Any]]:
         "fs_read": {"path": place, "offset": draw(st.integers(0, 400)), "length": draw(st.integers(1, 12))},
         "fs_search": draw(
             st.sampled_from(
-                [{"contains": text or "a"}, {"contains": f"/{text}.?/"}, {"searchText": text or "t"}]
-                + [{"fileName": f"{text}*"}, {"fileName": "[!a]*"}, {"path": place}]
+                [
+                    {"contains": text or "a"},
+                    {"contains": f"/{text}.?/"},
+                    {"searchText": text or "t"},
+                    {"fileName": f"{text}*"},
+                    {"fileName": "[!a]*"},
+                    {"path": place},
+                ]
             )
         ),
         "eventlog_query": {"logName": "auth", "messageContains": text or None, "limit": draw(st.integers(1, 4))},
