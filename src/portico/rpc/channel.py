@@ -107,7 +107,7 @@ class Channel:
         self.send = send
         self.sender = sender
         self.most_in_flight = most_in_flight
-        # What the stream has settled on; a session sets both. `initialize` cannot be in a batch, so there is none before.
+        # What the stream has settled on; a session sets both. `initialize` cannot be in a batch, so none comes before.
         self.revision: Revision | None = None
         self.batches = False
         # Tells, where the transport knows, that the other side has not read for long.
