@@ -164,7 +164,7 @@ def doubled(arguments: Raw) -> bool:
     try:
         members = _raws.decode(arguments)
     except msgspec.DecodeError:
-        return False  # no object: whoever wants one complains of it
+        return False  # no object, which the decoder of the arguments will say
     # As above: one that is no longer than its members has no room for another.
     least = 1 + 4 * len(members) + sum(map(len, members)) + sum(map(len, members.values()))
     return len(arguments) not in (least, 2) and _read_again(bytes(arguments))
