@@ -25,9 +25,9 @@ from portico.services.system.eventlog.logs import Logs
 from portico.services.system.files.index import Index
 from portico.services.system.files.questions import FileQueries
 from portico.services.system.files.walk import FileCriteria
+from portico.services.system.hiding import EntryFilter, FileView, HidingQuery, candidates
 from portico.services.system.levels import Part, Privacy
 from portico.services.system.privacy import Anonymizer, opaque
-from portico.services.system.question import EntryFilter, FileView, Question, candidates
 from portico.services.system.registry.branches import PortableRegistry, branches
 from portico.services.system.registry.tree import RegistryTree, shown
 from portico.services.system.results import (
@@ -101,8 +101,8 @@ class Machine:
         self._portable.close()
         evtx.close()
 
-    def _question(self) -> Question:
-        return Question(self.privacy)
+    def _question(self) -> HidingQuery:
+        return HidingQuery(self.privacy)
 
     # Event logs
 

@@ -84,7 +84,7 @@ class FileQueries:
         question = ["files", wanted, tops, within]
         start = self._cursors.redeem(cursor, question) if cursor is not None else [0, self._fresh()]
         deadline = self._clock() + seconds
-        search = None if within is None else view.search if view is not None else Contents(within)
+        search = None if within is None else view.search if view is not None else LineSearch(within)
         looking = _Looking(self, wanted, tops, start, deadline, self._clock)
         rows: list[FileRow] = []
         with closing(looking):
@@ -365,7 +365,7 @@ def _by_pattern(pattern: str) -> Search:
     return lambda data, at: compiled.search(data, at)
 
 
-class Contents:
+class LineSearch:
     """The first lines of a file that match."""
 
     def __init__(self, what: str) -> None:
@@ -375,7 +375,7 @@ class Contents:
         return matches(text_blocks(file, time_is_up), self._search)
 
 
-class ShownContents:
+class ShownLineSearch:
     """The first lines that match as they would be shown, with tokens for names."""
 
     def __init__(self, asked: str, meant: str, learned: Callable[[], Learned]) -> None:

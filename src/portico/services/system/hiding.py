@@ -10,7 +10,7 @@ import msgspec
 
 from portico.services.system.errors import MachineError
 from portico.services.system.eventlog.entries import LogEntry, Query
-from portico.services.system.files.questions import ShownContents
+from portico.services.system.files.questions import ShownLineSearch
 from portico.services.system.files.walk import FileCriteria, FileEntry, loosened
 from portico.services.system.privacy import Anonymizer, Kind, Learned, opaque
 from portico.services.system.text import plain, plain_all
@@ -18,7 +18,7 @@ from portico.services.system.text import plain, plain_all
 T = TypeVar("T")
 
 
-class Question:
+class HidingQuery:
     """A name that was asked for by its token is that token in the answer, and in the text of a refusal.
 
     What a filter finds tells what it has found. So it may look for a name only by the token, and finds what is in a
@@ -29,7 +29,7 @@ class Question:
         self._privacy = privacy
         self._names: list[tuple[Kind, str]] = []
 
-    def __enter__(self) -> Question:
+    def __enter__(self) -> HidingQuery:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, raised: BaseException | None, _: TracebackType | None) -> None:
@@ -73,7 +73,7 @@ class Question:
 class EntryFilter:
     """Which entries of a log fit a query as they would be shown."""
 
-    def __init__(self, question: Question, asked: Query) -> None:
+    def __init__(self, question: HidingQuery, asked: Query) -> None:
         self._question = question
         self._contains = None if asked.contains is None else opaque(asked.contains).casefold()
         self._source = Query(source=None if asked.source is None else opaque(asked.source))
@@ -93,7 +93,7 @@ class EntryFilter:
 class FileView:
     """Which files fit the criteria as they would be shown."""
 
-    def __init__(self, question: Question, asked: FileCriteria, within: str | None) -> None:
+    def __init__(self, question: HidingQuery, asked: FileCriteria, within: str | None) -> None:
         self._question = question
         self._criteria = msgspec.structs.replace(
             asked,
@@ -101,7 +101,7 @@ class FileView:
             names=tuple(map(opaque, asked.names)),
             type=None if asked.type is None else opaque(asked.type),
         )
-        self.search = None if within is None else ShownContents(within, question.meant(within), question.learned)
+        self.search = None if within is None else ShownLineSearch(within, question.meant(within), question.learned)
 
     def fits(self, entry: FileEntry, top: str) -> bool:
         learned = self._question.learned()
@@ -111,7 +111,7 @@ class FileView:
         return self._criteria.by_type(entry.type, name) and self._criteria.by_name(name, relative)
 
 
-def candidates(question: Question, asked: FileCriteria) -> FileCriteria:
+def candidates(question: HidingQuery, asked: FileCriteria) -> FileCriteria:
     """Criteria for the names that tokens stand for. They let more pass: a filter of what is shown decides."""
     if not question.hides:
         return asked
