@@ -1,7 +1,7 @@
 """Anonymizes results: users, hosts, addresses, SIDs and e-mails become tokens.
 
-A token is a keyed digest, so the same user is the same token everywhere and always, and nobody without the key can
-tell from a token whether it stands for a name. It is done in two passes. First the fields that say what they are: what
+A token is a keyed digest, so the same user is the same token everywhere and always, and without the key a token does
+not tell whether it stands for a certain name. It is done in two passes. First the fields that say what they are: what
 is in `TargetUserName` is a user. Then the texts, which are searched for the names just learned, and for what is
 recognised by its form.
 

@@ -41,7 +41,7 @@ _PAGE = 256
 
 
 class View(Protocol):
-    """Files as somebody sees them who is not shown everything."""
+    """Files as a caller sees them who is not shown everything."""
 
     @property
     def search(self) -> ContentSearch | None:
