@@ -268,7 +268,7 @@ class Session:
                 self._changes.join(self._tell_of_list, self._seen)
 
     async def _until_ready(self) -> None:
-        """2025-03-26, basic/lifecycle: before `initialized` a server should not send requests. Calls may overtake it."""
+        """2025-03-26, basic/lifecycle: before `initialized` a server should send no request. Calls may overtake it."""
         if self.state == "INITIALIZING":
             self._ready = self._ready or asyncio.Event()
             try:

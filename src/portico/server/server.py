@@ -290,8 +290,10 @@ class Server(Registrar):
             raise
 
     def _has(self, uri: str) -> bool:
-        """Whether something can be told of this resource: it is there, or lies above one, or a mount may have it."""
-        return self.registry.has(uri) or self._mounts.may_have(uri)
+        """Whether something can be told of this resource: it is there, or lies above one; a mount may have it, and so
+        may whoever is put around the answers."""
+        known = self._chain is None and self._answers.get("resources/read") == self._read_resource
+        return not known or self.registry.has(uri) or self._mounts.may_have(uri)
 
     def resource_updated(self, uri: str) -> None:
         """Tell those who subscribed to it that a resource has changed."""

@@ -101,7 +101,7 @@ class Mounts:
     # Lists
 
     def listed(self, catalog: Catalog[Any]) -> Sequence[Any] | None:
-        """The server's list and those of the mounted handlers, if all are at hand: the same object until one changes."""
+        """The server's list with those of the mounts, if all are at hand; the same object until one changes."""
         parts = [catalog.definitions]
         for mount in self._mounts:
             part = mounts.known(mount, catalog.method)

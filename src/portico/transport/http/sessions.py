@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -30,7 +30,7 @@ from portico.wire.revisions import V2025_11_25
 # How many events a session keeps for clients that come back, and how many bytes of them.
 MOST_EVENTS = 1000
 MOST_BYTES = 1024 * 1024
-# The same for what nobody has read yet, because there is no stream to read it on.
+# The same for what is said to a session as a whole: on its streams by GET, or while it has none.
 MOST_NOTICES = 100
 MOST_NOTICE_BYTES = 32 * 1024
 # Streams by GET that a session may have at once.
@@ -50,6 +50,25 @@ class _SentEvent(Struct):
     stream: str
     number: int
     message: bytes
+
+
+class _Events:
+    """The newest events, so many of them and so many bytes."""
+
+    def __init__(self, most: int, most_bytes: int) -> None:
+        self._most = most
+        self._most_bytes = most_bytes
+        self._kept: deque[_SentEvent] = deque()
+        self.bytes = 0
+
+    def keep(self, event: _SentEvent) -> None:
+        self._kept.append(event)
+        self.bytes += len(event.message)
+        while len(self._kept) > self._most or self.bytes > self._most_bytes:
+            self.bytes -= len(self._kept.popleft().message)
+
+    def after(self, stream: str, number: int) -> list[_SentEvent]:
+        return [one for one in self._kept if one.stream == stream and one.number > number]
 
 
 class SessionStream:
@@ -124,7 +143,7 @@ class SessionStream:
         self.writer, self.headers, self._started = writer, headers, False
         writer.on_close = self.detach
         self.start(after)
-        for event in self.session.events(self.name, after):
+        for event in self.kept.after(self.name, after):
             writer.write(sse.event(event.message, self._id(event.number)))
         if self.done:
             self.end()
@@ -151,7 +170,7 @@ class SessionStream:
 
     def say(self, message: bytes) -> None:
         self._events = self._next()
-        self.session.keep(_SentEvent(self.name, self._events, message), self._key(message))
+        self.kept.keep(_SentEvent(self.name, self._events, message))
         if self.writer is None:
             return
         self.start()
@@ -168,9 +187,9 @@ class SessionStream:
     def _next(self) -> int:
         return self._events + 1
 
-    def _key(self, message: bytes) -> tuple[str, int | bytes]:
-        """Two events with the same key are kept as one, the newer."""
-        return (self.name, self._events)
+    @property
+    def kept(self) -> _Events:
+        return self.session.kept
 
     def _id(self, number: int) -> bytes:
         return f"{self.name}-{number}".encode()
@@ -178,13 +197,14 @@ class SessionStream:
 
 class _GetStream(SessionStream):
     """What is said to the session as a whole. Streams by GET share the numbers of their events, so that one that is
-    gone on with needs nothing but its name; and a change that was told twice has to be told once to who comes back."""
+    gone on with needs nothing but its name."""
 
     def _next(self) -> int:
         return self.session.event()
 
-    def _key(self, message: bytes) -> tuple[str, int | bytes]:
-        return ("s", message)
+    @property
+    def kept(self) -> _Events:
+        return self.session.kept_of_get
 
 
 class HttpSession:
@@ -206,8 +226,8 @@ class HttpSession:
         self._streams: dict[str, SessionStream] = {}
         self._open: list[_GetStream] = []
         self._last = self._event = self._connection = 0
-        self._kept: dict[tuple[str, int | bytes], _SentEvent] = {}
-        self._bytes = 0
+        self.kept = _Events(MOST_EVENTS, MOST_BYTES)
+        self.kept_of_get = _Events(MOST_NOTICES, MOST_NOTICE_BYTES)
         # While no GET is open: notifications, each once, and questions.
         self._notices: dict[bytes, None] = {}
         self._notice_bytes = 0
@@ -311,18 +331,6 @@ class HttpSession:
         else:
             self._questions.append(message)
 
-    # Events
-
-    def keep(self, event: _SentEvent, key: tuple[str, int | bytes]) -> None:
-        known = self._kept.pop(key, None)
-        self._bytes += len(event.message) - (0 if known is None else len(known.message))
-        self._kept[key] = event
-        while self._kept and (len(self._kept) > MOST_EVENTS or self._bytes > MOST_BYTES):
-            self._bytes -= len(self._kept.pop(next(iter(self._kept))).message)
-
-    def events(self, stream: str, after: int) -> Iterator[_SentEvent]:
-        return (one for one in list(self._kept.values()) if one.stream == stream and one.number > after)
-
     # Age
 
     @property
@@ -369,7 +377,7 @@ class _ByAge:
 class Sessions:
     """The sessions of one process, by id. The id of another principal is an unknown id.
 
-    There are `most` in all and `most_per_client` from one address: then the oldest of those that nobody uses makes room.
+    There are `most` in all, `most_per_client` from one address. Beyond that the oldest that nobody uses makes room.
     """
 
     def __init__(self, handler: Handler, most: int, most_per_client: int) -> None:
@@ -385,8 +393,8 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._by_id)
 
-    def __contains__(self, id: str) -> bool:
-        return id in self._by_id
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._by_id)
 
     def values(self) -> list[HttpSession]:
         return list(self._by_id.values())
