@@ -21,7 +21,7 @@ from portico.server.calling.resources import Resource
 from portico.server.calling.runtime import MOST_THREADS, ArgumentErrors, Runtime, Threads
 from portico.server.calling.tools import Tool
 from portico.server.registry.catalog import PAGE_SIZE, Catalog
-from portico.server.registry.cursors import Cursors
+from portico.server.registry.cursors import ListCursors
 from portico.server.registry.lifespans import Lifespans
 from portico.server.registry.mounted import Mounts
 from portico.server.registry.registry import Registry
@@ -131,7 +131,7 @@ class Server(Registrar):
             hints=self._hints,
             # Without a key of its own it is a guard against mistakes, not against intent; then a cursor is worth
             # something in every process of this name, and does no more than to lead on in a list.
-            cursors=Cursors(state_key or name.encode()),
+            cursors=ListCursors(state_key or name.encode()),
             publish=self.subscriptions.publish,
         )
         self.tools, self.prompts = self.registry.tools, self.registry.prompts

@@ -8,7 +8,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from msgspec import UNSET, Raw
 
 from portico.legacy import translate
-from portico.server.registry.cursors import Cursors
+from portico.server.registry.cursors import ListCursors
 from portico.wire import jsonrpc
 from portico.wire.content import CacheableResult, strip_result_type
 from portico.wire.errors import UsageError
@@ -39,7 +39,7 @@ class Catalog(Generic[C]):
         *,
         page_size: int = PAGE_SIZE,
         hints: dict[str, Any],
-        cursors: Cursors,
+        cursors: ListCursors,
         on_change: Callable[[], None],
     ) -> None:
         self.kind = kind

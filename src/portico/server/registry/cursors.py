@@ -1,4 +1,4 @@
-"""Cursors: where a page of a list ended, in a form that only we can make."""
+"""ListCursors: where a page of a list ended, in a form that only we can make."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _MAC = 12
 LONGEST_CURSOR = 1024
 
 
-class Cursors:
+class ListCursors:
     """Issues the cursors of every list of a server, and reads them again.
 
     A cursor belongs to the list that it was issued for; one of another list, or one that was made up, is refused.

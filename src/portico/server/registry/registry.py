@@ -12,7 +12,7 @@ from portico.server.calling.prompts import Prompt
 from portico.server.calling.resources import Resource
 from portico.server.calling.tools import Tool
 from portico.server.registry.catalog import Catalog
-from portico.server.registry.cursors import Cursors
+from portico.server.registry.cursors import ListCursors
 from portico.server.registry.service import Completes, Component
 from portico.wire import notices
 from portico.wire.errors import UsageError
@@ -27,7 +27,7 @@ class Registry:
     """The catalogs of one server, and what belongs to them: aliases, completions, the matching of URIs."""
 
     def __init__(
-        self, *, page_size: int, stamp: Any, hints: dict[str, Any], cursors: Cursors, publish: Callable[[str], None]
+        self, *, page_size: int, stamp: Any, hints: dict[str, Any], cursors: ListCursors, publish: Callable[[str], None]
     ) -> None:
         def catalog(kind: str, method: str, result: Any, member: str, notice: str) -> Catalog[Any]:
             return Catalog(

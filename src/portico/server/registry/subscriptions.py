@@ -62,7 +62,7 @@ def honoured(wanted: Filter, capabilities: ServerCapabilities, exists: Callable[
     )
 
 
-class _Index:
+class _SubscriberIndex:
     """Who wants to hear of what, so that a change is looked up and nobody is looked at who did not ask for it."""
 
     def __init__(self) -> None:
@@ -131,7 +131,7 @@ class Subscriptions:
 
     def __init__(self) -> None:
         self._listeners: set[Subscriber] = set()
-        self._index = _Index()
+        self._index = _SubscriberIndex()
         self._waiting: dict[tuple[str, str | None], None] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
 

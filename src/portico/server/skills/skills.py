@@ -34,7 +34,7 @@ log = logging.getLogger("portico")
 PAGE_SIZE = 100
 
 
-class _Host(Protocol):
+class _SkillHost(Protocol):
     """What skills need of the server that they are part of."""
 
     registry: Registry
@@ -74,7 +74,7 @@ class Skills(Service):
         if problems:
             raise UsageError(problems[0])
 
-    def added(self, server: _Host) -> None:
+    def added(self, server: _SkillHost) -> None:
         self._cursors = server.registry.cursors
 
     def extensions(self) -> Mapping[str, Mapping[str, Any]]:

@@ -13,7 +13,7 @@ from msgspec import Raw, Struct
 from portico.legacy import translate
 from portico.rpc.call import Call
 from portico.server.asking.rounds import typed
-from portico.server.registry.cursors import Cursors
+from portico.server.registry.cursors import ListCursors
 from portico.server.tasks import jobs
 from portico.server.tasks.engine import LOOK_SECONDS, Engine
 from portico.server.tasks.jobs import Job
@@ -81,7 +81,7 @@ def result(job: Job) -> CallToolResult:
     return translated
 
 
-def listed(found: list[Job], poll: Callable[[Job], float], cursors: Cursors, owner: str) -> ListTasksResult:
+def listed(found: list[Job], poll: Callable[[Job], float], cursors: ListCursors, owner: str) -> ListTasksResult:
     page = ListTasksResult(tasks=[task(job, poll(job)) for job in found[: jobs.PAGE]])
     if len(found) > jobs.PAGE:
         last = found[jobs.PAGE - 1]
@@ -89,7 +89,7 @@ def listed(found: list[Job], poll: Callable[[Job], float], cursors: Cursors, own
     return page
 
 
-def after(cursor: str | None, cursors: Cursors, owner: str) -> tuple[int, str]:
+def after(cursor: str | None, cursors: ListCursors, owner: str) -> tuple[int, str]:
     """The place that a cursor stands for: when the last job of its page was created, and the job's id."""
     if cursor is None:
         return (-1, "")
