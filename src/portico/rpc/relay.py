@@ -28,7 +28,7 @@ class ChangeRelay:
     """Gives `tell` what a handler tells of, until it is ended.
 
     The handler is asked at once, not in a later turn of the loop: what changes from here on is heard. When its
-    connection breaks it is asked again, and `missed` is called, because nobody heard what changed meanwhile.
+    connection breaks it is asked again, and `missed` is called, because what changed meanwhile was not heard.
     """
 
     def __init__(

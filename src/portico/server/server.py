@@ -291,7 +291,7 @@ class Server(Registrar):
 
     def _has(self, uri: str) -> bool:
         """Whether something can be told of this resource: it is there, or lies above one; a mount may have it, and so
-        may whoever is put around the answers."""
+        may a middleware or a service that is put around the answers."""
         known = self._chain is None and self._answers.get("resources/read") == self._read_resource
         return not known or self.registry.has(uri) or self._mounts.may_have(uri)
 
@@ -448,7 +448,7 @@ class Server(Registrar):
         * **longest_body** – how many bytes a request may have.
         * **most_in_flight**, **most_in_flight_per_client** – how many requests may be worked on at once.
         * **most_sessions**, **most_sessions_per_client** – how many sessions there may be; beyond that the oldest that
-          nobody uses is ended.
+          no client uses is ended.
         * **idle_session** – after how many seconds an unused session ends.
         """
         return cast("Application", _endpoint().asgi(self, **options))

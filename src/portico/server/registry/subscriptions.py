@@ -63,7 +63,7 @@ def honoured(wanted: Filter, capabilities: ServerCapabilities, exists: Callable[
 
 
 class _SubscriberIndex:
-    """Who wants to hear of what, so that a change is looked up and nobody is looked at who did not ask for it."""
+    """Who wants to hear of what, so that no listener is looked at that did not ask for a change."""
 
     def __init__(self) -> None:
         self.uris = self.characters = 0

@@ -377,7 +377,7 @@ class _ByAge:
 class Sessions:
     """The sessions of one process, by id. The id of another principal is an unknown id.
 
-    There are `most` in all, `most_per_client` from one address. Beyond that the oldest that nobody uses makes room.
+    There are `most` in all, `most_per_client` from one address. Beyond that the oldest idle one makes room.
     """
 
     def __init__(self, handler: Handler, most: int, most_per_client: int) -> None:
@@ -412,7 +412,7 @@ class Sessions:
         return True
 
     def _make_room(self, among: _ByAge) -> bool:
-        """End the oldest that nobody uses. Those that are found in use are old no more, so they are not met again."""
+        """End the oldest idle one. Those that are found in use are old no more, so they are not met again."""
         for _ in range(MOST_CANDIDATES):
             for session in among.oldest():
                 if not session.in_use:
@@ -444,7 +444,7 @@ class Sessions:
         session.close()
 
     def expire(self, idle_seconds: float) -> int:
-        """End the sessions that nobody has used for so long. Returns how many were looked at: the old ones, not all."""
+        """End the sessions that were idle for so long. Returns how many were looked at: the old ones, not all."""
         looked_at, before = 0, time.monotonic() - idle_seconds
         while old := [session for session in self._by_age.oldest() if session.used < before]:
             for session in old:
