@@ -34,6 +34,7 @@ from portico.wire.revisions import HANDSHAKE, MODERN, REVISIONS, Revision
 log = logging.getLogger("portico")
 
 LONGEST_BODY = 4 * 1024 * 1024
+MOST_BODY_BYTES = 256 * 1024 * 1024
 KEEP_ALIVE_SECONDS = 15.0
 _ACCEPTED = re.compile(rb"json|\*/\*|event-stream|application/\*").search
 _HEALTH = frozenset({"/health", "/healthz"})
@@ -54,6 +55,8 @@ class Settings(Struct, kw_only=True):
     # Who belongs to no session and is not modern is spoken to as at this revision, in place of being refused.
     assume: Revision | None = None
     longest_body: int = LONGEST_BODY
+    # How much the bodies of all requests may have together, from their first byte to their answers.
+    most_body_bytes: int = MOST_BODY_BYTES
     most_in_flight: int = 10_000
     most_in_flight_per_client: int = 1000
     most_sessions: int = 100_000
@@ -124,10 +127,10 @@ class Exchange:
     def refuse_now(self, request: Request) -> Answer | None:
         """The part of it that depends on the moment, and not on what the request says."""
         if self.draining or self.metrics.in_flight >= self.settings.most_in_flight:
-            return _busy()
+            return busy()
         by_client = self.stateless.by_client
         if by_client and by_client.get(request.peer, 0) >= self.settings.most_in_flight_per_client:
-            return _busy()
+            return busy()
         return None
 
     def _refuse_kind(self, request: Request) -> Answer | None:
@@ -173,7 +176,7 @@ class Exchange:
         headers = request.cors
         if isinstance(frame, Frame) and frame.method == "initialize":
             if len(self.sessions) >= self.settings.most_sessions:
-                writer.answer(_busy())
+                writer.answer(busy())
                 return
             session = self._new_session(request)
             self.sessions[session.id] = session
@@ -258,7 +261,7 @@ class Exchange:
 
     def _open_old(self, request: Request, writer: ResponseWriter) -> None:
         if len(self._old) >= self.settings.most_sessions:
-            writer.answer(_busy())
+            writer.answer(busy())
             return
         stream = _OldStream(self._new_session(request, request.headers), writer)
         self._old[stream.session.id] = stream
@@ -390,5 +393,5 @@ def _error(status: int, reason: str, headers: Pairs = ()) -> Answer:
     return Answer(status, (*JSON, *headers), jsonrpc.error(None, InvalidRequest(reason), MODERN))
 
 
-def _busy() -> Answer:
+def busy() -> Answer:
     return _error(503, "Service unavailable: too much to do; try again", ((b"retry-after", b"1"),))
