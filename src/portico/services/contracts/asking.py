@@ -98,16 +98,16 @@ async def ask(
         return refused if tool is not None else outcomes.suggesting(refused, name, contract)
     try:
         return outcomes.outcome(result, tool, target.revision)
-    except outcomes.BrokenPromise as broken:
+    except outcomes.UnkeptPromise as broken:
         return broken.outcome if fresh else await _again(target, name, result, broken)
 
 
-async def _again(target: Target, name: str, result: dict[str, Any], broken: outcomes.BrokenPromise) -> Outcome:
+async def _again(target: Target, name: str, result: dict[str, Any], broken: outcomes.UnkeptPromise) -> Outcome:
     """The same result, held against what the tool promises now: the server may have been upgraded."""
     tool = (await _current(target, fresh=True)).find(name)
     try:
         return broken.outcome if tool is None else outcomes.outcome(result, tool, target.revision)
-    except outcomes.BrokenPromise as still:
+    except outcomes.UnkeptPromise as still:
         return still.outcome
 
 
