@@ -143,8 +143,8 @@ async def delegate(mount: Mount, call: Call, member: str, inward: Any) -> Any:
 
 
 def _passes(mount: Mount, call: Call, said: Raw) -> bool:
-    """Whether a result can be passed on as it is: the client speaks its revision, and no address in it changes."""
-    modern = call.revision is not None and call.revision >= MODERN
+    """Whether a result can be passed on as it is: both speak 2026-07-28, and no address in it changes."""
+    modern = call.revision is not None and call.revision >= MODERN and "resultType" in _members.decode(said)
     return modern and (mount.prefix is None or b'"uri"' not in bytes(said))
 
 
