@@ -15,6 +15,7 @@ from portico._lazy import load_module
 from portico._options import check_options, explained
 from portico.rpc.call import Call, Handler, Middleware, members
 from portico.server.asking.request_state import Seal
+from portico.server.asking.spent import SpentStates
 from portico.server.calling import completion
 from portico.server.calling.prompts import Prompt
 from portico.server.calling.resources import Resource
@@ -77,7 +78,8 @@ class Server(Registrar):
       them.
     * **state_key** – seals what clients carry from one round to the next. Processes that serve the same clients need
       the same key; otherwise each makes its own.
-    * **store** – where tasks are kept: a URL of the store. None: PORTICO_STORE, or memory.
+    * **store** – where tasks are kept, and which answers of clients were used: a URL of the store. None:
+      PORTICO_STORE, or memory.
     """
 
     @explained
@@ -107,7 +109,7 @@ class Server(Registrar):
         self.threads = Threads(most_threads)
         self.seal = Seal(state_key)
         self.argument_errors = argument_errors
-        self.runtime = Runtime(name, self, self.threads, self.seal, argument_errors)
+        self.runtime = Runtime(name, self, self.threads, self.seal, SpentStates(store), argument_errors)
         self.capabilities = ServerCapabilities(**(CAPABILITIES if capabilities is None else capabilities))
         self._extensions: dict[str, Any] = self.capabilities.extensions or {}
         self.subscriptions = Subscriptions()
@@ -402,7 +404,8 @@ class Server(Registrar):
         try:
             yield self
         finally:
-            await self._lifespans.leave()
+            if await self._lifespans.leave():
+                await self.runtime.spent.close()
 
     @overload
     def run(self, transport: Literal["stdio"] = "stdio", **options: Unpack[StdioOptions]) -> None: ...
