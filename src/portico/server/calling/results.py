@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 from msgspec import UNSET, Raw, Struct
+from msgspec.structs import replace
 
 from portico.server.asking.rounds import Detached
 from portico.server.calling.signature import Verify
@@ -25,7 +26,7 @@ from portico.wire.content import (
 )
 from portico.wire.errors import UsageError
 from portico.wire.inputs import InputRequiredResult
-from portico.wire.tools import CallToolResult
+from portico.wire.tools import ERROR, CallToolResult
 
 
 class _Media:
@@ -161,7 +162,10 @@ def to_json(value: Any) -> bytes:
 def to_result(
     value: Any, *, declared: bool, uri: str, verify: Verify | None = None
 ) -> CallToolResult | InputRequiredResult | Detached:
-    """The result of a tool. `declared`: the tool has an output schema, so structured content is owed."""
+    """The result of a tool. `declared`: the tool has an output schema, so structured content is owed.
+
+    A class may know that one of its values is a failure: its `__tool_error__` gives what programs are told of it.
+    """
     kind = type(value)
     if kind is str and not declared:
         return CallToolResult(content=[TextContent(text=value)], is_error=False)
@@ -175,7 +179,10 @@ def to_result(
         return CallToolResult(content=[], is_error=False)
     if _is_content(value):
         return CallToolResult(content=to_blocks(value, uri), is_error=False)
-    return _structured(value, declared, verify)
+    result = _structured(value, declared, verify)
+    about = getattr(kind, "__tool_error__", None)
+    error = None if about is None else about(value)
+    return result if error is None else replace(result, is_error=True, meta={ERROR: error})
 
 
 def _structured(value: Any, declared: bool, verify: Verify | None) -> CallToolResult:

@@ -119,8 +119,9 @@ def outcome(result: Mapping[str, Any], tool: Definition | None = None, revision:
         return _failed(result, text)
     structured = result.get("structuredContent")
     given = "structuredContent" in result
-    if isinstance(structured, dict) and _is_outcome(structured):
-        return _adopted(structured, text)
+    said = structured if given else _in_text(content, text, revision)
+    if isinstance(said, dict) and _is_outcome(said):
+        return _adopted(said, text)
     schema = tool.output_schema if tool is not None else None
     if schema is not None:
         broken = _broken(schema, structured, given)
@@ -181,12 +182,16 @@ def _from_content(content: list[Mapping[str, Any]], text: str, revision: str) ->
         return None
     if any(block.get("type") != "text" for block in content):
         return {"text": text, "content": [dict(block) for block in content]}
-    if revision and revision < V2025_06_18:
-        # There text was the only way to say anything, also what has structure.
-        found = _json(text)
-        if isinstance(found, dict):
-            return found
-    return {"text": text}
+    found = _in_text(content, text, revision)
+    return {"text": text} if found is None else found
+
+
+def _in_text(content: list[Mapping[str, Any]], text: str, revision: str) -> dict[str, Any] | None:
+    """The object in a text, where text was the only way to say anything, also what has structure."""
+    if not revision or revision >= V2025_06_18 or any(block.get("type") != "text" for block in content):
+        return None
+    found = _json(text)
+    return found if isinstance(found, dict) else None
 
 
 def _says(text: str, structured: Any) -> bool:
@@ -208,8 +213,9 @@ def _json(text: str) -> Any:
 def _failed(result: Mapping[str, Any], text: str) -> Outcome:
     meta, structured = result.get("_meta"), result.get("structuredContent")
     said = meta.get(ERROR) if isinstance(meta, Mapping) else None
-    if said is None and isinstance(structured, dict) and _is_outcome(structured):
-        said = structured.get("error")
+    spoken = structured if isinstance(structured, dict) else _json(text)
+    if said is None and isinstance(spoken, dict) and _is_outcome(spoken):
+        said = spoken.get("error")
     return _typed(said, text)
 
 
