@@ -124,3 +124,7 @@ class ContractContext(Message):
     def meta(self) -> dict[str, Any]:
         """The `_meta` that carries it."""
         return {CONTEXT_KEY: self.model_dump(mode="json", exclude_none=True)}
+
+    def plain(self) -> dict[str, Any]:
+        """What is said in it."""
+        return self.model_dump(exclude_none=True)

@@ -151,9 +151,14 @@ def _typed(said: Any, text: str) -> Outcome:
     """An error as it describes itself; a text alone says that the tool failed, and no more."""
     if not isinstance(said, Mapping) or not isinstance(said.get("error_type"), str) or not said["error_type"]:
         return failure("ToolExecutionError", text or "The tool failed and did not say why.")
-    details = said.get("error_details", problems(said))
+    details = said["error_details"] if "error_details" in said else problems(said) or _rest(said)
     details = dict(details) if isinstance(details, Mapping) else details if isinstance(details, str) else None
     return failure(said["error_type"][:100], str(said.get("error_message") or text), details)
+
+
+def _rest(said: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What an error of ours says of itself besides its type: an id, a code, what would be legal."""
+    return {name: part for name, part in said.items() if name not in ("error_type", "error_message", "brief")} or None
 
 
 def _broken(schema: Schema, structured: Any, given: bool) -> Outcome | None:
@@ -220,12 +225,24 @@ def _failed(result: Mapping[str, Any], text: str) -> Outcome:
 
 
 def suggesting(found: Outcome, name: str, contract: Contract) -> Outcome:
-    """A tool that is not there, and the names that may have been meant."""
-    details = found["error"]["error_details"]
-    near = nearest(name, (tool.invocation for tool in contract.tools), most=3)
-    if not near or not isinstance(details, dict) or details.get("code") != NOT_FOUND:
+    """What came of a name that is not listed: where the server says that there is no such tool, with the names that
+    may have been meant."""
+    if found["status"] != "failure" or not _says_unknown(found["error"], name, contract):
         return found
-    return failure("ResourceNotFound", found["error"]["error_message"], {**details, "suggestions": near})
+    said = found["error"]["error_details"]
+    details = {"code": NOT_FOUND, **(said if isinstance(said, dict) else {}), "name": name}
+    near = nearest(name, (tool.invocation for tool in contract.tools), most=3)
+    suggestions = {"suggestions": near} if near else {}
+    return failure("ResourceNotFound", found["error"]["error_message"], {**details, **suggestions})
+
+
+def _says_unknown(error: Mapping[str, Any], name: str, contract: Contract) -> bool:
+    """Our own servers have a code for it. Of others the words: they name what they do not know, and nothing lists it."""
+    details = error["error_details"]
+    if isinstance(details, dict) and details.get("code") == NOT_FOUND:
+        return True
+    general = error["error_type"] in ("ToolExecutionError", "ValidationError")
+    return general and bool(contract.tools) and name in error["error_message"]
 
 
 def invalid(complaints: list[Complaint]) -> Outcome:
