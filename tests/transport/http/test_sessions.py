@@ -641,6 +641,27 @@ async def test_a_question_nobody_can_answer_is_not_asked(serve: Serve, server: S
     assert response.json["result"]["isError"] is True
 
 
+async def test_a_client_that_hears_of_no_events_is_not_asked(serve: Serve, server: Server) -> None:
+    """It takes JSON alone and has opened no stream, so that the question would never reach it."""
+    site = await serve(server)
+    session = await site.initialize(R4, ELICIT)
+    raw = await session.send(call("ask"), headers={"accept": "application/json"})
+    result = (await raw.response()).json["result"]
+    assert result["isError"] is True
+    assert "listens to no stream" in result["content"][0]["text"]
+
+
+async def test_a_client_that_listens_may_answer_in_json(serve: Serve, server: Server) -> None:
+    site = await serve(server)
+    session = await site.initialize(R4, ELICIT)
+    aside = await session.get()
+    raw = await session.send(call("ask"), headers={"accept": "application/json"})
+    question = await aside.message()
+    answer = {"action": "accept", "content": {"value": "yes"}}
+    await session.post({"jsonrpc": "2.0", "id": question["id"], "result": answer})
+    assert text_of((await raw.response()).json) == "yes"
+
+
 async def test_a_cancelled_call_takes_its_question_back(serve: Serve, server: Server) -> None:
     """basic/utilities/cancellation: whoever stops waiting for a request says so."""
     site = await serve(server)
