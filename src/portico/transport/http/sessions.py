@@ -177,10 +177,10 @@ class HttpSession:
     def resume(self, last_event: str, writer: ResponseWriter, headers: Pairs) -> None:
         """Go on after an event. One we no longer have, or never had, is answered by what there is."""
         number, _, seen = last_event.partition("-")
-        stream = self._streams.get(int(number)) if number.isdigit() and len(number) < 12 else None
+        stream = self._streams.get(int(number)) if number.isdecimal() and len(number) < 12 else None
         if stream is None:
-            stream = self._replay(int(number)) if number.isdigit() and len(number) < 12 else self.default_stream
-        stream.attach(writer, headers, int(seen) if seen.isdigit() and len(seen) < 12 else 0)
+            stream = self._replay(int(number)) if number.isdecimal() and len(number) < 12 else self.default_stream
+        stream.attach(writer, headers, int(seen) if seen.isdecimal() and len(seen) < 12 else 0)
 
     def _replay(self, number: int) -> SessionStream:
         """A stream that is over: what is left of it can still be read."""
