@@ -161,6 +161,7 @@ def same(one: Any, other: Any) -> bool:
     return type(one) is type(other) and one == other
 
 
+@pytest.mark.requirement("tools.structured-text")
 @pytest.mark.parametrize("hint, value, json", VALUES, ids=lambda one: str(one)[:40])
 async def test_a_value_is_structured_as_it_is(connect: Connect, hint: Any, value: Any, json: Any) -> None:
     """2026-07-28: any JSON, and the same as text for whoever reads text."""
@@ -310,6 +311,7 @@ MEDIA: list[tuple[Any, Any]] = [
 ]
 
 
+@pytest.mark.requirement("content.base64")
 @pytest.mark.parametrize("value, block", MEDIA, ids=lambda one: type(one).__name__)
 async def test_media_and_blocks_are_content(connect: Connect, value: Any, block: dict[str, Any]) -> None:
     for hint in (Any, type(value)):
@@ -439,6 +441,7 @@ async def test_an_author_may_write_the_output_schema(connect: Connect, revision:
 # What was promised and not kept
 
 
+@pytest.mark.requirement("tools.validated")
 @pytest.mark.parametrize(
     "hint, value",
     [(int, "three"), (Point, {"x": "one"}), (Point, None), (list[int], ["a"]), (dict[str, int], {"a": "b"}), (bool, 1)],
