@@ -332,7 +332,9 @@ async def test_a_server_that_lets_go_of_the_other_stream_at_once_is_not_hammered
 def handler_of(answer: Callable[[Call], Any]) -> Callable[[Call], Any]:
     async def handler(call: Call) -> Any:
         if call.method == "server/discover":
-            return DiscoverResult(supported_versions=[MODERN], capabilities=ServerCapabilities(), ttl_ms=0)
+            return DiscoverResult(
+                supported_versions=[MODERN], capabilities=ServerCapabilities(), ttl_ms=0, cache_scope="private"
+            )
         return answer(call)
 
     return handler
@@ -365,6 +367,7 @@ def endless(habit: str) -> Callable[[Call], Any]:
     return answer
 
 
+@pytest.mark.broken_frames("a hostile server, which says no more than it has to")
 @pytest.mark.parametrize(
     "habit, complaint",
     [
@@ -391,6 +394,7 @@ async def test_a_list_without_end_has_one(
         assert "tools/list" in str(raised.value)
 
 
+@pytest.mark.broken_frames("a hostile server, which says no more than it has to")
 @pytest.mark.parametrize("habit", ["the same cursor", "a circle", "empty pages"])
 async def test_an_iterator_does_not_turn_in_circles_either(habit: str) -> None:
     async with asyncio.timeout(PATIENCE), Client(handler_of(endless(habit))) as client:
@@ -399,6 +403,7 @@ async def test_an_iterator_does_not_turn_in_circles_either(habit: str) -> None:
                 pass
 
 
+@pytest.mark.broken_frames("a hostile server, which says no more than it has to")
 async def test_an_iterator_goes_on_as_long_as_its_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clients, "MOST_PAGES", 5)
     monkeypatch.setattr(clients, "MOST_LISTED", 5)
@@ -410,6 +415,7 @@ async def test_an_iterator_goes_on_as_long_as_its_reader(monkeypatch: pytest.Mon
                 break
 
 
+@pytest.mark.broken_frames("a hostile server, which says no more than it has to")
 @pytest.mark.parametrize("revision", [MODERN, OLD])
 async def test_an_answer_of_very_many_small_things_is_not_taken_apart(
     revision: str, monkeypatch: pytest.MonkeyPatch
@@ -500,6 +506,7 @@ def giving(structured: Any, schema: Any, text: str = "") -> Callable[[Call], Any
     return handler_of(answer)
 
 
+@pytest.mark.broken_frames("a hostile server, which says no more than it has to")
 @pytest.mark.parametrize(
     "structured, schema, complaint",
     [
@@ -606,6 +613,7 @@ BOMBS: dict[str, tuple[Any, Any]] = {
 }
 
 
+@pytest.mark.broken_frames("a hostile server, which says no more than it has to")
 @pytest.mark.parametrize("bomb", BOMBS)
 async def test_a_schema_that_is_a_weapon_does_no_harm(bomb: str) -> None:
     """2026-07-28, server/tools: bound depth, number and time. It is used, or refused, or left aside; at once."""
@@ -629,6 +637,7 @@ def test_reading_dates_by_such_a_schema_takes_no_longer(bomb: str) -> None:
     assert with_formats(structured, schema) == structured
 
 
+@pytest.mark.broken_frames("a hostile server, which says no more than it has to")
 async def test_what_tools_promise_is_not_waited_for_longer_than_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are listed on the side, for their output schemas; the call itself is done."""
     number = 0
@@ -636,7 +645,9 @@ async def test_what_tools_promise_is_not_waited_for_longer_than_the_call(monkeyp
     async def slowly(call: Call) -> Any:
         nonlocal number
         if call.method == "server/discover":
-            return DiscoverResult(supported_versions=[MODERN], capabilities=ServerCapabilities(), ttl_ms=0)
+            return DiscoverResult(
+                supported_versions=[MODERN], capabilities=ServerCapabilities(), ttl_ms=0, cache_scope="private"
+            )
         if call.method == "tools/list":
             number += 1
             await asyncio.sleep(0.02)

@@ -11,10 +11,12 @@ from msgspec import Raw
 from portico._options import check_options
 from portico.legacy import translate
 from portico.rpc.call import Call
+from portico.rpc.questions import incapable
 from portico.server.calling.bodies import Body, unwrap_group
 from portico.server.calling.results import MEDIA, ToolResult, to_result
 from portico.server.calling.runtime import ArgumentErrors, Runtime
-from portico.server.calling.signature import ArgumentError, verifier
+from portico.server.calling.schema_tools import SchemaVerifier
+from portico.server.calling.signature import ArgumentError, Verify, verifier
 from portico.server.tasks.config import Mode, TaskConfig, config_of
 from portico.wire.content import BLOCKS
 from portico.wire.errors import InvalidParams, MissingCapability, ToolError, UsageError
@@ -86,10 +88,13 @@ class Tool:
             meta=_meta(options.get("meta"), options.get("version")),
         )
         self.mirrors = _mirrors(self.name, self.definition.input_schema)
-        self._declared = self.definition.output_schema is not None
-        self._wrapped = self._declared and (self.definition.output_schema or {}).get("type") != "object"
-        promised = options.get("output_schema") is None and signature.output_schema is not None
-        self._verify = verifier(signature.returns, self.name) if promised else None
+        promised = self.definition.output_schema
+        self._wrapped = promised is not None and promised.get("type") != "object"
+        self._verify: Verify | None = None
+        if promised is not None:
+            by_author = promised is not signature.output_schema
+            by_type = None if by_author else verifier(signature.returns, self.name)
+            self._verify = by_type or SchemaVerifier(promised, self.name, at_once=by_author)
         self._uri = f"tool://{self.name}/result"
 
     def start(self, call: Call, params: CallToolParams, runtime: Runtime) -> Any:
@@ -108,13 +113,13 @@ class Tool:
         except ArgumentError as mistake:
             raise self._mistaken(mistake, call, runtime) from None
         except MissingCapability as missing:
-            raise _incapable(missing, call) from None
+            raise incapable(missing, call) from None
         except BaseExceptionGroup as group:
             raise unwrap_group(group) or group from None
         return self._result(call, value)
 
     def _result(self, call: Call, value: Any) -> Any:
-        result = to_result(value, declared=self._declared, uri=self._uri, verify=self._verify)
+        result = to_result(value, uri=self._uri, verify=self._verify)
         if self._wrapped and (call.revision or MODERN) < MODERN and isinstance(result, CallToolResult):
             _wrap(result)
         return result
@@ -185,11 +190,3 @@ def _meta(meta: Mapping[str, Any] | None, version: str | None) -> dict[str, Any]
     if version is not None:
         members[VERSION] = version
     return members or None
-
-
-def _incapable(missing: MissingCapability, call: Call) -> Exception:
-    """Before 2026-07-28 there is no code for it, and the model can at least be told."""
-    if call.revision is None or call.revision >= MODERN:
-        return missing
-    needed = ", ".join(sorted(missing.data["requiredCapabilities"]))
-    return ToolError(f"This tool has to ask something, and the client does not support it: {needed}.")
