@@ -60,6 +60,7 @@ class Settings(Struct, kw_only=True):
     most_in_flight: int = 10_000
     most_in_flight_per_client: int = 1000
     most_sessions: int = 100_000
+    most_sessions_per_client: int = 10_000
     idle_session: float = IDLE_SECONDS
 
 
@@ -70,7 +71,7 @@ class Exchange:
         self.settings = settings
         self.metrics = Metrics()
         self.handler = handler
-        self.sessions = Sessions()
+        self.sessions = Sessions(handler, settings.most_sessions, settings.most_sessions_per_client)
         self.draining = False
         self._describe = describe
         self._gate = Gate(settings.allow_hosts, settings.allow_origins, loopback=settings.loopback)
@@ -113,8 +114,11 @@ class Exchange:
         if (request.method, request.path) not in self._routes:
             return self._nowhere(request)
         if self._token is not None and not self._is_known(request):
-            challenge: Pairs = ((b"www-authenticate", b'Bearer realm="mcp"'),)
-            return _error(request, 401, "Unauthorized: a bearer token is needed", challenge)
+            # RFC 6750, 3.1: the error is said only to who has sent a token.
+            wrong = b"authorization" in request.headers
+            challenge = b'Bearer realm="mcp", error="invalid_token"' if wrong else b'Bearer realm="mcp"'
+            reason = "the bearer token is not valid" if wrong else "a bearer token is needed"
+            return _error(request, 401, f"Unauthorized: {reason}", ((b"www-authenticate", challenge),))
         if request.method == "POST":
             return self._refuse_kind(request) or self.refuse_now(request)
         return None
@@ -182,11 +186,10 @@ class Exchange:
     ) -> None:
         headers = request.cors
         if isinstance(frame, Frame) and frame.method == "initialize":
-            if len(self.sessions) >= self.settings.most_sessions:
+            session = self._new_session(request)
+            if not self.sessions.add(session):
                 writer.answer(busy(request))
                 return
-            session = self._new_session(request)
-            self.sessions[session.id] = session
             headers = ((b"mcp-session-id", session.id.encode()), *headers)
         else:
             found = self._session(request, frame.id if isinstance(frame, Frame) and frame.id is not UNSET else None)
@@ -220,7 +223,7 @@ class Exchange:
 
     def _new_session(self, request: Request, headers: Headers | None = None) -> HttpSession:
         sender = Sender(request.principal, headers, request.peer)
-        return HttpSession(self.handler, sender, self.traffic, self.metrics)
+        return HttpSession(self.handler, sender, self.traffic, self.metrics, self.sessions)
 
     def _session(self, request: Request, id: RequestId | None = None) -> HttpSession | Answer:
         """The session that a request belongs to, or why it belongs to none; `id` is that of its message."""
@@ -253,7 +256,7 @@ class Exchange:
         if isinstance(session, Answer):
             writer.answer(session)
         elif last is None:
-            session.default_stream.attach(writer, request.cors, None)
+            session.listen(writer, request.cors)
         else:
             session.resume(last.decode("latin-1"), writer, request.cors)
 
@@ -320,9 +323,7 @@ class Exchange:
     def keep_alive(self) -> None:
         """Say something on every open stream, so that whatever is in between does not think it is dead."""
         self.stateless.keep_alive()
-        for session in list(self.sessions.values()):
-            for writer in session.writers():
-                writer.write(sse.KEEP_ALIVE)
+        self.sessions.keep_alive()
         for old in list(self._old.values()):
             old.writer.write(sse.KEEP_ALIVE)
 
@@ -354,6 +355,7 @@ class _OldStream:
         self.traffic = session.traffic
         self.channel = session.channel
         self.channel.use(self.send, writer.drain, lambda: writer.buffered() > MOST_UNREAD)
+        session.session.reach(True)
 
     def send(self, message: bytes) -> None:
         if self.writer.buffered() > 2 * MOST_UNREAD:
