@@ -12,7 +12,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType, field
 
 from portico.wire.content import Result
 from portico.wire.jsonrpc import NOTHING
-from portico.wire.meta import Params
+from portico.wire.meta import Name, Params
 
 EXTENSION = "io.modelcontextprotocol/tasks"
 RELATED = "io.modelcontextprotocol/related-task"
@@ -27,7 +27,7 @@ ENDED = frozenset({"completed", "failed", "cancelled"})
 class TaskParams(Params, rename="camel", gc=False):
     """What names a task."""
 
-    task_id: str
+    task_id: Name
 
 
 class UpdateTaskParams(Params, rename="camel", gc=False):
