@@ -128,5 +128,3 @@ async def test_the_type_of_what_a_body_raises_is_told_without_a_word_of_it(
         result = await call(client, request("s.fails"))
         assert error(result)[0] == kind.__name__
         assert "secret" not in result.model_dump_json()
-
-

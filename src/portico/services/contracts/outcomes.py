@@ -237,7 +237,7 @@ def suggesting(found: Outcome, name: str, contract: Contract) -> Outcome:
 
 
 def _says_unknown(error: Mapping[str, Any], name: str, contract: Contract) -> bool:
-    """Our own servers have a code for it. Of others the words: they name what they do not know, and nothing lists it."""
+    """Our own servers have a code for it. Others name what they do not know, and it is not listed."""
     details = error["error_details"]
     if isinstance(details, dict) and details.get("code") == NOT_FOUND:
         return True
