@@ -25,7 +25,7 @@ from portico.client import results
 from portico.client.cache import CACHEABLE, Cache
 from portico.client.inputs import ElicitationHandler, Inputs, Roots, SamplingHandler
 from portico.client.listen import ChangeListener
-from portico.client.results import CallToolResult, Promise, T
+from portico.client.results import BrokenPromise, CallToolResult, Promise, T
 from portico.client.tasks import RemoteTask, handle
 from portico.rpc.call import Call, Handler, Listening
 from portico.transport.greeting import ClientIdentity
@@ -513,7 +513,13 @@ class Client:
         promised = None if self._promises is None else self._promises.get(tool)
         if self._promises is None and said.structured_content is not UNSET:
             promised = await self._promised(tool, timeout)
-        result = results.read(said, returns, promised, f"{self._name}: {tool}", validate=self._validate)
+        read = partial(results.read, said, returns, name=f"{self._name}: {tool}", validate=self._validate)
+        try:
+            result = read(promised)
+        except BrokenPromise:
+            # The server may have been upgraded since its tools were listed.
+            self._promises = None
+            result = read(await self._promised(tool, timeout, fresh=True) or promised)
         if result.is_error and raise_on_error:
             raise ToolError(result.text)
         return result
@@ -554,12 +560,12 @@ class Client:
             self._news.clear()
         return self._news.setdefault(task, asyncio.Event())
 
-    async def _promised(self, name: str, timeout: float | None = None) -> Promise | None:
+    async def _promised(self, name: str, timeout: float | None = None, *, fresh: bool = False) -> Promise | None:
         """What a tool has promised. To know that, the tools have to be listed once."""
         if self._promises is None:
             try:
                 async with asyncio.timeout(self.timeout if timeout is None else timeout):
-                    await self.list_tools()
+                    await self.list_tools(fresh=fresh)
             except (Error, TimeoutError) as failure:
                 log.debug("%s: what its tools promise is not known: %s", self._name, failure)
                 self._promises = {}

@@ -15,6 +15,7 @@ from portico._lazy import load_module
 from portico._options import check_options, explained
 from portico.rpc.call import Call, Handler, Middleware, members
 from portico.server.asking.request_state import Seal
+from portico.server.asking.spent import SpentStates
 from portico.server.calling import completion
 from portico.server.calling.checks import checked_extensions, checked_hints, checked_icons
 from portico.server.calling.prompts import Prompt
@@ -78,7 +79,8 @@ class Server(Registrar):
       them.
     * **state_key** – seals what clients carry from one round to the next. Processes that serve the same clients need
       the same key; otherwise each makes its own.
-    * **store** – where tasks are kept: a URL of the store. None: PORTICO_STORE, or memory.
+    * **store** – where tasks are kept, and which answers of clients were used: a URL of the store. None:
+      PORTICO_STORE, or memory.
     """
 
     @explained
@@ -108,7 +110,7 @@ class Server(Registrar):
         self.threads = Threads(most_threads)
         self.seal = Seal(state_key)
         self.argument_errors = argument_errors
-        self.runtime = Runtime(name, self, self.threads, self.seal, argument_errors)
+        self.runtime = Runtime(name, self, self.threads, self.seal, SpentStates(store), argument_errors)
         self.capabilities = ServerCapabilities(**(CAPABILITIES if capabilities is None else capabilities))
         self._extensions: dict[str, Any] = self.capabilities.extensions or {}
         checked_extensions(self._extensions)
@@ -258,6 +260,9 @@ class Server(Registrar):
             result = await self._mounts.read(call, params.uri)
         if isinstance(result, ReadResourceResult) and result.ttl_ms is UNSET:
             result.ttl_ms, result.cache_scope = self._hints["ttl_ms"], self._hints["cache_scope"]
+            if params.request_state is not UNSET or params.input_responses is not jsonrpc.NOTHING:
+                # It depends on answers, which no cache knows of (server/utilities/caching).
+                result.ttl_ms, result.cache_scope = 0, "private"
         return result
 
     async def _complete(self, call: Call) -> Any:
@@ -408,7 +413,8 @@ class Server(Registrar):
         try:
             yield self
         finally:
-            await self._lifespans.leave()
+            if await self._lifespans.leave():
+                await self.runtime.spent.close()
 
     @overload
     def run(self, transport: Literal["stdio"] = "stdio", **options: Unpack[StdioOptions]) -> None: ...

@@ -358,7 +358,7 @@ async def test_a_session_with_a_stream_or_a_call_is_not_idle(serve: Serve, serve
     assert text_of((await running.response()).json) == "released"
 
 
-@pytest.mark.requirement("modern.both-eras")
+@pytest.mark.requirement("modern.both-eras", "http.one-endpoint")
 async def test_both_eras_are_served_at_once(serve: Serve, server: Server) -> None:
     """2026-07-28, basic/versioning: both eras MAY run concurrently on one endpoint."""
     site = await serve(server)
@@ -435,6 +435,7 @@ async def test_a_notification_is_202_without_a_body(serve: Serve, server: Server
         assert (response.status, response.body) == (202, b"")
 
 
+@pytest.mark.requirement("http.not-accepted")
 @every
 @pytest.mark.parametrize("body", [b"", b"{", b"nonsense", b"null", b"1", b'"ping"', b"\xff"])
 async def test_what_cannot_be_accepted_is_an_http_error(
@@ -569,7 +570,7 @@ async def test_an_empty_batch_is_refused(serve: Serve, server: Server) -> None:
     assert response.status == 400
 
 
-@pytest.mark.requirement("batch.only-2025-03-26")
+@pytest.mark.requirement("batch.only-2025-03-26", "http.one-message")
 @without_batches
 async def test_other_revisions_have_no_batches(serve: Serve, server: Server, revision: str) -> None:
     """2025-06-18, basic/transports: the body MUST be a single message: -32600 and 400."""
@@ -641,6 +642,27 @@ async def test_a_question_nobody_can_answer_is_not_asked(serve: Serve, server: S
     assert response.json["result"]["isError"] is True
 
 
+async def test_a_client_that_hears_of_no_events_is_not_asked(serve: Serve, server: Server) -> None:
+    """It takes JSON alone and has opened no stream, so that the question would never reach it."""
+    site = await serve(server)
+    session = await site.initialize(R4, ELICIT)
+    raw = await session.send(call("ask"), headers={"accept": "application/json"})
+    result = (await raw.response()).json["result"]
+    assert result["isError"] is True
+    assert "listens to no stream" in result["content"][0]["text"]
+
+
+async def test_a_client_that_listens_may_answer_in_json(serve: Serve, server: Server) -> None:
+    site = await serve(server)
+    session = await site.initialize(R4, ELICIT)
+    aside = await session.get()
+    raw = await session.send(call("ask"), headers={"accept": "application/json"})
+    question = await aside.message()
+    answer = {"action": "accept", "content": {"value": "yes"}}
+    await session.post({"jsonrpc": "2.0", "id": question["id"], "result": answer})
+    assert text_of((await raw.response()).json) == "yes"
+
+
 async def test_a_cancelled_call_takes_its_question_back(serve: Serve, server: Server) -> None:
     """basic/utilities/cancellation: whoever stops waiting for a request says so."""
     site = await serve(server)
@@ -661,7 +683,7 @@ async def test_a_cancelled_call_takes_its_question_back(serve: Serve, server: Se
 # The GET stream
 
 
-@pytest.mark.requirement("sessions.get-stream")
+@pytest.mark.requirement("sessions.get-stream", "sessions.get-405")
 @every
 async def test_get_is_a_stream_of_events(serve: Serve, server: Server, revision: str) -> None:
     """basic/transports, Listening: MUST return text/event-stream or 405."""
@@ -820,7 +842,7 @@ async def test_event_ids_are_unique_in_a_session(serve: Serve, server: Server, r
     assert len(set(ids)) == len(ids)
 
 
-@pytest.mark.requirement("cancellation.session-client")
+@pytest.mark.requirement("cancellation.session-client", "sessions.no-cancel")
 @every
 async def test_a_dropped_connection_is_no_cancellation(serve: Serve, server: Server, revision: str, held: Any) -> None:
     """basic/transports: disconnection SHOULD NOT be taken for a cancellation."""
@@ -1302,15 +1324,30 @@ async def test_a_question_waits_until_the_client_is_ready(
     assert text_of(await asking.message()) == "well"
 
 
-# Errors that belong to no request
-
-
-@every
-async def test_an_error_that_belongs_to_no_request_has_no_id(serve: Serve, server: Server, revision: str) -> None:
-    """basic/transports, Sending Messages, of every revision: "a JSON-RPC error response that has no id"."""
+@pytest.mark.parametrize("revision", [R2, R3, R4])
+async def test_an_error_has_the_id_that_its_revision_wants(serve: Serve, server: Server, revision: str) -> None:
+    """Up to 2025-06-18 an id that could not be read is null; from 2025-11-25 on it is left out. One that could be read
+    is said again."""
     site = await serve(server)
-    fields = {"mcp-protocol-version": revision}
-    for body in (b"{", json.dumps(PING).encode()):
-        said = await site.request("POST", "/mcp", fields, body, content_type="application/json")
-        assert said.status == 400
-        assert "id" not in said.json
+    session = await site.initialize(revision)
+    unreadable = [await session.post(b"{")]
+    named = {"mcp-protocol-version": revision, "content-type": "application/json"}
+    unreadable.append(await site.request("POST", "/mcp", named, b"{"))
+    unreadable.append(await site.request("POST", "/mcp", {**named, "content-type": "text/plain"}, b"{}"))
+    unreadable.append(await site.request("POST", "/mcp", {**named, "host": "evil.example"}, b"{}"))
+    for response in unreadable:
+        assert ("id" in response.json) == (revision < R4), response
+        assert response.json.get("id") is None
+    for fields in ({**named, "mcp-session-id": "unknown"}, named):
+        ping = b'{"jsonrpc":"2.0","id":"seven","method":"ping"}'
+        assert (await site.request("POST", "/mcp", fields, ping)).json["id"] == "seven"
+
+
+@pytest.mark.parametrize("last", ["²", "1-²", "²-1", "٣-١", "-", "1-1-1", "9" * 500])
+async def test_a_last_event_that_is_no_number_is_answered_by_what_there_is(
+    serve: Serve, server: Server, last: str
+) -> None:
+    """2025-11-25, basic/transports, Resumability: an id that never was is no reason to fail."""
+    session = await (await serve(server)).initialize(R4)
+    stream = await session.get(last.encode().decode("latin-1"))
+    assert stream.head is not None and stream.head.status == 200
