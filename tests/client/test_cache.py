@@ -17,6 +17,8 @@ from portico.wire.discover import DiscoverResult
 from portico.wire.errors import ProtocolError
 from portico.wire.meta import PROTOCOL_VERSION, ServerCapabilities
 
+EVERYTHING = ServerCapabilities(tools={}, prompts={}, resources={"subscribe": True}, completions={})
+
 PATIENCE = 10.0
 HINTS = {"ttlMs": 60_000, "cacheScope": "public"}
 
@@ -41,7 +43,7 @@ class Counting:
 
     async def __call__(self, call: Call) -> Any:
         if call.method == "server/discover":
-            return DiscoverResult(supported_versions=["2026-07-28"], capabilities=ServerCapabilities(), ttl_ms=0)
+            return DiscoverResult(supported_versions=["2026-07-28"], capabilities=EVERYTHING, ttl_ms=0)
         if call.method == "subscriptions/listen":
             return await self._listen(call)
         params = json.loads(bytes(call.params) or b"{}")

@@ -21,6 +21,8 @@ from portico.wire.meta import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, PROTO
 from portico.wire.revisions import HANDSHAKE, MODERN, REVISIONS
 from portico.wire.subscriptions import Filter
 
+EVERYTHING = ServerCapabilities(tools={}, prompts={}, resources={"subscribe": True}, completions={})
+
 PATIENCE = 10.0
 
 
@@ -65,7 +67,7 @@ def handler_of(answer: Callable[[Call], Any]) -> Callable[[Call], Any]:
 
     async def handler(call: Call) -> Any:
         if call.method == "server/discover":
-            return DiscoverResult(supported_versions=[MODERN], capabilities=ServerCapabilities(), ttl_ms=0)
+            return DiscoverResult(supported_versions=[MODERN], capabilities=EVERYTHING, ttl_ms=0)
         if call.method == "subscriptions/listen":
             raise MethodNotFound
         said = answer(call)

@@ -20,6 +20,8 @@ from portico.wire.inputs import CreateMessageResult, ElicitResult, Root
 from portico.wire.meta import ServerCapabilities
 from portico.wire.revisions import HANDSHAKE, MODERN, REVISIONS
 
+EVERYTHING = ServerCapabilities(tools={}, prompts={}, resources={"subscribe": True}, completions={})
+
 PATIENCE = 10.0
 
 
@@ -29,7 +31,7 @@ def asking(*rounds: Any) -> Any:
 
     async def handler(call: Call) -> Any:
         if call.method == "server/discover":
-            return DiscoverResult(supported_versions=[MODERN], capabilities=ServerCapabilities(), ttl_ms=0)
+            return DiscoverResult(supported_versions=[MODERN], capabilities=EVERYTHING, ttl_ms=0)
         seen.append({"id": call.id, **json.loads(bytes(call.params))})
         number = len(seen) - 1
         if number >= len(rounds):
@@ -121,7 +123,7 @@ async def test_a_handler_that_fails_fails_the_call() -> None:
 async def test_a_handler_that_fails_is_told_without_its_words(revision: str, caplog: pytest.LogCaptureFixture) -> None:
     async def pushy(call: Call) -> Any:
         if call.method == "server/discover":
-            return DiscoverResult(supported_versions=[MODERN], capabilities=ServerCapabilities(), ttl_ms=0)
+            return DiscoverResult(supported_versions=[MODERN], capabilities=EVERYTHING, ttl_ms=0)
         assert call.reply.asks
         try:
             await call.reply.ask("elicitation/create", FORM["params"])
@@ -269,7 +271,7 @@ async def test_handlers_that_cannot_keep_up_do_not_pile_up(monkeypatch: pytest.M
 
     async def handler(call: Call) -> Any:
         if call.method == "server/discover":
-            return DiscoverResult(supported_versions=[MODERN], capabilities=ServerCapabilities(), ttl_ms=0)
+            return DiscoverResult(supported_versions=[MODERN], capabilities=EVERYTHING, ttl_ms=0)
         for _ in range(500):
             call.reply.emit("notifications/x", {})
         return Raw(b'{"resultType":"complete","content":[]}')
@@ -306,7 +308,7 @@ async def test_a_handler_that_fails_is_our_own_affair(revision: str, caplog: pyt
 async def test_progress_for_nobody_is_ignored() -> None:
     async def handler(call: Call) -> Any:
         if call.method == "server/discover":
-            return DiscoverResult(supported_versions=[MODERN], capabilities=ServerCapabilities(), ttl_ms=0)
+            return DiscoverResult(supported_versions=[MODERN], capabilities=EVERYTHING, ttl_ms=0)
         for token in (call.progress_token, 999, "x"):
             call.reply.emit("notifications/progress", {"progressToken": token, "progress": 1})
         return Raw(b'{"resultType":"complete","content":[]}')

@@ -20,6 +20,8 @@ from portico.wire.meta import ServerCapabilities
 from portico.wire.revisions import REVISIONS
 from portico.wire.subscriptions import Filter
 
+EVERYTHING = ServerCapabilities(tools={}, prompts={}, resources={"subscribe": True}, completions={})
+
 PATIENCE = 10.0
 ID = "io.modelcontextprotocol/subscriptionId"
 
@@ -154,7 +156,7 @@ class Pleasing:
 
     async def __call__(self, call: Call) -> Any:
         if call.method == "server/discover":
-            return DiscoverResult(supported_versions=["2026-07-28"], capabilities=ServerCapabilities(), ttl_ms=0)
+            return DiscoverResult(supported_versions=["2026-07-28"], capabilities=EVERYTHING, ttl_ms=0)
         if call.method == "subscriptions/listen":
             self.listens += 1
             return await self.listen(call)

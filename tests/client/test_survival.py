@@ -49,6 +49,7 @@ def die():
     os._exit(3)
 HINTS = {"reads": {"readOnlyHint": True}, "again": {"idempotentHint": True}, "once": {"destructiveHint": True}}
 TOOLS = [{"name": n, "inputSchema": {"type": "object"}, "annotations": h} for n, h in HINTS.items()]
+HAS = {"tools": {}, "prompts": {}, "resources": {"subscribe": True}, "completions": {}}
 note("start", os.getpid())
 if len(sys.argv) > 3:
     exec(sys.argv[3])
@@ -59,9 +60,9 @@ for line in sys.stdin:
     note(f"{method} {what}".strip())
     if method == "initialize" and era == "handshake":
         result = {"protocolVersion": "2025-11-25", "serverInfo": {"name": "child", "version": "1"},
-                  "capabilities": {"logging": {}}}
+                  "capabilities": {"logging": {}, **HAS}}
     elif method == "server/discover" and era == "modern":
-        result = {"resultType": "complete", "supportedVersions": ["2026-07-28"], "capabilities": {}, "ttlMs": 0,
+        result = {"resultType": "complete", "supportedVersions": ["2026-07-28"], "capabilities": HAS, "ttlMs": 0,
                   "cacheScope": "private"}
     elif method == "tools/list":
         result = {"resultType": "complete", "tools": TOOLS}

@@ -130,7 +130,7 @@ def _form_field(name: str, field: Schema, of: str) -> Schema:
     if "const" in field:
         field = {**field, "enum": [field["const"]]}
     # An optional field is one that is not required; a form has no null.
-    options = [one for one in options_of(field) if types_of(one) != ["null"]]
+    options = [one for one in options_of(field) if isinstance(one, dict) and types_of(one) != ["null"]]
     if "anyOf" in field and len(options) == 1:
         field = {**field, **options[0]}
     kinds = [kind for kind in types_of(field) if kind != "null"]
