@@ -26,8 +26,10 @@ from portico.wire.meta import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, PROTO
 sys.path.insert(0, str(Path(__file__).parent))
 
 import debian
+import frames
 import leftovers
 import postgres
+import recorder
 
 PATIENCE = 10.0
 MODERN = "2026-07-28"
@@ -43,6 +45,30 @@ LONG = {"test_storm.py", "test_load.py", "test_trouble.py", "test_recall.py", "t
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.name not in LONG)
+
+
+# Every frame that our side sends, in any test, fits the schema of its revision
+
+
+CHECKS_FRAMES = frames.SCHEMAS.is_dir()
+if CHECKS_FRAMES:
+    recorder.install()
+
+
+def pytest_report_header() -> str | None:
+    return None if CHECKS_FRAMES else f"frames are not checked: {frames.ABSENT}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    yield
+    recorder.check(item)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    yield
+    recorder.check(item)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -67,7 +67,7 @@ def handler_of(answer: Callable[[Call], Any]) -> Callable[[Call], Any]:
 
     async def handler(call: Call) -> Any:
         if call.method == "server/discover":
-            return DiscoverResult(supported_versions=[MODERN], capabilities=EVERYTHING, ttl_ms=0)
+            return DiscoverResult(supported_versions=[MODERN], capabilities=EVERYTHING, ttl_ms=0, cache_scope="private")
         if call.method == "subscriptions/listen":
             raise MethodNotFound
         said = answer(call)
@@ -180,6 +180,7 @@ async def test_an_older_request_says_it_once(revision: str) -> None:
     assert b"_meta" not in seen[0]
 
 
+@pytest.mark.broken_frames("a server that says no more than it has to")
 @pytest.mark.parametrize(
     "options, declared",
     [
@@ -284,6 +285,7 @@ async def test_any_request_can_be_made() -> None:
 # Results that are none
 
 
+@pytest.mark.broken_frames("a server that answers wrongly")
 @pytest.mark.parametrize("said", [b"{}", b'{"tools":5}', b'{"tools":[{"name":"t"}]}', b"[]", b'"text"', b"null"])
 @pytest.mark.parametrize("revision", REVISIONS)
 async def test_a_result_of_the_wrong_shape_is_said_to_be_so(revision: str, said: bytes) -> None:
@@ -298,6 +300,7 @@ async def test_a_server_that_leaves_out_what_is_optional_is_understood() -> None
     assert (result.content, result.is_error, result.structured, result.data) == ([], False, None, None)
 
 
+@pytest.mark.broken_frames("a server of another revision")
 async def test_members_of_tomorrow_are_ignored() -> None:
     said = b'{"resultType":"complete","content":[{"type":"text","text":"t","x":1}],"isError":false,"y":{"z":1}}'
     async with Client(handler_of(lambda call: Raw(said))) as client:
@@ -317,6 +320,7 @@ async def test_a_server_that_never_stops_asking_is_left() -> None:
     assert len(rounds) <= 12
 
 
+@pytest.mark.broken_frames("a server that answers wrongly")
 async def test_a_question_that_nobody_can_answer_ends_the_call() -> None:
     asked = b'{"resultType":"input_required","inputRequests":{"a":{"method":"sampling/createMessage","params":{}}}}'
     async with Client(handler_of(lambda call: Raw(asked)), timeout=PATIENCE) as client:
@@ -435,19 +439,6 @@ async def test_a_handler_may_answer_in_many_ways(revision: str, waiting: bool, a
     handler = later if waiting else (lambda asked: answer)
     async with Client(server, revision=revision, elicitation_handler=handler) as client:
         assert (await client.call_tool("ask")).text == expected
-
-
-@pytest.mark.parametrize("revision", HANDSHAKE)
-async def test_a_question_that_was_not_invited_is_refused(revision: str) -> None:
-    async def pushy(call: Call) -> Any:
-        assert call.reply.asks
-        try:
-            await call.reply.ask("sampling/createMessage", {"messages": [], "maxTokens": 1})
-        except ProtocolError as refusal:
-            return Raw(msgspec.json.encode({"content": [{"type": "text", "text": str(refusal.code)}]}))
-
-    async with Client(handler_of(pushy), revision=revision) as client:
-        assert (await client.call_tool("t")).text == "-32601"
 
 
 # Changes

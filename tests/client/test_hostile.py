@@ -26,6 +26,7 @@ from portico.transport import process
 from portico.wire.discover import DiscoverResult
 from portico.wire.errors import Closed, TimedOut
 from portico.wire.meta import ServerCapabilities
+
 Serve = Callable[..., Any]
 EVERYTHING = ServerCapabilities(tools={}, prompts={}, resources={"subscribe": True}, completions={})
 PATIENCE = 20.0
@@ -70,7 +71,7 @@ async def still_works(client: Client) -> None:
 
 LIES: dict[str, str] = {
     "result({'content': []}, id='2')": "id '2'",
-    "result({'content': []}, id=77)": "was not answered within 0.3 s; it gave an answer with the id '77', which was not asked",
+    "result({'content': []}, id=77)": "was not answered within 0.3 s; it gave an answer with the id '77'",
     "say({'id': None, 'result': {}})": "was not answered within 0.3 s; it gave an answer without an id",
     "say({'id': said['id']})": "cannot be read",
     "say({'id': said['id'], 'result': {}, 'error': {'code': 1, 'message': ''}})": "cannot be read",
@@ -115,7 +116,9 @@ async def test_an_answer_that_comes_before_its_question_is_no_answer() -> None:
     """The next question has an answer of its own."""
     answer = "say({'id': said['id'] + 1, 'result': {'prompts': 5}})"
     async with asyncio.timeout(PATIENCE), Client(child(answer), revision=MODERN) as client:
-        with pytest.raises(TimedOut, match=r"python: tools/call .* it gave an answer with the id '3', which was not asked"):
+        with pytest.raises(
+            TimedOut, match=r"python: tools/call .* it gave an answer with the id '3', which was not asked"
+        ):
             await client.call_tool("t", timeout=0.3)
         await still_works(client)
 
@@ -338,7 +341,7 @@ async def test_a_server_that_lets_go_of_the_other_stream_at_once_is_not_hammered
 def handler_of(answer: Callable[[Call], Any]) -> Callable[[Call], Any]:
     async def handler(call: Call) -> Any:
         if call.method == "server/discover":
-            return DiscoverResult(supported_versions=[MODERN], capabilities=EVERYTHING, ttl_ms=0)
+            return DiscoverResult(supported_versions=[MODERN], capabilities=EVERYTHING, ttl_ms=0, cache_scope="private")
         return answer(call)
 
     return handler
@@ -371,6 +374,7 @@ def endless(habit: str) -> Callable[[Call], Any]:
     return answer
 
 
+@pytest.mark.broken_frames("a hostile server, which says no more than it has to")
 @pytest.mark.parametrize(
     "habit, complaint",
     [
@@ -397,6 +401,7 @@ async def test_a_list_without_end_has_one(
         assert "tools/list" in str(raised.value)
 
 
+@pytest.mark.broken_frames("a hostile server, which says no more than it has to")
 @pytest.mark.parametrize("habit", ["the same cursor", "a circle", "empty pages"])
 async def test_an_iterator_does_not_turn_in_circles_either(habit: str) -> None:
     async with asyncio.timeout(PATIENCE), Client(handler_of(endless(habit))) as client:
@@ -405,6 +410,7 @@ async def test_an_iterator_does_not_turn_in_circles_either(habit: str) -> None:
                 pass
 
 
+@pytest.mark.broken_frames("a hostile server, which says no more than it has to")
 async def test_an_iterator_goes_on_as_long_as_its_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clients, "MOST_PAGES", 5)
     monkeypatch.setattr(clients, "MOST_LISTED", 5)
@@ -416,6 +422,7 @@ async def test_an_iterator_goes_on_as_long_as_its_reader(monkeypatch: pytest.Mon
                 break
 
 
+@pytest.mark.broken_frames("a hostile server, which says no more than it has to")
 @pytest.mark.parametrize("revision", [MODERN, OLD])
 async def test_an_answer_of_very_many_small_things_is_not_taken_apart(
     revision: str, monkeypatch: pytest.MonkeyPatch
@@ -463,7 +470,7 @@ tool = b'{"name":"t%d","inputSchema":{"type":"object"}}'
 for line in sys.stdin:
     said = json.loads(line)
     if said["method"] == "server/discover":
-        say(said["id"], b'{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{}}')
+        say(said["id"], b'{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{}}}')
     elif said["method"] == "tools/list" and habit == "at once":
         say(said["id"], b'{"resultType":"complete","tools":[' + b",".join(tool % n for n in range(1_000_000)) + b"]}")
     elif said["method"] == "tools/list":
@@ -506,6 +513,7 @@ def giving(structured: Any, schema: Any, text: str = "") -> Callable[[Call], Any
     return handler_of(answer)
 
 
+@pytest.mark.broken_frames("a hostile server, which says no more than it has to")
 @pytest.mark.parametrize(
     "structured, schema, complaint",
     [
@@ -612,6 +620,7 @@ BOMBS: dict[str, tuple[Any, Any]] = {
 }
 
 
+@pytest.mark.broken_frames("a hostile server, which says no more than it has to")
 @pytest.mark.parametrize("bomb", BOMBS)
 async def test_a_schema_that_is_a_weapon_does_no_harm(bomb: str) -> None:
     """2026-07-28, server/tools: bound depth, number and time. It is used, or refused, or left aside; at once."""
@@ -635,6 +644,7 @@ def test_reading_dates_by_such_a_schema_takes_no_longer(bomb: str) -> None:
     assert with_formats(structured, schema) == structured
 
 
+@pytest.mark.broken_frames("a hostile server, which says no more than it has to")
 async def test_what_tools_promise_is_not_waited_for_longer_than_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are listed on the side, for their output schemas; the call itself is done."""
     number = 0
@@ -642,7 +652,7 @@ async def test_what_tools_promise_is_not_waited_for_longer_than_the_call(monkeyp
     async def slowly(call: Call) -> Any:
         nonlocal number
         if call.method == "server/discover":
-            return DiscoverResult(supported_versions=[MODERN], capabilities=EVERYTHING, ttl_ms=0)
+            return DiscoverResult(supported_versions=[MODERN], capabilities=EVERYTHING, ttl_ms=0, cache_scope="private")
         if call.method == "tools/list":
             number += 1
             await asyncio.sleep(0.02)

@@ -172,11 +172,22 @@ async def test_a_tool_that_may_have_run_is_not_called_again(book: Book, era: str
 
 @ERAS
 @pytest.mark.parametrize("tool", ["reads", "again"])
-async def test_a_tool_that_does_no_harm_is_called_again(book: Book, era: str, tool: str) -> None:
-    async with asyncio.timeout(PATIENCE), Client(book.command(era)) as client:
+async def test_what_a_tool_says_of_itself_is_believed_if_the_server_is_trusted(book: Book, era: str, tool: str) -> None:
+    """server/tools, Security: annotations are untrusted unless they come from trusted servers."""
+    async with asyncio.timeout(PATIENCE), Client(book.command(era), trust_annotations=True) as client:
         await client.list_tools()
         assert (await client.call_tool(tool)).text == "done"
     assert book.count(f"tools/call {tool}") == 2
+
+
+@ERAS
+@pytest.mark.parametrize("tool", ["reads", "again"])
+async def test_what_a_tool_says_of_itself_is_not_believed_otherwise(book: Book, era: str, tool: str) -> None:
+    async with asyncio.timeout(PATIENCE), Client(book.command(era)) as client:
+        await client.list_tools()
+        with pytest.raises(Closed, match="was not repeated"):
+            await client.call_tool(tool)
+    assert book.count(f"tools/call {tool}") == 1
 
 
 @pytest.mark.parametrize("tool, repeatable, runs", [("twice", True, 2), ("twice", None, 1), ("reads", False, 1)])

@@ -642,7 +642,7 @@ OPENING: dict[str, Any] = {
     "method": "initialize",
     "params": {"protocolVersion": V2025_03_26, "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}},
 }
-BATCHING = [None, V2024_11_05, V2025_03_26]
+BATCHING = [V2024_11_05, V2025_03_26]
 
 
 async def opened(connect: Connect, server: Server, revision: str | None) -> Any:
@@ -705,11 +705,19 @@ async def test_notifications_have_no_entry_and_ids_keep_their_types(server: Serv
 
 async def test_initialize_inside_a_batch_is_refused_and_the_rest_is_served(server: Server, connect: Connect) -> None:
     """2025-03-26, basic/lifecycle: "The initialize request MUST NOT be part of a JSON-RPC batch"."""
-    wire = connect(server)
+    wire = await opened(connect, server, V2025_03_26)
     wire.send([OPENING, PING])
     replies = {reply["id"]: reply for reply in await wire.receive()}
     assert replies[9]["error"]["code"] == INVALID_REQUEST
     assert replies[1]["result"] == {}
+
+
+@pytest.mark.parametrize("batch", [[], [PING], [OPENING], [NOTICE], [1] * 2000])
+async def test_before_a_session_there_are_no_batches(batch: list[Any], server: Server, connect: Connect) -> None:
+    """A session begins with `initialize`, which cannot be in a batch."""
+    wire = connect(server)
+    wire.send(batch)
+    assert (await wire.receive())["error"]["code"] == INVALID_REQUEST
     assert wire.session.state == "CREATED"
     assert (await wire.initialize(V2025_03_26))["protocolVersion"] == V2025_03_26
 
@@ -773,7 +781,7 @@ async def test_a_batch_does_not_wait_for_a_call_that_is_not_in_it(server: Server
 
 async def test_the_answer_to_a_batch_of_nonsense_is_not_many_times_its_size(server: Server, connect: Connect) -> None:
     """Each member of two bytes would get an error of a hundred; a line of 4 MB would be answered by 200."""
-    wire = connect(server)
+    wire = await opened(connect, server, V2025_03_26)
     data = b"[" + b"1," * 99_999 + b"1]"
     wire.send_bytes(data)
     assert len(await wire.receive_bytes()) <= 5 * len(data)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -106,6 +107,21 @@ async def test_a_server_elsewhere_answers_as_part_of_this_one(how: str, revision
             await client.read_resource("data://w/nothing/more")
         said = await client.get_prompt("w_greet", {"name": "Ada"})
         assert said.messages[0].content.text == "Greet Ada."
+
+
+async def test_what_a_server_with_a_handshake_answers_is_said_in_the_words_of_2026_07_28() -> None:
+    """Without a prefix nothing in it has to change; what its revision does not say is said all the same."""
+    async with (
+        asyncio.timeout(PATIENCE),
+        mounted("session", weather()) as outer,
+        Client(outer, revision="2026-07-28") as client,
+    ):
+        said = [
+            await client.request("tools/call", {"name": "forecast", "arguments": {"city": "Rome"}}),
+            await client.request("resources/read", {"uri": "data://a/more"}),
+            await client.request("prompts/get", {"name": "greet", "arguments": {"name": "Ada"}}),
+        ]
+    assert [json.loads(bytes(one))["resultType"] for one in said] == ["complete"] * 3
 
 
 @pytest.mark.parametrize("revision", ["2026-07-28", "2025-11-25"])

@@ -74,8 +74,8 @@ REQUIREMENTS = {
     ),
     "schema.frames": Requirement(
         "2024-11-05", "2026-07-28", "basic/index", "Schema",
-        "Every frame a server sends is valid against the schema of the revision, and has no member that it does "
-        "not know."
+        "Every frame that either side sends is valid against the schema of the revision, and has no member that it "
+        "does not know."
     ),
     "schema.members-by-revision": Requirement(
         "2024-11-05", "2025-11-25", "basic/index", "Schema",

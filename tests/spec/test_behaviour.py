@@ -171,7 +171,7 @@ async def test_a_draft_code_is_only_a_number_to_the_client() -> None:
     async def handler(call: Call) -> Any:
         if call.method == "tools/list":
             raise ProtocolError("Session not found", code=-32001)
-        return DiscoverResult(supported_versions=[MODERN], capabilities=SERVED, ttl_ms=0)
+        return DiscoverResult(supported_versions=[MODERN], capabilities=SERVED, ttl_ms=0, cache_scope="private")
 
     async with Client(handler) as client:
         with pytest.raises(ProtocolError) as raised:
@@ -394,7 +394,7 @@ class Asking:
 
     async def __call__(self, call: Call) -> Any:
         if call.method == "server/discover":
-            return DiscoverResult(supported_versions=[MODERN], capabilities=SERVED, ttl_ms=0)
+            return DiscoverResult(supported_versions=[MODERN], capabilities=SERVED, ttl_ms=0, cache_scope="private")
         if call.method == "subscriptions/listen":
             raise errors.MethodNotFound
         self.calls.append((call.id, msgspec.json.decode(call.params)))
@@ -626,7 +626,7 @@ async def test_progress_goes_on_growing_when_an_older_client_is_asked(connect: C
 
     async def handler(call: Call) -> Any:
         if call.method == "server/discover":
-            return DiscoverResult(supported_versions=[MODERN], capabilities=SERVED, ttl_ms=0)
+            return DiscoverResult(supported_versions=[MODERN], capabilities=SERVED, ttl_ms=0, cache_scope="private")
         if call.method == "subscriptions/listen":
             raise errors.MethodNotFound
         for progress in (1.0, 2.0):
@@ -765,7 +765,7 @@ async def test_an_empty_cursor_is_not_the_end() -> None:
 
     async def handler(call: Call) -> Any:
         if call.method == "server/discover":
-            return DiscoverResult(supported_versions=[MODERN], capabilities=SERVED, ttl_ms=0)
+            return DiscoverResult(supported_versions=[MODERN], capabilities=SERVED, ttl_ms=0, cache_scope="private")
         asked.append(msgspec.json.decode(call.params).get("cursor", "none"))
         tool = Definition(name=f"t{len(asked)}", input_schema=OBJECT)
         following: Any = ["", "x", UNSET][len(asked) - 1]
@@ -777,6 +777,7 @@ async def test_an_empty_cursor_is_not_the_end() -> None:
     assert asked == ["none", "", "x"]
 
 
+@pytest.mark.broken_frames("a server that writes null for what it does not have")
 @pytest.mark.requirement("pagination.end")
 @pytest.mark.parametrize("revision", REVISIONS)
 async def test_a_null_cursor_is_no_cursor(revision: str) -> None:
@@ -784,7 +785,7 @@ async def test_a_null_cursor_is_no_cursor(revision: str) -> None:
 
     async def handler(call: Call) -> Any:
         if call.method == "server/discover":
-            return DiscoverResult(supported_versions=[MODERN], capabilities=SERVED, ttl_ms=0)
+            return DiscoverResult(supported_versions=[MODERN], capabilities=SERVED, ttl_ms=0, cache_scope="private")
         if call.method == "subscriptions/listen":
             raise errors.MethodNotFound
         return Raw(b'{"tools":[],"nextCursor":null}')
@@ -993,7 +994,7 @@ async def test_a_client_does_not_follow_a_remote_reference(revision: str) -> Non
 
     async def handler(call: Call) -> Any:
         if call.method == "server/discover":
-            return DiscoverResult(supported_versions=[MODERN], capabilities=SERVED, ttl_ms=0)
+            return DiscoverResult(supported_versions=[MODERN], capabilities=SERVED, ttl_ms=0, cache_scope="private")
         if call.method == "subscriptions/listen":
             raise errors.MethodNotFound
         if call.method == "tools/list":
@@ -1150,7 +1151,7 @@ async def test_an_unknown_result_type_is_not_taken_for_an_answer() -> None:
 
     async def handler(call: Call) -> Any:
         if call.method == "server/discover":
-            return DiscoverResult(supported_versions=[MODERN], capabilities=SERVED, ttl_ms=0)
+            return DiscoverResult(supported_versions=[MODERN], capabilities=SERVED, ttl_ms=0, cache_scope="private")
         return Raw(b'{"resultType":"postponed","content":[],"isError":false}')
 
     async with Client(handler) as client:

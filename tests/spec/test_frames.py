@@ -1,24 +1,20 @@
 """Every frame a server sends is valid under the official JSON Schema of the revision it is said in, and has no member
-that this revision does not list.
-
-Source: the schema of each revision ("the source of truth for the protocol"), found beside the repository in
-`../shared/data/schema`. The second half is stricter than the schemas, which leave most objects open: 2024-11-05 to
-2025-11-25 peers exist that close them, so what a revision does not know is not said to it.
+that this revision does not list. `frames.py` says what it is held against.
 """
 
 import asyncio
 import base64
-import functools
 import json
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
 import jsonschema_rs
 import msgspec
 import pytest
 
+import frames
+from frames import complaints
 from portico import Audio, Context, File, Image, Server, ToolError, ToolResult
 from portico.legacy.session import Session
 from portico.rpc.channel import Channel
@@ -46,11 +42,7 @@ from portico.wire.revisions import (
 )
 from portico.wire.tools import Tool
 
-SCHEMAS = Path(__file__).parents[2].parent / "shared" / "data" / "schema"
-
-pytestmark = pytest.mark.skipif(
-    not SCHEMAS.is_dir(), reason="the official schemas are not here: ../shared/data/schema is absent"
-)
+pytestmark = pytest.mark.skipif(not frames.SCHEMAS.is_dir(), reason=frames.ABSENT)
 
 PATIENCE = 5.0
 
@@ -59,24 +51,6 @@ EVERYTHING = {
     "roots": {"listChanged": True},
     "sampling": {"tools": {}, "context": {}},
     "elicitation": {"form": {}, "url": {}},
-}
-
-RESULTS = {
-    "initialize": "InitializeResult",
-    "ping": "EmptyResult",
-    "logging/setLevel": "EmptyResult",
-    "resources/subscribe": "EmptyResult",
-    "resources/unsubscribe": "EmptyResult",
-    "server/discover": "DiscoverResult",
-    "tools/list": "ListToolsResult",
-    "tools/call": "CallToolResult",
-    "resources/list": "ListResourcesResult",
-    "resources/templates/list": "ListResourceTemplatesResult",
-    "resources/read": "ReadResourceResult",
-    "prompts/list": "ListPromptsResult",
-    "prompts/get": "GetPromptResult",
-    "completion/complete": "CompleteResult",
-    "subscriptions/listen": "SubscriptionsListenResult",
 }
 
 # 2026-07-28, server/utilities/caching: the results that must carry `ttlMs` and `cacheScope`.
@@ -88,115 +62,6 @@ CACHEABLE = {
     "resources/templates/list",
     "resources/read",
 }
-
-
-# The official schemas
-
-
-class Rules:
-    """One revision's schema, and two questions to it: is this valid, and does it say more than the schema lists?"""
-
-    # Plain JSON Schema that is passed on as it is (2025-11-25, server/tools: any keyword may stand in it), and
-    # `_meta`, which is open in every revision.
-    OPEN = frozenset({"inputSchema", "outputSchema", "_meta"})
-
-    def __init__(self, revision: str) -> None:
-        document = json.loads((SCHEMAS / f"{revision}.json").read_bytes())
-        self.dialect = document["$schema"]
-        self.keyword = "$defs" if "$defs" in document else "definitions"
-        self.definitions: dict[str, Any] = document[self.keyword]
-        self._validators: dict[str, Any] = {}
-
-    def reference(self, name: str) -> dict[str, Any]:
-        return {"$ref": f"#/{self.keyword}/{name}"}
-
-    def first(self, *names: str) -> str:
-        """The definition under whichever of its names this revision has."""
-        return next(name for name in names if name in self.definitions)
-
-    def of_method(self, method: str) -> str:
-        """The definition of the request or notification that is called so."""
-        for name, one in self.definitions.items():
-            if one.get("properties", {}).get("method", {}).get("const") == method:
-                return name
-        raise AssertionError(f"this revision has no {method}")
-
-    def _validator(self, node: dict[str, Any]) -> Any:
-        key = json.dumps(node, sort_keys=True)
-        if key not in self._validators:
-            whole = {"$schema": self.dialect, "allOf": [node], self.keyword: self.definitions}
-            self._validators[key] = jsonschema_rs.validator_for(whole)
-        return self._validators[key]
-
-    def faults(self, said: Any, name: str) -> list[str]:
-        return [f"{name}: {error}" for error in self._validator(self.reference(name)).iter_errors(said)]
-
-    def unlisted(self, said: Any, node: dict[str, Any], path: str = "$") -> list[str]:
-        """The members that the definition does not name, wherever they stand."""
-        if "$ref" in node:
-            return self.unlisted(said, self.definitions[node["$ref"].rpartition("/")[2]], path)
-        if "anyOf" in node:
-            fitting = [one for one in node["anyOf"] if self._validator(one).is_valid(said)]
-            found = [self.unlisted(said, one, path) for one in fitting]
-            return min(found, key=len, default=[])
-        if isinstance(said, list):
-            items = node.get("items", {})
-            return [one for i, part in enumerate(said) for one in self.unlisted(part, items, f"{path}[{i}]")]
-        if isinstance(said, dict):
-            return list(self._unlisted_members(said, node, path))
-        return []
-
-    def _unlisted_members(self, said: dict[str, Any], node: dict[str, Any], path: str) -> Iterator[str]:
-        listed = node.get("properties", {})
-        others = node.get("additionalProperties")
-        closed = bool(listed) and others is None
-        for name, value in said.items():
-            if name in self.OPEN and name in listed:
-                continue
-            if name in listed:
-                yield from self.unlisted(value, listed[name], f"{path}.{name}")
-            elif closed:
-                yield f"{path}.{name}"
-            elif isinstance(others, dict):
-                yield from self.unlisted(value, others, f"{path}.{name}")
-
-
-@functools.cache
-def rules_of(revision: str) -> Rules:
-    return Rules(revision)
-
-
-def complaints(frame: dict[str, Any], revision: str, asked: dict[Any, str]) -> list[str]:
-    """What is wrong with a frame that a server has sent."""
-    rules = rules_of(revision)
-    if "method" in frame:
-        return _spoken_complaints(frame, rules)
-    if "error" in frame:
-        name = rules.first("JSONRPCErrorResponse", "JSONRPCError")
-        return rules.faults(frame, name) + rules.unlisted(frame, rules.reference(name))
-    envelope = rules.first("JSONRPCResultResponse", "JSONRPCResponse")
-    name = RESULTS[asked[frame["id"]]]
-    if frame["result"].get("resultType") == "input_required":
-        name = "InputRequiredResult"
-    found = rules.faults(frame, envelope) + rules.faults(frame["result"], name)
-    found += [f"$.{one}" for one in frame.keys() - {"jsonrpc", "id", "result"}]
-    if name == "EmptyResult":
-        # Closed here because strict peers close it, though the generated schema does not.
-        known = {"_meta", "resultType"} if revision >= V2026_07_28 else {"_meta"}
-        return found + [f"$.result.{one}" for one in frame["result"].keys() - known]
-    return found + rules.unlisted(frame["result"], rules.reference(name), "$.result")
-
-
-def _spoken_complaints(frame: dict[str, Any], rules: Rules) -> list[str]:
-    envelope = "JSONRPCRequest" if "id" in frame else "JSONRPCNotification"
-    try:
-        name = rules.of_method(frame["method"])
-    except AssertionError as unknown:
-        return [str(unknown)]
-    body = {member: value for member, value in frame.items() if member not in ("jsonrpc", "id")}
-    # The newer schemas put the envelope into each definition, the older ones do not.
-    whole = frame if "jsonrpc" in rules.definitions[name]["properties"] else body
-    return rules.faults(frame, envelope) + rules.faults(whole, name) + rules.unlisted(body, rules.reference(name))
 
 
 # A server that uses everything
@@ -712,7 +577,7 @@ async def test_what_a_server_sends_is_what_the_schema_of_the_revision_lists(name
     async with Peer(revision) as peer:
         await run(peer)
     assert peer.frames
-    found = [one for frame in peer.frames for one in complaints(frame, revision, peer.asked)]
+    found = [one for frame in peer.frames for one in complaints(frame, revision, peer.asked.get(frame.get("id"), ""))]
     assert not found
 
 
@@ -879,11 +744,11 @@ def test_the_checker_sees_what_it_is_for() -> None:
     """A member that a revision does not know is found, wherever it stands, and one that it knows is not."""
     tool = {"name": "t", "title": "T", "icons": [], "inputSchema": {"type": "object", "additionalProperties": False}}
     frame = {"jsonrpc": "2.0", "id": 1, "result": {"tools": [tool], "ttlMs": 0}}
-    found = {revision: complaints(frame, revision, {1: "tools/list"}) for revision in HANDSHAKE}
+    found = {revision: complaints(frame, revision, "tools/list") for revision in HANDSHAKE}
     assert found[V2024_11_05] == ["$.result.tools[0].title", "$.result.tools[0].icons", "$.result.ttlMs"]
     assert found[V2025_06_18] == ["$.result.tools[0].icons", "$.result.ttlMs"]
     assert found[V2025_11_25] == ["$.result.ttlMs"]
-    assert complaints(frame, V2026_07_28, {1: "tools/list"})  # resultType and cacheScope are missing
+    assert complaints(frame, V2026_07_28, "tools/list")  # resultType and cacheScope are missing
     bad: dict[str, Any] = {"jsonrpc": "2.0", "id": 1, "result": {"content": [{"type": "hologram"}]}}
-    assert complaints(bad, V2025_11_25, {1: "tools/call"})
+    assert complaints(bad, V2025_11_25, "tools/call")
     assert msgspec.json.decode(msgspec.json.encode(bad)) == bad

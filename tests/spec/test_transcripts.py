@@ -276,9 +276,12 @@ async def test_initialize_is_never_part_of_a_batch(connect: Connect) -> None:
     wire = connect(tasks())
     params = {"protocolVersion": "2025-03-26", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
     wire.send([{"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}])
+    assert (await wire.receive())["error"]["code"] == -32600
+    assert wire.session.state == "CREATED"
+    await wire.initialize("2025-03-26")
+    wire.send([{"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}])
     [said] = await wire.receive()
     assert (said["id"], said["error"]["code"]) == (1, -32600)
-    assert wire.session.state == "CREATED"
 
 
 @pytest.mark.requirement("batch.only-2025-03-26")

@@ -2,6 +2,8 @@
 
 import bisect
 import json
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -407,6 +409,67 @@ def test_a_batch_inside_a_batch_is_one_invalid_member() -> None:
 
 def test_an_empty_array_is_a_batch_without_members() -> None:
     assert jsonrpc.decode(b"[]") == []
+
+
+@pytest.mark.parametrize("member", [b"1", b"{}", b"[]", b'""'])
+def test_members_are_counted_before_they_are_read(member: bytes) -> None:
+    """Two exceptions for each of two million members took eight seconds."""
+    data = b"[" + b",".join([member] * 1_000_000) + b"]"
+    began = time.process_time()
+    found = jsonrpc.decode(data)
+    assert time.process_time() - began < 1
+    assert isinstance(found, Malformed) and "at most 1000 members" in found.error.message
+    assert len(jsonrpc.decode(b"[" + b",".join([member] * 1000) + b"]")) == 1000  # type: ignore[arg-type]
+
+
+MANY = jsonrpc.MOST_NODES // 2 + 1
+
+
+@pytest.mark.parametrize("inside", ['{"a":1}', "[[]]", '{"":{}}'])
+def test_what_costs_too_much_to_read_is_counted_first(inside: str) -> None:
+    data = message('"id":1', '"method":"m"', f'"params":{{"of":[{",".join([inside] * MANY)}]}}')
+    found = jsonrpc.decode(data, jsonrpc.MOST_NODES)
+    assert isinstance(found, Malformed) and "at most 200000" in found.error.message
+    assert isinstance(jsonrpc.decode(data), Frame), "a client reads what it has asked for"
+
+
+@pytest.mark.parametrize("text", ["{[:", '\\"{[:', "\\\\{[:", ',"{', "1"])
+def test_what_stands_in_a_text_costs_nothing(text: str) -> None:
+    texts = ",".join([json.dumps(text * 50_000), *[json.dumps(text)] * MANY])
+    data = message('"id":1', '"method":"m"', f'"params":{{"of":[{texts}]}}')
+    assert isinstance(jsonrpc.decode(data, jsonrpc.MOST_NODES), Frame)
+
+
+CALLING = ("tools/call", "prompts/get")
+
+
+@pytest.mark.parametrize("method", CALLING)
+@pytest.mark.parametrize(
+    "arguments", ['{"a":"1","a":"2"}', '{"a":"1", "b":"2", "a":"3"}', '{"a":"1","\\u0061":"2"}', '{"":"1","":"1"}']
+)
+def test_an_argument_that_stands_twice_is_refused(method: str, arguments: str) -> None:
+    """What an auditor reads must be what runs."""
+    for spaced in ("", " "):
+        params = msgspec.Raw(f'{{{spaced}"name":"n","arguments":{arguments}}}'.encode())
+        with pytest.raises(InvalidRequest, match="given twice"):
+            methods.read(method, params)
+
+
+@pytest.mark.parametrize("method", CALLING)
+@pytest.mark.parametrize(
+    "arguments", ["{}", "{ }", '{"a":"1","b":"1"}', '{ "a" : "1" , "b" : "a" }', '{"\\u0061":"1","b":"a"}', "null"]
+)
+def test_arguments_that_stand_once_are_let_in(method: str, arguments: str) -> None:
+    assert methods.read(method, msgspec.Raw(f'{{"name":"n","arguments":{arguments}}}'.encode()))[0] is not None
+
+
+@pytest.mark.parametrize("method", CALLING)
+@pytest.mark.parametrize("depth", [100, 800, 900, 950, 980, 1000, 5000, 100_000])
+def test_looking_into_arguments_survives_any_depth(method: str, depth: int) -> None:
+    nested = "[" * depth + "]" * depth
+    # Either is right; a RecursionError is not.
+    with suppress(InvalidRequest):
+        methods.read(method, msgspec.Raw(f'{{"name":"n","arguments":{{"a": {nested}}}}}'.encode()))
 
 
 def test_a_batch_that_is_not_json_is_one_parse_error() -> None:

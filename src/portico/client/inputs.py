@@ -12,17 +12,15 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from inspect import isawaitable
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import urlsplit
 
-from msgspec import Raw
+from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from portico.schema import SchemaError
-from portico.schema.dialects import as_form
-from portico.schema.problems import Inspector
+from portico.rpc.questions import require
+from portico.schema.forms import as_form, misfit
 from portico.schema.reader import defaults_of
 from portico.wire.content import TextContent
-from portico.wire.errors import InvalidParams, MethodNotFound, UsageError
+from portico.wire.errors import InvalidParams, MethodNotFound, MissingCapability, UsageError
 from portico.wire.inputs import (
     CreateMessageParams,
     CreateMessageResult,
@@ -33,8 +31,7 @@ from portico.wire.inputs import (
 )
 from portico.wire.meta import ClientCapabilities
 from portico.wire.methods import METHODS
-from portico.wire.revisions import MODERN, V2025_11_25, Revision
-from portico.wire.sampling_balance import check_balance, has_tools
+from portico.wire.revisions import MODERN, Revision
 
 SamplingHandler = Callable[[CreateMessageParams], CreateMessageResult | str | Awaitable[CreateMessageResult | str]]
 ElicitationHandler = Callable[
@@ -51,6 +48,13 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 
 class UnfitAnswer(UsageError):
     """The answer of a handler that is none to what was asked."""
+
+
+class _Asked(Struct, frozen=True):
+    """We, as one who is asked."""
+
+    capabilities: ClientCapabilities
+    revision: Revision | None
 
 
 class Inputs:
@@ -87,48 +91,15 @@ class Inputs:
         if not self.can_answer(method, revision):
             raise MethodNotFound(f"Method not found: {method}")
         asked = METHODS[method].decode(params)
+        # The rules are those that a server of ours keeps to when it asks.
+        try:
+            require(_Asked(self.capabilities, revision), method, params or Raw(b"{}"))
+        except (MissingCapability, UsageError, RecursionError) as failure:
+            raise InvalidParams(f"Invalid params for {method}: {str(failure)[:300]}") from None
         if method == "roots/list":
             return ListRootsResult(self._roots or [])
-        handler: Any = self._handlers[method]
-        if method == "sampling/createMessage":
-            self._check_sampling(asked, revision)
-            return _sampled(await _settled(handler(asked)))
-        form = self._checked_form(asked, revision)
-        return _elicited(await _settled(handler(asked)), asked, form)
-
-    def _check_sampling(self, asked: CreateMessageParams, revision: Revision) -> None:
-        """client/sampling: tools only where they were declared, and each use of one with its result."""
-        uses_tools = asked.tools is not None or asked.tool_choice is not None or has_tools(asked.messages)
-        if uses_tools and (revision < V2025_11_25 or "tools" not in (self.capabilities.sampling or {})):
-            raise InvalidParams("This client has not declared sampling.tools")
-        check_balance(asked.messages)
-
-    def _checked_form(self, asked: ElicitParams, revision: Revision) -> dict[str, Any] | None:
-        """The fields of a form, without what no form has; None for a page."""
-        mode = asked.mode
-        if mode not in MODES or not self.capabilities.can_elicit(mode) or (mode == "url" and revision < V2025_11_25):
-            raise InvalidParams(f"This client has not declared elicitation by {mode[:100]!r}")
-        if mode == "url":
-            _check_page(asked.url)
-            return None
-        schema = asked.requested_schema
-        if schema.get("type") != "object" or not isinstance(schema.get("properties"), dict):
-            raise InvalidParams("A form needs a requestedSchema: an object with properties")
-        try:
-            return as_form({**schema, "additionalProperties": False}, "requestedSchema")
-        except (SchemaError, RecursionError) as failure:
-            raise InvalidParams(f"Invalid requestedSchema: {str(failure)[:300]}") from None
-
-
-def _check_page(url: str | None) -> None:
-    """A page of the web: what else a URL can be may do more than show something."""
-    try:
-        parts = urlsplit(url or "")
-        is_page = parts.scheme in ("http", "https") and bool(parts.hostname) and str(url).isprintable()
-    except ValueError:
-        is_page = False
-    if not is_page or " " in str(url):
-        raise InvalidParams("A page needs a url, with http or https and a host")
+        said = await _settled(self._handlers[method](asked))  # type: ignore[misc]
+        return _sampled(said) if method == "sampling/createMessage" else _elicited(said, asked)
 
 
 def _sampled(said: CreateMessageResult | str) -> CreateMessageResult:
@@ -137,22 +108,23 @@ def _sampled(said: CreateMessageResult | str) -> CreateMessageResult:
     return CreateMessageResult(role="assistant", content=TextContent(text=said), model="handler")
 
 
-def _elicited(
-    said: ElicitResult | dict[str, Any] | None, asked: ElicitParams, form: dict[str, Any] | None
-) -> ElicitResult:
+def _elicited(said: ElicitResult | dict[str, Any] | None, asked: ElicitParams) -> ElicitResult:
     """The user's answer. A handler may give the fields alone (accepted), or None (declined)."""
     if said is None:
         return ElicitResult("decline")
-    if form is None and not isinstance(said, ElicitResult):
+    is_page = asked.mode == "url"
+    if is_page and not isinstance(said, ElicitResult):
         # To have filled in a form is not to have agreed to a page.
         raise UnfitAnswer("a page is agreed to with ElicitResult('accept'); the elicitation handler gave fields")
     answer = said if isinstance(said, ElicitResult) else ElicitResult("accept", said)
-    if answer.action != "accept" or form is None:
+    if answer.action != "accept" or is_page:
         return ElicitResult(answer.action)  # content is for accepted forms (2025-11-25, client/elicitation)
     content = {**defaults_of(asked.requested_schema), **(answer.content or {})}
-    problem = next(Inspector(form).problems(content, form, "arguments"), None)
-    if problem is not None:
-        raise UnfitAnswer(f"the elicitation handler's answer does not fit the form: {problem.message}")
+    wrong = misfit(as_form(asked.requested_schema, "the form"), content)
+    if wrong is not None:
+        raise UnfitAnswer(
+            f"the elicitation handler's answer does not fit the form: {wrong[:100]!r} is not as asked for"
+        )
     return ElicitResult("accept", content)
 
 

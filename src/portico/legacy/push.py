@@ -10,8 +10,9 @@ from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
 from portico.rpc.call import Call, Handler
-from portico.wire.errors import InternalError, MissingCapability
-from portico.wire.inputs import InputRequest, InputRequiredResult
+from portico.rpc.questions import asked_by, check_answer, incapable, put, read, require_all
+from portico.wire.errors import InternalError, MissingCapability, Refused
+from portico.wire.inputs import ElicitResult, InputRequest, InputRequiredResult
 from portico.wire.jsonrpc import NOTHING
 
 # A server that never stops asking is broken; clients give up at about the same number.
@@ -22,24 +23,42 @@ _members = msgspec.json.Decoder(dict[str, Raw])
 
 async def push(call: Call, asked: InputRequiredResult, handler: Handler) -> Any:
     """Ask the client what the handler wants to know, and go back to it with the answers, until it is content."""
-    result: Any = asked
+    params = call.params
     for _ in range(MOST_ROUNDS):
-        if not isinstance(result, InputRequiredResult):
+        answers = await _ask_all(call, asked)
+        result = await handler(replace(call, params=_again(params, answers, asked.request_state)))
+        again = asked_by(call.method, result)
+        if again is None:
             return result
-        answers = await _ask_all(call, result.input_requests or {})
-        result = await handler(replace(call, params=_again(call.params, answers, result.request_state)))
+        asked = again
     raise InternalError(f"{call.method} still asks after {MOST_ROUNDS} rounds")
 
 
-async def _ask_all(call: Call, questions: dict[str, InputRequest]) -> dict[str, Raw]:
-    if not call.reply.asks:
-        raise MissingCapability({_capability(one.method): {} for one in questions.values()})
-    replies = await asyncio.gather(*(call.reply.ask(one.method, one.params) for one in questions.values()))
-    return dict(zip(questions, replies, strict=True))
+async def _ask_all(call: Call, asked: InputRequiredResult) -> dict[str, Raw]:
+    questions = asked.input_requests or {}
+    try:
+        # All are looked at before the first is asked.
+        require_all(call, asked)
+        if questions and not call.reply.asks:
+            raise MissingCapability({one.method.partition("/")[0]: {} for one in questions.values()})
+    except MissingCapability as missing:
+        raise incapable(missing, call) from None
+    asking = [asyncio.ensure_future(_ask(call, one)) for one in questions.values()]
+    try:
+        return dict(zip(questions, await asyncio.gather(*asking), strict=True))
+    finally:
+        for one in asking:
+            one.cancel()
 
 
-def _capability(method: str) -> str:
-    return method.partition("/")[0]
+async def _ask(call: Call, question: InputRequest) -> Raw:
+    answer = await put(call, question.method, question.params)
+    if question.method == "elicitation/create":
+        try:
+            check_answer(read(question.method, question.params), msgspec.json.decode(answer, type=ElicitResult))
+        except msgspec.DecodeError:
+            raise Refused("The client's answer to elicitation/create could not be read") from None
+    return answer
 
 
 def _again(params: Raw, answers: dict[str, Raw], state: Any) -> Raw:

@@ -26,6 +26,7 @@ from portico.legacy import translate
 from portico.legacy.push import push
 from portico.rpc.call import Call, Handler, Listening, Reply, members
 from portico.rpc.door import Sender, new_call
+from portico.rpc.questions import asked_by, prepared
 from portico.wire import jsonrpc, notices
 from portico.wire.content import EmptyResult
 from portico.wire.discover import DiscoverResult, InitializeParams, InitializeResult
@@ -51,6 +52,7 @@ State = Literal["CREATED", "INITIALIZING", "OPERATING", "SHUTDOWN"]
 Lifecycle = Literal["auto", "strict", "lenient"]
 
 MOST_SUBSCRIPTIONS = 1000
+_MAY_ASK = (InputRequiredResult, Raw)
 _HEARS_OF_TASKS = ClientCapabilities(extensions={EXTENSION: {}})
 
 
@@ -77,6 +79,8 @@ class Session:
         self.stream: PushStream | None = None
         self._start = members(handler).start
         self._offered = ServerCapabilities()
+        # Of those that never greet it is only known what the handler says unasked.
+        self._logs = members(handler).logs
         self._subscribed: dict[str, asyncio.Task[Any]] = {}
         self._listening: asyncio.Task[Any] | None = None
         # While the handler's word on what it is comes from a task.
@@ -88,16 +92,20 @@ class Session:
 
     def _known(self, reply: Reply) -> dict[str, Any]:
         """What the handshake has settled, for a Call; its Reply gets the words of the revision."""
-        reply.asks = True
+        reply.asks, reply.question = True, self._question
+        reply.logs = self._logs
         if self.revision is not None and self.revision < NEWEST_HANDSHAKE:
             reply.notice = partial(translate.notice, revision=self.revision)
-            reply.question = partial(translate.question, revision=self.revision)
         return {
             "revision": self.revision,
             "capabilities": self.capabilities,
             "client": self.client,
             "log_level": self.log_level,
         }
+
+    def _question(self, method: str, params: Any) -> Any:
+        """The params of a question, if it may be asked, in the words of the revision."""
+        return translate.question(prepared(self, method, params), self.revision or NEWEST_HANDSHAKE)
 
     def start(self, call: Call) -> Any:
         """The result of a Call, or a coroutine that comes to it."""
@@ -114,18 +122,20 @@ class Session:
             return own(self, call)
         self._admit(call)
         result = self._start(call)
-        return self._finish(call, result) if type(result) is CoroutineType else self._translated(call, result)
+        if type(result) is CoroutineType:
+            return self._finish(call, result)
+        asked = asked_by(call.method, result) if type(result) in _MAY_ASK else None
+        return self._translated(call, result) if asked is None else self._finish(call, push(call, asked, self.handler))
 
     async def _finish(self, call: Call, coroutine: Coroutine[Any, Any, Any]) -> Any:
         result = await coroutine
-        if isinstance(result, InputRequiredResult):
-            result = await push(call, result, self.handler)
+        asked = asked_by(call.method, result) if type(result) in _MAY_ASK else None
+        if asked is not None:
+            result = await push(call, asked, self.handler)
         return self._translated(call, result)
 
     def _translated(self, call: Call, result: Any) -> Any:
         assert self.revision is not None
-        if isinstance(result, InputRequiredResult):
-            return self._finish(call, _came_to(result))
         if isinstance(result, CreateTaskResult):
             self._follow(result.task.task_id, call)
         return translate.result(result, self.revision)
@@ -191,6 +201,7 @@ class Session:
         about = msgspec.json.decode(jsonrpc.encode(discovered), type=DiscoverResult)
         self.revision = revision = negotiate(params.protocol_version)
         self._offered = about.capabilities
+        self._logs = about.capabilities.logging is not None
         self.capabilities = params.capabilities
         self.client = params.client_info
         if self.stream is not None:
@@ -312,10 +323,6 @@ def _with_tasks(offered: ServerCapabilities, revision: Revision, public: bool) -
         return offered
     able: dict[str, Any] = {"cancel": {}, "requests": {"tools": {"call": {}}}}
     return replace(offered, tasks=able if public else {"list": {}, **able})
-
-
-async def _came_to(result: Any) -> Any:
-    return result
 
 
 # What the session answers itself. Early servers knew the notification by its short name too.

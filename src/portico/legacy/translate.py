@@ -129,12 +129,18 @@ def _spoken(message: inputs.SamplingMessage, revision: Revision) -> list[inputs.
 
 
 def _plain_form(schema: dict[str, Any]) -> dict[str, Any]:
-    """2025-06-18 has defaults for yes/no fields only."""
-    fields = {
-        name: field if field.get("type") == "boolean" else {k: v for k, v in field.items() if k != "default"}
-        for name, field in schema.get("properties", {}).items()
-    }
-    return {**schema, "properties": fields}
+    """2025-06-18 has no `$schema`, and fields with fewer words."""
+    fields = {name: _plain_field(field) for name, field in schema.get("properties", {}).items()}
+    return {**{k: v for k, v in schema.items() if k != "$schema"}, "properties": fields}
+
+
+def _plain_field(field: dict[str, Any]) -> dict[str, Any]:
+    """Defaults are for yes/no fields only, and the titles of choices stand beside them."""
+    found = {k: v for k, v in field.items() if k != "oneOf" and (k != "default" or field.get("type") == "boolean")}
+    if choices := field.get("oneOf"):
+        found["enum"] = [one["const"] for one in choices]
+        found["enumNames"] = [one.get("title", one["const"]) for one in choices]
+    return found
 
 
 def block(said: Any, revision: Revision) -> Any:

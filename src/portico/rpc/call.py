@@ -11,10 +11,10 @@ from msgspec import Raw, Struct
 
 from portico.wire.errors import Closed, InternalError
 from portico.wire.jsonrpc import NOTHING, RequestId
-from portico.wire.meta import NO_CAPABILITIES, ClientCapabilities, Implementation, ProgressToken
+from portico.wire.meta import NO_CAPABILITIES, ClientCapabilities, Implementation, ProgressToken, ServerCapabilities
 from portico.wire.methods import METHODS
 from portico.wire.mirrors import Mirror
-from portico.wire.notices import ProgressParams
+from portico.wire.notices import MESSAGE, PROGRESS, read_progress
 from portico.wire.revisions import Revision
 
 Emit = Callable[[str, Any], None]
@@ -44,26 +44,31 @@ class Reply:
     error = 0
     # Refused before the handler was asked: the envelope was at fault.
     refused = False
-    # Put what is emitted and asked into the words of an older revision.
+    # Whether log messages may be sent: the server has declared them, and the client wants them.
+    logs = True
+    # Put what is emitted into the words of an older revision.
     notice: Callable[[Any], Any] | None = None
-    question: Callable[[Any], Any] | None = None
+    # Looks at what is asked, method and params, and puts the params into the words of the revision.
+    question: Callable[[str, Any], Any] | None = None
     _progress = float("-inf")
 
     def emit(self, method: str, params: Any) -> None:
-        """Send a notification that belongs to this request. Progress that does not grow is dropped."""
-        if self.closed:
+        """Send a notification that belongs to this request. Progress that does not grow, or is no number, is dropped;
+        so are log messages where there are to be none."""
+        if self.closed or (method == MESSAGE and not self.logs):
             return
-        if type(params) is ProgressParams:
-            if params.progress <= self._progress:
+        if method == PROGRESS:
+            progress, params = read_progress(params)
+            if progress is None or progress <= self._progress:
                 return
-            self._progress = params.progress
+            self._progress = progress
         self._emit(method, params if self.notice is None else self.notice(params))
 
     async def ask(self, method: str, params: Any) -> Raw:
         """Put a question to the client and return its result; only the handshake revisions have this."""
         if self.closed:
             raise Closed("the request is over")
-        return await self._ask(method, params if self.question is None else self.question(params))
+        return await self._ask(method, params if self.question is None else self.question(method, params))
 
     async def drain(self) -> None:
         """Wait until the client has read enough of what was emitted."""
@@ -176,13 +181,17 @@ class Members(Struct, frozen=True):
     info: Implementation | None
     # The arguments of each tool that stand in HTTP headers too; as it changes.
     mirrored: Mapping[str, Sequence[Mirror]]
+    # Whether it may send log messages; one that does not say what it can do may.
+    logs: bool
 
 
 def members(handler: Handler) -> Members:
     """The optional members of a Handler. This is the only place that asks whether they are there."""
+    able = getattr(handler, "capabilities", None)
     return Members(
         start=getattr(handler, "start", handler),
         lifespan=getattr(handler, "lifespan", nullcontext),
         info=getattr(handler, "info", None),
         mirrored=getattr(handler, "mirrored", {}),
+        logs=not isinstance(able, ServerCapabilities) or able.logging is not None,
     )

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("portico")
 
 MOST_IN_FLIGHT = 1024
-MOST_IN_BATCH = 1000
 _MISSABLE = frozenset({notices.MESSAGE, notices.PROGRESS})
 
 
@@ -108,10 +107,9 @@ class Channel:
         self.send = send
         self.sender = sender
         self.most_in_flight = most_in_flight
-        # What the stream has settled on; a session sets both. Until then batches are let in, because a client of
-        # the one revision that has them may begin with one.
+        # What the stream has settled on; a session sets both. `initialize` cannot be in a batch, so none comes before.
         self.revision: Revision | None = None
-        self.batches = True
+        self.batches = False
         # Tells, where the transport knows, that the other side has not read for long.
         self.congested: Callable[[], bool] | None = None
         self._drain = drain
@@ -135,7 +133,7 @@ class Channel:
 
     def receive(self, data: bytes) -> bytes | None:
         """Take one message. What can be said at once is returned; the rest follows through `send`."""
-        return self.accept(jsonrpc.decode(data))
+        return self.accept(jsonrpc.decode(data, jsonrpc.MOST_NODES))
 
     def accept(
         self,
@@ -373,8 +371,6 @@ def refuse_batch(frames: list[Frame | Malformed], batches: bool) -> InvalidReque
     """Why a batch is refused; None if it is not. An empty one is no message anywhere."""
     if not batches:
         return InvalidRequest("Invalid request: this protocol revision has no batches")
-    if len(frames) > MOST_IN_BATCH:
-        return InvalidRequest(f"Invalid request: a batch has at most {MOST_IN_BATCH} members")
     return None if frames else InvalidRequest("Invalid request: an empty batch")
 
 

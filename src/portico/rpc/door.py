@@ -23,6 +23,7 @@ from msgspec import UNSET, Raw, Struct
 from msgspec.structs import replace
 
 from portico.rpc.call import Call, Handler, Reply, members, stop
+from portico.rpc.questions import require_all
 from portico.wire import jsonrpc, methods
 from portico.wire import meta as metas
 from portico.wire.content import TextContent, strip_result_type
@@ -30,7 +31,7 @@ from portico.wire.errors import InternalError, InvalidParams, ProtocolError, Too
 from portico.wire.inputs import InputRequiredResult
 from portico.wire.jsonrpc import Frame
 from portico.wire.meta import CLIENT_CAPABILITIES, PROTOCOL_VERSION, SERVER_INFO, Meta
-from portico.wire.methods import ASKABLE, METHODS, MODERN_ONLY
+from portico.wire.methods import METHODS, MODERN_ONLY
 from portico.wire.revisions import MODERN, MODERN_REVISIONS, Revision
 from portico.wire.tools import ERROR, CallToolResult
 
@@ -77,6 +78,7 @@ class Door:
         # Of the last request that brought its own.
         self.revision: Revision | None = None
         self._start = about.start
+        self._logs = about.logs
         # 2026-07-28, basic: every result should say whose it is.
         self._server = None if about.info is None else {SERVER_INFO: about.info}
         self._stamp = UNSET if self._server is None else Raw(jsonrpc.encode(self._server))
@@ -153,6 +155,8 @@ class Door:
             reply=reply,
             read=None if typed is None else (frame.params, typed),
         )
+        # server/utilities/logging: only where the server has declared it, and only if this request asks for it.
+        reply.logs = self._logs and call.log_level is not None
         if gate is not None:
             gate(call)
         if version not in MODERN_REVISIONS:
@@ -234,8 +238,8 @@ class Door:
         assert call.id is not None
         if type(result) is Raw:
             return jsonrpc.result(call.id, bytes(result))
-        if type(result) is InputRequiredResult and call.method not in ASKABLE:
-            raise TypeError(f"{call.method} cannot be answered with a question")
+        if type(result) is InputRequiredResult:
+            require_all(call, result)
         if call.revision is None or call.revision < MODERN:
             return jsonrpc.result(call.id, strip_result_type(jsonrpc.encode(result)))
         if self._server is not None and isinstance(result, Struct):

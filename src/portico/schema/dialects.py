@@ -1,4 +1,4 @@
-"""Schemas rewritten: in the words of draft-07, in fewer words, as a part of another schema, and as a form.
+"""Schemas rewritten: in the words of draft-07, in fewer words, and as a part of another schema.
 
 Each is for clients that know no other.
 """
@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from portico.schema import Schema, SchemaError
-from portico.schema.reader import NAMED, VALUES, options_of, properties_of, resolved, types_of, values_of
+from portico.schema import Schema
+from portico.schema.reader import NAMED, VALUES
 
 DRAFT_07 = "http://json-schema.org/draft-07/schema#"
 
@@ -19,12 +19,6 @@ _UNSAYABLE = (
     *("$dynamicRef", "$dynamicAnchor", "$anchor", "$vocabulary"),
 )
 _VALUES = frozenset({*VALUES, "required"})
-# client/elicitation, Requested Schema: what a form's field may be, and what may be said of it.
-_SIMPLE = ("string", "number", "integer", "boolean")
-_OF_FORMS = (
-    *("type", "title", "description", "default", "enum", "enumNames", "oneOf", "format"),
-    *("minLength", "maxLength", "minimum", "maximum", "items", "minItems", "maxItems"),
-)
 
 
 def draft07(schema: Schema) -> Schema:
@@ -110,36 +104,3 @@ def _moved(value: Any, place: str) -> Any:
     if isinstance(reference, str) and re.match(r"#(/(?!\$defs/|definitions/)|$)", reference):
         found["$ref"] = f"{place}{reference[1:]}"
     return found
-
-
-# As a form
-
-
-def as_form(schema: Schema, of: str) -> Schema:
-    """The schema of an object as that of a form, which has flat fields. Raises SchemaError where it has others; `of` is
-    the type that it was made from."""
-    if schema.get("additionalProperties"):
-        raise SchemaError(f"a form has fields with names; {of} has none")
-    fields = {name: _form_field(name, resolved(one, schema), of) for name, one in properties_of(schema).items()}
-    required = {"required": schema["required"]} if schema.get("required") else {}
-    return {"type": "object", "properties": fields, **required}
-
-
-def _form_field(name: str, field: Schema, of: str) -> Schema:
-    """One field, with the keywords a form knows and no others."""
-    if "const" in field:
-        field = {**field, "enum": [field["const"]]}
-    # An optional field is one that is not required; a form has no null.
-    options = [one for one in options_of(field) if isinstance(one, dict) and types_of(one) != ["null"]]
-    if "anyOf" in field and len(options) == 1:
-        field = {**field, **options[0]}
-    kinds = [kind for kind in types_of(field) if kind != "null"]
-    if len(kinds) == 1:
-        field = {**field, "type": kinds[0]}
-    elif not kinds and values_of(field) and all(isinstance(value, str) for value in values_of(field)):
-        field = {**field, "type": "string"}
-    items = field.get("items")
-    is_choice = field.get("type") == "array" and isinstance(items, dict) and ("enum" in items or "anyOf" in items)
-    if field.get("type") not in _SIMPLE and not is_choice:
-        raise SchemaError(f"a form has flat fields of text, numbers, yes/no and choices; {name!r} of {of} is neither")
-    return {keyword: field[keyword] for keyword in _OF_FORMS if field.get(keyword) is not None}

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any
 
+import msgspec
 from msgspec import UNSET, Raw
 
 from portico.legacy.session import Session
@@ -32,11 +33,17 @@ Trace = Callable[[str, bytes], None]
 
 _ID = re.compile(rb'"id"\s*:\s*(\d{1,18})\b')
 _BATCH = re.compile(rb"\s*\[")
+_anything = msgspec.json.Decoder(Raw)
 
 
 def is_batch(data: bytes) -> bool:
-    """Whether a message is an array. It is asked before the message is read: reading a long one takes long."""
-    return _BATCH.match(data) is not None
+    """Whether a message is an array. It is asked before the message is read: reading a long one takes long.
+
+    Programs print lines that begin like one, so it is looked at to its end, without making anything of it."""
+    try:
+        return _BATCH.match(data) is not None and bool(_anything.decode(data))
+    except (msgspec.DecodeError, RecursionError):
+        return False
 
 
 def ended_subscription(notice: Frame) -> RequestId | None:

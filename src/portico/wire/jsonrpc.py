@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec.structs import astuple
 
 from portico.wire.errors import InvalidRequest, ParseError, ProtocolError
 from portico.wire.revisions import V2025_11_25, Revision
@@ -15,6 +18,11 @@ from portico.wire.revisions import V2025_11_25, Revision
 RequestId = int | str
 
 NOTHING = Raw(b"")
+
+MOST_IN_BATCH = 1000
+# Reading so many of them takes some fifty milliseconds, in which nothing else is done.
+MOST_NODES = 200_000
+_NO_NODES = bytes(set(range(256)) - set(b'"{[:'))
 
 # A reply must be able to say the id again, and msgspec (like JavaScript) is exact on 64-bit integers only.
 _LARGEST_ID = 2**63
@@ -46,6 +54,15 @@ class Frame(Struct, gc=False):
     error: ErrorBody | UnsetType = UNSET
 
 
+class _Glance(Struct):
+    """What a complaint needs of a message that is no Frame. The rest is skipped over, and costs no memory."""
+
+    id: Raw = NOTHING
+    method: Raw = NOTHING
+    result: Raw = NOTHING
+    error: Raw = NOTHING
+
+
 class Malformed(Struct):
     """What stands in for a Frame that could not be read, so that one bad member does not spoil a batch."""
 
@@ -56,7 +73,8 @@ class Malformed(Struct):
 
 
 _frame = msgspec.json.Decoder(Frame)
-_frames = msgspec.json.Decoder(list[Raw])
+_glance = msgspec.json.Decoder(_Glance)
+_raws = msgspec.json.Decoder(dict[str, Raw])
 _anything = msgspec.json.Decoder()
 _encoder = msgspec.json.Encoder()
 encode = _encoder.encode
@@ -64,15 +82,31 @@ encode = _encoder.encode
 TWICE = "Invalid request: a member is given twice"
 
 
-def decode(data: bytes) -> Frame | Malformed | list[Frame | Malformed]:
-    """One message, or the members of a batch. Never raises: what is wrong comes back as Malformed."""
+def decode(data: bytes, most_nodes: int = sys.maxsize) -> Frame | Malformed | list[Frame | Malformed]:
+    """One message, or the members of a batch. Never raises: what is wrong comes back as Malformed.
+
+    A server passes MOST_NODES; what a client gets in answer to its own question may be larger.
+    """
     try:
         # msgspec skips over what it is not asked to look at, and bad UTF-8 could hide there.
         if not data.isascii():
             data.decode()
+        if len(data) > most_nodes and _nodes(data, most_nodes) > most_nodes:
+            few = f"a message has at most {most_nodes} objects, arrays and members"
+            return Malformed(InvalidRequest(f"Invalid request: {few}"))
         return _checked(_frame.decode(data), data)
     except Exception as failure:
         return _unreadable(data, failure)
+
+
+def _nodes(data: bytes, most: int) -> int:
+    """How many objects, arrays and members there are; some larger number, if that is not above `most` either."""
+    signs = data.count(b"{") + data.count(b"[") + data.count(b":")
+    if signs <= most:
+        return signs
+    # Of each text only its quotes are left, and what is between an odd one and the next is inside.
+    left = data.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _NO_NODES).replace(b'""', b"")
+    return sum(map(len, left.split(b'"')[::2]))
 
 
 def _checked(frame: Frame, data: bytes | Raw) -> Frame | Malformed:
@@ -122,17 +156,30 @@ def repeats(text: bytes, *values: bytes, steering: Callable[[bytes], list[bytes]
     names = steering(outside)
     if len(names) == len(set(names)) and b"\\u" not in outside:
         return False
+    return _read_again(text)
+
+
+def doubled(arguments: Raw) -> bool:
+    """Whether any member of an object stands in it twice; those of the objects inside are not looked at."""
+    try:
+        members = _raws.decode(arguments)
+    except msgspec.DecodeError:
+        return False  # no object, which the decoder of the arguments will say
+    # As above: one that is no longer than its members has no room for another.
+    least = 1 + 4 * len(members) + sum(map(len, members)) + sum(map(len, members.values()))
+    return len(arguments) not in (least, 2) and _read_again(bytes(arguments))
+
+
+def _read_again(text: bytes) -> bool:
     import json  # only a message that looks suspicious pays for it
 
-    # The numbers do not matter here, and Python refuses to read very long ones.
-    pairs: _Pairs = json.loads(text, object_pairs_hook=_Pairs, parse_int=str, parse_float=str)
-    return pairs.repeated
+    # The numbers do not matter here, and Python refuses to read very long ones. What is inside is dropped at once.
+    found: bool = json.loads(text, object_pairs_hook=_has_one_twice, parse_int=str, parse_float=str)
+    return found
 
 
-class _Pairs(list[tuple[str, Any]]):
-    @property
-    def repeated(self) -> bool:
-        return len({name for name, _ in self}) < len(self)
+def _has_one_twice(pairs: list[tuple[str, Any]]) -> bool:
+    return len(dict(pairs)) < len(pairs)
 
 
 def _readable(id: object) -> RequestId | None:
@@ -143,20 +190,41 @@ def _readable(id: object) -> RequestId | None:
 
 def _unreadable(data: bytes, failure: Exception) -> Malformed | list[Frame | Malformed]:
     """The slow path: find out what it was, and whose id the complaint belongs to."""
-    if isinstance(failure, RecursionError):
-        return Malformed(ParseError("Parse error: nested too deeply"))
+    first = data.lstrip()[:1]
     try:
-        value = _anything.decode(data)
+        if isinstance(failure, RecursionError | UnicodeDecodeError):
+            raise failure
+        if first == b"[":
+            return _batch(data)
+        if first == b"{":
+            return _no_frame(_glance.decode(data), failure)
+        _anything.decode(data)
     except RecursionError:
         return Malformed(ParseError("Parse error: nested too deeply"))
     except (ValueError, OverflowError) as reason:
         return Malformed(ParseError(f"Parse error: {_plain(reason)}"))
-    if isinstance(value, list):
-        return [_member(raw) for raw in _frames.decode(data)]
-    if isinstance(value, dict):
-        response = "method" not in value and ("result" in value or "error" in value)
-        return Malformed(InvalidRequest(f"Invalid request: {_plain(failure)}"), _readable(value.get("id")), response)
     return Malformed(InvalidRequest("Invalid request: a message is a JSON object"))
+
+
+def _no_frame(seen: _Glance, failure: Exception) -> Malformed:
+    response = seen.method is NOTHING and (seen.result is not NOTHING or seen.error is not NOTHING)
+    id = None if seen.id is NOTHING else _anything.decode(seen.id)
+    return Malformed(InvalidRequest(f"Invalid request: {_plain(failure)}"), _readable(id), response)
+
+
+def _batch(data: bytes) -> Malformed | list[Frame | Malformed]:
+    """Its members, if there are not too many: they are counted before any of them is read."""
+    members = [raw for raw in astuple(_members().decode(data)) if raw is not NOTHING]
+    if len(members) > MOST_IN_BATCH:
+        return Malformed(InvalidRequest(f"Invalid request: a batch has at most {MOST_IN_BATCH} members"))
+    return [_member(raw) for raw in members]
+
+
+@cache
+def _members() -> msgspec.json.Decoder[Any]:
+    """Reads one member more than a batch may have. What comes behind it is skipped over, and costs no memory."""
+    fields = [(f"at_{number}", Raw, msgspec.field(default=NOTHING)) for number in range(MOST_IN_BATCH + 1)]
+    return msgspec.json.Decoder(msgspec.defstruct("_Members", fields, array_like=True))
 
 
 def _member(raw: Raw) -> Frame | Malformed:

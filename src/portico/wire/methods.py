@@ -11,7 +11,7 @@ from msgspec import Raw, Struct
 from portico.wire import completion, discover, inputs, notices, prompts, resources, subscriptions, tasks, tools
 from portico.wire.content import EmptyResult
 from portico.wire.errors import InvalidParams, InvalidRequest
-from portico.wire.jsonrpc import NOTHING, TWICE, repeats
+from portico.wire.jsonrpc import NOTHING, TWICE, doubled, repeats
 from portico.wire.meta import Params
 from portico.wire.revisions import (
     V2024_11_05,
@@ -129,15 +129,20 @@ _ROWS = (
 METHODS: dict[str, Method] = {row.name: row for row in _ROWS}
 
 
+class _Arguments(Struct):
+    arguments: Raw = _EMPTY
+
+
 # A tools/call without spaces is as long as this and its values.
 _LEAST_CALL = len('{"name":"","arguments":,"_meta":}')
 _only_meta = msgspec.json.Decoder(Params)
+_only_arguments = msgspec.json.Decoder(_Arguments)
 
 
 def read(method: str, params: Raw) -> tuple[Any, Raw]:
     """A request's params as the Struct of its method, None if they do not fit it, and their `_meta`.
 
-    Raises InvalidRequest if a member that decides what is done stands twice.
+    Raises InvalidRequest if a member that decides what is done, or an argument, stands twice.
     """
     if params is NOTHING:
         return None, NOTHING
@@ -147,14 +152,22 @@ def read(method: str, params: Raw) -> tuple[Any, Raw]:
     except (msgspec.DecodeError, RecursionError):
         # The method complains of it when it is answered: the revision and the headers are looked at first.
         typed = None
-    if type(typed) is tools.CallToolParams:
-        meta, arguments = typed.meta, typed.arguments
-        # No longer than its parts: then there is no room for one of them to stand twice.
-        if len(params) == _LEAST_CALL + len(typed.name) + len(arguments) + len(meta):
-            return typed, meta
-    else:
-        meta, arguments = (typed if isinstance(typed, Params) else _only_meta.decode(params)).meta, NOTHING
-    if repeats(bytes(params), bytes(meta), bytes(arguments)):
+    try:
+        if type(typed) is tools.CallToolParams:
+            meta, arguments = typed.meta, typed.arguments
+            # No longer than its parts: then there is no room for one of them to stand twice.
+            least = _LEAST_CALL + len(typed.name) + len(arguments) + len(meta)
+            twice = (arguments is not NOTHING and doubled(arguments)) or (
+                len(params) != least and repeats(bytes(params), bytes(meta), bytes(arguments))
+            )
+        else:
+            meta = (typed if isinstance(typed, Params) else _only_meta.decode(params)).meta
+            twice = repeats(bytes(params), bytes(meta)) or (
+                type(typed) is prompts.GetPromptParams and doubled(_only_arguments.decode(params).arguments)
+            )
+    except RecursionError:
+        raise InvalidRequest("Invalid request: nested too deeply") from None
+    if twice:
         raise InvalidRequest(TWICE)
     return typed, meta
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
-from msgspec import Struct, field
+import msgspec
+from msgspec import Raw, Struct, field
+from msgspec.structs import replace
 
 from portico.wire.jsonrpc import RequestId
 from portico.wire.meta import LogLevel, ProgressToken
@@ -39,6 +42,32 @@ class ProgressParams(NoticeParams, rename="camel", kw_only=True):
     progress: float
     total: float | None = None
     message: str | None = None
+
+
+def read_progress(params: Any) -> tuple[float | None, Any]:
+    """How far it is, None if that is no number, and the params without a total that is none."""
+    if type(params) is Raw:
+        try:
+            # What came as JSON has numbers that JSON can say.
+            return msgspec.json.decode(params, type=ProgressParams).progress, params
+        except msgspec.DecodeError:
+            return None, params
+    if type(params) is not ProgressParams:
+        try:
+            params = msgspec.convert(params, ProgressParams)
+        except msgspec.ValidationError:
+            return None, params
+    if params.total is not None and not _is_number(params.total):
+        params = replace(params, total=None)
+    return (params.progress if _is_number(params.progress) else None), params
+
+
+def _is_number(value: Any) -> bool:
+    """Whether JSON has it: there is no infinity, and no integer beyond what a float can hold is a progress."""
+    try:
+        return isinstance(value, int | float) and math.isfinite(value)
+    except OverflowError:
+        return False
 
 
 class MessageParams(NoticeParams, kw_only=True):

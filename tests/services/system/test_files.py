@@ -279,7 +279,7 @@ def test_matches_across_blocks_are_found_with_the_right_lines(tree: Path) -> Non
     lines[150_000] = "another needle"
     path.write_text("\n".join(lines))
     with AllowedRoots([tree]).open(str(path)) as file:
-        found = questions.matches(file, questions.searcher("needle"), lambda: False)
+        found = questions.LineSearch("needle")(file, lambda: False)
     assert [(match.line, match.text) for match in found] == [
         (120_001, "needle at the edge"),
         (150_001, "another needle"),
@@ -291,7 +291,7 @@ def test_a_match_on_the_edge_of_a_block_is_found_once(tree: Path, offset: int) -
     path = tree / "edge.txt"
     path.write_text("x" * (questions.BLOCK + offset - 1) + "\nneedle\n" + "y" * 5000)
     with AllowedRoots([tree]).open(str(path)) as file:
-        found = questions.matches(file, questions.searcher("needle"), lambda: False)
+        found = questions.LineSearch("needle")(file, lambda: False)
     assert [(match.line, match.text) for match in found] == [(2, "needle")]
 
 

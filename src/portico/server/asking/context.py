@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast, overload
 
@@ -12,6 +11,7 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from portico.rpc.call import Call, Reply
+from portico.rpc.questions import check_answer, new_elicitation_id
 from portico.server.asking import elicitation
 from portico.server.asking.rounds import BodyReply, Detached, Rounds, rounds_of
 from portico.server.calling.runtime import Runtime
@@ -228,6 +228,7 @@ class Context:
         form = elicitation.form(response_type)
         params = ElicitFormParams(message=message, requested_schema=form.schema)
         said: ElicitResult = await self.begin().ask("elicitation/create", params, key)
+        check_answer(params, said)
         if said.action != "accept":
             return Elicitation(said.action)
         return Elicitation("accept", form.read(said.content or {}))
@@ -247,7 +248,7 @@ class Context:
 
     def _elicitation_id(self) -> str | None:
         """2025-11-25 alone gives such a request an id of its own."""
-        return os.urandom(16).hex() if self._call.revision == V2025_11_25 else None
+        return new_elicitation_id() if self._call.revision == V2025_11_25 else None
 
     async def sample(
         self,
@@ -279,7 +280,8 @@ class Context:
     async def roots(self, *, key: str | None = None) -> list[Root]:
         """The folders the user works in. They are advice about where to look, not permission."""
         said: ListRootsResult = await self.begin().ask("roots/list", None, key)
-        return said.roots
+        # client/roots: a root "MUST be a `file://` URI"; what is none is no folder.
+        return [root for root in said.roots if root.uri.lower().startswith("file://")]
 
     async def detach(self) -> None:
         """Go on as a task from here, where the client can deal with one. For tools with `TaskConfig(detached=True)`."""

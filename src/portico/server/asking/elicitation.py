@@ -12,7 +12,8 @@ from msgspec import Struct
 
 from portico.schema import SchemaError
 from portico.schema.describe import schema
-from portico.schema.dialects import as_form, as_property
+from portico.schema.dialects import as_property
+from portico.schema.forms import as_form
 from portico.schema.reader import types_of
 from portico.wire.errors import ToolError, UsageError
 
@@ -26,11 +27,11 @@ def form(response_type: Any) -> Form:
     """The form for a type. A single value becomes a form with one field, called `value`."""
     if response_type is None or response_type is NoneType:
         return Form({"type": "object", "properties": {}}, lambda content: None)
-    if isinstance(response_type, dict):
-        return Form(response_type, lambda content: content)
     if isinstance(response_type, list | tuple):
         response_type = Literal[tuple(response_type)]
     try:
+        if isinstance(response_type, dict):
+            return Form(as_form(response_type, "the schema"), lambda content: content)
         described = schema(response_type)
         if types_of(described) == ["object"]:
             return Form(as_form(described, repr(response_type)), partial(_read, response_type))
@@ -43,13 +44,13 @@ def form(response_type: Any) -> Form:
 def _read(response_type: Any, content: dict[str, Any]) -> Any:
     validate = getattr(response_type, "model_validate", None)
     try:
-        return validate(content) if validate is not None else msgspec.convert(content, response_type, strict=False)
+        return validate(content) if validate is not None else msgspec.convert(content, response_type)
     except ValueError:
         raise ToolError("The answer to the question did not have the fields that were asked for.") from None
 
 
 def _read_value(response_type: Any, content: dict[str, Any]) -> Any:
     try:
-        return msgspec.convert(content.get("value"), response_type, strict=False)
+        return msgspec.convert(content.get("value"), response_type)
     except ValueError:
         raise ToolError("The answer to the question was not of the kind that was asked for.") from None

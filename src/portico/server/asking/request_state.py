@@ -31,6 +31,8 @@ class State(Struct, array_like=True):
     expires: float
     answers: dict[str, Raw]
     steps: dict[str, Raw]
+    # The keys of the questions that it was given with: an answer to another is none.
+    asked: list[str] = []
 
 
 _decoder = msgspec.json.Decoder(State)
@@ -43,8 +45,8 @@ class Seal:
         self._key = key or os.urandom(32)
         self.lifetime = lifetime
 
-    def close(self, binding: bytes, answers: dict[str, Raw], steps: dict[str, Raw]) -> str:
-        body = msgspec.json.encode(State(binding, time.time() + self.lifetime, answers, steps))
+    def close(self, binding: bytes, answers: dict[str, Raw], steps: dict[str, Raw], asked: list[str]) -> str:
+        body = msgspec.json.encode(State(binding, time.time() + self.lifetime, answers, steps, asked))
         if len(body) > LARGEST_STATE:
             raise InternalError("The state of this call has grown too large to be carried by the client")
         return urlsafe_b64encode(self._mac(body) + body).decode()
@@ -89,5 +91,10 @@ def binding(method: str, target: str, arguments: Any, principal: Any) -> bytes:
     """A digest of what must stay the same between the rounds of one call, however the client writes it down."""
     from hashlib import sha256
 
-    said = msgspec.json.encode([method, target, arguments, repr(principal)], order="deterministic")
+    said = msgspec.json.encode([method, target, arguments, _identity(principal)], order="deterministic")
     return sha256(said).digest()
+
+
+def _identity(principal: Any) -> str | None:
+    """Who it is, in every process the same, and whatever a refreshed token allows."""
+    return None if principal is None else str(getattr(principal, "id", None) or principal)

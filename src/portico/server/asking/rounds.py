@@ -17,12 +17,12 @@ import msgspec
 from msgspec import UNSET, Raw, Struct
 
 from portico.rpc.call import Call, Reply
+from portico.rpc.questions import put, require
 from portico.server.asking.request_state import Seal, binding
-from portico.wire.errors import Closed, InvalidParams, MissingCapability, ProtocolError, Refused
-from portico.wire.inputs import ElicitUrlParams, InputRequest, InputRequiredResult
+from portico.wire.errors import Closed, InvalidParams
+from portico.wire.inputs import InputRequest, InputRequiredResult
 from portico.wire.jsonrpc import NOTHING, encode
 from portico.wire.methods import METHODS, plainly
-from portico.wire.revisions import MODERN, V2025_06_18, V2025_11_25
 
 
 class Detached(Struct, frozen=True):
@@ -96,7 +96,11 @@ class Rounds:
             state = seal.open(sealed, self._binding())
             self._answers, self._steps = state.answers, state.steps
         if responses is not NOTHING:
-            self._answers |= _read(responses)
+            # Only what was asked is answered, and only once: steps may have been done for the answers so far.
+            given, asked = _read(responses), None if sealed is UNSET else state.asked
+            self._answers |= {
+                key: one for key, one in given.items() if key not in self._answers and (asked is None or key in asked)
+            }
 
     def _binding(self) -> bytes:
         arguments = msgspec.json.decode(self._arguments) if self._arguments is not NOTHING else {}
@@ -111,11 +115,7 @@ class Rounds:
         result = METHODS[method].result
         key = self.keys.question(method.partition("/")[0], key)
         if call.reply.asks:
-            try:
-                answered = await call.reply.ask(method, params)
-            except ProtocolError as refusal:
-                # It is the client's answer to us, not ours to the client's request.
-                raise Refused(f"The client refused {method}: {refusal.message}") from None
+            answered = await put(call, method, params)
             # For a body that will go on as a task, and is not to ask the same again.
             if self._detachable:
                 self._answers[key] = answered
@@ -147,7 +147,7 @@ class Rounds:
             return Detached(self._answers, self._steps)
         return InputRequiredResult(
             input_requests=self._asked,
-            request_state=self._seal.close(self._binding(), self._answers, self._steps),
+            request_state=self._seal.close(self._binding(), self._answers, self._steps, list(self._asked)),
         )
 
     async def step(self, name: str, fn: Callable[[], Any]) -> Any:
@@ -175,31 +175,6 @@ def typed(answer: Raw, kind: Any, key: str) -> Any:
         return msgspec.json.decode(answer, type=kind)
     except msgspec.DecodeError as failure:
         raise InvalidParams(f"Invalid answer to {key}: {plainly(failure)}") from None
-
-
-def _chooses_several(params: Any) -> bool:
-    """Fields with more than one choice came with 2025-11-25."""
-    fields = params.requested_schema.get("properties", {}).values()
-    return any(field.get("type") == "array" for field in fields)
-
-
-def require(call: Call, method: str, params: Any) -> None:
-    """Only what the client has declared, and what its revision has, may be asked of it."""
-    capabilities, revision = call.capabilities, call.revision or MODERN
-    if method == "elicitation/create":
-        mode = "url" if isinstance(params, ElicitUrlParams) else "form"
-        since = V2025_11_25 if mode == "url" else V2025_06_18
-        if revision < since or not capabilities.can_elicit(mode):
-            raise MissingCapability({"elicitation": {mode: {}} if mode == "url" else {}})
-        if revision < V2025_11_25 and _chooses_several(params):
-            raise MissingCapability({"elicitation": {}})
-    elif method == "sampling/createMessage":
-        if capabilities.sampling is None:
-            raise MissingCapability({"sampling": {}})
-        if params.tools is not None and (revision < V2025_11_25 or "tools" not in capabilities.sampling):
-            raise MissingCapability({"sampling": {"tools": {}}})
-    elif capabilities.roots is None:
-        raise MissingCapability({"roots": {}})
 
 
 # Replay keys

@@ -11,6 +11,7 @@ from msgspec import Raw
 from portico._options import check_options
 from portico.legacy import translate
 from portico.rpc.call import Call
+from portico.rpc.questions import incapable
 from portico.server.calling.bodies import Body, unwrap_group
 from portico.server.calling.results import MEDIA, ToolResult, to_result
 from portico.server.calling.runtime import ArgumentErrors, Runtime
@@ -108,7 +109,7 @@ class Tool:
         except ArgumentError as mistake:
             raise self._mistaken(mistake, call, runtime) from None
         except MissingCapability as missing:
-            raise _incapable(missing, call) from None
+            raise incapable(missing, call) from None
         except BaseExceptionGroup as group:
             raise unwrap_group(group) or group from None
         return self._result(call, value)
@@ -185,11 +186,3 @@ def _meta(meta: Mapping[str, Any] | None, version: str | None) -> dict[str, Any]
     if version is not None:
         members[VERSION] = version
     return members or None
-
-
-def _incapable(missing: MissingCapability, call: Call) -> Exception:
-    """Before 2026-07-28 there is no code for it, and the model can at least be told."""
-    if call.revision is None or call.revision >= MODERN:
-        return missing
-    needed = ", ".join(sorted(missing.data["requiredCapabilities"]))
-    return ToolError(f"This tool has to ask something, and the client does not support it: {needed}.")

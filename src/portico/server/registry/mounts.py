@@ -12,11 +12,12 @@ from msgspec import UNSET, Raw, Struct
 from msgspec.structs import replace
 
 from portico._lazy import load_module
+from portico.legacy.push import push
 from portico.rpc.call import Call, Handler, Listening
+from portico.rpc.questions import asked_by, require_all
 from portico.wire import jsonrpc, notices
 from portico.wire.content import EmbeddedResource, ResourceLink
 from portico.wire.errors import MethodNotFound, ProtocolError, TransportError, UsageError
-from portico.wire.inputs import InputRequiredResult
 from portico.wire.meta import SERVER_INFO
 from portico.wire.methods import METHODS, plainly
 from portico.wire.prompts import GetPromptResult
@@ -29,7 +30,6 @@ from portico.wire.tools import CallToolResult, ReceivedToolResult
 log = logging.getLogger("portico")
 
 MOST_PAGES = 1000
-MOST_ROUNDS = 10
 _CHANGES = frozenset(
     {notices.TOOLS_CHANGED, notices.PROMPTS_CHANGED, notices.RESOURCES_CHANGED, notices.RESOURCE_UPDATED}
 )
@@ -130,34 +130,21 @@ async def delegate(mount: Mount, call: Call, member: str, inward: Any) -> Any:
         others = {name: one for name, one in able.extensions.items() if name != EXTENSION}
         able = replace(able, extensions=others or None)
     inner = replace(call, params=Raw(jsonrpc.encode(members)), capabilities=able)
-    said = await _with_answers(mount.handler, inner)
+    said = await mount.handler(inner)
+    asked = asked_by(call.method, said)
+    if asked is not None and call.reply.asks:
+        said = await push(inner, asked, mount.handler)
+    elif asked is not None:
+        # It goes to our client, so it is our question.
+        require_all(call, asked)
     if type(said) is Raw and not _passes(mount, call, said):
         said = _read(call.method, said)
     return _outward(mount, said) if isinstance(said, Struct) else said
 
 
-async def _with_answers(handler: Handler, call: Call) -> Any:
-    """A result. Where the client can be asked on the way, questions that a server of 2026-07-28 gives as one are."""
-    params: dict[str, Any] = dict(_members.decode(call.params))
-    for _ in range(MOST_ROUNDS):
-        said = await handler(call)
-        if type(said) is not Raw or not call.reply.asks or b'"input_required"' not in bytes(said):
-            return said
-        try:
-            asked = msgspec.json.decode(said, type=InputRequiredResult)
-        except msgspec.DecodeError:
-            return said
-        again: dict[str, Any] = {} if asked.request_state is UNSET else {"requestState": asked.request_state}
-        if asked.input_requests is not UNSET:
-            questions = asked.input_requests.items()
-            again["inputResponses"] = {key: await call.reply.ask(one.method, one.params) for key, one in questions}
-        call = replace(call, params=Raw(jsonrpc.encode({**params, **again})))
-    raise ProtocolError(f"{call.method} still asks after {MOST_ROUNDS} rounds")
-
-
 def _passes(mount: Mount, call: Call, said: Raw) -> bool:
-    """Whether a result can be passed on as it is: the client speaks its revision, and no address in it changes."""
-    modern = call.revision is not None and call.revision >= MODERN
+    """Whether a result can be passed on as it is: both speak 2026-07-28, and no address in it changes."""
+    modern = call.revision is not None and call.revision >= MODERN and "resultType" in _members.decode(said)
     return modern and (mount.prefix is None or b'"uri"' not in bytes(said))
 
 

@@ -17,7 +17,8 @@ from msgspec import Raw, Struct, field
 from portico.auth.principal import Principal
 from portico.rpc.call import Call, Listening
 from portico.rpc.door import refusal, unexpected
-from portico.server.asking.rounds import BodyReply, ReplayKeys, require, typed
+from portico.rpc.questions import require
+from portico.server.asking.rounds import BodyReply, ReplayKeys, typed
 from portico.server.calling.runtime import Runtime
 from portico.server.calling.tools import Tool
 from portico.server.tasks import leases

@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import Any
 
 import msgspec
 
@@ -25,8 +25,9 @@ from portico.services.system.eventlog.logs import Logs
 from portico.services.system.files.index import Index
 from portico.services.system.files.questions import FileQueries
 from portico.services.system.files.walk import FileCriteria
+from portico.services.system.hiding import EntryFilter, FileView, HidingQuery, candidates
 from portico.services.system.levels import Part, Privacy
-from portico.services.system.privacy import Anonymizer
+from portico.services.system.privacy import Anonymizer, opaque
 from portico.services.system.registry.branches import PortableRegistry, branches
 from portico.services.system.registry.tree import RegistryTree, shown
 from portico.services.system.results import (
@@ -54,10 +55,12 @@ from portico.services.system.results import (
     RegistryRead,
     RegistryValue,
 )
-from portico.services.system.text import cut, plain, plain_all
+from portico.services.system.text import LONGEST_MESSAGE, cut, plain, plain_all
 
-T = TypeVar("T")
 Paths = Mapping[str, str | os.PathLike[str]]
+
+# How much of a message is looked at for names before it is cut: half a name at the end of it is not shown.
+LONGEST_HIDDEN = 4 * LONGEST_MESSAGE
 
 # The user ids of people, on most systems.
 _FIRST_PERSON, _FIRST_BEYOND = 1000, 65_534
@@ -98,124 +101,142 @@ class Machine:
         self._portable.close()
         evtx.close()
 
-    def _said(self, result: T, besides: Iterable[Any] = ()) -> T:
-        """A result as it may be shown: with tokens for names, unless privacy is off."""
-        if self.privacy.level == "off":
-            return result
-        hidden = self.privacy.hide(msgspec.to_builtins(result), besides)
-        return msgspec.convert(hidden, type(result))
-
-    @overload
-    def _meant(self, text: str) -> str: ...
-    @overload
-    def _meant(self, text: str | None) -> str | None: ...
-    def _meant(self, text: str | None) -> str | None:
-        """What an argument means in which a token may stand for a name."""
-        return None if text is None else self.privacy.reveal(text)
+    def _question(self) -> HidingQuery:
+        return HidingQuery(self.privacy)
 
     # Event logs
 
     def list_logs(self) -> LogList:
         found = [_log(name, log) for name, log in self.logs.all.items()]
-        return self._said(LogList(found, len(found), _now()))
+        return self._question().said(LogList(found, len(found), _now()))
+
+    def log_names(self) -> list[str]:
+        return self._question().said(list(self.logs.all))
 
     def query(self, name: str, query: Query, limit: int, offset: int, cursor: str | None) -> EventPage:
-        meant = msgspec.structs.replace(query, contains=self._meant(query.contains))
-        found = self.logs.query(name, meant, limit=limit, offset=offset, cursor=cursor)
-        seen = found.offset + len(found.entries)
-        page = EventPage(
-            entries=[_entry(name, entry) for entry in found.entries],
-            total_count=found.total,
-            total_is_exact=found.counted,
-            next_offset=seen if found.has_more else None,
-            next_cursor=found.cursor,
-            page=found.offset // limit + 1,
-            page_size=limit,
-            has_more=found.has_more,
-            timed_out=found.timed_out,
-            problems=found.problems,
-        )
-        return self._said(page, (entry.fields for entry in found.entries))
+        with self._question() as asked:
+            meant = msgspec.structs.replace(
+                query, contains=asked.meant(query.contains), source=asked.meant(query.source)
+            )
+            fits = EntryFilter(asked, query) if asked.hides else None
+            found = self.logs.query(asked.meant(name), meant, limit=limit, offset=offset, cursor=cursor, fits=fits)
+            seen = found.offset + len(found.entries)
+            page = EventPage(
+                entries=[_entry(name, entry, LONGEST_HIDDEN) for entry in found.entries],
+                total_count=found.total,
+                total_is_exact=found.counted,
+                next_offset=seen if found.has_more else None,
+                next_cursor=found.cursor,
+                page=found.offset // limit + 1,
+                page_size=limit,
+                has_more=found.has_more,
+                timed_out=found.timed_out,
+                problems=found.problems,
+            )
+            page = asked.said(page, (entry.fields for entry in found.entries))
+            for shown, entry in zip(page.entries, found.entries, strict=True):
+                shown.message = cut(shown.message, f"read eventlog://{name}/{entry.id}", whole=len(entry.message))
+            return page
 
     def entry(self, name: str, id: int) -> FullEntry:
-        found = self.logs.entry(name, id)
-        fields = plain_all(dict(found.fields))
-        return self._said(FullEntry(_entry(name, found, whole=True), fields), [found.fields])
+        with self._question() as asked:
+            found = self.logs.entry(asked.meant(name), id)
+            fields = plain_all(dict(found.fields))
+            return asked.said(FullEntry(_entry(name, found), fields), [found.fields])
 
     def log_stats(self, name: str, query: Query) -> LogStats:
-        return self._said(self.logs.stats(name, query))
+        with self._question() as asked:
+            found = self.logs.stats(asked.meant(name), query)
+            found.log_name = name
+            return asked.said(found)
 
     # Files
 
     def search(self, path: str | None, within: str | None, limit: int, cursor: str | None, **criteria: Any) -> FilePage:
         """Files by the criteria of `Wanted`, and by what they contain."""
         wanted = FileCriteria(**criteria)
-        found = self.files.search(
-            msgspec.structs.replace(wanted, text=self._meant(wanted.text)),
-            self._meant(path),
-            self._meant(within),
-            limit,
-            cursor,
-        )
-        return self._said(found)
+        with self._question() as asked:
+            view = FileView(asked, wanted, within) if asked.hides else None
+            found = self.files.search(
+                candidates(asked, wanted), asked.meant(path), asked.meant(within), limit, cursor, view=view
+            )
+            return asked.said(found)
 
     def about(self, path: str) -> FileInfo:
-        return self._said(self.files.about(self._meant(path)))
+        with self._question() as asked:
+            return asked.said(self.files.about(asked.meant(path)))
 
     def listing(self, path: str, limit: int, cursor: str | None) -> FilePage:
-        if path:
-            return self._said(self.files.listing(self._meant(path), limit, cursor))
-        rows = [_root(root) for root in self.files.roots.all]
-        return self._said(FilePage(rows, len(rows), False, None, len(rows)))
+        with self._question() as asked:
+            if path:
+                return asked.said(self.files.listing(asked.meant(path), limit, cursor))
+            rows = [_root(root) for root in self.files.roots.all]
+            return asked.said(FilePage(rows, len(rows), False, None, len(rows)))
 
     def read(self, path: str, offset: int, length: int) -> FilePart:
-        part = self.files.read(self._meant(path), offset, length)
-        if part.encoding != "base64":
-            part.content = plain(part.content)
-        elif self.privacy.level != "off":
-            raise Denied(f"{path!r} is not text, so names in it could not be hidden. Its checksum and size are free.")
-        return self._said(part)
+        """Some of a file; where names are hidden, whole lines."""
+        with self._question() as asked:
+            if not asked.hides:
+                part, around = self.files.read(path, offset, length), ""
+            else:
+                part, around = self.files.read_lines(asked.meant(path), offset, length)
+            if part.encoding != "base64":
+                part.content = plain(part.content)
+            elif asked.hides:
+                raise Denied(
+                    f"{path!r} is not text, so names in it could not be hidden. Its checksum and size are free."
+                )
+            return asked.said(part, around=around)
 
     def checksum(self, path: str, algorithm: Algorithm) -> Checksum:
-        return self._said(self.files.checksum(self._meant(path), algorithm))
+        with self._question() as asked:
+            return asked.said(self.files.checksum(asked.meant(path), algorithm))
 
     # The registry
 
     def key(self, path: str) -> RegistryKey:
-        real, found = self.registry.content(self._meant(path))
-        result = RegistryKey(
-            path=plain(real),
-            subkeys=[plain(name) for name in found.subkeys],
-            values=[_value(one) for one in found.values],
-            last_written=_time(found.written),
-            has_more=found.more,
-            problems=found.problems,
-        )
-        return self._said(result)
+        with self._question() as asked:
+            real, found = self.registry.content(asked.meant(path))
+            result = RegistryKey(
+                path=plain(real),
+                subkeys=[plain(name) for name in found.subkeys],
+                values=[_value(one) for one in found.values],
+                last_written=_time(found.written),
+                has_more=found.more,
+                problems=found.problems,
+            )
+            return asked.said(result)
 
     def value(self, path: str, name: str) -> RegistryRead:
-        real, found = self.registry.value(self._meant(path), self._meant(name))
-        one = _value(found)
-        return self._said(RegistryRead(plain(real), one.name, one.type, one.value))
+        with self._question() as asked:
+            real, found = self.registry.value(asked.meant(path), asked.meant(name))
+            one = _value(found)
+            return asked.said(RegistryRead(plain(real), one.name, one.type, one.value))
 
     def write(self, path: str, name: str, value: Any, type: str | None, *, dry_run: bool) -> RegistryChange:
-        change = self.registry.write(self._meant(path), self._meant(name), value, type, dry_run=dry_run)
-        # As it was asked for: a token in it stays one.
-        change.name, change.before = name, None if change.before is None else _value(change.before)
-        return self._said(change)
+        with self._question() as asked:
+            change = self.registry.write(asked.meant(path), asked.meant(name), value, type, dry_run=dry_run)
+            # As it was asked for: a token in it stays one.
+            change.name, change.before = name, None if change.before is None else _value(change.before)
+            return asked.said(change)
 
     # The machine
 
     def process_page(self, name: str | None, order: Order, limit: int) -> ProcessPage:
-        found, total = processes.processes(self._meant(name), order, limit)
-        rows = [msgspec.convert(plain_all(msgspec.to_builtins(one)), ProcessInfo) for one in found]
-        if self.privacy.level == "strict":
-            for row in rows:
-                row.cmdline = None
-        return self._said(ProcessPage(rows, len(rows), total))
+        with self._question() as asked:
+            found, total = processes.processes(asked.meant(name), order, None if asked.hides else limit)
+            rows = [msgspec.convert(plain_all(msgspec.to_builtins(one)), ProcessInfo) for one in found]
+            if self.privacy.level == "strict":
+                for row in rows:
+                    row.cmdline = None
+            if asked.hides:
+                shown = asked.said(ProcessPage(rows, 0, 0)).processes
+                rows = [row for row in shown if _names_process(row, opaque(name or ""))]
+                total = len(rows)
+            return ProcessPage(rows[:limit], len(rows[:limit]), total)
 
     def info(self) -> MachineInfo:
-        return self._said(processes.machine())
+        return self._question().said(processes.machine())
 
     def health(self) -> Health:
         ready = self.index is None or self.index.is_ready
@@ -229,7 +250,7 @@ class Machine:
             indexed_files=self.index.count() if self.index is not None and self.index.is_ready else None,
             timestamp=_now(),
         )
-        return self._said(result)
+        return self._question().said(result)
 
     def trail(self) -> AuditTrail:
         """The last calls; without their arguments, unless privacy is off: they are the business of their caller."""
@@ -246,15 +267,19 @@ def _log(name: str, log: Log) -> LogInfo:
         return LogInfo(name, f"{log.description}: {failure}", None, None)
 
 
-def _entry(name: str, entry: LogEntry, *, whole: bool = False) -> EventEntry:
-    message = plain(entry.message)
+def _names_process(row: ProcessInfo, text: str) -> bool:
+    """Whether a text is in what is shown of a process."""
+    return any(text.casefold() in opaque(shown or "").casefold() for shown in (row.name, row.cmdline))
+
+
+def _entry(name: str, entry: LogEntry, longest: int | None = None) -> EventEntry:
     return EventEntry(
         id=entry.id,
         log_name=name,
         level=LEVELS[entry.level],
         source=plain(entry.source),
         event_id=entry.event_id,
-        message=message if whole else cut(message, f"read eventlog://{name}/{entry.id}"),
+        message=plain(entry.message if longest is None else entry.message[:longest]),
         timestamp=iso(entry.time),
         computer=plain(entry.computer),
     )

@@ -1,11 +1,13 @@
 """Anonymizes results: users, hosts, addresses, SIDs and e-mails become tokens.
 
-A token is a keyed digest, so the same user is the same token everywhere and always, and a guess cannot be checked
-without the key. It is done in two passes. First the fields that say what they are: what is in `TargetUserName` is a
-user. Then the texts, which are searched for the names just learned, and for what is recognised by its form.
+A token is a keyed digest, so the same user is the same token everywhere and always, and without the key a token does
+not tell whether it stands for a certain name. It is done in two passes. First the fields that say what they are: what
+is in `TargetUserName` is a user. Then the texts, which are searched for the names just learned, and for what is
+recognised by its form.
 
 What was learned from one result is forgotten with it, or a program that can write to a log could teach us that
-`error` is a user, for all results. Only the names that this machine itself is known by are always looked for.
+`error` is a user, for all results. Only the names that this machine itself is known by are always looked for, and in
+the answer to a question those that the question gave back as tokens.
 
 Accounts and addresses that every machine has (`SYSTEM`, `S-1-5-18`, `127.0.0.1`) identify no one and stay, except under
 `strict`, where nothing does.
@@ -18,12 +20,14 @@ import ipaddress
 import os
 import re
 import threading
+from bisect import insort
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from portico.services.system.errors import InvalidArgument
 from portico.services.system.levels import Privacy
 
 Kind = str
@@ -175,15 +179,19 @@ def is_address(text: str) -> bool:
 
 
 MOST_REMEMBERED = 50_000
-MOST_LEARNED = 5000
+MOST_LEARNED = 50_000
+MOST_MASKED = 5000
 # What is ours, and no text from outside.
-_SAFE = (
-    "source level minLevel timestamp time id eventId logName nextCursor cursor type modified created kind oldest newest"
-)
+_SAFE = "level minLevel timestamp time id eventId logName nextCursor cursor type modified created kind oldest newest"
 SAFE_FIELDS = frozenset(_SAFE.split())
+# Below these the names of members are data as well, and nothing is ours.
+OPEN_FIELDS = frozenset({"fields", "bySource"})
+_DEEPEST_TOKEN = 3
 
 _WORD = re.compile(r"\w+")
 _TOKEN = re.compile(r"\b(?:user|host|address|sid|mail|machine|mac|id|url)-[0-9a-f]{12}\b")
+_PLANE = 0xF0000
+_OPAQUE = re.compile(f"[{chr(_PLANE)}-{chr(_PLANE + 0x7F)}]+")
 
 
 class Anonymizer:
@@ -196,28 +204,47 @@ class Anonymizer:
         self._key = key or os.urandom(32)
         self._lock = threading.Lock()
         self._tokens: OrderedDict[str, str] = OrderedDict()
-        self._known = [pair for kind, value in known for pair in in_field(kind, value)]
+        self.known = [pair for kind, value in known for pair in in_field(kind, value)]
 
-    def hide(self, value: Any, besides: Iterable[Any] = ()) -> Any:
+    def hide(
+        self,
+        value: Any,
+        besides: Iterable[Any] = (),
+        known: Iterable[tuple[Kind, str]] = (),
+        around: str = "",
+    ) -> Any:
         """A result with tokens for names: anything that JSON can hold. Names are also learned from the fields of
-        `besides`, which are not part of the result."""
+        `besides` and from the text `around`, which are not part of the result."""
         if self.level == "off":
             return value
-        learned = _Learned(self)
+        learned = Learned(self, known)
         for one in besides:
-            learned.study(one, "", texts=False)
-        learned.study(value, "")
-        return learned.hidden(value, "")
+            learned.study(one, texts=False, is_open=True)
+        learned.study(around)
+        learned.study(value)
+        return learned.hidden(value)
 
-    def text(self, text: str) -> str:
-        return text if self.level == "off" else str(self.hide(text))
+    def meaning(self, text: str) -> tuple[str, list[tuple[Kind, str]]]:
+        """What was meant by a text with tokens in it, and the names that they stand for. Only those that were made
+        here are known."""
+        names: list[tuple[Kind, str]] = []
+
+        def name(found: re.Match[str]) -> str:
+            value = self._tokens.get(found[0])
+            if value is None:
+                return found[0]
+            names.append((found[0].partition("-")[0], value))
+            return value
+
+        if self.level != "off" and "-" in text:
+            with self._lock:
+                # The name of a user may be a token within that of a mail address.
+                for _ in range(_DEEPEST_TOKEN):
+                    text = _TOKEN.sub(name, text)
+        return text, names
 
     def reveal(self, text: str) -> str:
-        """What was meant by a text with tokens in it. Only those that were made here are known."""
-        if self.level == "off" or "-" not in text:
-            return text
-        with self._lock:
-            return _TOKEN.sub(lambda found: self._tokens.get(found[0], found[0]), text)
+        return self.meaning(text)[0]
 
     def is_private(self, name: str) -> bool:
         if len(name) < 2 or name.isdigit() or _TOKEN.fullmatch(name):
@@ -234,33 +261,40 @@ class Anonymizer:
                 self._tokens.popitem(last=False)
         return token
 
-    @property
-    def known(self) -> list[tuple[Kind, str]]:
-        return self._known
+
+def opaque(text: str) -> str:
+    """A text in which a token is found as a whole or not at all: its letters are no letters."""
+    return _TOKEN.sub(lambda found: "".join(chr(_PLANE + ord(letter)) for letter in found[0]), text)
 
 
-class _Learned:
+def legible(text: str) -> str:
+    """An opaque text, or a part of one, as it is shown."""
+    return _OPAQUE.sub(lambda found: "".join(chr(ord(letter) - _PLANE) for letter in found[0]), text)
+
+
+class Learned:
     """The names in one result. A name is looked for by its first word, and most texts have none of those."""
 
-    def __init__(self, anonymizer: Anonymizer) -> None:
+    def __init__(self, anonymizer: Anonymizer, known: Iterable[tuple[Kind, str]] = ()) -> None:
         self._anonymizer = anonymizer
         self._kinds: dict[str, Kind] = {}
-        self._by_first_word: dict[str, list[str]] = {}
-        self._patterns: dict[tuple[str, ...], re.Pattern[str]] = {}
+        # By first word: how long the names are, the longest first, and where in them that word begins.
+        self._shapes: dict[str, list[tuple[int, int]]] = {}
         self._done: dict[str, str] = {}
-        for kind, name in anonymizer.known:
+        for kind, name in (*anonymizer.known, *known):
             self._learn(kind, name)
 
     # The first pass
 
-    def study(self, value: Any, field: str, *, texts: bool = True) -> None:
+    def study(self, value: Any, field: str = "", *, texts: bool = True, is_open: bool = False) -> None:
         if isinstance(value, dict):
             for name, one in value.items():
-                self.study(one, self._field(value, name, field), texts=texts)
+                below = is_open or name in OPEN_FIELDS
+                self.study(one, self._field(value, name, field), texts=texts, is_open=below)
         elif isinstance(value, list | tuple):
             for one in value:
-                self.study(one, field, texts=texts)
-        elif isinstance(value, str) and field not in SAFE_FIELDS:
+                self.study(one, field, texts=texts, is_open=is_open)
+        elif isinstance(value, str) and (is_open or field not in SAFE_FIELDS):
             kind = kind_of(field)
             for found in in_field(kind, value) if kind is not None else ():
                 self._learn(*found)
@@ -275,54 +309,89 @@ class _Learned:
 
     def _learn(self, kind: Kind, name: str) -> None:
         low = name.casefold()
-        if low in self._kinds or not self._anonymizer.is_private(name) or len(self._kinds) >= MOST_LEARNED:
+        if low in self._kinds or not self._anonymizer.is_private(name):
             return
+        if len(self._kinds) >= MOST_LEARNED:
+            raise InvalidArgument("There are more names here than can be hidden in one answer. Ask for less at a time.")
         self._kinds[low] = kind
+        self._done.clear()
         first = _WORD.search(low)
         if first is not None:
-            self._by_first_word.setdefault(first[0], []).append(low)
+            shapes = self._shapes.setdefault(first[0], [])
+            shape = (-len(low), first.start())
+            if shape not in shapes:
+                insort(shapes, shape)
 
     # The second pass
 
-    def hidden(self, value: Any, field: str) -> Any:
+    def hidden(self, value: Any, field: str = "", *, is_open: bool = False) -> Any:
         if isinstance(value, str):
-            return value if field in SAFE_FIELDS else self.masked(value)
+            return value if field in SAFE_FIELDS and not is_open else self.masked(value)
         if isinstance(value, dict):
-            return {name: self.hidden(one, name) for name, one in value.items()}
+            return {
+                self._member(name) if is_open else name: self.hidden(one, name, is_open=is_open or name in OPEN_FIELDS)
+                for name, one in value.items()
+            }
         if isinstance(value, list | tuple):
-            return [self.hidden(one, field) for one in value]
+            return [self.hidden(one, field, is_open=is_open) for one in value]
         return value
+
+    def _member(self, name: str) -> str:
+        """Formats have members that are called as an account that everybody has: `System`."""
+        return name if is_well_known(name) else self.masked(name)
 
     def masked(self, text: str) -> str:
         if text not in self._done:
-            if len(self._done) >= MOST_LEARNED:
+            if len(self._done) >= MOST_MASKED:
                 self._done.clear()
             self._done[text] = self._mask(text)
         return self._done[text]
 
     def _mask(self, text: str) -> str:
         low = text.casefold()
-        if firsts := self._by_first_word.keys() & set(_WORD.findall(low)):
-            names = tuple(name for first in sorted(firsts) for name in self._by_first_word[first] if name in low)
-            if names:
-                text = self._pattern(names).sub(self._name, text)
+        if not self._shapes.keys().isdisjoint(_WORD.findall(low)):
+            text = self._without_names(text, low)
         forms = FORMS if self._anonymizer.level != "strict" else FORMS + STRICT_FORMS
         for kind, sign, pattern in forms:
             if sign in text:
                 text = pattern.sub(partial(self._form, kind), text)
         return text
 
-    def _pattern(self, names: tuple[str, ...]) -> re.Pattern[str]:
-        if names not in self._patterns:
-            # The longest first, or a host's short name would be found in its long one.
-            words = sorted(map(re.escape, names), key=len, reverse=True)
-            self._patterns[names] = re.compile(rf"(?<!\w)(?:{'|'.join(words)})(?!\w)", re.IGNORECASE)
-        return self._patterns[names]
+    def _without_names(self, text: str, low: str) -> str:
+        # Folding makes two letters of some, and then a place in one text is not the same place in the other.
+        places = None if len(low) == len(text) else [n for n, one in enumerate(text) for _ in one.casefold()]
+        parts: list[str] = []
+        end = 0
+        for word in _WORD.finditer(low):
+            if word.start() >= end and (name := self._name_at(low, word, end)) is not None:
+                begin, after = name
+                parts += (_slice(text, places, end, begin), self._token(text, low, places, begin, after))
+                end = after
+        return "".join([*parts, _slice(text, places, end, len(low))])
 
-    def _name(self, found: re.Match[str]) -> str:
-        return self._anonymizer.token(self._kinds.get(found[0].casefold(), "user"), found[0])
+    def _name_at(self, low: str, word: re.Match[str], least: int) -> tuple[int, int] | None:
+        """Where the longest name is whose first word this is; the short name of a host is in its long one, too."""
+        for size, lead in self._shapes.get(word[0], ()):
+            begin, end = word.start() - lead, word.start() - lead - size
+            if begin >= least and low[begin:end] in self._kinds and not _is_within(low, begin, end):
+                return begin, end
+        return None
+
+    def _token(self, text: str, low: str, places: list[int] | None, begin: int, end: int) -> str:
+        return self._anonymizer.token(self._kinds[low[begin:end]], _slice(text, places, begin, end))
 
     def _form(self, kind: Kind, found: re.Match[str]) -> str:
         if (kind == "address" and not looks_like_address(found[0])) or not self._anonymizer.is_private(found[0]):
             return found[0]
         return self._anonymizer.token(kind, found[0])
+
+
+def _slice(text: str, places: list[int] | None, begin: int, end: int) -> str:
+    if places is None:
+        return text[begin:end]
+    return text[places[begin] if begin < len(places) else len(text) : places[end] if end < len(places) else len(text)]
+
+
+def _is_within(text: str, begin: int, end: int) -> bool:
+    """Whether letters go on before or behind a part of a text."""
+    return bool((begin > 0 and _WORD.match(text[begin - 1])) or (end < len(text) and _WORD.match(text[end])))

@@ -24,7 +24,7 @@ _LETTERS = {
 }  # fmt: skip
 
 
-def processes(name: str | None, order: Order, limit: int) -> tuple[list[ProcessInfo], int]:
+def processes(name: str | None, order: Order, limit: int | None) -> tuple[list[ProcessInfo], int]:
     """The processes whose name or command has a text in it, and how many there are of them."""
     psutil = package("psutil", "Listing processes")
     wanted = (name or "").casefold()

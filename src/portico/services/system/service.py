@@ -187,14 +187,13 @@ class System(Service):
 
     @contextmanager
     def _recorded(self, tool: str, **arguments: Any) -> Iterator[None]:
-        """Adds a record of this call to the audit trail, and keeps names out of the text of a refusal."""
+        """Adds a record of this call to the audit trail."""
         outcome = "stopped"
         try:
             yield
             outcome = "ok"
         except MachineError as refusal:
             outcome = refusal.outcome
-            refusal.redact(self.machine.privacy.text)
             raise
         except Exception:
             outcome = "failed"
@@ -486,7 +485,7 @@ class System(Service):
     @completion("eventlog://{logName}", "logName")
     @completion("eventlog://{logName}/{id}", "logName")
     def log_names(self, typed: str) -> list[str]:
-        return [name for name in self.machine.logs.all if name.casefold().startswith(typed.casefold())]
+        return [name for name in self.machine.log_names() if name.casefold().startswith(typed.casefold())]
 
 
 def _prompt(name: str, **given: Any) -> str:

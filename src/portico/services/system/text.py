@@ -35,11 +35,11 @@ def plain_all(value: Any) -> Any:
     return decoded(value) if isinstance(value, bytes) else value
 
 
-def cut(text: str, rest: str, longest: int = LONGEST_MESSAGE) -> str:
-    """A long text, cut, with a word on where the rest is."""
+def cut(text: str, rest: str, longest: int = LONGEST_MESSAGE, whole: int = 0) -> str:
+    """A long text, cut, with a word on where the rest is; `whole` is its length where this is already a part of it."""
     if len(text) <= longest:
         return text
-    return f"{text[:longest]}… [{len(text) - longest:,} more characters: {rest}]"
+    return f"{text[:longest]}… [{max(whole, len(text)) - longest:,} more characters: {rest}]"
 
 
 def decoded(data: bytes) -> str:

@@ -155,7 +155,7 @@ class Exchange:
     # 2026-07-28: each request alone
 
     def _post(self, request: Request, writer: ResponseWriter) -> None:
-        frame = jsonrpc.decode(request.body)
+        frame = jsonrpc.decode(request.body, jsonrpc.MOST_NODES)
         version = request.headers.get(http.VERSION)
         modern = version is not None and version not in _HANDSHAKE
         if type(frame) is Frame and frame.method is not UNSET and (modern or brings_revision(frame)):

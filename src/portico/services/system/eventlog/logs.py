@@ -76,14 +76,16 @@ class Logs:
         offset: int = 0,
         cursor: str | None = None,
         seconds: float = QUERY_SECONDS,
+        fits: Callable[[LogEntry], bool] | None = None,
     ) -> LogPage:
+        """A page of the entries that match, and that fit besides."""
         log = self.named(name)
         question = ["log", log.name, query]
         position = None
         if cursor is not None:
             # The offset in it is only for show; the position is where it goes on.
             position, offset = self._cursors.redeem(cursor, question)
-        asked = _RunningQuery(log, query, position, self._clock, seconds)
+        asked = _RunningQuery(log, query, position, self._clock, seconds, fits)
         with closing(asked):
             if cursor is None:
                 asked.skip(offset)
@@ -163,7 +165,16 @@ class Logs:
 class _RunningQuery:
     """A question that is being answered: the next entry that matches, as long as there is time."""
 
-    def __init__(self, log: Log, query: Query, position: Any, clock: Callable[[], float], seconds: float) -> None:
+    def __init__(
+        self,
+        log: Log,
+        query: Query,
+        position: Any,
+        clock: Callable[[], float],
+        seconds: float,
+        fits: Callable[[LogEntry], bool] | None = None,
+    ) -> None:
+        self._fits = fits
         self.problems: list[str] = []
         self.timed_out = False
         self.position: Any = position
@@ -185,7 +196,7 @@ class _RunningQuery:
                 return None
             if entry is not None:
                 self.position = entry.position
-                if self._query.matches(entry):
+                if self._query.matches(entry) and (self._fits is None or self._fits(entry)):
                     return entry
         return None
 

@@ -8,7 +8,7 @@ import re
 import stat
 import time
 from base64 import b64encode
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from typing import Any, Literal, Protocol
 
@@ -17,7 +17,9 @@ from portico.services.system.cursors import Cursors
 from portico.services.system.errors import InvalidArgument, MachineError, Outside, package
 from portico.services.system.eventlog.entries import iso
 from portico.services.system.files.index import Index
+from portico.services.system.files.lines import WholeLines, context, shown_blocks
 from portico.services.system.files.walk import FileCriteria, FileEntry, kind_of, kind_of_mode, look, walk
+from portico.services.system.privacy import Learned, legible, opaque
 from portico.services.system.results import (
     LARGEST_READ,
     Algorithm,
@@ -36,6 +38,17 @@ HASHING_SECONDS = 60.0
 MOST_PROBLEMS = 10
 _STEPS = 64
 _PAGE = 256
+
+
+class View(Protocol):
+    """Files as a caller sees them who is not shown everything."""
+
+    @property
+    def search(self) -> ContentSearch | None:
+        """The lines that match as they are shown, if contents are looked into."""
+
+    def fits(self, entry: FileEntry, top: str) -> bool:
+        """Whether what is shown of a file below a folder fits the criteria."""
 
 
 class FileQueries:
@@ -62,6 +75,7 @@ class FileQueries:
         limit: int,
         cursor: str | None,
         seconds: float = QUERY_SECONDS,
+        view: View | None = None,
     ) -> FilePage:
         """Files by name, size, time and what they contain. As far as it comes in the time it has."""
         tops = [self._top(path)] if path is not None else [root.path for root in self.roots.all if not root.only]
@@ -70,11 +84,13 @@ class FileQueries:
         question = ["files", wanted, tops, within]
         start = self._cursors.redeem(cursor, question) if cursor is not None else [0, self._fresh()]
         deadline = self._clock() + seconds
-        search = searcher(within) if within is not None else None
+        search = None if within is None else view.search if view is not None else LineSearch(within)
         looking = _Looking(self, wanted, tops, start, deadline, self._clock)
         rows: list[FileRow] = []
         with closing(looking):
             while len(rows) < limit and (entry := looking.next()) is not None:
+                if view is not None and not view.fits(entry, looking.top):
+                    continue
                 matches = self._matches(entry, search, looking) if search is not None else []
                 if search is None or matches:
                     rows.append(_row(entry, matches))
@@ -102,13 +118,13 @@ class FileQueries:
         with self.roots.folder(meant_path(path)) as folder:
             return folder.path
 
-    def _matches(self, entry: FileEntry, search: Search, looking: _Looking) -> list[TextMatch]:
+    def _matches(self, entry: FileEntry, search: ContentSearch, looking: _Looking) -> list[TextMatch]:
         """The lines of a file that have what is searched for; none of what is no file, or cannot be read."""
         if entry.type != "file":
             return []
         try:
             with self.roots.open(meant_path(entry.path)) as file:
-                return matches(file, search, looking.time_is_up)
+                return search(file, looking.time_is_up)
         except (MachineError, OSError):
             return []
 
@@ -152,11 +168,13 @@ class FileQueries:
 
     def read(self, path: str, offset: int, length: int) -> FilePart:
         with self.roots.open(meant_path(path)) as file:
-            data = file.read(offset, min(length, LARGEST_READ))
-            encoding, text, used = _decoded(file, offset, data)
-            end = offset + used
-            following = end if used and end < file.size else None
-            return FilePart(shown_path(file.path), offset, used, file.size, encoding, text, following)
+            return _part(file, offset, min(length, LARGEST_READ))
+
+    def read_lines(self, path: str, offset: int, length: int) -> tuple[FilePart, str]:
+        """The whole lines that have these bytes, and what stands around them."""
+        with self.roots.open(meant_path(path)) as file:
+            begin, end = WholeLines(file).around(offset, min(length, LARGEST_READ))
+            return _part(file, begin, end - begin), context(file, begin, end)
 
     def checksum(self, path: str, algorithm: Algorithm) -> Checksum:
         """The digest of a whole file."""
@@ -212,6 +230,11 @@ class _Looking:
                 return None
         return None
 
+    @property
+    def top(self) -> str:
+        """The folder below which the last one was found."""
+        return shown_path(self._tops[self.position[0]])
+
     def time_is_up(self) -> bool:
         return self._clock() > self._deadline
 
@@ -260,6 +283,13 @@ def _owner(uid: int) -> str:
         return ""
 
 
+def _part(file: OpenFile, offset: int, length: int) -> FilePart:
+    encoding, text, used = _decoded(file, offset, file.read(offset, length))
+    end = offset + used
+    following = end if used and end < file.size else None
+    return FilePart(shown_path(file.path), offset, used, file.size, encoding, text, following)
+
+
 def _decoded(file: OpenFile, offset: int, data: bytes) -> tuple[Literal["utf-8", "utf-16", "base64"], str, int]:
     """Bytes as text, and how many of them it took: a character that was cut at the end is left for the next read."""
     mark = file.read(0, 2)
@@ -291,6 +321,7 @@ LONGEST_EXCERPT = 200
 MOST_MATCHES = 5
 _OVERLAP = 4096
 _MEMORY = 8 * 2**20
+_HALF_CHARACTER = re.compile(rb"(?:[\xc0-\xdf]|[\xe0-\xef][\x80-\xbf]?|[\xf0-\xf7][\x80-\xbf]{0,2})\Z")
 
 
 class _Found(Protocol):
@@ -301,16 +332,23 @@ class _Found(Protocol):
 Search = Callable[[bytes, int], _Found | None]
 """The first place in some bytes, from an offset on."""
 
+ContentSearch = Callable[[OpenFile, Callable[[], bool]], list[TextMatch]]
+"""The lines of a file that match, as far as there is time."""
+
 
 def searcher(what: str) -> Search:
     """For a text, in whatever case; or between slashes for a pattern in the syntax of RE2: `/fail(ed|ure)/`."""
     if not 0 < len(what) <= LONGEST_PATTERN:
         raise InvalidArgument(f"What to look for has 1 to {LONGEST_PATTERN} characters.")
-    if len(what) > 2 and what.startswith("/") and what.endswith("/"):
+    if _is_pattern(what):
         return _by_pattern(what[1:-1])
     # A literal text: there is nothing in it for `re` to go back for.
     literal = re.compile(re.escape(what.encode()), re.IGNORECASE)
     return literal.search
+
+
+def _is_pattern(what: str) -> bool:
+    return len(what) > 2 and what.startswith("/") and what.endswith("/")
 
 
 def _by_pattern(pattern: str) -> Search:
@@ -327,21 +365,52 @@ def _by_pattern(pattern: str) -> Search:
     return lambda data, at: compiled.search(data, at)
 
 
-def matches(file: OpenFile, search: Search, time_is_up: Callable[[], bool]) -> list[TextMatch]:
-    """The first lines that match. A file with zero bytes in its beginning is no text and has none."""
+class LineSearch:
+    """The first lines of a file that match."""
+
+    def __init__(self, what: str) -> None:
+        self._search = searcher(what)
+
+    def __call__(self, file: OpenFile, time_is_up: Callable[[], bool]) -> list[TextMatch]:
+        return matches(text_blocks(file, time_is_up), self._search)
+
+
+class ShownLineSearch:
+    """The first lines that match as they would be shown, with tokens for names."""
+
+    def __init__(self, asked: str, meant: str, learned: Callable[[], Learned]) -> None:
+        self._search = searcher(opaque(asked))
+        # A file that lacks a text lacks it however it is shown; of a pattern nothing of the kind can be said.
+        self._first = None if _is_pattern(asked) else searcher(meant)
+        self._learned = learned
+
+    def __call__(self, file: OpenFile, time_is_up: Callable[[], bool]) -> list[TextMatch]:
+        if self._first is not None and not matches(text_blocks(file, time_is_up), self._first):
+            return []
+        found = matches(shown_blocks(text_blocks(file, time_is_up), self._learned()), self._search)
+        return [TextMatch(match.line, legible(match.text)) for match in found]
+
+
+def text_blocks(file: OpenFile, time_is_up: Callable[[], bool]) -> Iterator[bytes]:
+    """What is looked at of a file. One with zero bytes in its beginning is no text and has nothing."""
+    for number, block in enumerate(file.blocks()):
+        if (number == 0 and b"\0" in block[:1024]) or number * BLOCK >= LARGEST_FILE or time_is_up():
+            return
+        yield block
+
+
+def matches(blocks: Iterable[bytes], search: Search) -> list[TextMatch]:
+    """The first lines that match."""
     found: list[TextMatch] = []
     lines = 1
     rest = b""
-    for number, block in enumerate(file.blocks()):
-        if (number == 0 and b"\0" in block[:1024]) or number * BLOCK >= LARGEST_FILE or time_is_up():
-            break
-        last = (number + 1) * BLOCK >= file.size
-        data = rest + block
+    following = iter(blocks)
+    block = next(following, None)
+    while block is not None and len(found) < MOST_MATCHES:
+        data, block = rest + block, next(following, None)
         # A match may lie across two blocks, so the end of one is looked at again with the next.
-        keep = 0 if last else min(_OVERLAP, len(data))
+        keep = 0 if block is None else min(_OVERLAP, len(data))
         lines = _collect(data, len(data) - keep, search, lines, found)
-        if len(found) >= MOST_MATCHES:
-            break
         rest = data[len(data) - keep :]
     return found[:MOST_MATCHES]
 
@@ -367,4 +436,7 @@ def _excerpt(line: bytes, at: int) -> str:
     if len(line) > LONGEST_EXCERPT:
         begin = max(0, at - LONGEST_EXCERPT // 4)
         line = line[begin : begin + LONGEST_EXCERPT]
+        # Not from the middle of a character, nor to there.
+        line = line[next((n for n, byte in enumerate(line[:4]) if byte & 0xC0 != 0x80), 0) :]
+        line = _HALF_CHARACTER.sub(b"", line)
     return decoded(line).strip()

@@ -17,6 +17,7 @@ from portico.services.system.results import Mode
 MOST_DEPTH = 100
 # Not files, but the kernel's own view of itself. One can begin there, but does not come by.
 PSEUDO = frozenset({"/proc", "/sys", "/dev"})
+_ONE_OF = re.compile(r"\?|\[!?\]?[^\]]*\]")
 
 
 class FileEntry(Struct):
@@ -80,6 +81,11 @@ class FileCriteria(Struct, frozen=True, dict=True):
             and (self.after is None or modified >= self.after)
             and (self.before is None or modified <= self.before)
         )
+
+
+def loosened(glob: str, meant: Callable[[str], str]) -> str:
+    """A glob that lets pass whatever this one does, with names for the tokens in it."""
+    return meant(_ONE_OF.sub("*", glob)).replace("[", "?")
 
 
 def walk(

@@ -1,0 +1,201 @@
+"""Sees every frame that our side of a conversation sends, as a server or as a client and over whatever transport, and
+tells which of them do not fit the schema of the revision that was agreed on.
+
+The functions that make frames are wrapped; nothing in the package knows of it. Frames are kept while a test runs, and
+looked at when it is over; the same again is not looked at twice.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+
+from frames import complaints
+from portico.rpc.channel import Channel, ChannelReply
+from portico.rpc.door import Door, _Awaited
+from portico.transport.http.sessions import SessionStream
+from portico.transport.http.stateless import HttpReply
+from portico.transport.http_client.streamable import StreamableHttp
+from portico.transport.link import Duplex
+from portico.wire import jsonrpc
+from portico.wire.meta import PROTOCOL_VERSION
+from portico.wire.revisions import MODERN, NEWEST_HANDSHAKE, REVISIONS
+
+
+class Sent(NamedTuple):
+    """A frame, the revision it is said in (None before there is one), and the method that it answers."""
+
+    frame: bytes
+    revision: str | None
+    answers: str
+    key: int
+
+
+_sent: list[Sent] = []
+_seen: set[int] = set()
+# What a client has agreed on with its server, for each of its channels and their doors.
+_agreed: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+# The revision of the notification that is being said.
+_saying = threading.local()
+
+
+def record(frame: bytes, revision: str | None, answers: str = "", *, text: bytes | None = None) -> None:
+    """Keep a frame for later. `text` is what of it is looked at: not its id."""
+    key = hash((text or frame, revision, answers))
+    if key not in _seen:
+        _seen.add(key)
+        _sent.append(Sent(frame, revision, answers, key))
+
+
+def check(item: pytest.Item) -> None:
+    """Fail a test that has sent what does not fit, unless it says that it means to."""
+    if item.get_closest_marker("broken_frames") is not None:
+        forget()
+    elif found := list(misfits()):
+        pytest.fail("it sends what its revision does not have:\n" + "\n".join(found), pytrace=False)
+
+
+def misfits() -> Iterator[str]:
+    """What is wrong with the frames that were sent since the last time."""
+    sent = _sent[:]
+    del _sent[: len(sent)]
+    for frame, revision, answers, key in sent:
+        said = msgspec.json.decode(frame)
+        known = revision if "method" not in said else _revision_in(said) or revision
+        for complaint in complaints(said, known, answers):
+            _seen.discard(key)
+            about = f" in answer to {answers}" if answers else ""
+            yield f"{complaint}\n  in what was sent{about} ({known}): {frame[:1000].decode()}"
+
+
+def forget() -> None:
+    """What was sent since the last time is not looked at."""
+    for sent in _sent:
+        _seen.discard(sent.key)
+    _sent.clear()
+
+
+def _revision_in(request: dict[str, Any]) -> str | None:
+    """The revision that a request brings with it. Ones that do not exist are said in the words of the newest."""
+    params = request.get("params") or {}
+    if request["method"] == "initialize":
+        wanted = params.get("protocolVersion")
+        return wanted if wanted in REVISIONS else NEWEST_HANDSHAKE
+    wanted = (params.get("_meta") or {}).get(PROTOCOL_VERSION)
+    return wanted if wanted is None or wanted in REVISIONS else MODERN
+
+
+# What is wrapped
+
+
+def install() -> None:
+    """Record from now on, in this process."""
+    _wrap(jsonrpc, "error", _error)
+    _wrap(jsonrpc, "notification", _notification)
+    _wrap(Door, "_encode", _encode)
+    _wrap(Channel, "request", _request)
+    _wrap(
+        Channel, "emit", lambda emit: _said_in(emit, lambda self: getattr(_saying, "revision", None) or _spoken(self))
+    )
+    _wrap(ChannelReply, "_emit", lambda emit: _said_in(emit, _of_reply))
+    _wrap(SessionStream, "emit", lambda emit: _said_in(emit, lambda self: self.session.channel.revision))
+    _wrap(HttpReply, "_emit", lambda emit: _said_in(emit, lambda self: MODERN))
+    _wrap(StreamableHttp, "_dispatch", _dispatch)
+    for link in (Duplex, StreamableHttp):
+        _wrap(link, "set_revision", _set_revision)
+
+
+def _wrap(place: Any, name: str, wrapper: Callable[[Any], Any]) -> None:
+    setattr(place, name, wrapper(getattr(place, name)))
+
+
+def _being_said() -> str | None:
+    return getattr(_saying, "revision", None)
+
+
+def _spoken(channel: Channel) -> str | None:
+    return _agreed.get(channel) or channel.revision or channel.door.revision
+
+
+def _of_reply(reply: ChannelReply) -> str | None:
+    # What came with a revision of its own asks nothing back.
+    return _spoken(reply._channel) if reply.asks else MODERN
+
+
+def _error(error: Any) -> Any:
+    def recorded(id: Any, failure: Any, revision: str | None = None) -> bytes:
+        frame: bytes = error(id, failure, revision)
+        record(frame, revision if revision in REVISIONS else None)
+        return frame
+
+    return recorded
+
+
+def _notification(notification: Any) -> Any:
+    def recorded(method: str, params: Any) -> bytes:
+        frame: bytes = notification(method, params)
+        record(frame, _being_said())
+        return frame
+
+    return recorded
+
+
+def _said_in(emit: Any, revision_of: Callable[[Any], str | None]) -> Any:
+    """`emit` says a notification in the revision of what it is said on."""
+
+    def recorded(self: Any, method: str, params: Any) -> None:
+        before, _saying.revision = _being_said(), revision_of(self)
+        try:
+            emit(self, method, params)
+        finally:
+            _saying.revision = before
+
+    return recorded
+
+
+def _encode(encode: Any) -> Any:
+    def recorded(self: Door, call: Any, result: Any) -> bytes:
+        frame: bytes = encode(self, call, result)
+        if type(call.reply) is not _Awaited:  # that one stays in this process
+            record(frame, call.revision or _agreed.get(self), call.method, text=frame.partition(b',"result":')[2])
+        return frame
+
+    return recorded
+
+
+def _request(request: Any) -> Any:
+    async def recorded(self: Channel, method: str, params: Any, *, send: Any = None, **options: Any) -> Any:
+        through = send or self.send
+
+        def seen(frame: bytes) -> None:
+            record(frame, _spoken(self), text=frame.partition(b',"method":')[2])
+            through(frame)
+
+        return await request(self, method, params, send=seen, **options)
+
+    return recorded
+
+
+def _dispatch(dispatch: Any) -> Any:
+    def recorded(
+        self: StreamableHttp, method: str, location: Any, headers: Any, body: bytes = b"", operation: str = ""
+    ) -> Any:
+        # Answers have been seen when they were made.
+        if b'"method":' in body:
+            record(body, self._revision, text=body.partition(b',"method":')[2])
+        return dispatch(self, method, location, headers, body, operation)
+
+    return recorded
+
+
+def _set_revision(set_revision: Any) -> Any:
+    def recorded(self: Any, revision: str) -> None:
+        _agreed[self.channel] = _agreed[self.channel.door] = revision
+        set_revision(self, revision)
+
+    return recorded

@@ -1,0 +1,115 @@
+"""The recorder sees what is sent, whoever sends it and over whatever, and finds what does not fit: without that, that
+every other test passes would mean nothing."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from msgspec import Raw
+
+import frames
+import recorder
+from portico import Client, Context, Server
+from portico.rpc.call import Call
+from portico.server.endpoint import exchange as exchange_for
+from portico.transport.http.exchange import Settings
+from portico.transport.http.listener import Listener
+from portico.wire.discover import DiscoverResult
+from portico.wire.errors import InvalidParams
+from portico.wire.inputs import Root
+from portico.wire.meta import ServerCapabilities
+from portico.wire.revisions import HANDSHAKE, MODERN, REVISIONS
+
+pytestmark = pytest.mark.skipif(not frames.SCHEMAS.is_dir(), reason=frames.ABSENT)
+
+
+async def broken(call: Call) -> Any:
+    """A server that finds no words for what it has, and speaks before that."""
+    if call.method == "server/discover":
+        return DiscoverResult(
+            supported_versions=[MODERN],
+            capabilities=ServerCapabilities(tools={}, prompts={}, resources={}),
+            ttl_ms=0,
+            cache_scope="private",
+        )
+    if call.method == "tools/call":
+        call.reply.emit("notifications/progress", {"progressToken": call.progress_token, "progress": "much"})
+    return Raw(b'{"resultType":"complete","content":[{"type":"hologram"}],"isError":false}')
+
+
+async def _call(target: Any, revision: str) -> None:
+    async with Client(target, revision=revision) as client:
+        await client.request("tools/call", {"name": "x", "arguments": {}, "_meta": {"progressToken": 1}})
+
+
+@pytest.mark.requirement("schema.frames")
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_a_broken_result_and_a_broken_notice_are_found_in_memory(revision: str) -> None:
+    await _call(broken, revision)
+    found = "\n".join(recorder.misfits())
+    assert "in answer to tools/call" in found
+    assert "hologram" in found
+    assert '"progress":"much"' in found
+
+
+@pytest.mark.requirement("schema.frames")
+@pytest.mark.parametrize("revision", REVISIONS[1:])
+async def test_a_broken_result_and_a_broken_notice_are_found_over_http(revision: str) -> None:
+    listener = Listener(exchange_for(broken, Settings()))
+    ((_, port, *_),) = await listener.start("127.0.0.1", 0)
+    try:
+        await _call(f"http://127.0.0.1:{port}/mcp", revision)
+    finally:
+        await listener.stop(0)
+    found = "\n".join(recorder.misfits())
+    assert "hologram" in found
+    assert '"progress":"much"' in found
+    assert f"({revision})" in found
+
+
+@pytest.mark.requirement("schema.frames")
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_a_broken_request_is_found(revision: str) -> None:
+    async with Client(Server("sound"), revision=revision) as client:
+        with pytest.raises(InvalidParams):
+            await client.request("tools/call", {"arguments": {}})
+    (found,) = {one.partition("\n")[0] for one in recorder.misfits()}
+    assert found.startswith("CallToolRequest")
+
+
+@pytest.mark.requirement("schema.frames")
+@pytest.mark.parametrize("revision", HANDSHAKE)
+async def test_a_broken_answer_of_a_client_is_found(revision: str) -> None:
+    server = Server("curious")
+
+    @server.tool
+    async def look(ctx: Context) -> int:
+        return len(await ctx.roots())
+
+    nameless = Root(uri="file:///x", name=5)  # type: ignore[arg-type]
+    async with Client(server, revision=revision, roots=[nameless]) as client:
+        with pytest.raises(InvalidParams):
+            await client.call_tool("look", {})
+    found = "\n".join(recorder.misfits())
+    assert "in answer to roots/list" in found
+
+
+@pytest.mark.requirement("schema.frames")
+async def test_a_test_that_sends_a_broken_frame_fails(request: pytest.FixtureRequest) -> None:
+    frame = {"jsonrpc": "2.0", "method": "notifications/progress", "params": {"progress": None}}
+    recorder.record(json.dumps(frame).encode(), MODERN)
+    with pytest.raises(pytest.fail.Exception, match=r"(?s)sends what its revision does not have.*ProgressNotification"):
+        recorder.check(request.node)
+    # Not once for all: the next to send it fails as well.
+    recorder.record(json.dumps(frame).encode(), MODERN)
+    assert list(recorder.misfits())
+
+
+@pytest.mark.requirement("schema.frames")
+@pytest.mark.broken_frames("to see that it may")
+async def test_a_test_that_means_to_does_not_fail(request: pytest.FixtureRequest) -> None:
+    recorder.record(b'{"jsonrpc":"2.0","id":1,"result":5}', MODERN)
+    recorder.check(request.node)
+    assert not list(recorder.misfits())
