@@ -1,4 +1,4 @@
-"""Debian's packages that tests want: PostgreSQL, shells, systemd, hivex. Installed where CI is set, and nowhere else:
+"""Debian's packages that tests want: PostgreSQL, shells, systemd, hivex, nginx. Had where CI is set, and nowhere else:
 a person's machine is left as it is."""
 
 from __future__ import annotations
@@ -38,7 +38,20 @@ def install(package: str) -> None:
         _run(["apt-get", "install", "-y", "--no-install-recommends", package])
 
 
-def _run(command: list[str]) -> None:
+def unpack(package: str, folder: Path) -> Path:
+    """Where a package lies that is not installed, so that nothing of it is started. Raises as `install` does."""
+    if not os.environ.get("CI"):
+        raise NotInstalled(f"{package} is not installed: apt-get install {package}")
+    with LOCK.open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _run(["apt-get", "update"])
+        _run(["apt-get", "download", package], folder)
+    (archive,) = folder.glob(f"{package}_*.deb")
+    _run(["dpkg-deb", "--extract", str(archive), str(folder / package)])
+    return folder / package
+
+
+def _run(command: list[str], folder: Path | None = None) -> None:
     shown = f"`{' '.join(command)}`"
     try:
         done = subprocess.run(
@@ -48,6 +61,7 @@ def _run(command: list[str]) -> None:
             stderr=subprocess.STDOUT,
             timeout=INSTALL_SECONDS,
             check=False,
+            cwd=folder,
             env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
         )
     except (OSError, subprocess.TimeoutExpired) as why:

@@ -210,6 +210,8 @@ def _spoken_complaints(frame: dict[str, Any], rules: Rules) -> list[str]:
     body = {member: value for member, value in frame.items() if member not in ("jsonrpc", "id")}
     # The newer schemas put the envelope into each definition, the older ones do not.
     whole = frame if "jsonrpc" in rules.definitions[name]["properties"] else body
-    params = {member: value for member, value in body.get("params", {}).items() if member not in _OPEN_PARAMS}
-    unlisted = rules.unlisted({**body, "params": params}, rules.reference(name))
+    params = body.get("params")
+    if isinstance(params, dict):
+        body = {**body, "params": {one: value for one, value in params.items() if one not in _OPEN_PARAMS}}
+    unlisted = rules.unlisted(body, rules.reference(name))
     return rules.faults(frame, envelope) + rules.faults(whole, name) + unlisted

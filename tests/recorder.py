@@ -82,11 +82,14 @@ def forget() -> None:
 
 def _revision_in(request: dict[str, Any]) -> str | None:
     """The revision that a request brings with it. Ones that do not exist are said in the words of the newest."""
-    params = request.get("params") or {}
+    params = request.get("params")
+    if not isinstance(params, dict):
+        return None
     if request["method"] == "initialize":
         wanted = params.get("protocolVersion")
         return wanted if wanted in REVISIONS else NEWEST_HANDSHAKE
-    wanted = (params.get("_meta") or {}).get(PROTOCOL_VERSION)
+    meta = params.get("_meta")
+    wanted = meta.get(PROTOCOL_VERSION) if isinstance(meta, dict) else None
     return wanted if wanted is None or wanted in REVISIONS else MODERN
 
 

@@ -26,7 +26,7 @@ import pytest
 
 from portico import Client, Context, Server, Service
 from portico.legacy.session import MOST_SUBSCRIPTIONS
-from portico.rpc.channel import MOST_IN_BATCH, MOST_IN_FLIGHT
+from portico.rpc.channel import MOST_IN_FLIGHT
 from portico.schema.describe import schema
 from portico.schema.explain import LONGEST_QUOTE
 from portico.schema.problems import MOST_PROBLEMS
@@ -38,6 +38,7 @@ from portico.server.endpoint import AsgiOptions, HttpOptions
 from portico.transport.stdio import GRACE_SECONDS, LONGEST_MESSAGE, StdioOptions
 from portico.wire import errors
 from portico.wire.completion import MOST_COMPLETIONS
+from portico.wire.jsonrpc import MOST_IN_BATCH
 from portico.wire.revisions import LATEST, REVISIONS
 from portico.wire.uris import Template
 

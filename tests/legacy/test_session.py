@@ -511,6 +511,7 @@ async def test_a_subscription_needs_a_uri(method: str, params: Any, server: Serv
 
 
 async def test_a_session_has_a_bounded_number_of_subscriptions(server: Server, connect: Connect) -> None:
+    server.resource("note://{n}")(lambda n: n)
     wire = connect(server)
     await wire.initialize(V2025_11_25)
     for n in range(MOST_SUBSCRIPTIONS):

@@ -7,12 +7,14 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
+from msgspec import Raw
 
 from portico import Context, Server
 from portico.rpc.call import Listening, Reply
 from portico.wire.errors import Closed
-from portico.wire.notices import PROGRESS, ProgressParams
+from portico.wire.notices import PROGRESS, ProgressParams, read_progress
 from portico.wire.revisions import MODERN, REVISIONS
 
 PATIENCE = 10.0
@@ -140,10 +142,57 @@ async def test_a_closed_reply_does_not_ask() -> None:
         await reply.ask("roots/list", None)
 
 
-def test_progress_only_grows() -> None:
-    """basic/utilities/progress: "The progress value MUST increase with each notification"."""
+def as_json(params: ProgressParams) -> Raw:
+    return Raw(msgspec.json.encode(params))
+
+
+@pytest.mark.parametrize("form", [lambda params: params, msgspec.to_builtins, as_json], ids=["struct", "dict", "raw"])
+def test_progress_only_grows(form: Callable[[ProgressParams], Any]) -> None:
+    """basic/utilities/progress: "The progress value MUST increase with each notification"; of every Handler's."""
     heard: list[float] = []
-    reply = Listening(lambda _, params: heard.append(params.progress))
+    reply = Listening(lambda _, params: heard.append(read_progress(params)[0] or 0))
     for progress in (1, 2, 2, 1, 3):
-        reply.emit(PROGRESS, ProgressParams(progress_token="p", progress=progress))
+        reply.emit(PROGRESS, form(ProgressParams(progress_token="p", progress=progress)))
     assert heard == [1, 2, 3]
+
+
+@pytest.mark.parametrize("form", [lambda params: params, msgspec.to_builtins], ids=["struct", "dict"])
+@pytest.mark.parametrize("progress", [float("inf"), float("-inf"), float("nan"), 10**400, "5", None])
+def test_progress_that_is_no_number_is_not_told(progress: Any, form: Callable[[ProgressParams], Any]) -> None:
+    heard: list[Any] = []
+    reply = Listening(lambda _, params: heard.append(params))
+    reply.emit(PROGRESS, form(ProgressParams(progress_token="p", progress=progress)))
+    assert heard == []
+
+
+@pytest.mark.parametrize("total", [float("inf"), float("nan"), 10**400])
+def test_a_total_that_is_no_number_is_left_out(total: Any) -> None:
+    heard: list[Any] = []
+    reply = Listening(lambda _, params: heard.append(params))
+    reply.emit(PROGRESS, ProgressParams(progress_token="p", progress=1, total=total))
+    assert [one.total for one in heard] == [None]
+
+
+@pytest.mark.parametrize("params", [{}, {"progress": "far"}, 5, None, Raw(b"[]"), Raw(b'{"progressToken":1}')])
+def test_what_is_no_progress_is_not_told(params: Any) -> None:
+    heard: list[Any] = []
+    Listening(lambda _, params: heard.append(params)).emit(PROGRESS, params)
+    assert heard == []
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_a_body_cannot_report_what_json_cannot_say(
+    revision: str, value: float, connect: Callable[..., Any]
+) -> None:
+    server = Server("s")
+
+    @server.tool
+    async def report(ctx: Context) -> str:
+        await ctx.report_progress(value)
+        await ctx.report_progress(1, total=value)
+        return "done"
+
+    wire = await opened(connect, server, revision)
+    await wire.request("tools/call", asked("report", revision))
+    assert [one["params"] for one in wire.aside if one["method"] == PROGRESS] == [{"progressToken": "p", "progress": 1}]

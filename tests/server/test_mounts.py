@@ -318,6 +318,7 @@ async def test_a_change_inside_is_told_outside(heard: Any, revision: str) -> Non
 
 async def test_an_update_inside_is_told_with_the_outward_uri(heard: Any) -> None:
     server, mounted = Server("outer"), Server("inner")
+    mounted.resource("data://one")(lambda: "")
     server.mount(mounted, prefix="x")
     async with (
         Client(server, message_handler=heard) as client,

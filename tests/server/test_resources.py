@@ -313,6 +313,7 @@ async def test_a_subscriber_hears_of_its_resource_until_it_stops(heard: Any, rev
 
 async def test_a_subscription_covers_what_is_below(heard: Any) -> None:
     server = Server("s")
+    server.resource("a://b")(lambda: "")
     async with Client(server, message_handler=heard) as client, client.listen(Filter(resource_subscriptions=["a://b"])):
         server.resource_updated("a://bc")
         server.resource_updated("a://b/c")
@@ -322,6 +323,8 @@ async def test_a_subscription_covers_what_is_below(heard: Any) -> None:
 
 async def test_many_updates_in_one_go_are_told_once(heard: Any) -> None:
     server = Server("s")
+    server.resource("a://b")(lambda: "")
+    server.resource("a://last")(lambda: "")
     async with (
         Client(server, message_handler=heard) as client,
         client.listen(Filter(resource_subscriptions=["a://b", "a://last"])),
@@ -336,6 +339,7 @@ async def test_many_updates_in_one_go_are_told_once(heard: Any) -> None:
 
 async def test_an_update_may_be_told_from_a_thread(heard: Any) -> None:
     server = Server("s")
+    server.resource("a://b")(lambda: "")
 
     @server.tool
     def touch() -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import sys
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ from portico.wire.content import (
     TextContents,
 )
 from portico.wire.revisions import REVISIONS
+from portico.wire.tools import CallToolResult
 
 Connect = Callable[..., Any]
 
@@ -436,12 +438,105 @@ async def test_an_author_may_write_the_output_schema(connect: Connect, revision:
     assert result["structuredContent"] == {"n": 1}
 
 
+SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+
+
+def promising(value: Any, schema: dict[str, Any]) -> Server:
+    server = Server("s")
+
+    @server.tool(output_schema=schema)
+    async def give() -> Any:
+        return value
+
+    return server
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"n": "one"},
+        {},
+        [1],
+        None,
+        "n",
+        ToolResult(structured={"m": 1}),
+        ToolResult(content=["x"]),
+        CallToolResult(content=[], structured_content={"n": None}, is_error=False),
+        CallToolResult(content=[], is_error=False),
+        Image(data=b"", format="png"),
+    ],
+    ids=range(10),
+)
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_what_does_not_fit_the_schema_of_its_author_is_not_sent(revision: str, value: Any) -> None:
+    """server/tools, Output Schema: "Servers MUST provide structured results that conform to this schema"."""
+    async with Client(promising(value, SCHEMA), revision=revision) as client:
+        result = await client.call_tool("give", raise_on_error=False)
+    assert result.is_error
+    assert result.structured is None
+    assert "error id" in result.text
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"n": 1},
+        ToolResult(content="one", structured={"n": 1}),
+        CallToolResult(content=[], structured_content={"n": 1}, is_error=False),
+    ],
+    ids=range(3),
+)
+@pytest.mark.parametrize("revision", STRUCTURED)
+async def test_what_fits_the_schema_of_its_author_is_sent(connect: Connect, revision: str, value: Any) -> None:
+    _, result = await listed_and_called(connect, promising(value, SCHEMA), revision)
+    assert result["structuredContent"] == {"n": 1}
+
+
+@pytest.mark.parametrize("revision", STRUCTURED)
+async def test_a_result_said_in_full_is_an_object_to_those_who_were_shown_one(connect: Connect, revision: str) -> None:
+    result = CallToolResult(content=[], structured_content=[1], is_error=False)
+    _, said = await listed_and_called(connect, promising(result, {"type": "array"}), revision)
+    assert said["structuredContent"] == ([1] if revision == "2026-07-28" else {"result": [1]})
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_a_tool_that_says_no_owes_nothing(connect: Connect, revision: str) -> None:
+    _, result = await listed_and_called(connect, promising(ToolResult(content="no", is_error=True), SCHEMA), revision)
+    assert (result["isError"], result["content"][0]["text"]) == (True, "no")
+
+
+@pytest.mark.parametrize("schema", [{"type": "nonsense"}, {"properties": 5}, {"$ref": "https://example.com/schema"}])
+def test_an_output_schema_that_is_none_is_refused_while_building(schema: Any) -> None:
+    with pytest.raises(UsageError, match="output_schema cannot be used"):
+        promising(1, schema)
+
+
+async def test_without_the_package_what_certainly_does_not_fit_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jsonschema_rs", None)
+    for value, fits in (({"n": 1}, True), ({"n": "one"}, False), ({}, False)):
+        async with Client(promising(value, SCHEMA)) as client:
+            assert (await client.call_tool("give", raise_on_error=False)).is_error is not fits
+
+
 # What was promised and not kept
 
 
 @pytest.mark.parametrize(
     "hint, value",
-    [(int, "three"), (Point, {"x": "one"}), (Point, None), (list[int], ["a"]), (dict[str, int], {"a": "b"}), (bool, 1)],
+    [
+        (int, "three"),
+        (Point, {"x": "one"}),
+        (Point, None),
+        (list[int], ["a"]),
+        (dict[str, int], {"a": "b"}),
+        (bool, 1),
+        (Movie, {}),
+        (list[Movie], [{}]),
+        (list[Point], [{"x": "one"}]),
+        (Point, ToolResult(structured={"x": "one"})),
+        (Point, ToolResult(content="x")),
+        (Point, Image(data=b"", format="png")),
+    ],
 )
 @pytest.mark.parametrize("revision", REVISIONS)
 async def test_what_does_not_fit_its_schema_is_not_sent(revision: str, hint: Any, value: Any) -> None:

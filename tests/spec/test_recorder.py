@@ -35,13 +35,13 @@ async def broken(call: Call) -> Any:
             cache_scope="private",
         )
     if call.method == "tools/call":
-        call.reply.emit("notifications/progress", {"progressToken": call.progress_token, "progress": "much"})
+        call.reply.emit("notifications/tools/list_changed", {"_meta": "much"})
     return Raw(b'{"resultType":"complete","content":[{"type":"hologram"}],"isError":false}')
 
 
 async def _call(target: Any, revision: str) -> None:
     async with Client(target, revision=revision) as client:
-        await client.request("tools/call", {"name": "x", "arguments": {}, "_meta": {"progressToken": 1}})
+        await client.request("tools/call", {"name": "x", "arguments": {}})
 
 
 @pytest.mark.requirement("schema.frames")
@@ -51,7 +51,7 @@ async def test_a_broken_result_and_a_broken_notice_are_found_in_memory(revision:
     found = "\n".join(recorder.misfits())
     assert "in answer to tools/call" in found
     assert "hologram" in found
-    assert '"progress":"much"' in found
+    assert '"_meta":"much"' in found
 
 
 @pytest.mark.requirement("schema.frames")
@@ -65,7 +65,7 @@ async def test_a_broken_result_and_a_broken_notice_are_found_over_http(revision:
         await listener.stop(0)
     found = "\n".join(recorder.misfits())
     assert "hologram" in found
-    assert '"progress":"much"' in found
+    assert '"_meta":"much"' in found
     assert f"({revision})" in found
 
 

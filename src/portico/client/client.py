@@ -33,7 +33,7 @@ from portico.client.inputs import (
     UnfitAnswer,
 )
 from portico.client.listen import ChangeListener
-from portico.client.results import CallToolResult, Promise, T
+from portico.client.results import BrokenPromise, CallToolResult, Promise, T
 from portico.client.tasks import RemoteTask, handle
 from portico.rpc.call import Call, Handler, Listening
 from portico.transport.greeting import ClientIdentity
@@ -573,7 +573,13 @@ class Client:
         promised = self._promises.get(tool)
         if promised is None and said.structured_content is not UNSET and (self._validate or returns is None):
             promised = await self._promised(tool, timeout)
-        result = results.read(said, returns, promised, f"{self._name}: {tool}", validate=self._validate)
+        read = partial(results.read, said, returns, name=f"{self._name}: {tool}", validate=self._validate)
+        try:
+            result = read(promised)
+        except BrokenPromise:
+            # The server may have been upgraded since its tools were listed.
+            self._forget_promises()
+            result = read(await self._promised(tool, timeout, fresh=True) or promised)
         if result.is_error and raise_on_error:
             raise ToolError(result.text)
         return result
@@ -624,12 +630,12 @@ class Client:
             self._news.clear()
         return self._news.setdefault(task, asyncio.Event())
 
-    async def _promised(self, name: str, timeout: float | None = None) -> Promise | None:
+    async def _promised(self, name: str, timeout: float | None = None, *, fresh: bool = False) -> Promise | None:
         """What a tool has promised. To know that, it has to be found among the tools, page by page."""
         if name not in self._promises and not self._knows_all:
             try:
                 async with asyncio.timeout(self._limit(timeout)):
-                    tool = await self._started_over(lambda: self._find_tool(name))
+                    tool = await self._started_over(lambda: self._find_tool(name, fresh=fresh))
             except (Error, TimeoutError) as failure:
                 log.debug("%s: what its tools promise is not known: %s", self._name, failure)
                 tool = None
@@ -639,9 +645,9 @@ class Client:
                 self._promises[name] = results.promise(tool)
         return self._promises.get(name)
 
-    async def _find_tool(self, name: str) -> Tool | None:
+    async def _find_tool(self, name: str, *, fresh: bool) -> Tool | None:
         """Of the tools before it only the names are read."""
-        async for page, said in self._pages("tools/list", _Names):
+        async for page, said in self._pages("tools/list", _Names, fresh=fresh):
             for at, one in enumerate(page.tools):
                 if one.name == name:
                     found = self._decoded("tools/list", self._decoded("tools/list", said, _Undecoded).tools[at], Tool)

@@ -43,6 +43,10 @@ class CallToolResult(Struct, Generic[T]):
         return "".join(block.text for block in self.content if isinstance(block, TextContent))
 
 
+class BrokenPromise(ProtocolError):
+    """A result that does not fit what its tool promised, as far as that is known."""
+
+
 class Promise(Struct):
     """What one tool says about its calls and its results."""
 
@@ -148,13 +152,13 @@ def read(
 def _check(structured: Any, given: bool, promised: Promise, name: str) -> None:
     """2026-07-28, server/tools, Output Schema: servers must keep to it, and clients should look."""
     if not given:
-        raise ProtocolError(f"{name} has an output schema, and gave no structured content")
+        raise BrokenPromise(f"{name} has an output schema, and gave no structured content")
     try:
         reason = promised.broken_by(structured)
     except Unfit as failure:
         raise ProtocolError(f"{name}: its output schema cannot be used: {failure}") from None
     if reason is not None:
-        raise ProtocolError(f"{name} gave a result that breaks its own output schema: {reason}")
+        raise BrokenPromise(f"{name} gave a result that breaks its own output schema: {reason}")
 
 
 def _unwrapped(value: Any, promised: Promise) -> Any:

@@ -12,7 +12,6 @@ made of `server/discover`, and subscriptions of `subscriptions/listen`.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Coroutine
 from functools import partial
 from types import CoroutineType
@@ -23,14 +22,16 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from portico.legacy import translate
+from portico.legacy.changes import ListChanges, Seen
 from portico.legacy.push import push
-from portico.rpc.call import Call, Handler, Listening, Reply, members
+from portico.rpc.call import Call, Handler, Reply, members
 from portico.rpc.door import Sender, new_call
 from portico.rpc.questions import asked_by, prepared
+from portico.rpc.relay import ChangeRelay
 from portico.wire import jsonrpc, notices
 from portico.wire.content import EmptyResult
 from portico.wire.discover import DiscoverResult, InitializeParams, InitializeResult
-from portico.wire.errors import InternalError, InvalidRequest, MethodNotFound, ProtocolError
+from portico.wire.errors import InternalError, InvalidRequest, MethodNotFound, ResourceNotFound
 from portico.wire.inputs import InputRequiredResult
 from portico.wire.jsonrpc import Frame
 from portico.wire.meta import (
@@ -43,15 +44,15 @@ from portico.wire.meta import (
 )
 from portico.wire.methods import METHODS
 from portico.wire.revisions import MODERN, NEWEST_HANDSHAKE, V2024_11_05, V2025_03_26, Revision, negotiate
-from portico.wire.subscriptions import Filter, ListenParams
+from portico.wire.subscriptions import Filter
 from portico.wire.tasks import ENDED, EXTENSION, CreateTaskResult
-
-log = logging.getLogger("portico")
 
 State = Literal["CREATED", "INITIALIZING", "OPERATING", "SHUTDOWN"]
 Lifecycle = Literal["auto", "strict", "lenient"]
 
 MOST_SUBSCRIPTIONS = 1000
+# How long a question waits for a client that has not said yet that it is ready.
+READY_SECONDS = 30.0
 _MAY_ASK = (InputRequiredResult, Raw)
 _HEARS_OF_TASKS = ClientCapabilities(extensions={EXTENSION: {}})
 
@@ -68,8 +69,17 @@ class PushStream(Protocol):
 class Session:
     """One client's conversation, from its handshake to the end of its stream."""
 
-    def __init__(self, handler: Handler, *, lifecycle: Lifecycle = "auto") -> None:
+    def __init__(
+        self,
+        handler: Handler,
+        *,
+        lifecycle: Lifecycle = "auto",
+        in_order: bool = True,
+        changes: ListChanges | None = None,
+    ) -> None:
         self.handler = handler
+        # Whether messages arrive in the order in which they were sent. Otherwise a call may overtake `initialized`.
+        self.in_order = in_order
         self.lifecycle = lifecycle
         self.state: State = "CREATED"
         self.revision: Revision | None = None
@@ -81,8 +91,17 @@ class Session:
         self._offered = ServerCapabilities()
         # Of those that never greet it is only known what the handler says unasked.
         self._logs = members(handler).logs
-        self._subscribed: dict[str, asyncio.Task[Any]] = {}
-        self._listening: asyncio.Task[Any] | None = None
+        # The resources that the client subscribed to, and the tasks that it is told of.
+        self._subscribed: dict[str, ChangeRelay] = {}
+        self._following: dict[str, ChangeRelay] = {}
+        # Changes of lists: a session that has them to itself also ends them.
+        self._changes = changes or ListChanges(handler)
+        self._shares_changes = changes is not None
+        # Whether the client has a stream that it can be told on; where it comes and goes, its transport says so.
+        self._reachable = changes is None
+        self._seen: Seen | None = None
+        # Set when the client has said that it is ready: until then it is not asked anything.
+        self._ready: asyncio.Event | None = None
         # While the handler's word on what it is comes from a task.
         self._settling = False
 
@@ -94,6 +113,8 @@ class Session:
         """What the handshake has settled, for a Call; its Reply gets the words of the revision."""
         reply.asks, reply.question = True, self._question
         reply.logs = self._logs
+        if self.state == "INITIALIZING":
+            reply.ready = self._until_ready
         if self.revision is not None and self.revision < NEWEST_HANDSHAKE:
             reply.notice = partial(translate.notice, revision=self.revision)
         return {
@@ -109,7 +130,11 @@ class Session:
 
     def start(self, call: Call) -> Any:
         """The result of a Call, or a coroutine that comes to it."""
-        return self._in_next_turn(call) if self._settling else self._answer(call)
+        # What a call changes is told to a client that is being listened for: a handler that takes its time to begin
+        # with that is a turn of the loop ahead.
+        if self._settling or (self._seen is not None and not self._changes.settled):
+            return self._in_next_turn(call)
+        return self._answer(call)
 
     async def _in_next_turn(self, call: Call) -> Any:
         """What comes in one read with `initialize` is looked at after it, if the handler does not take its time."""
@@ -155,9 +180,10 @@ class Session:
         if self.state == "CREATED":
             raise InvalidRequest("Not initialized: the first request must be initialize, or carry a modern _meta")
         if self.state == "INITIALIZING":
-            if not self._may_skip_initialized():
+            if self._may_skip_initialized():
+                self._operate()
+            elif self.in_order:
                 raise InvalidRequest(f"Not initialized: {call.method} came before notifications/initialized")
-            self._operate()
         assert self.revision is not None
         row = METHODS.get(call.method)
         if row is not None and not row.known_to(self.revision):
@@ -245,76 +271,101 @@ class Session:
 
     def _operate(self) -> None:
         self.state = "OPERATING"
+        if self._ready is not None:
+            self._ready.set()
         if self.stream is not None:
-            everything = Filter(tools_list_changed=True, prompts_list_changed=True, resources_list_changed=True)
-            self._listening = asyncio.get_running_loop().create_task(self._listen(everything, asyncio.Event()))
+            self._changes.begin()
+            self._seen = self._changes.seen
+            if self._reachable:
+                self._changes.join(self._tell_of_list, self._seen)
+
+    async def _until_ready(self) -> None:
+        """2025-03-26, basic/lifecycle: before `initialized` a server should send no request. Calls may overtake it."""
+        if self.state == "INITIALIZING":
+            self._ready = self._ready or asyncio.Event()
+            try:
+                async with asyncio.timeout(READY_SECONDS):
+                    await self._ready.wait()
+            except TimeoutError:
+                raise InternalError("The client cannot be asked: it has not sent notifications/initialized") from None
+
+    def reach(self, reachable: bool) -> None:
+        """The client has opened a stream that it can be told on, or the last one was closed."""
+        self._reachable = reachable
+        if self._seen is not None and self.state == "OPERATING":
+            if reachable:
+                self._changes.join(self._tell_of_list, self._seen)
+            else:
+                self._seen = self._changes.leave(self._tell_of_list)
 
     def close(self) -> None:
         self.state = "SHUTDOWN"
-        for task in (self._listening, *self._subscribed.values()):
-            if task is not None:
-                task.cancel()
+        if self._ready is not None:
+            self._ready.set()
+        self._changes.leave(self._tell_of_list)
+        if not self._shares_changes:
+            self._changes.end()
+        for relay in (*self._subscribed.values(), *self._following.values()):
+            relay.end()
         self._subscribed.clear()
+        self._following.clear()
 
     # Changes: what 2026-07-28 says to a listener, said to the whole session
 
-    async def _listen(self, wanted: Filter, heard: asyncio.Event, principal: Any = None) -> None:
-        def relay(method: str, params: Any) -> None:
-            if method == notices.ACKNOWLEDGED:
-                heard.set()
-            elif method == notices.TASK and self.stream is not None:
-                self.stream.emit(notices.TASK_STATUS, translate.task_status(params))
-                if params.status in ENDED and (following := self._subscribed.get(f"task {params.task_id}")) is not None:
-                    asyncio.get_running_loop().call_soon(following.cancel)
-            elif self.stream is not None:
-                said = notices.ResourceUpdatedParams(uri=params.uri) if method == notices.RESOURCE_UPDATED else None
-                self.stream.emit(method, said)
+    def _tell_of_list(self, method: str) -> None:
+        if self.stream is not None:
+            self.stream.emit(method, None)
 
-        listen = Call(
-            method="subscriptions/listen",
-            params=Raw(jsonrpc.encode(ListenParams(wanted))),
-            id=0,
-            revision=MODERN,
-            reply=Listening(relay),
-            principal=principal,
-            capabilities=_HEARS_OF_TASKS if wanted.task_ids else NO_CAPABILITIES,
-        )
-        try:
-            await self.handler(listen)
-        except ProtocolError as refusal:
-            log.debug("no notifications of changes: %s", refusal.message)
-        except Exception:
-            log.exception("error while listening for changes")
-        finally:
-            heard.set()
+    def _tell_of_resource(self, method: str, params: Any) -> None:
+        if self.stream is not None and method == notices.RESOURCE_UPDATED:
+            self.stream.emit(method, notices.ResourceUpdatedParams(uri=params.uri))
+
+    def _tell_of_task(self, method: str, params: Any) -> None:
+        if self.stream is not None and method == notices.TASK:
+            self.stream.emit(notices.TASK_STATUS, translate.task_status(params))
+            if params.status in ENDED and params.task_id in self._following:
+                asyncio.get_running_loop().call_soon(self._unfollow, params.task_id)
 
     def _follow(self, task: str, call: Call) -> None:
         """Tell the client how its task comes along. That is a courtesy, so there is an end to it."""
-        if len(self._subscribed) < MOST_SUBSCRIPTIONS and self.stream is not None:
-            listening = self._listen(Filter(task_ids=[task]), asyncio.Event(), call.principal)
-            following = asyncio.get_running_loop().create_task(listening)
-            self._subscribed[f"task {task}"] = following
-            following.add_done_callback(lambda _: self._subscribed.pop(f"task {task}", None))
+        if len(self._subscribed) + len(self._following) < MOST_SUBSCRIPTIONS and self.stream is not None:
+            self._following[task] = ChangeRelay(
+                self.handler,
+                Filter(task_ids=[task]),
+                self._tell_of_task,
+                principal=call.principal,
+                capabilities=_HEARS_OF_TASKS,
+            )
+
+    def _unfollow(self, task: str) -> None:
+        following = self._following.pop(task, None)
+        if following is not None:
+            following.end()
 
     async def _subscribe(self, call: Call) -> EmptyResult:
         self._admit_feature(call, (self._offered.resources or {}).get("subscribe"))
         uri = call.typed().uri
         if uri in self._subscribed:
             return EmptyResult()
-        if len(self._subscribed) >= MOST_SUBSCRIPTIONS:
+        if len(self._subscribed) + len(self._following) >= MOST_SUBSCRIPTIONS:
             raise InternalError(f"Refused: {MOST_SUBSCRIPTIONS} subscriptions are the most a session may have")
-        heard = asyncio.Event()
-        task = asyncio.get_running_loop().create_task(self._listen(Filter(resource_subscriptions=[uri]), heard))
-        self._subscribed[uri] = task
-        await heard.wait()
-        return EmptyResult()
+        relay = ChangeRelay(self.handler, Filter(resource_subscriptions=[uri]), self._tell_of_resource)
+        self._subscribed[uri] = relay
+        await relay.settled.wait()
+        if relay.acknowledged is not None and relay.acknowledged.resource_subscriptions:
+            return EmptyResult()
+        self._unsubscribe_from(uri)
+        raise relay.refusal or ResourceNotFound(uri)
 
     def _unsubscribe(self, call: Call) -> EmptyResult:
         self._admit_feature(call, (self._offered.resources or {}).get("subscribe"))
-        task = self._subscribed.pop(call.typed().uri, None)
-        if task is not None:
-            task.cancel()
+        self._unsubscribe_from(call.typed().uri)
         return EmptyResult()
+
+    def _unsubscribe_from(self, uri: str) -> None:
+        relay = self._subscribed.pop(uri, None)
+        if relay is not None:
+            relay.end()
 
 
 def _with_tasks(offered: ServerCapabilities, revision: Revision, public: bool) -> ServerCapabilities:

@@ -176,7 +176,7 @@ def tool(said: tools.Tool, revision: Revision) -> tools.Tool:
 
 def wrapped_schema(schema: dict[str, Any]) -> dict[str, Any]:
     """The schema of `{"result": …}`."""
-    return {**as_property(schema, "result"), "additionalProperties": False, tools.WRAPPED: True}
+    return {**as_property(schema, "result"), tools.WRAPPED: True}
 
 
 def _call_tool(said: tools.CallToolResult, revision: Revision) -> tools.CallToolResult:

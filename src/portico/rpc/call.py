@@ -50,6 +50,8 @@ class Reply:
     notice: Callable[[Any], Any] | None = None
     # Looks at what is asked, method and params, and puts the params into the words of the revision.
     question: Callable[[str, Any], Any] | None = None
+    # Waits until the client may be asked.
+    ready: Callable[[], Awaitable[None]] | None = None
     _progress = float("-inf")
 
     def emit(self, method: str, params: Any) -> None:
@@ -68,6 +70,8 @@ class Reply:
         """Put a question to the client and return its result; only the handshake revisions have this."""
         if self.closed:
             raise Closed("the request is over")
+        if self.ready is not None:
+            await self.ready()
         return await self._ask(method, params if self.question is None else self.question(method, params))
 
     async def drain(self) -> None:
@@ -181,6 +185,9 @@ class Members(Struct, frozen=True):
     info: Implementation | None
     # The arguments of each tool that stand in HTTP headers too; as it changes.
     mirrored: Mapping[str, Sequence[Mirror]]
+    # The entries of the list that a method such as `tools/list` gives, if they are at hand and the same for everybody:
+    # the same object until something changes. None: the method has to be called.
+    listed: Callable[[str], Sequence[Any] | None]
     # Whether it may send log messages; one that does not say what it can do may.
     logs: bool
 
@@ -193,5 +200,10 @@ def members(handler: Handler) -> Members:
         lifespan=getattr(handler, "lifespan", nullcontext),
         info=getattr(handler, "info", None),
         mirrored=getattr(handler, "mirrored", {}),
+        listed=getattr(handler, "listed", _not_at_hand),
         logs=not isinstance(able, ServerCapabilities) or able.logging is not None,
     )
+
+
+def _not_at_hand(method: str) -> None:
+    return None

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("portico")
 
 MOST_IN_FLIGHT = 1024
+# How long a question to the client may stay open: there is a person behind it, but perhaps no longer.
+QUESTION_SECONDS = 3600.0
 _MISSABLE = frozenset({notices.MESSAGE, notices.PROGRESS})
 
 
@@ -65,7 +67,7 @@ class ChannelReply(Reply):
         self._stream.emit(method, params)
 
     async def _ask(self, method: str, params: Any) -> Raw:
-        return await self._channel.request(method, params, send=self._stream.send)
+        return await self._channel.request(method, params, timeout=QUESTION_SECONDS, send=self._stream.send)
 
     async def drain(self) -> None:
         await self._stream.drain()

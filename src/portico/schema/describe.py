@@ -74,12 +74,17 @@ SIZE_WORDS = {
     "array": ("minItems", "maxItems"),
     "object": ("minProperties", "maxProperties"),
 }
+# Members of a schema that hold values, and no schemas.
+_VALUES = ("default", "examples", "const", "enum")
 JSON_TYPES = {str: "string", int: "integer", float: "number", bool: "boolean", types.NoneType: "null"}
 
 
 def schema(tp: Any, *, closed: bool = True, output: bool = False) -> Schema:
-    """A schema that stands alone. `output` describes what is written instead of what is accepted."""
-    writer = _SchemaWriter(closed, output)
+    """A schema that stands alone. `output` describes what is written instead of what is accepted.
+
+    What is written may say more one day: its objects are open, so that clients of today will not refuse them.
+    """
+    writer = _SchemaWriter(closed and not output, output)
     return writer.finish(writer.write(tp, _name(tp)))
 
 
@@ -275,6 +280,8 @@ class _SchemaWriter:
         defs = body.pop("$defs", {})
         # A model that contains itself is only a reference in its own schema.
         itself = body["$ref"].rpartition("/")[2] if own and list(body) == ["$ref"] else None
+        if self.output:
+            body, defs = _opened(body), _opened(defs)
         renamed = {name: own if name == itself else self.claim(name, content) for name, content in defs.items()}
         self.defs.update({renamed[name]: _adopt(content, renamed, name) for name, content in defs.items()})
         if itself is None:
@@ -351,11 +358,21 @@ def _adopt(node: Any, renamed: dict[str, str], name: str) -> Any:
             adopted[key] = {tag: _renamed(target, renamed) for tag, target in value.items()}
         elif key in ("properties", "patternProperties") and isinstance(value, dict):
             adopted[key] = {field: _adopt(inner, renamed, field) for field, inner in value.items()}
-        elif key in ("default", "examples", "const", "enum"):
+        elif key in _VALUES:
             adopted[key] = value
         elif not (key == "title" and isinstance(value, str) and _made_up(value, name)):
             adopted[key] = _adopt(value, renamed, "")
     return adopted
+
+
+def _opened(node: Any) -> Any:
+    """pydantic's schema without the word of a model that it takes nothing else."""
+    if isinstance(node, list):
+        return [_opened(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    kept = {key: value for key, value in node.items() if not (key == "additionalProperties" and value is False)}
+    return {key: value if key in _VALUES else _opened(value) for key, value in kept.items()}
 
 
 def _renamed(reference: str, renamed: dict[str, str]) -> str:

@@ -39,6 +39,7 @@ class EndpointOptions(TypedDict, total=False):
     most_in_flight: int
     most_in_flight_per_client: int
     most_sessions: int
+    most_sessions_per_client: int
     idle_session: float
 
 

@@ -15,12 +15,14 @@ from portico._lazy import load_module
 from portico._options import check_options, explained
 from portico.rpc.call import Call, Handler, Middleware, members
 from portico.server.asking.request_state import Seal
+from portico.server.asking.spent import SpentStates
 from portico.server.calling import completion
 from portico.server.calling.prompts import Prompt
 from portico.server.calling.resources import Resource
 from portico.server.calling.runtime import MOST_THREADS, ArgumentErrors, Runtime, Threads
 from portico.server.calling.tools import Tool
 from portico.server.registry.catalog import PAGE_SIZE, Catalog
+from portico.server.registry.cursors import ListCursors
 from portico.server.registry.lifespans import Lifespans
 from portico.server.registry.mounted import Mounts
 from portico.server.registry.registry import Registry
@@ -30,7 +32,7 @@ from portico.transport import stdio
 from portico.wire import jsonrpc, notices
 from portico.wire.completion import CompleteParams, PromptReference
 from portico.wire.discover import DiscoverResult
-from portico.wire.errors import MethodNotFound, UsageError
+from portico.wire.errors import InternalError, MethodNotFound, UsageError
 from portico.wire.meta import SERVER_INFO, Icon, Implementation, ServerCapabilities
 from portico.wire.mirrors import Mirror
 from portico.wire.prompts import GetPromptParams
@@ -76,7 +78,8 @@ class Server(Registrar):
       them.
     * **state_key** – seals what clients carry from one round to the next. Processes that serve the same clients need
       the same key; otherwise each makes its own.
-    * **store** – where tasks are kept: a URL of the store. None: PORTICO_STORE, or memory.
+    * **store** – where tasks are kept, and which answers of clients were used: a URL of the store. None:
+      PORTICO_STORE, or memory.
     """
 
     @explained
@@ -106,7 +109,7 @@ class Server(Registrar):
         self.threads = Threads(most_threads)
         self.seal = Seal(state_key)
         self.argument_errors = argument_errors
-        self.runtime = Runtime(name, self, self.threads, self.seal, argument_errors)
+        self.runtime = Runtime(name, self, self.threads, self.seal, SpentStates(store), argument_errors)
         self.capabilities = ServerCapabilities(**(CAPABILITIES if capabilities is None else capabilities))
         self._extensions: dict[str, Any] = self.capabilities.extensions or {}
         self.subscriptions = Subscriptions()
@@ -128,10 +131,18 @@ class Server(Registrar):
             page_size=page_size,
             stamp=Raw(jsonrpc.encode({SERVER_INFO: self.info})),
             hints=self._hints,
+            # Without a key of its own it is a guard against mistakes, not against intent; then a cursor is worth
+            # something in every process of this name, and does no more than to lead on in a list.
+            cursors=ListCursors(state_key or name.encode()),
             publish=self.subscriptions.publish,
         )
         self.tools, self.prompts = self.registry.tools, self.registry.prompts
         self.resources, self.templates = self.registry.resources, self.registry.templates
+        # What answers each list.
+        self._lists: dict[str, Answer] = {
+            catalog.method: partial(self._list, catalog)
+            for catalog in (self.tools, self.prompts, self.resources, self.templates)
+        }
         self._answers = self._answerers()
         self._link()
 
@@ -150,11 +161,11 @@ class Server(Registrar):
     def _answerers(self) -> dict[str, Answer]:
         """The function that answers each method. Without its capability a method is not there."""
         features: dict[str, dict[str, Answer]] = {
-            "tools": {"tools/list": partial(self._list, self.tools), "tools/call": self._call_tool},
-            "prompts": {"prompts/list": partial(self._list, self.prompts), "prompts/get": self._get_prompt},
+            "tools": {"tools/list": self._lists["tools/list"], "tools/call": self._call_tool},
+            "prompts": {"prompts/list": self._lists["prompts/list"], "prompts/get": self._get_prompt},
             "resources": {
-                "resources/list": partial(self._list, self.resources),
-                "resources/templates/list": partial(self._list, self.templates),
+                "resources/list": self._lists["resources/list"],
+                "resources/templates/list": self._lists["resources/templates/list"],
                 "resources/read": self._read_resource,
             },
             "completions": {"completion/complete": self._complete},
@@ -213,6 +224,16 @@ class Server(Registrar):
             return self._mounts.page(catalog, call, cursor)
         return catalog.page(call.revision or LATEST, cursor)
 
+    def listed(self, method: str) -> Sequence[Any] | None:
+        """The entries of a list, the same object until something changes; None where it depends on who asks."""
+        answer = self._answers.get(method)
+        if self._chain is not None or method not in self._lists or answer not in (None, self._lists[method]):
+            return None
+        if answer is None:
+            return ()
+        catalog: Catalog[Any] = cast("partial[Any]", answer).args[0]
+        return self._mounts.listed(catalog) if self._mounts else catalog.definitions
+
     def _call_tool(self, call: Call) -> Any:
         params: CallToolParams = call.typed()
         tool = self.registry.by_name.get(params.name)
@@ -260,10 +281,21 @@ class Server(Registrar):
 
     # Telling of changes
 
-    async def _listen(self, call: Call) -> Any:
+    def _listen(self, call: Call) -> Any:
         params: ListenParams = call.typed()
-        with self._mounts.relaying(params.notifications):
-            return await self.subscriptions.listen(call, honoured(params.notifications, self.capabilities))
+        wanted = honoured(params.notifications, self.capabilities, self._has)
+        unhear = partial(self._mounts.unhear, self._mounts.hear(wanted))
+        try:
+            return self.subscriptions.listen(call, wanted, unhear)
+        except InternalError:
+            unhear()
+            raise
+
+    def _has(self, uri: str) -> bool:
+        """Whether something can be told of this resource: it is there, or lies above one; a mount may have it, and so
+        may a middleware or a service that is put around the answers."""
+        known = self._chain is None and self._answers.get("resources/read") == self._read_resource
+        return not known or self.registry.has(uri) or self._mounts.may_have(uri)
 
     def resource_updated(self, uri: str) -> None:
         """Tell those who subscribed to it that a resource has changed."""
@@ -372,7 +404,8 @@ class Server(Registrar):
         try:
             yield self
         finally:
-            await self._lifespans.leave()
+            if await self._lifespans.leave():
+                await self.runtime.spent.close()
 
     @overload
     def run(self, transport: Literal["stdio"] = "stdio", **options: Unpack[StdioOptions]) -> None: ...
@@ -417,7 +450,8 @@ class Server(Registrar):
         * **assume** – the revision to speak with clients that belong to no session and name no newer one.
         * **longest_body** – how many bytes a request may have.
         * **most_in_flight**, **most_in_flight_per_client** – how many requests may be worked on at once.
-        * **most_sessions** – how many sessions there may be.
+        * **most_sessions**, **most_sessions_per_client** – how many sessions there may be; beyond that the oldest that
+          no client uses is ended.
         * **idle_session** – after how many seconds an unused session ends.
         """
         return cast("Application", _endpoint().asgi(self, **options))

@@ -161,13 +161,19 @@ def repeats(text: bytes, *values: bytes, steering: Callable[[bytes], list[bytes]
 
 def doubled(arguments: Raw) -> bool:
     """Whether any member of an object stands in it twice; those of the objects inside are not looked at."""
+    text = bytes(arguments)
+    colons = text.count(b":")
+    if colons < 2:
+        return False
     try:
         members = _raws.decode(arguments)
     except msgspec.DecodeError:
         return False  # no object, which the decoder of the arguments will say
-    # As above: one that is no longer than its members has no room for another.
+    # Each member has a colon, so these are all; or, as above, there is no room for another.
+    if colons == len(members):
+        return False
     least = 1 + 4 * len(members) + sum(map(len, members)) + sum(map(len, members.values()))
-    return len(arguments) not in (least, 2) and _read_again(bytes(arguments))
+    return len(text) != least and _read_again(text)
 
 
 def _read_again(text: bytes) -> bool:

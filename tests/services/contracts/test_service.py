@@ -468,3 +468,33 @@ async def test_calls_of_batches_are_logged_without_what_they_were_given(
     caplog.set_level(logging.INFO, "portico.contracts")
     await asked(server, "tools_batch", calls=[{"tool_name": "advice", "arguments": {"about": "my secret"}}])
     assert [record.getMessage() for record in caplog.records] == ["'advice': success"]
+
+
+@pytest.mark.parametrize("revision", [one for one in REVISIONS if one >= "2025-06-18"])
+@pytest.mark.parametrize("tool", ["tools_batch", "tool_start"])
+async def test_consent_is_not_skipped_by_calling_from_the_inside(revision: str, tool: str) -> None:
+    """A tool that asks its user before it acts, where it can, does not act unasked in a batch or in the background."""
+    shop = Server("shop")
+    shop.add(Contracts())
+    paid: list[int] = []
+
+    @shop.tool
+    async def pay(ctx: Context, amount: int) -> str:
+        if ctx.capabilities.can_elicit("form"):
+            answer = await ctx.elicit(f"Pay {amount}?", ["yes", "no"])
+            if answer.data != "yes":
+                raise ToolError("Not paid.")
+        paid.append(amount)
+        return "paid"
+
+    async with Client(shop, revision=revision, elicitation_handler=lambda question: {"value": "yes"}) as client:
+        call = {"tool_name": "pay", "arguments": {"amount": 5}}
+        if tool == "tools_batch":
+            result = (await client.call_tool(tool, {"calls": [call]})).structured["results"][0]
+        else:
+            job = (await client.call_tool(tool, call)).structured["job_id"]
+            result = (await client.call_tool("tool_result", {"job_id": job, "wait": 30})).structured["result"]
+        assert "by itself" in result["error"]["error_message"]
+        assert paid == []
+        await client.call_tool("pay", {"amount": 5})
+        assert paid == [5]

@@ -594,12 +594,15 @@ async def serve() -> AsyncIterator[Serve]:
         port: int = 0,
         deadlines: Deadlines = Deadlines(),
         most_connections: int = 20_000,
+        most_per_address: int | None = None,
         tls: ssl.SSLContext | None = None,
         reuse_port: bool = False,
         **settings: Any,
     ) -> Here:
         exchange = exchange_for(server, Settings(**settings))
-        listener = Listener(exchange, deadlines=deadlines, most_connections=most_connections)
+        listener = Listener(
+            exchange, deadlines=deadlines, most_connections=most_connections, most_per_address=most_per_address
+        )
         addresses = await listener.start(host, port, tls=tls, reuse_port=reuse_port)
         site = Here(server, listener, addresses[0][1])
         sites.append(site)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -397,3 +398,16 @@ async def test_credentials_are_never_offered(serve: Serve, server: Server) -> No
     site = await serve(server, allow_origins=["*"])
     response = await site.request("OPTIONS", "/mcp", {**PREFLIGHT, "origin": "http://any.example"})
     assert "access-control-allow-credentials" not in response
+
+
+def test_what_the_gate_remembers_is_bounded_in_bytes() -> None:
+    """Hosts and origins are read before the token: what anybody can make up must not fill the memory."""
+    gate = Gate()
+    tracemalloc.start()
+    try:
+        for number in range(2000):
+            long = b"x" * 30_000 + b"%d" % number
+            assert gate.refusal(Headers({b"host": long, b"origin": long})) is not None
+        assert tracemalloc.get_traced_memory()[0] < 1_000_000
+    finally:
+        tracemalloc.stop()

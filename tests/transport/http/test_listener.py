@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import logging
 import shutil
@@ -10,7 +11,8 @@ import signal
 import socket
 import ssl
 import subprocess
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -269,23 +271,112 @@ async def test_a_slow_call_has_no_deadline(serve: Serve, server: Server, held: A
     await stream.message()
 
 
-async def test_there_are_only_so_many_connections(serve: Serve, server: Server, wait_until: Any) -> None:
-    """docs/guide/deployment.md, Limits: connections beyond it are closed; the others are not disturbed."""
-    site = await serve(server, most_connections=3)
-    first = [await site.connect() for _ in range(3)]
-    for raw in first:
+async def test_there_are_only_so_many_connections(
+    serve: Serve, server: Server, held: Any, wait_until: Callable[..., Any]
+) -> None:
+    """docs/guide/deployment.md, Limits: beyond it the oldest that waits for nothing makes room, and none that does."""
+    site = await serve(server, most_connections=3, most_per_address=3)
+    busy = [await site.connect() for _ in range(2)]
+    for raw in busy:
+        raw.send(calling(site, "hold"))
+    metrics = site.listener.exchange.metrics
+    await wait_until(lambda: metrics.in_flight == 2)
+    idle = await site.connect()
+    idle.send(HEALTH)
+    assert (await idle.response()).status == 200
+    newer = await site.connect()
+    newer.send(calling(site, "hold"))
+    assert await idle.is_over()
+    await wait_until(lambda: metrics.in_flight == 3)
+    assert await (await site.connect()).is_over(), "all of them wait"
+    held.release.set()
+    for raw in (*busy, newer):
+        assert text_of(await raw.response()) == "released"
+
+
+async def test_one_address_leaves_room_for_others(serve: Serve, server: Server) -> None:
+    """The same for each address."""
+    site = await serve(server, most_connections=10, most_per_address=2)
+    first, second = await site.connect(), await site.connect()
+    for raw in (first, second, await site.connect()):
         raw.send(HEALTH)
-        assert (await raw.response()).status == 200
-    assert await (await site.connect()).is_over()
-    first[0].send(HEALTH)
-    assert (await first[0].response()).status == 200
-    await first[0].close()
-    await first[1].close()
-    await wait_until(lambda: len(site.listener._connections) <= 1)
-    assert (await site.request("GET", "/health")).status == 200
+    assert await first.is_over()
+    assert (await second.response()).status == 200
+    assert len(site.listener._connections) == 2
 
 
 # Bodies
+
+
+@pytest.fixture
+def uncollected() -> Iterator[None]:
+    """Without the collector of cycles."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("uncollected")
+@pytest.mark.parametrize("how", ["aborted", "closed", "answered", "refused"])
+async def test_a_body_is_let_go_with_its_connection(
+    serve: Serve, server: Server, how: str, wait_until: Callable[..., Any]
+) -> None:
+    """Nothing that was read is left when a client is gone, also before the collector has come by."""
+    site = await serve(server)
+    raw = await site.connect()
+    await wait_until(lambda: site.listener._connections)
+    (connection,) = map(weakref.ref, site.listener._connections)
+    data = calling(site, "echo", {"text": "x" * 1_000_000})
+    if how == "refused":
+        data = data.replace(b"mcp-method: tools/call", b"mcp-method: tools/list")
+    raw.send(data if how in ("answered", "refused") else data[:-10])
+    if how in ("answered", "refused"):
+        assert (await raw.response()).status == (200 if how == "answered" else 400)
+        assert site.listener.held == 0
+    else:
+        await wait_until(lambda: site.listener.held > 900_000)
+    if how == "aborted":
+        raw.abort()
+    else:
+        await raw.close()
+    await wait_until(lambda: connection() is None)
+    assert site.listener.held == 0
+
+
+@pytest.mark.parametrize("framing", ["whole", "chunked"])
+async def test_all_bodies_together_have_a_bound(
+    serve: Serve, server: Server, framing: str, wait_until: Callable[..., Any]
+) -> None:
+    """docs/guide/deployment.md, Limits: who comes too much is told to come again, and others are served."""
+    site = await serve(server, most_body_bytes=100_000)
+    data = calling(site, "echo", {"text": "x" * 60_000})
+    first, second, small = await site.connect(), await site.connect(), await site.connect()
+    first.send(data[:-1])
+    await wait_until(lambda: site.listener.held > 60_000)
+    second.send(data if framing == "whole" else chunked(data, data.partition(b"\r\n\r\n")[2], 5000))
+    assert (await second.response()).status == 503
+    small.send(calling(site, "echo", {"text": "small"}))
+    assert text_of(await small.response()) == "small"
+    first.send(data[-1:])
+    assert (await first.response()).status == 200
+    second = await site.connect()
+    second.send(data)
+    assert (await second.response()).status == 200
+    assert site.listener.held == 0
+
+
+async def test_an_answer_without_content_has_no_length(serve: Serve, server: Server) -> None:
+    """RFC 9110, 8.6: "A server MUST NOT send a Content-Length header field in any response with a status code of 1xx or
+    204"."""
+    site = await serve(server)
+    raw = await site.connect()
+    raw.send(site.bytes("OPTIONS", "/mcp"))
+    response = await raw.response()
+    assert response.status == 204
+    assert "content-length" not in response
+    raw.send(HEALTH)
+    assert (await raw.response()).status == 200
 
 
 @pytest.mark.parametrize("size", [1, 7, 10_000])

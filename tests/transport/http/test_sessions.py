@@ -275,15 +275,63 @@ async def test_initialize_inside_a_session_begins_another(serve: Serve, server: 
     assert (await session.post(LIST)).status == 200
 
 
-async def test_sessions_have_a_cap(serve: Serve, server: Server) -> None:
-    """docs/guide/deployment.md, Limits: 503; room that is made can be used."""
+async def test_the_oldest_session_that_nobody_uses_makes_room(serve: Serve, server: Server) -> None:
+    """docs/guide/deployment.md, Limits: a flood of `initialize` locks nobody out; who is connected stays."""
+    site = await serve(server, most_sessions=3)
+    used, listening, unused = await site.initialize(R4), await site.initialize(R4), await site.initialize(R4)
+    await (await listening.get()).event()
+    # Its `initialized` was a use, and so is this.
+    assert (await used.post(LIST)).status == 200
+    for _ in range(5):
+        assert (await site.post(initialize(R4))).status == 200
+        assert len(site.exchange.sessions) == 3
+    assert (await unused.post(LIST)).status == 404
+    assert (await used.post(LIST)).status == 200
+    assert (await listening.post(LIST)).status == 200
+
+
+async def test_a_session_that_was_never_used_goes_before_an_older_one(serve: Serve, server: Server) -> None:
     site = await serve(server, most_sessions=2)
-    first, _ = await site.initialize(R4), await site.initialize(R4)
+    used = await site.initialize(R4)
+    flood = [(await site.post(initialize(R4)))["mcp-session-id"] for _ in range(10)]
+    assert set(site.exchange.sessions) == {used.id, flood[-1]}
+
+
+async def test_where_all_sessions_are_in_use_a_new_one_is_refused(serve: Serve, server: Server) -> None:
+    """503; room that is made can be used."""
+    site = await serve(server, most_sessions=2)
+    first, second = await site.initialize(R4), await site.initialize(R4)
+    streams = [await first.get(), await second.get()]
+    for stream in streams:
+        await stream.event()
     refused = await site.post(initialize(R4))
     assert refused.status == 503
     assert "retry-after" in refused
     await first.delete()
     assert (await site.post(initialize(R4))).status == 200
+
+
+async def test_one_address_has_a_share_of_the_sessions(serve: Serve, server: Server) -> None:
+    site = await serve(server, most_sessions=100, most_sessions_per_client=3)
+    first = await site.initialize(R4)
+    for _ in range(20):
+        assert (await site.post(initialize(R4))).status == 200
+    assert len(site.exchange.sessions) == 3
+    assert first.id in site.exchange.sessions
+
+
+async def test_housekeeping_looks_at_old_sessions_only(serve: Serve, server: Server) -> None:
+    """However many there are: once a second nobody looks at those that are not old."""
+    site = await serve(server)
+    for _ in range(50):
+        await site.post(initialize(R4))
+    sessions = site.exchange.sessions
+    assert sessions.expire(1800.0) == 0
+    old = sessions.values()[:3]
+    for session in old:
+        session.used -= 3600
+    assert sessions.expire(1800.0) == 3
+    assert len(sessions) == 47
 
 
 @pytest.mark.requirement("sessions.gone-404")
@@ -936,8 +984,8 @@ async def test_the_store_of_events_is_bounded_in_bytes(serve: Serve, server: Ser
     session = await site.initialize(R4)
     for number in range(30):
         await session.call("talk", {"count": 1, "size": 100_000}, id=number, meta={"progressToken": number})
-    (kept,) = [one._kept for one in site.exchange.sessions.values()]
-    assert 0 < sum(len(one.message) for one in kept) <= keeping.MOST_BYTES
+    (kept,) = [one.kept for one in site.exchange.sessions.values()]
+    assert 0 < sum(len(one.message) for one in kept._kept) == kept.bytes <= keeping.MOST_BYTES
 
 
 @pytest.mark.parametrize(

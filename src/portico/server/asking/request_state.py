@@ -28,6 +28,8 @@ class State(Struct, array_like=True):
     """What has been answered and done so far in one call."""
 
     binding: bytes
+    # Each is another one, so that it can be told whether it was used.
+    id: str
     expires: float
     answers: dict[str, Raw]
     steps: dict[str, Raw]
@@ -46,7 +48,9 @@ class Seal:
         self.lifetime = lifetime
 
     def close(self, binding: bytes, answers: dict[str, Raw], steps: dict[str, Raw], asked: list[str]) -> str:
-        body = msgspec.json.encode(State(binding, time.time() + self.lifetime, answers, steps, asked))
+        body = msgspec.json.encode(
+            State(binding, os.urandom(16).hex(), time.time() + self.lifetime, answers, steps, asked)
+        )
         if len(body) > LARGEST_STATE:
             raise InternalError("The state of this call has grown too large to be carried by the client")
         return urlsafe_b64encode(self._mac(body) + body).decode()

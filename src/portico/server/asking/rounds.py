@@ -18,7 +18,7 @@ from msgspec import UNSET, Raw, Struct
 
 from portico.rpc.call import Call, Reply
 from portico.rpc.questions import put, require
-from portico.server.asking.request_state import Seal, binding
+from portico.server.asking.request_state import Seal, State, binding
 from portico.wire.errors import Closed, InvalidParams
 from portico.wire.inputs import InputRequest, InputRequiredResult
 from portico.wire.jsonrpc import NOTHING, encode
@@ -92,8 +92,10 @@ class Rounds:
         self.keys = ReplayKeys()
         self._detachable = isinstance(call.reply, BodyReply) and call.reply.detachable
         self._detached = False
+        # What this call goes on from. It is spent before the body runs: see `Body`.
+        self.state: State | None = None
         if sealed is not UNSET:
-            state = seal.open(sealed, self._binding())
+            self.state = state = seal.open(sealed, self._binding())
             self._answers, self._steps = state.answers, state.steps
         if responses is not NOTHING:
             # Only what was asked is answered, and only once: steps may have been done for the answers so far.

@@ -83,8 +83,10 @@ class Body:
 
     async def _resume(self, context: Context, call: Call, runtime: Runtime, arguments: bytes | Raw) -> Any:
         context.enter()
-        context.begin()
+        state = context.begin().state
         args, kwargs = self.signature.bind(arguments, context)
+        if state is not None:
+            await runtime.spent.spend(state)
         if self.running == "inline":
             return self._fn(*args, **kwargs)
         return await self._run(context, runtime, args, kwargs)

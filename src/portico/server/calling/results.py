@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 from msgspec import UNSET, Raw, Struct
+from msgspec.structs import replace
 
 from portico.server.asking.rounds import Detached
 from portico.server.calling.signature import Verify
@@ -158,27 +159,39 @@ def to_json(value: Any) -> bytes:
         return json.dumps(msgspec.to_builtins(value, enc_hook=_foreign), separators=(",", ":")).encode()
 
 
-def to_result(
-    value: Any, *, declared: bool, uri: str, verify: Verify | None = None
-) -> CallToolResult | InputRequiredResult | Detached:
-    """The result of a tool. `declared`: the tool has an output schema, so structured content is owed."""
+def to_result(value: Any, *, uri: str, verify: Verify | None = None) -> CallToolResult | InputRequiredResult | Detached:
+    """The result of a tool. `verify`: the tool has an output schema, so structured content that fits it is owed."""
     kind = type(value)
-    if kind is str and not declared:
+    if kind is str and verify is None:
         return CallToolResult(content=[TextContent(text=value)], is_error=False)
     if kind in _PLAIN:
-        return _structured(value, declared, verify)
-    if isinstance(value, CallToolResult | InputRequiredResult | Detached):
+        return _structured(value, verify)
+    if isinstance(value, InputRequiredResult | Detached):
         return value
+    if isinstance(value, CallToolResult):
+        return _verified(value, verify)
     if isinstance(value, ToolResult):
-        return _in_full(value, uri)
-    if value is None and not declared:
+        return _verified(_in_full(value, uri), verify)
+    if value is None and verify is None:
         return CallToolResult(content=[], is_error=False)
     if _is_content(value):
-        return CallToolResult(content=to_blocks(value, uri), is_error=False)
-    return _structured(value, declared, verify)
+        return _verified(CallToolResult(content=to_blocks(value, uri), is_error=False), verify)
+    return _structured(value, verify)
 
 
-def _structured(value: Any, declared: bool, verify: Verify | None) -> CallToolResult:
+def _verified(result: CallToolResult, verify: Verify | None) -> CallToolResult:
+    """A result that its author has put together. One that is no error owes what the tool's output schema promises."""
+    if verify is None or result.is_error is True:
+        return result
+    structured = result.structured_content
+    if structured is UNSET:
+        raise TypeError("the tool has an output schema, and its result has no structured content")
+    raw = structured if type(structured) is Raw else Raw(to_json(structured))
+    verify(structured, bytes(raw))
+    return replace(result, structured_content=raw)
+
+
+def _structured(value: Any, verify: Verify | None) -> CallToolResult:
     try:
         raw = _encoder.encode(value)
     except OverflowError:
@@ -186,7 +199,7 @@ def _structured(value: Any, declared: bool, verify: Verify | None) -> CallToolRe
     if verify is not None:
         verify(value, raw)
     text = value if type(value) is str else raw.decode()
-    structured = Raw(raw) if declared or raw.startswith(b"{") else UNSET
+    structured = Raw(raw) if verify is not None or raw.startswith(b"{") else UNSET
     return CallToolResult(content=[TextContent(text=text)], structured_content=structured, is_error=False)
 
 

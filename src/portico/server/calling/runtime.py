@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from portico.rpc.call import Handler
 from portico.server.asking.request_state import Seal
+from portico.server.asking.spent import SpentStates
 
 if TYPE_CHECKING:
     from queue import SimpleQueue
@@ -117,5 +118,7 @@ class Runtime(Struct, frozen=True, eq=False):
     threads: Threads
     # Closes the state of a call that asks the client something.
     seal: Seal
+    # Which of those states were used.
+    spent: SpentStates
     # How wrong arguments are told: by a result, by an error of the protocol, or as the revision has it.
     argument_errors: ArgumentErrors

@@ -1,4 +1,4 @@
-"""Tools that bring a schema of their own: passed on verbatim, and held against the arguments as it is."""
+"""Tools that bring schemas of their own: passed on verbatim, and held against arguments and results as they are."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from msgspec import Raw, Struct
 
 from portico._lazy import load_module
 from portico.schema.docstrings import parse_docstring
-from portico.schema.problems import MOST_PROBLEMS, ArgumentError, Problem, child, whole
+from portico.schema.problems import MOST_PROBLEMS, ArgumentError, Inspector, Problem, child, whole
 from portico.server.calling.signature import signature_of
 from portico.wire.errors import UsageError
 
@@ -78,11 +78,42 @@ def schema_signature(
 
 
 def _validator(schema: dict[str, Any]) -> Validator:
+    found = _compiled(schema, "input_schema")
+    if found is None:
+        raise UsageError("input_schema needs the package jsonschema-rs: install portico[schema]")
+    return found
+
+
+def _compiled(schema: dict[str, Any], option: str) -> Validator | None:
     try:
         # Few tools bring a schema of their own, so a start does not pay for checking by one.
         found: Validator | None = load_module("portico.schema.check").compiled(schema)
     except ValueError as failure:
-        raise UsageError(f"this input_schema cannot be used: {failure}") from None
-    if found is None:
-        raise UsageError("input_schema needs the package jsonschema-rs: install portico[schema]")
+        raise UsageError(f"this {option} cannot be used: {failure}") from None
     return found
+
+
+class SchemaVerifier:
+    """Holds the encoded results of a tool against its output schema, where no type can vouch for them.
+
+    `at_once`: an author wrote the schema, so that it is read while the server is built. Without the package
+    jsonschema-rs only what certainly does not fit is found.
+    """
+
+    def __init__(self, schema: dict[str, Any], name: str, *, at_once: bool) -> None:
+        self._schema = schema
+        self._name = name
+        self._fits: Callable[[Any], bool] | None = self._compile() if at_once else None
+
+    def __call__(self, value: Any, encoded: bytes) -> None:
+        if self._fits is None:
+            self._fits = self._compile()
+        if not self._fits(msgspec.json.decode(encoded)):
+            raise TypeError(f"{self._name} returned a {type(value).__name__} that does not fit its output schema")
+
+    def _compile(self) -> Callable[[Any], bool]:
+        validator = _compiled(self._schema, "output_schema")
+        return self._fits_roughly if validator is None else validator.is_valid
+
+    def _fits_roughly(self, value: Any) -> bool:
+        return next(Inspector(self._schema, certain=True).problems(value, self._schema, "result"), None) is None

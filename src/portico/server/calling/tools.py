@@ -15,7 +15,8 @@ from portico.rpc.questions import incapable
 from portico.server.calling.bodies import Body, unwrap_group
 from portico.server.calling.results import MEDIA, ToolResult, to_result
 from portico.server.calling.runtime import ArgumentErrors, Runtime
-from portico.server.calling.signature import ArgumentError, verifier
+from portico.server.calling.schema_tools import SchemaVerifier
+from portico.server.calling.signature import ArgumentError, Verify, verifier
 from portico.server.tasks.config import Mode, TaskConfig, config_of
 from portico.wire.content import BLOCKS
 from portico.wire.errors import InvalidParams, MissingCapability, ToolError, UsageError
@@ -87,10 +88,13 @@ class Tool:
             meta=_meta(options.get("meta"), options.get("version")),
         )
         self.mirrors = _mirrors(self.name, self.definition.input_schema)
-        self._declared = self.definition.output_schema is not None
-        self._wrapped = self._declared and (self.definition.output_schema or {}).get("type") != "object"
-        promised = options.get("output_schema") is None and signature.output_schema is not None
-        self._verify = verifier(signature.returns, self.name) if promised else None
+        promised = self.definition.output_schema
+        self._wrapped = promised is not None and promised.get("type") != "object"
+        self._verify: Verify | None = None
+        if promised is not None:
+            by_author = promised is not signature.output_schema
+            by_type = None if by_author else verifier(signature.returns, self.name)
+            self._verify = by_type or SchemaVerifier(promised, self.name, at_once=by_author)
         self._uri = f"tool://{self.name}/result"
 
     def start(self, call: Call, params: CallToolParams, runtime: Runtime) -> Any:
@@ -115,7 +119,7 @@ class Tool:
         return self._result(call, value)
 
     def _result(self, call: Call, value: Any) -> Any:
-        result = to_result(value, declared=self._declared, uri=self._uri, verify=self._verify)
+        result = to_result(value, uri=self._uri, verify=self._verify)
         if self._wrapped and (call.revision or MODERN) < MODERN and isinstance(result, CallToolResult):
             _wrap(result)
         return result

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from msgspec import UNSET, Raw
 
 from portico.legacy import translate
+from portico.server.registry.cursors import ListCursors
 from portico.wire import jsonrpc
 from portico.wire.content import CacheableResult, strip_result_type
-from portico.wire.errors import InvalidParams, UsageError
+from portico.wire.errors import UsageError
 from portico.wire.revisions import MODERN, Revision
 
 PAGE_SIZE = 1000
@@ -33,20 +33,27 @@ class Catalog(Generic[C]):
     def __init__(
         self,
         kind: str,
+        method: str,
         result: Callable[..., CacheableResult],
         member: str,
         *,
         page_size: int = PAGE_SIZE,
         hints: dict[str, Any],
+        cursors: ListCursors,
         on_change: Callable[[], None],
     ) -> None:
         self.kind = kind
+        self.method = method
         self.page_size = page_size
         self._result = result
         self._member = member
         self._hints = hints
+        self._cursors = cursors
         self._on_change = on_change
         self._components: dict[str, C] = {}
+        self._definitions: Sequence[Any] | None = None
+        # What the kept pages are pages of.
+        self._paged: Sequence[Any] = ()
         self._pages: dict[tuple[Revision, int], Raw] = {}
 
     def __contains__(self, key: str) -> bool:
@@ -84,23 +91,48 @@ class Catalog(Generic[C]):
         raise TypeError(f"{definition!r} has no name")
 
     def changed(self) -> None:
-        self._pages.clear()
+        self._definitions = None
         self._on_change()
 
-    def page(self, revision: Revision, cursor: str | None) -> Raw:
-        """One page of the list, already encoded."""
-        start = min(position(cursor, self.page_size), len(self._components))
+    @property
+    def definitions(self) -> Sequence[Any]:
+        """What is listed: the same object until something changes."""
+        if self._definitions is None:
+            self._definitions = tuple(component.definition for component in self._components.values())
+        return self._definitions
+
+    def page(self, revision: Revision, cursor: str | None, listed: Sequence[Any] | None = None) -> Raw:
+        """One page of the list, already encoded; of `listed`, where more is in the list than our own.
+
+        Pages are kept for as long as the same object is listed.
+        """
+        listed = self.definitions if listed is None else listed
+        if listed is not self._paged:
+            self._paged, self._pages = listed, {}
+        start = 0 if cursor is None else self._start(cursor, len(listed))
         page = self._pages.get((revision, start))
         if page is None:
-            definitions = [component.definition for component in self._components.values()]
-            page = self._pages[revision, start] = self.encode(definitions, revision, start)
+            page = self._pages[revision, start] = self.encode(listed, revision, start)
         return page
+
+    def once(self, listed: Sequence[Any], revision: Revision, cursor: str | None) -> Raw:
+        """One page of a list that is not kept."""
+        return self.encode(listed, revision, 0 if cursor is None else self._start(cursor, len(listed)))
+
+    def _start(self, cursor: str, length: int) -> int:
+        """The list may have become shorter since. Then there is nothing after the cursor, which is no mistake."""
+        return min(int(self._cursors.read(self._listed, cursor)), length)
+
+    @property
+    def _listed(self) -> str:
+        # Pages of another size end elsewhere, and each page that can be asked for is kept.
+        return f"{self.method} by {self.page_size}"
 
     def encode(self, definitions: Sequence[Any], revision: Revision, start: int) -> Raw:
         end = start + self.page_size
         result = self._result(
             **{self._member: list(definitions[start:end])},
-            next_cursor=cursor_at(end) if end < len(definitions) else UNSET,
+            next_cursor=self._cursors.issue(self._listed, str(end)) if end < len(definitions) else UNSET,
             **self._hints,
         )
         if revision >= MODERN:
@@ -108,24 +140,3 @@ class Catalog(Generic[C]):
         result = translate.result(result, revision)
         result.meta = UNSET
         return Raw(strip_result_type(jsonrpc.encode(result)))
-
-
-def cursor_at(position: int) -> str:
-    return urlsafe_b64encode(b"after %d" % position).decode()
-
-
-def position(cursor: str | None, page_size: int) -> int:
-    """Where a cursor points. Only what we issued is one: the end of some page, written as we write it.
-
-    The list may have become shorter since. Then there is nothing after the cursor, which is no mistake.
-    """
-    if not cursor:
-        return 0
-    try:
-        number = urlsafe_b64decode(cursor.encode("ascii")).removeprefix(b"after ")
-        start = int(number) if number.isdigit() and len(number) < 10 else -1
-    except ValueError:
-        start = -1
-    if start < 0 or start % page_size or cursor_at(start) != cursor:
-        raise InvalidParams(f"Invalid cursor: {cursor[:100]!r}")
-    return start

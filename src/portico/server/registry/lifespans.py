@@ -44,10 +44,11 @@ class Lifespans:
             await self.leave()
             raise
 
-    async def leave(self) -> None:
+    async def leave(self) -> bool:
+        """Leave all, if nothing uses them any more. Returns whether it was so."""
         self._users -= 1
         if self._users:
-            return
+            return False
         # The other way round, as with nested blocks: what came later may rest on what came before.
         for key in reversed(list(self._held)):
             held = self._held.pop(key)
@@ -56,6 +57,7 @@ class Lifespans:
             failure = None if held.task.cancelled() else held.task.exception()
             if failure is not None:
                 log.error("error while closing %r", key, exc_info=failure)
+        return True
 
     def _hold(self, key: object) -> asyncio.Future[None]:
         self._held[key] = held = HeldLifespan(self._known[key])

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -13,21 +11,20 @@ from msgspec.structs import replace
 
 from portico._lazy import load_module
 from portico.legacy.push import push
-from portico.rpc.call import Call, Handler, Listening
+from portico.rpc.call import Call, Handler, members
 from portico.rpc.questions import asked_by, require_all
+from portico.rpc.relay import ChangeRelay
 from portico.wire import jsonrpc, notices
 from portico.wire.content import EmbeddedResource, ResourceLink
-from portico.wire.errors import MethodNotFound, ProtocolError, TransportError, UsageError
+from portico.wire.errors import MethodNotFound, ProtocolError, UsageError
 from portico.wire.meta import SERVER_INFO
 from portico.wire.methods import METHODS, plainly
 from portico.wire.prompts import GetPromptResult
 from portico.wire.resources import ReadResourceResult, ReceivedContents
 from portico.wire.revisions import MODERN
-from portico.wire.subscriptions import Filter, ListenParams
+from portico.wire.subscriptions import Filter
 from portico.wire.tasks import EXTENSION
 from portico.wire.tools import CallToolResult, ReceivedToolResult
-
-log = logging.getLogger("portico")
 
 MOST_PAGES = 1000
 _CHANGES = frozenset(
@@ -37,15 +34,13 @@ _CHANGES = frozenset(
 _members = msgspec.json.Decoder(dict[str, Raw])
 
 
-# Before the connection to a mounted server is listened to again.
-RELAY_PAUSE_SECONDS = 1.0
-
-
 class Mount(Struct, eq=False):
     # What was mounted: the handler itself, or a target, such as a URL, that the handler talks to.
     target: Any
     handler: Handler
     prefix: str | None = None
+    # Of each list what the handler had at hand, and that under its outward names.
+    kept: dict[str, tuple[Sequence[Any], Sequence[Any]]] = {}
 
     def outward(self, name: str) -> str:
         return name if self.prefix is None else f"{self.prefix}_{name}"
@@ -91,9 +86,25 @@ _LISTS = {
 }
 
 
-async def entries(mount: Mount, method: str, call: Call) -> list[Any]:
-    """All entries of a mounted handler's list, under their outward names."""
-    member, field, outward = _LISTS[method]
+def known(mount: Mount, method: str) -> Sequence[Any] | None:
+    """The entries of a mounted handler's list under their outward names, where the handler has them at hand.
+
+    They are the same for everybody, and the same object until something changes.
+    """
+    inside = members(mount.handler).listed(method)
+    if inside is None:
+        return None
+    kept = mount.kept.get(method)
+    if kept is None or kept[0] is not inside:
+        kept = mount.kept[method] = (inside, tuple(_outward_entry(mount, method, one) for one in inside))
+    return kept[1]
+
+
+async def entries(mount: Mount, method: str, call: Call) -> Sequence[Any]:
+    """All entries of a mounted handler's list, under their outward names; it is asked if need be."""
+    at_hand = known(mount, method)
+    if at_hand is not None:
+        return at_hand
     found: list[Any] = []
     cursor: Any = UNSET
     for _ in range(MOST_PAGES):
@@ -103,13 +114,16 @@ async def entries(mount: Mount, method: str, call: Call) -> list[Any]:
         except MethodNotFound:
             return found
         page = msgspec.json.decode(jsonrpc.encode(said), type=METHODS[method].result)
-        for one in getattr(page, member):
-            meta = _outward_meta(mount, one.meta)
-            found.append(replace(one, **{field: outward(mount, getattr(one, field)), "meta": meta}))
+        found += [_outward_entry(mount, method, one) for one in getattr(page, _LISTS[method][0])]
         cursor = page.next_cursor
         if cursor is UNSET or cursor is None:
             break
     return found
+
+
+def _outward_entry(mount: Mount, method: str, entry: Any) -> Any:
+    _, field, outward = _LISTS[method]
+    return replace(entry, **{field: outward(mount, getattr(entry, field)), "meta": _outward_meta(mount, entry.meta)})
 
 
 def _outward_meta(mount: Mount, meta: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -122,14 +136,14 @@ def _outward_meta(mount: Mount, meta: dict[str, Any] | None) -> dict[str, Any] |
 
 async def delegate(mount: Mount, call: Call, member: str, inward: Any) -> Any:
     """The same call with the inward name, answered by the mounted handler under our name."""
-    members: dict[str, Any] = dict(_members.decode(call.params))
-    members[member] = inward
+    params: dict[str, Any] = dict(_members.decode(call.params))
+    params[member] = inward
     # Its tasks could not be asked for by their ids here, so from there a call is answered with its result.
     able = call.capabilities
     if able.extensions is not None and EXTENSION in able.extensions:
         others = {name: one for name, one in able.extensions.items() if name != EXTENSION}
         able = replace(able, extensions=others or None)
-    inner = replace(call, params=Raw(jsonrpc.encode(members)), capabilities=able)
+    inner = replace(call, params=Raw(jsonrpc.encode(params)), capabilities=able)
     said = await mount.handler(inner)
     asked = asked_by(call.method, said)
     if asked is not None and call.reply.asks:
@@ -186,40 +200,25 @@ def _outward_block(mount: Mount, part: Any) -> Any:
     return part
 
 
-def relay(mount: Mount, wanted: Filter, publish: Callable[[str, str | None], None]) -> asyncio.Task[None]:
-    """Listen to a mounted handler for as long as the task lives."""
-    uris = [inward for uri in wanted.resource_subscriptions or () if (inward := mount.inward_uri(uri)) is not None]
-    inner = replace(wanted, resource_subscriptions=uris or None)
+def relay(mount: Mount, uris: tuple[str, ...], publish: Callable[[str, str | None], None]) -> ChangeRelay | None:
+    """Listen to a mounted handler for changes of its lists or, if there are any, of these resources. None: it cannot
+    have one of them."""
+    wanted = Filter(tools_list_changed=True, prompts_list_changed=True, resources_list_changed=True)
+    if uris:
+        inward = [one for one in map(mount.inward_uri, uris) if one is not None]
+        if not inward:
+            return None
+        wanted = Filter(resource_subscriptions=inward)
 
-    def emit(method: str, params: Any) -> None:
+    def tell(method: str, params: Any) -> None:
         if method in _CHANGES:
-            params = METHODS[method].decode(params) if type(params) is Raw else params
             uri = getattr(params, "uri", None)
             publish(method, None if uri is None else mount.outward_uri(uri))
 
-    call = Call(
-        method="subscriptions/listen",
-        params=Raw(jsonrpc.encode(ListenParams(inner))),
-        id=0,
-        revision=MODERN,
-        reply=Listening(emit),
-    )
-    return asyncio.get_running_loop().create_task(_listen(mount, call, wanted, publish))
-
-
-async def _listen(mount: Mount, call: Call, wanted: Filter, publish: Callable[[str, str | None], None]) -> None:
-    while True:
-        try:
-            await mount.handler(call)
-            return
-        except ProtocolError as refusal:
-            log.debug("a mounted handler does not tell of changes: %s", refusal.message)
-            return
-        except TransportError as failure:
-            log.debug("a mounted server is listened to again: %s", failure)
-        await asyncio.sleep(RELAY_PAUSE_SECONDS)
-        # What changed meanwhile was not heard.
-        for method in (notices.TOOLS_CHANGED, notices.PROMPTS_CHANGED, notices.RESOURCES_CHANGED):
-            publish(method, None)
-        for uri in wanted.resource_subscriptions or ():
+    def missed() -> None:
+        for uri in uris:
             publish(notices.RESOURCE_UPDATED, uri)
+        for method in () if uris else (notices.TOOLS_CHANGED, notices.PROMPTS_CHANGED, notices.RESOURCES_CHANGED):
+            publish(method, None)
+
+    return ChangeRelay(mount.handler, wanted, tell, missed=missed)

@@ -1,7 +1,8 @@
-"""Everything a server components, by name: what is registered, what is taken, and who answers to what."""
+"""Everything a server offers, by name: what is registered, what is taken, and who answers to what."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -11,6 +12,7 @@ from portico.server.calling.prompts import Prompt
 from portico.server.calling.resources import Resource
 from portico.server.calling.tools import Tool
 from portico.server.registry.catalog import Catalog
+from portico.server.registry.cursors import ListCursors
 from portico.server.registry.service import Completes, Component
 from portico.wire import notices
 from portico.wire.errors import UsageError
@@ -24,29 +26,43 @@ from portico.wire.uris import Templates
 class Registry:
     """The catalogs of one server, and what belongs to them: aliases, completions, the matching of URIs."""
 
-    def __init__(self, *, page_size: int, stamp: Any, hints: dict[str, Any], publish: Callable[[str], None]) -> None:
-        def catalog(kind: str, result: Any, member: str, notice: str) -> Catalog[Any]:
+    def __init__(
+        self, *, page_size: int, stamp: Any, hints: dict[str, Any], cursors: ListCursors, publish: Callable[[str], None]
+    ) -> None:
+        def catalog(kind: str, method: str, result: Any, member: str, notice: str) -> Catalog[Any]:
             return Catalog(
                 kind,
+                method,
                 partial(result, meta=stamp),
                 member,
                 page_size=page_size,
                 hints=hints,
+                cursors=cursors,
                 on_change=partial(publish, notice),
             )
 
-        changed = notices.RESOURCES_CHANGED
-        self.tools: Catalog[Tool] = catalog("tool", ListToolsResult, "tools", notices.TOOLS_CHANGED)
-        self.prompts: Catalog[Prompt] = catalog("prompt", ListPromptsResult, "prompts", notices.PROMPTS_CHANGED)
-        self.resources: Catalog[Resource] = catalog("resource", ListResourcesResult, "resources", changed)
+        self.cursors = cursors
+        self.tools: Catalog[Tool] = catalog("tool", "tools/list", ListToolsResult, "tools", notices.TOOLS_CHANGED)
+        self.prompts: Catalog[Prompt] = catalog(
+            "prompt", "prompts/list", ListPromptsResult, "prompts", notices.PROMPTS_CHANGED
+        )
+        self.resources: Catalog[Resource] = catalog(
+            "resource", "resources/list", ListResourcesResult, "resources", notices.RESOURCES_CHANGED
+        )
         self.templates: Catalog[Resource] = catalog(
-            "resource template", ListResourceTemplatesResult, "resource_templates", changed
+            "resource template",
+            "resources/templates/list",
+            ListResourceTemplatesResult,
+            "resource_templates",
+            notices.RESOURCES_CHANGED,
         )
         # Every tool by its name and by its aliases.
         self.by_name: dict[str, Tool] = {}
         self.mirrored: dict[str, tuple[Mirror, ...]] = {}
         self._completers: dict[tuple[str, str], Completer] = {}
         self._matcher = Templates()
+        # The URIs of the resources in their order, and of which list.
+        self._sorted: tuple[Any, list[str]] = (None, [])
         # URIs that are understood and not listed: a scheme, and the one that is listed in its place.
         self.schemes: dict[str, str] = {}
 
@@ -73,6 +89,19 @@ class Registry:
         if listed is None or listed in self.schemes:
             return None, {}
         return self.resource(f"{listed}{mark}{rest}")
+
+    def has(self, uri: str) -> bool:
+        """Whether there is a resource at this URI, or one that is listed below it."""
+        if self.resource(uri)[0] is not None:
+            return True
+        scheme, mark, rest = uri.partition("://")
+        above = f"{self.schemes.get(scheme, scheme)}{mark}{rest}".rstrip("/") + "/"
+        if self._sorted[0] is not self.resources.definitions:
+            self._sorted = (self.resources.definitions, sorted(one.uri for one in self.resources))
+        uris = self._sorted[1]
+        place = bisect_left(uris, above)
+        listed = place < len(uris) and uris[place].startswith(above)
+        return listed or any(template.uri.startswith(above) for template in self.templates)
 
     def completer(self, component: Prompt | Resource, argument: str) -> Completer | None:
         """A template goes by its name and by its URI."""

@@ -6,14 +6,14 @@ import logging
 import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from msgspec import UNSET, UnsetType
 
 from portico.rpc.call import Call
 from portico.server.calling.resources import Resource
 from portico.server.calling.runtime import Runtime, Threads
-from portico.server.registry.catalog import cursor_at, position
+from portico.server.registry.registry import Registry
 from portico.server.registry.service import Component, Service
 from portico.server.skills.directory import SCHEME, SkillDirectory
 from portico.wire.errors import InvalidParams, ResourceNotFound, UsageError
@@ -32,6 +32,12 @@ log = logging.getLogger("portico")
 
 # Fewer than of other things: an entry names every file of its skill.
 PAGE_SIZE = 100
+
+
+class _SkillHost(Protocol):
+    """What skills need of the server that they are part of."""
+
+    registry: Registry
 
 
 class _SkillFiles(Resource):
@@ -68,6 +74,9 @@ class Skills(Service):
         if problems:
             raise UsageError(problems[0])
 
+    def added(self, server: _SkillHost) -> None:
+        self._cursors = server.registry.cursors
+
     def extensions(self) -> Mapping[str, Mapping[str, Any]]:
         return {EXTENSION: {"directoryRead": True}}
 
@@ -101,7 +110,7 @@ class Skills(Service):
         for problem in set(problems) - self._told:
             log.warning("a skill is left out: %s", problem)
         self._told = set(problems)
-        page, more = self._page(skills, params.cursor)
+        page, more = self._page("skills/list", skills, params.cursor)
         return ListSkillsResult(skills=page, next_cursor=more, **self._hints)
 
     async def _get(self, call: Call) -> GetSkillResult:
@@ -120,13 +129,13 @@ class Skills(Service):
             raise InvalidParams(f"Not a directory: {params.uri}", {"uri": params.uri}) from None
         except (OSError, UsageError):
             raise ResourceNotFound(params.uri) from None
-        page, more = self._page(children, params.cursor)
+        page, more = self._page(f"resources/directory/read {params.uri}", children, params.cursor)
         return ReadDirectoryResult(resources=page, next_cursor=more, **self._hints)
 
-    def _page(self, entries: list[Any], cursor: str | None) -> tuple[list[Any], str | UnsetType]:
-        start = position(cursor, self._page_size)
+    def _page(self, listed: str, entries: list[Any], cursor: str | None) -> tuple[list[Any], str | UnsetType]:
+        start = 0 if cursor is None else int(self._cursors.read(listed, cursor))
         end = start + self._page_size
-        return entries[start:end], cursor_at(end) if end < len(entries) else UNSET
+        return entries[start:end], self._cursors.issue(listed, str(end)) if end < len(entries) else UNSET
 
 
 def _path_of(uri: str) -> str:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from hashlib import sha256
@@ -75,8 +75,8 @@ class TaskService(Service):
         self._engine: Engine | None = None
         self._starting = asyncio.Lock()
         self._asked: Asked = set()
-        # Those who listen to tasks, and to which.
-        self._subscribers: set[Subscriber] = set()
+        # Those who listen to a task, by its id.
+        self._subscribers: dict[str, set[Subscriber]] = {}
         self._background: set[asyncio.Task[None]] = set()
 
     def added(self, server: Host) -> None:
@@ -254,8 +254,10 @@ class TaskService(Service):
     async def _update(self, call: Call) -> EmptyResult:
         engine, job = await self._job(call)
         given = METHODS["tasks/update"].decode(call.params).input_responses
+        if given is NOTHING:
+            raise InvalidParams("Missing inputResponses: an object with one answer for each key")
         try:
-            responses = _responses.decode(given) if given is not NOTHING else {}
+            responses = _responses.decode(given)
         except msgspec.DecodeError:
             raise InvalidParams("Invalid inputResponses: expected an object with one answer for each key") from None
         for key, question in job.questions.items():
@@ -281,39 +283,46 @@ class TaskService(Service):
         if (call.revision or MODERN) >= MODERN or call.anonymous:
             raise MethodNotFound(f"Method not found: {call.method}")
         params = METHODS["tasks/list"].decode(call.params)
-        after = tasks_2025_11_25.after(params.cursor)
+        cursors, whose = self._host.registry.cursors, owner(call)
+        after = tasks_2025_11_25.after(params.cursor, cursors, whose)
         with _store_errors("the tasks cannot be listed"):
-            page = await (await self.engine()).listed(owner(call), after)
-        return tasks_2025_11_25.listed(page, self._poll)
+            page = await (await self.engine()).listed(whose, after)
+        return tasks_2025_11_25.listed(page, self._poll, cursors, whose)
 
     # Listening
 
-    async def _listen(self, answer: Answer, call: Call) -> Any:
-        """subscriptions/listen, with the tasks among what is listened to. Unknown ids and others' are dropped."""
+    def _listen(self, answer: Answer, call: Call) -> Any:
+        """subscriptions/listen, with the tasks among what is listened to."""
+        wanted = call.typed().notifications.task_ids
+        return self._listen_to_tasks(answer, call, wanted) if wanted else answer(call)
+
+    async def _listen_to_tasks(self, answer: Answer, call: Call, wanted: list[str]) -> Any:
+        """Unknown ids and others' are dropped."""
         params: ListenParams = call.typed()
-        wanted = params.notifications.task_ids
-        if not wanted:
-            return await answer(call)
         tasks_2026_07_28.check(call)
         if len(wanted) > MOST_URIS:
             raise InternalError("Refused: too many subscriptions")
         with _store_errors("the tasks cannot be looked at"):
             engine = await self.engine()
             known = await engine.some([id for id in dict.fromkeys(wanted) if _ID.fullmatch(id)], owner(call))
-        wants = Filter(task_ids=[job.id for job in known])
-        params = replace(params, notifications=replace(params.notifications, task_ids=wants.task_ids))
-        subscriber = Subscriber(call.reply.emit, wants, {SUBSCRIPTION_ID: call.id})
-        self._subscribers.add(subscriber)
+        ids = [job.id for job in known]
+        params = replace(params, notifications=replace(params.notifications, task_ids=ids))
+        subscriber = Subscriber(call.reply.emit, Filter(task_ids=ids), {SUBSCRIPTION_ID: call.id})
+        for id in ids:
+            self._subscribers.setdefault(id, set()).add(subscriber)
         # The server acknowledges in this turn of the loop, which has to be the first message; the tasks follow.
         asyncio.get_running_loop().call_soon(self._greet, subscriber, engine, known)
         try:
             return await answer(replace(call, read=(call.params, params)))
         finally:
-            self._subscribers.discard(subscriber)
+            for id in ids:
+                self._subscribers[id].discard(subscriber)
+                if not self._subscribers[id]:
+                    del self._subscribers[id]
 
     def _greet(self, subscriber: Subscriber, engine: Engine, known: list[Job]) -> None:
         """Tell a new listener how its tasks stand, and then what has changed since they were read."""
-        if subscriber not in self._subscribers or not known:
+        if not known or subscriber not in self._subscribers.get(known[0].id, ()):
             return
         for job in known:
             self._tell(subscriber, job)
@@ -331,14 +340,14 @@ class TaskService(Service):
             log.warning("changes of tasks may not have been seen: %s", failure)
 
     def _heard(self, job: Job) -> None:
-        for subscriber in [one for one in self._subscribers if job.id in (one.wants.task_ids or ())]:
+        for subscriber in list(self._subscribers.get(job.id, ())):
             self._tell(subscriber, job)
 
     def _tell(self, subscriber: Subscriber, job: Job) -> None:
         subscriber.tell(notices.TASK, notified(tasks_2026_07_28.detailed(job, self._poll(job)), subscriber.tag))
 
-    def _followed(self) -> set[str]:
-        return {id for subscriber in self._subscribers for id in subscriber.wants.task_ids or ()}
+    def _followed(self) -> Collection[str]:
+        return self._subscribers.keys()
 
 
 @contextmanager

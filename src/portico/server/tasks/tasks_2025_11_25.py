@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable
 from typing import Any
 
@@ -15,13 +13,14 @@ from msgspec import Raw, Struct
 from portico.legacy import translate
 from portico.rpc.call import Call
 from portico.server.asking.rounds import typed
+from portico.server.registry.cursors import ListCursors
 from portico.server.tasks import jobs
 from portico.server.tasks.engine import LOOK_SECONDS, Engine
 from portico.server.tasks.jobs import Job
 from portico.server.tasks.running import RETRY_SECONDS, TRANSIENT, RefusedAnswer
 from portico.server.tasks.tasks_2026_07_28 import STATUS, iso, message
 from portico.store.errors import StoreError
-from portico.wire.errors import InternalError, InvalidParams, ProtocolError, TransportError, from_wire
+from portico.wire.errors import InternalError, ProtocolError, TransportError, from_wire
 from portico.wire.jsonrpc import ErrorBody
 from portico.wire.methods import METHODS
 from portico.wire.revisions import V2025_11_25
@@ -82,27 +81,24 @@ def result(job: Job) -> CallToolResult:
     return translated
 
 
-def listed(found: list[Job], poll: Callable[[Job], float]) -> ListTasksResult:
+def listed(found: list[Job], poll: Callable[[Job], float], cursors: ListCursors, owner: str) -> ListTasksResult:
     page = ListTasksResult(tasks=[task(job, poll(job)) for job in found[: jobs.PAGE]])
     if len(found) > jobs.PAGE:
         last = found[jobs.PAGE - 1]
-        page.next_cursor = urlsafe_b64encode(f"{last.created_at} {last.id}".encode()).decode()
+        page.next_cursor = cursors.issue(_list_of(owner), f"{last.created_at} {last.id}")
     return page
 
 
-_CURSOR = re.compile(r"([0-9]{1,15}) ([A-Za-z0-9_-]{1,64})")
-
-
-def after(cursor: str | None) -> tuple[int, str]:
+def after(cursor: str | None, cursors: ListCursors, owner: str) -> tuple[int, str]:
+    """The place that a cursor stands for: when the last job of its page was created, and the job's id."""
     if cursor is None:
         return (-1, "")
-    try:
-        found = _CURSOR.fullmatch(urlsafe_b64decode(cursor.encode("ascii")).decode())
-    except ValueError:
-        found = None
-    if found is None:
-        raise InvalidParams(f"Invalid cursor: {cursor[:100]!r}")
-    return (int(found[1]), found[2])
+    created, _, id = cursors.read(_list_of(owner), cursor).partition(" ")
+    return (int(created), id)
+
+
+def _list_of(owner: str) -> str:
+    return f"tasks/list of {owner}"
 
 
 # `tasks/result`

@@ -61,8 +61,8 @@ class Target(Protocol):
     @property
     def revision(self) -> str: ...
 
-    async def contract(self) -> Contract:
-        """What the tools promise now. Raises Error."""
+    async def contract(self, *, fresh: bool) -> Contract:
+        """What the tools promise; `fresh`: not from what was kept. Raises Error."""
         ...
 
     async def call(self, params: dict[str, Any]) -> dict[str, Any]:
@@ -77,13 +77,14 @@ async def ask(
     *,
     meta: Mapping[str, Any] | None = None,
     known: Contract | None = None,
+    fresh: bool = False,
 ) -> Outcome:
-    """The outcome of one call. Whatever does not fit a `known` contract is tried again with the current one."""
-    contract = known if known is not None else await _current(target)
+    """The outcome of one call. What does not fit a contract that was kept is held against a `fresh` one."""
+    contract = known if known is not None else await _current(target, fresh=fresh)
     tool = contract.find(name)
     problems = _problems(tool, arguments)
     if known is not None and (tool is None or problems):
-        return await ask(target, name, arguments, meta=meta)
+        return await ask(target, name, arguments, meta=meta, fresh=True)
     if problems:
         return outcomes.invalid(problems)
     # A name that is not listed may be an alias that the server knows.
@@ -92,15 +93,27 @@ async def ask(
         result = await target.call({**params, "_meta": dict(meta)} if meta else params)
     except Error as failure:
         if known is not None and isinstance(failure, Unknown | HeaderMismatch):
-            return await ask(target, name, arguments, meta=meta)
+            return await ask(target, name, arguments, meta=meta, fresh=True)
         refused = refusal(failure)
         return refused if tool is not None else outcomes.suggesting(refused, name, contract)
-    return outcomes.outcome(result, tool, target.revision)
-
-
-async def _current(target: Target) -> Contract:
     try:
-        return await target.contract()
+        return outcomes.outcome(result, tool, target.revision)
+    except outcomes.UnkeptPromise as broken:
+        return broken.outcome if fresh else await _again(target, name, result, broken)
+
+
+async def _again(target: Target, name: str, result: dict[str, Any], broken: outcomes.UnkeptPromise) -> Outcome:
+    """The same result, held against what the tool promises now: the server may have been upgraded."""
+    tool = (await _current(target, fresh=True)).find(name)
+    try:
+        return broken.outcome if tool is None else outcomes.outcome(result, tool, target.revision)
+    except outcomes.UnkeptPromise as still:
+        return still.outcome
+
+
+async def _current(target: Target, *, fresh: bool) -> Contract:
+    try:
+        return await target.contract(fresh=fresh)
     except Error:
         # A server that cannot list its tools may still be able to run one.
         return Contract()
@@ -145,7 +158,7 @@ class HandlerTarget:
     def __init__(self, handler: Handler, *, timeout: float | None = None, **about: Any) -> None:
         self._handler, self._timeout, self._about = handler, timeout, about
 
-    async def contract(self) -> Contract:
+    async def contract(self, *, fresh: bool) -> Contract:
         return await contract_from(self._handler, **self._about)
 
     async def call(self, params: dict[str, Any]) -> dict[str, Any]:

@@ -88,9 +88,9 @@ class ClientTarget:
     def revision(self) -> str:
         return self._client.revision
 
-    async def contract(self) -> Contract:
+    async def contract(self, *, fresh: bool) -> Contract:
         client = self._client
-        listed = [msgspec.to_builtins(tool) for tool in await client.list_tools()]
+        listed = [msgspec.to_builtins(tool) for tool in await client.list_tools(fresh=fresh)]
         info = client.server_info
         name, version = (info.name, info.version) if info is not None else ("", "")
         found = _known[client] = contract_of(listed, server=name, version=version, revision=client.revision)

@@ -79,6 +79,15 @@ def require_validator() -> None:
 
 Outcome = dict[str, Any]
 
+
+class UnkeptPromise(Exception):
+    """A result that does not fit what its tool promised. `outcome` says so."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__()
+        self.outcome = outcome
+
+
 LONGEST_MESSAGE = 4000
 NOT_FOUND = "MCP-ToolNotFound"
 
@@ -98,7 +107,7 @@ def failure(error_type: str, message: str, details: dict[str, Any] | str | None 
 
 
 def outcome(result: Mapping[str, Any], tool: Definition | None = None, revision: str = "") -> Outcome:
-    """The result of `tools/call`, as JSON."""
+    """The result of `tools/call`, as JSON. Raises UnkeptPromise."""
     if result.get("resultType", "complete") != "complete":
         asks = (
             "asks for something in the middle, or goes on as a task: call it by itself, with a client that can answer"
@@ -116,7 +125,7 @@ def outcome(result: Mapping[str, Any], tool: Definition | None = None, revision:
     if schema is not None:
         broken = _broken(schema, structured, given)
         if broken is not None:
-            return broken
+            raise UnkeptPromise(broken)
     data = _data(structured, schema) if given else _from_content(content, text, revision)
     return success(data, None if not given or _says(text, structured) else text or None)
 

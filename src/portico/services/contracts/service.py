@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from portico import Context, Service, ToolError, ToolResult, prompt, resource, tool
 from portico.extend import ERROR, Handler, InvalidParams, notices
@@ -251,9 +252,7 @@ class Contracts(Service):
 
             async def ask(name: str, arguments: dict[str, Any]) -> Outcome:
                 nonlocal done
-                found = await self._call(
-                    ctx.server, contract, name, arguments, ctx.principal, ctx.client, partial(_overheard, ctx)
-                )
+                found = await self._call(ctx.server, contract, name, arguments, _caller(ctx), partial(_overheard, ctx))
                 done += 1
                 ctx.report_progress(done, len(calls), name)
                 return found
@@ -271,19 +270,17 @@ class Contracts(Service):
         contract: Contract,
         name: str,
         arguments: dict[str, Any],
-        principal: Any,
-        client: Any,
+        caller: dict[str, Any],
         emit: Callable[[str, Any], None],
     ) -> Outcome:
-        """One call on behalf of a caller: with their rights, and without a way to ask them anything."""
+        """One call on behalf of a caller: with their rights, and without a way to ask them anything. A tool that would
+        ask them if it were called by itself has to be: it must not do without their consent here."""
         found = contract.find(name)
         wait = self._limited(found)
         if wait:
             said = f"{name} was called too often. Wait {wait:.1f} s."
             return outcomes.failure("ApiLimitExceeded", said, {"retry_after": round(wait, 3)})
-        target = asking.HandlerTarget(
-            server, principal=principal, client=client, emit=emit, progress_token="contract", log_level="info"
-        )
+        target = asking.HandlerTarget(server, emit=emit, progress_token="contract", log_level="info", **caller)
         outcome = await asking.ask(target, name, arguments, known=contract)
         log.info("%r: %s", name[:300], outcome["status"])
         return outcome
@@ -305,12 +302,10 @@ class Contracts(Service):
     ) -> reports.Running:
         """Start a call that takes long, and come back for its result later: tool_status, tool_result."""
         contract, found = await self._tool(ctx, tool_name)
-        server, principal, client = ctx.server, ctx.principal, ctx.client
+        server, caller = ctx.server, _caller(ctx)
 
         async def work(job: BackgroundCall) -> Outcome:
-            return await self._call(
-                server, contract, found.name, arguments or {}, principal, client, partial(_recorded, job)
-            )
+            return await self._call(server, contract, found.name, arguments or {}, caller, partial(_recorded, job))
 
         try:
             job = self._jobs.start(found.invocation, _owner(ctx), work)
@@ -425,6 +420,12 @@ def _owner(ctx: Context) -> str:
     if principal is None:
         return ""
     return hashlib.sha256(str(getattr(principal, "id", None) or repr(principal)).encode()).hexdigest()
+
+
+def _caller(ctx: Context) -> dict[str, Any]:
+    """Who an inner call is for. What becomes a task elsewhere is waited for here."""
+    capabilities = replace(ctx.capabilities, extensions=None)
+    return {"principal": ctx.principal, "client": ctx.client, "capabilities": capabilities}
 
 
 def _recorded(job: BackgroundCall, method: str, params: Any) -> None:

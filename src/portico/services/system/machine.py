@@ -192,11 +192,19 @@ class Machine:
         with self._question() as asked:
             return asked.said(self.files.checksum(asked.meant(path), algorithm))
 
-    # The registry
+    # The registry. A token means a name that is there already: what is written anew would show it to the next reader.
+
+    def _key(self, asked: HidingQuery, path: str) -> str:
+        meant = asked.meant(path)
+        return meant if meant == path or self.registry.has(meant) else path
+
+    def _value_name(self, asked: HidingQuery, key: str, name: str) -> str:
+        meant = asked.meant(name)
+        return meant if meant == name or self.registry.has(key, meant) else name
 
     def key(self, path: str) -> RegistryKey:
         with self._question() as asked:
-            real, found = self.registry.content(asked.meant(path))
+            real, found = self.registry.content(self._key(asked, path))
             result = RegistryKey(
                 path=plain(real),
                 subkeys=[plain(name) for name in found.subkeys],
@@ -209,13 +217,15 @@ class Machine:
 
     def value(self, path: str, name: str) -> RegistryRead:
         with self._question() as asked:
-            real, found = self.registry.value(asked.meant(path), asked.meant(name))
+            key = self._key(asked, path)
+            real, found = self.registry.value(key, self._value_name(asked, key, name))
             one = _value(found)
             return asked.said(RegistryRead(plain(real), one.name, one.type, one.value))
 
     def write(self, path: str, name: str, value: Any, type: str | None, *, dry_run: bool) -> RegistryChange:
         with self._question() as asked:
-            change = self.registry.write(asked.meant(path), asked.meant(name), value, type, dry_run=dry_run)
+            key = self._key(asked, path)
+            change = self.registry.write(key, self._value_name(asked, key, name), value, type, dry_run=dry_run)
             # As it was asked for: a token in it stays one.
             change.name, change.before = name, None if change.before is None else _value(change.before)
             return asked.said(change)

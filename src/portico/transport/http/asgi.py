@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from portico.transport.http.exchange import KEEP_ALIVE_SECONDS, Exchange
+from portico.transport.http.exchange import KEEP_ALIVE_SECONDS, Exchange, busy
 from portico.transport.http.headers import Headers
 from portico.transport.http.response import TEXT, Answer, Pairs, Request
 from portico.transport.loops import HeldLifespan, Lifespan
@@ -34,7 +34,9 @@ class Application:
     def __init__(self, exchange: Exchange, lifespan: Lifespan) -> None:
         self.exchange = exchange
         self._lifespan = lifespan
-        self._held: HeldLifespan | None = None
+        self._living: HeldLifespan | None = None
+        # The bytes of bodies that are being read or answered.
+        self._held = 0
         # Heads that were let in: see `_remember`.
         self._known: dict[tuple[Any, ...], Request] = {}
 
@@ -61,9 +63,9 @@ class Application:
         await send({"type": "lifespan.shutdown.complete"})
 
     async def _start(self) -> None:
-        if self._held is None or self._held.task.done():
-            self._held = HeldLifespan(self._tended)
-        await asyncio.shield(self._held.entered)
+        if self._living is None or self._living.task.done():
+            self._living = HeldLifespan(self._tended)
+        await asyncio.shield(self._living.entered)
 
     @asynccontextmanager
     async def _tended(self) -> AsyncIterator[None]:
@@ -83,13 +85,13 @@ class Application:
 
     async def stop(self) -> None:
         await self.exchange.drain(5.0)
-        if self._held is not None:
-            await self._held.leave()
+        if self._living is not None:
+            await self._living.leave()
 
     # Requests
 
     async def _http(self, scope: Message, receive: Receive, send: Send) -> None:
-        if self._held is None or not self._held.entered.done():
+        if self._living is None or not self._living.entered.done():
             await self._start()
         head = (scope["method"], scope["path"], scope.get("query_string", b""), *scope["headers"])
         known = self._known.get(head)
@@ -101,18 +103,43 @@ class Application:
         else:
             request = replace(known, peer=_peer(scope))
             refusal = self.exchange.refuse_now(request)
-        if refusal is None:
-            body = await _read(receive, self.exchange.settings.longest_body)
-            if body is None:
-                refusal = Answer(413, TEXT, b"Content too large\n")
+        try:
+            if refusal is None:
+                refusal = await self._read(request, receive)
+            writer = AsgiWriter(send)
+            if refusal is not None:
+                writer.answer(refusal)
             else:
-                request.body = body
-        writer = AsgiWriter(send)
-        if refusal is not None:
-            writer.answer(refusal)
-        else:
-            self.exchange.handle(request, writer)
-        await writer.run(receive)
+                self.exchange.handle(request, writer)
+            await writer.run(receive)
+        finally:
+            self._held -= len(request.body)
+
+    async def _read(self, request: Request, receive: Receive) -> Answer | None:
+        """Read the body of a request, or why it is not read."""
+        settings = self.exchange.settings
+        parts: list[bytes] = []
+        size = 0
+        try:
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    return None
+                part = message.get("body", b"")
+                size += len(part)
+                if size > settings.longest_body:
+                    return Answer(413, TEXT, b"Content too large\n")
+                if self._held + len(part) > settings.most_body_bytes:
+                    return busy()
+                if part:
+                    parts.append(part)
+                    self._held += len(part)
+                if not message.get("more_body", False):
+                    request.body = parts[0] if len(parts) == 1 else b"".join(parts)
+                    return None
+        finally:
+            # What becomes the body of the request counts until that is answered.
+            self._held += len(request.body) - sum(map(len, parts))
 
     def _remember(self, head: tuple[Any, ...], request: Request) -> None:
         """A client sends the same head again and again; one that was let in before is not judged again."""
@@ -137,23 +164,6 @@ def _request(scope: Message, exchange: Exchange) -> Request:
     query = scope.get("query_string", b"").decode("latin-1")
     headers = Headers.lowered(scope["headers"])
     return Request(scope["method"], inner or "/", query, headers, b"", _peer(scope), root)
-
-
-async def _read(receive: Receive, most: int) -> bytes | None:
-    parts: list[bytes] = []
-    size = 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            return b""
-        part = message.get("body", b"")
-        size += len(part)
-        if size > most:
-            return None
-        if part:
-            parts.append(part)
-        if not message.get("more_body", False):
-            return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 class AsgiWriter:

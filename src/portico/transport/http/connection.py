@@ -19,7 +19,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from portico.transport.http import sse
-from portico.transport.http.exchange import Exchange
+from portico.transport.http.exchange import Exchange, busy
 from portico.transport.http.headers import Headers
 from portico.transport.http.response import TEXT, Answer, Pairs, Request
 
@@ -41,6 +41,7 @@ _BODILESS = frozenset({204, 304})
 # After these nothing more is believed.
 _FINAL = frozenset({400, 408, 413, 414, 431})
 _ONCE = frozenset({b"host", b"content-length", b"transfer-encoding"})
+_GONE = Answer(400)
 _READABLE = frozenset({"/health", "/healthz", "/metrics"})
 
 
@@ -66,6 +67,9 @@ class Accepting(Protocol):
     # The beginnings of responses that were made since then.
     heads: dict[tuple[int, Pairs, bool], bytes]
 
+    # The bytes of bodies that are being read or answered.
+    held: int
+
     def add(self, connection: Connection) -> None: ...
     def remove(self, connection: Connection) -> None: ...
     def head(self, status: int, headers: Pairs, keep: bool) -> bytes:
@@ -86,6 +90,8 @@ class Turn:
     # HTTP/1.0 has no chunks: a stream ends with the connection.
     chunks = True
     streaming = False
+    # The bytes of its body, which count until it is answered.
+    size = 0
     on_close: Callable[[], None] | None = None
 
     def __init__(self, connection: Connection, waiting: Request | Answer) -> None:
@@ -96,13 +102,16 @@ class Turn:
         connection = self.connection
         if connection is None:
             return
-        body = b"" if answer.status in _BODILESS else answer.body
         listener = connection.listener
         head = listener.heads.get((answer.status, answer.headers, self.keep))
         if head is None:
             head = listener.head(answer.status, answer.headers, self.keep)
-        shown = b"" if self.bodiless else body
-        connection.send(b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), shown))
+        body = answer.body
+        if answer.status in _BODILESS:
+            # RFC 9110, 8.6: a 204 has no content-length.
+            connection.send(head + b"\r\n")
+        else:
+            connection.send(b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), b"" if self.bodiless else body))
         self._done(connection)
 
     def start(self, status: int, headers: Pairs) -> None:
@@ -150,9 +159,9 @@ class Connection(asyncio.Protocol):
         self.exchange = listener.exchange
         self.deadline = 0.0
         self._idle_seconds = TICK_SECONDS + listener.deadlines.idle
-        self._parser = httptools.HttpRequestParser(self)
+        self._parser: Any = httptools.HttpRequestParser(self)
         self._transport: Any = None
-        self._peer = ""
+        self.peer = ""
         self._queue: deque[Turn] = deque()
         self._turn: Turn | None = None
         self._closing = False
@@ -172,6 +181,7 @@ class Connection(asyncio.Protocol):
         self._headers = Headers()
         self._body: list[bytes] = []
         self._size = 0
+        self._held = 0
         self._refused: Answer | None = None
         self._request: Request | None = None
 
@@ -180,18 +190,23 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
         peer = transport.get_extra_info("peername")
-        self._peer = str(peer[0]) if isinstance(peer, tuple) and peer else "local"
+        self.peer = str(peer[0]) if isinstance(peer, tuple) and peer else "local"
         self._wait(self.listener.deadlines.idle)
         self.listener.add(self)
 
     def connection_lost(self, failure: Exception | None) -> None:
         self._closing = True
         self.listener.remove(self)
+        turn, self._turn = self._turn, None
+        self.listener.held -= self._held + sum(one.size for one in self._queue) + (turn.size if turn is not None else 0)
+        # What was read is let go now. The parser knows us and we know it: only the collector would find the two.
         self._queue.clear()
+        self._begin()
+        self._parser, self._chunk, self._offered = None, b"", b""
         if self._writable is not None:
             self._writable.set()
-        turn, self._turn = self._turn, None
         if turn is not None:
+            turn.waiting = _GONE
             turn.connection = None
             if turn.on_close is not None:
                 turn.on_close()
@@ -240,6 +255,7 @@ class Connection(asyncio.Protocol):
             self._decline(data[offer.args[0] :])
         except httptools.HttpParserError:
             self._fail(400, b"Bad request: malformed HTTP\n")
+        self._chunk = b""
         if self._reading and not self._deaf:
             self._judge_early()
 
@@ -262,7 +278,7 @@ class Connection(asyncio.Protocol):
     def _without_offer(self) -> bytes:
         """The same head, without the offer, for a request that has a body: it is read again."""
         kept = [pair for pair in self._headers.items() if pair[0] not in (b"upgrade", b"connection")]
-        line = self._parser.get_method() + b" " + self._url + b" HTTP/1.1\r\n"
+        line = b"%b %b HTTP/1.1\r\n" % (self._parser.get_method(), self._url)
         return line + b"".join([b"%b: %b\r\n" % pair for pair in kept]) + b"\r\n"
 
     # A client sends the same head again and again. One that was read and let in before, to the byte, with a whole
@@ -273,8 +289,11 @@ class Connection(asyncio.Protocol):
         known = self.listener.known.get(data[:end])
         if known is None or len(data) != end + known[1]:
             return False
-        request = replace(known[0], body=data[end:], peer=self._peer)
-        self._enqueue(Turn(self, self.exchange.refuse_now(request) or request))
+        request = replace(known[0], body=data[end:], peer=self.peer)
+        turn = Turn(self, self.exchange.refuse_now(request) or request)
+        turn.size = known[1]
+        self.listener.held += known[1]
+        self._enqueue(turn)
         return True
 
     def _remember(self, request: Request) -> None:
@@ -298,6 +317,7 @@ class Connection(asyncio.Protocol):
     # What the parser finds
 
     def on_message_begin(self) -> None:
+        self._hold(-self._held)
         self._begin()
         self._reading = True
         self._wait(self.listener.deadlines.head)
@@ -353,7 +373,7 @@ class Connection(asyncio.Protocol):
             path = unquote(path)
         if method == "HEAD" and path in _READABLE:
             method = "GET"
-        return Request(method, path, query, self._headers, b"", self._peer)
+        return Request(method, path, query, self._headers, b"", self.peer)
 
     def _judge(self, request: Request) -> Answer | None:
         headers, version = self._headers, self._parser.get_http_version()
@@ -366,18 +386,31 @@ class Connection(asyncio.Protocol):
         if headers.repeated and not _ONCE.isdisjoint(headers.repeated):
             return Answer(400, TEXT, b"Bad request: an ambiguous header\n")
         length = headers.get(b"content-length", b"0")
-        if length.isdigit() and int(length[:12]) > self.exchange.settings.longest_body:
+        size = int(length[:12]) if length.isdigit() else 0
+        if size > self.exchange.settings.longest_body:
             return _too_large()
-        return self.exchange.refuse(request)
+        refusal = self.exchange.refuse(request)
+        if refusal is None and self.listener.held + size > self.exchange.settings.most_body_bytes:
+            return busy()
+        return refusal
 
     def on_body(self, body: bytes) -> None:
         self._size += len(body)
         if self._refused is None and self._size > self.exchange.settings.longest_body:
             self._refused = _too_large()
+        if self._refused is None and self.listener.held + len(body) > self.exchange.settings.most_body_bytes:
+            self._refused = busy()
         if self._refused is None:
             self._body.append(body)
+            self._hold(len(body))
         else:
             self._body.clear()
+            self._hold(-self._held)
+
+    def _hold(self, size: int) -> None:
+        """So many bytes more, or less, of a body that is being read."""
+        self._held += size
+        self.listener.held += size
 
     def on_message_complete(self) -> None:
         request, parser = self._request, self._parser
@@ -396,6 +429,8 @@ class Connection(asyncio.Protocol):
         self._messages += 1
         if self._refused is None:
             request.body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+            self._body = []
+            turn.size, self._held = self._held, 0
             if turn.keep and turn.chunks and request.method == "POST":
                 self._remember(request)
         if parser.get_method() == b"CONNECT":
@@ -438,6 +473,7 @@ class Connection(asyncio.Protocol):
     def done(self, turn: Turn) -> None:
         """One request is answered; the next one in line, if there is one, is served now."""
         self._turn = None
+        self.listener.held -= turn.size
         if not turn.keep or ((self._at_end or self.exchange.draining) and not self._queue):
             self._hang_up()
             return
@@ -482,6 +518,8 @@ class Connection(asyncio.Protocol):
     def _say_last(self, answer: Answer) -> None:
         """Nothing more is read. This is said when those who came before have been answered."""
         self._deaf, self._reading = True, False
+        self._body = []
+        self._hold(-self._held)
         turn = Turn(self, answer)
         turn.keep = False
         self._enqueue(turn)
@@ -490,6 +528,7 @@ class Connection(asyncio.Protocol):
         """Closing on a client that is still sending would destroy what it has not read yet, so it may finish first."""
         if self._deaf and not self._at_end and not self._closing and self._transport.can_write_eof():
             self._transport.write_eof()
+            self.listener.held -= sum(one.size for one in self._queue)
             self._queue.clear()
             self._wait(LINGER_SECONDS)
         else:
@@ -507,8 +546,12 @@ class Connection(asyncio.Protocol):
             else:
                 self.close()
 
+    def is_idle(self) -> bool:
+        """Whether the client waits for nothing, and has not begun to ask."""
+        return self._turn is None and not self._queue and not self._reading
+
     def close_if_idle(self) -> None:
-        if self._turn is None and not self._queue and not self._reading:
+        if self.is_idle():
             self.close()
 
     def close(self) -> None:

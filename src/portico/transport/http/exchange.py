@@ -34,6 +34,7 @@ from portico.wire.revisions import HANDSHAKE, MODERN, REVISIONS, Revision
 log = logging.getLogger("portico")
 
 LONGEST_BODY = 4 * 1024 * 1024
+MOST_BODY_BYTES = 256 * 1024 * 1024
 KEEP_ALIVE_SECONDS = 15.0
 _ACCEPTED = re.compile(rb"json|\*/\*|event-stream|application/\*").search
 _HEALTH = frozenset({"/health", "/healthz"})
@@ -54,9 +55,12 @@ class Settings(Struct, kw_only=True):
     # Who belongs to no session and is not modern is spoken to as at this revision, in place of being refused.
     assume: Revision | None = None
     longest_body: int = LONGEST_BODY
+    # How much the bodies of all requests may have together, from their first byte to their answers.
+    most_body_bytes: int = MOST_BODY_BYTES
     most_in_flight: int = 10_000
     most_in_flight_per_client: int = 1000
     most_sessions: int = 100_000
+    most_sessions_per_client: int = 10_000
     idle_session: float = IDLE_SECONDS
 
 
@@ -67,7 +71,7 @@ class Exchange:
         self.settings = settings
         self.metrics = Metrics()
         self.handler = handler
-        self.sessions = Sessions()
+        self.sessions = Sessions(handler, settings.most_sessions, settings.most_sessions_per_client)
         self.draining = False
         self._describe = describe
         self._gate = Gate(settings.allow_hosts, settings.allow_origins, loopback=settings.loopback)
@@ -110,8 +114,11 @@ class Exchange:
         if (request.method, request.path) not in self._routes:
             return self._nowhere(request)
         if self._token is not None and not self._is_known(request):
-            challenge: Pairs = ((b"www-authenticate", b'Bearer realm="mcp"'),)
-            return _error(401, "Unauthorized: a bearer token is needed", challenge)
+            # RFC 6750, 3.1: the error is said only to who has sent a token.
+            wrong = b"authorization" in request.headers
+            challenge = b'Bearer realm="mcp", error="invalid_token"' if wrong else b'Bearer realm="mcp"'
+            reason = "the bearer token is not valid" if wrong else "a bearer token is needed"
+            return _error(401, f"Unauthorized: {reason}", ((b"www-authenticate", challenge),))
         if request.method == "POST":
             return self._refuse_kind(request) or self.refuse_now(request)
         return None
@@ -124,10 +131,10 @@ class Exchange:
     def refuse_now(self, request: Request) -> Answer | None:
         """The part of it that depends on the moment, and not on what the request says."""
         if self.draining or self.metrics.in_flight >= self.settings.most_in_flight:
-            return _busy()
+            return busy()
         by_client = self.stateless.by_client
         if by_client and by_client.get(request.peer, 0) >= self.settings.most_in_flight_per_client:
-            return _busy()
+            return busy()
         return None
 
     def _refuse_kind(self, request: Request) -> Answer | None:
@@ -172,11 +179,10 @@ class Exchange:
     ) -> None:
         headers = request.cors
         if isinstance(frame, Frame) and frame.method == "initialize":
-            if len(self.sessions) >= self.settings.most_sessions:
-                writer.answer(_busy())
-                return
             session = self._new_session(request)
-            self.sessions[session.id] = session
+            if not self.sessions.add(session):
+                writer.answer(busy())
+                return
             headers = ((b"mcp-session-id", session.id.encode()), *headers)
         else:
             found = self._session(request)
@@ -210,7 +216,7 @@ class Exchange:
 
     def _new_session(self, request: Request, headers: Headers | None = None) -> HttpSession:
         sender = Sender(request.principal, headers, request.peer)
-        return HttpSession(self.handler, sender, self.traffic, self.metrics)
+        return HttpSession(self.handler, sender, self.traffic, self.metrics, self.sessions)
 
     def _session(self, request: Request) -> HttpSession | Answer:
         """The session that a request belongs to, or why it belongs to none."""
@@ -242,7 +248,7 @@ class Exchange:
         if isinstance(session, Answer):
             writer.answer(session)
         elif last is None:
-            session.default_stream.attach(writer, request.cors, None)
+            session.listen(writer, request.cors)
         else:
             session.resume(last.decode("latin-1"), writer, request.cors)
 
@@ -258,7 +264,7 @@ class Exchange:
 
     def _open_old(self, request: Request, writer: ResponseWriter) -> None:
         if len(self._old) >= self.settings.most_sessions:
-            writer.answer(_busy())
+            writer.answer(busy())
             return
         stream = _OldStream(self._new_session(request, request.headers), writer)
         self._old[stream.session.id] = stream
@@ -309,9 +315,7 @@ class Exchange:
     def keep_alive(self) -> None:
         """Say something on every open stream, so that whatever is in between does not think it is dead."""
         self.stateless.keep_alive()
-        for session in list(self.sessions.values()):
-            for writer in session.writers():
-                writer.write(sse.KEEP_ALIVE)
+        self.sessions.keep_alive()
         for old in list(self._old.values()):
             old.writer.write(sse.KEEP_ALIVE)
 
@@ -343,6 +347,7 @@ class _OldStream:
         self.traffic = session.traffic
         self.channel = session.channel
         self.channel.use(self.send, writer.drain, lambda: writer.buffered() > MOST_UNREAD)
+        session.session.reach(True)
 
     def send(self, message: bytes) -> None:
         if self.writer.buffered() > 2 * MOST_UNREAD:
@@ -390,5 +395,5 @@ def _error(status: int, reason: str, headers: Pairs = ()) -> Answer:
     return Answer(status, (*JSON, *headers), jsonrpc.error(None, InvalidRequest(reason), MODERN))
 
 
-def _busy() -> Answer:
+def busy() -> Answer:
     return _error(503, "Service unavailable: too much to do; try again", ((b"retry-after", b"1"),))

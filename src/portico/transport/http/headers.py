@@ -23,6 +23,9 @@ _AUTHORITY = r"(?P<name>\[[0-9a-f:.]+\]|[a-z0-9_-]+(?:\.[a-z0-9_-]+)*\.?)(?::(?P
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
+# Longer names of hosts and pages are not kept: there are none (RFC 1035, 2.3.4), but a client can make some up.
+LONGEST_KNOWN = 600
+
 # A header of these that stands twice could be read differently by two parties.
 _SINGLE = frozenset({b"host", b"origin", b"authorization", b"content-type", SESSION, LAST_EVENT})
 
@@ -148,7 +151,7 @@ class Gate:
             return self._known[key]
         except KeyError:
             reason = self._host(key[0]) or self._origin(key[1])
-            if len(self._known) < 1000:
+            if len(self._known) < 1000 and len(key[0] or b"") + len(key[1] or b"") <= LONGEST_KNOWN:
                 self._known[key] = reason
             return reason
 

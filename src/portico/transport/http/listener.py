@@ -6,6 +6,7 @@ import asyncio
 import logging
 import socket
 import ssl
+import sys
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -31,11 +32,19 @@ class Listener:
     """Sockets, and the connections that came through them."""
 
     def __init__(
-        self, exchange: Exchange, *, deadlines: Deadlines = Deadlines(), most_connections: int = 20_000
+        self,
+        exchange: Exchange,
+        *,
+        deadlines: Deadlines = Deadlines(),
+        most_connections: int = 20_000,
+        most_per_address: int | None = None,
     ) -> None:
         self.exchange = exchange
         self.deadlines = deadlines
-        self.most_connections = most_connections
+        self.most_connections = min(most_connections, _most_sockets())
+        # One client leaves room for others. A proxy, who is many clients, is not counted.
+        self.most_per_address = most_per_address or max(1, self.most_connections // 2)
+        self.held = 0
         self.now = time.monotonic()
         # The beginnings of responses, for as long as they have the same date.
         self.heads: dict[tuple[int, Pairs, bool], bytes] = {}
@@ -43,16 +52,33 @@ class Listener:
         self.known: dict[bytes, tuple[Request, int]] = {}
         self.seen_once: set[int] = set()
         self._connections: set[Connection] = set()
+        # The same by their addresses; the oldest of each comes first.
+        self._addresses: dict[str, dict[Connection, None]] = {}
         self._servers: list[asyncio.Server] = []
         self._ticking: asyncio.Task[None] | None = None
 
     def add(self, connection: Connection) -> None:
         self._connections.add(connection)
+        beside = self._addresses.setdefault(connection.peer, {})
+        beside[connection] = None
         if len(self._connections) > self.most_connections:
-            connection.close()
+            self._make_room(max(self._addresses.values(), key=len), connection)
+        elif len(beside) > self.most_per_address:
+            self._make_room(beside, connection)
+
+    def _make_room(self, connections: dict[Connection, None], newest: Connection) -> None:
+        """Close the oldest connection that nothing is asked on; if there is none, the newest."""
+        waiting = (one for one in connections if one is not newest and one.is_idle())
+        left = next(waiting, newest)
+        self.remove(left)
+        left.close()
 
     def remove(self, connection: Connection) -> None:
         self._connections.discard(connection)
+        beside = self._addresses.get(connection.peer, {})
+        beside.pop(connection, None)
+        if not beside:
+            self._addresses.pop(connection.peer, None)
 
     async def start(
         self, host: str, port: int, *, tls: ssl.SSLContext | None = None, reuse_port: bool = False
@@ -167,6 +193,16 @@ def run(
 ) -> None:
     """Serve in a loop of our own."""
     loops.run(lambda: serve(exchange, place, ready=ready), lifespan)
+
+
+def _most_sockets() -> int:
+    """How many connections the process can have, and still open files."""
+    try:
+        import resource  # not on Windows
+    except ImportError:
+        return sys.maxsize
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return sys.maxsize if limit == resource.RLIM_INFINITY else max(1, limit * 3 // 4)
 
 
 def is_loopback(host: str) -> bool:

@@ -1,19 +1,22 @@
 """Sessions over HTTP, 2025-03-26 to 2025-11-25: streams that outlive their connections.
 
-Each POST that has to wait has a stream of its own, and a GET may open one more. A stream's events have ids and are
-kept, within bounds, so that a client that lost its connection comes back with the last id it saw and misses nothing.
+Each POST that has to wait has a stream of its own, and a GET opens one for what is said to the session as a whole. A
+stream's events have ids and are kept, within bounds, so that a client that lost its connection comes back with the last
+id it saw and misses nothing. What is said to a session while no GET is open is kept once, and not for ever.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterator
 from typing import Any
 
 from msgspec import Struct
 
+from portico.legacy.changes import ListChanges
 from portico.legacy.session import Session
 from portico.rpc.call import Handler
 from portico.rpc.channel import Channel
@@ -21,45 +24,81 @@ from portico.rpc.door import Sender
 from portico.rpc.metrics import Metrics
 from portico.transport.http import sse
 from portico.transport.http.response import JSON, MOST_UNREAD, Answer, Pairs, ResponseWriter, Traffic
-from portico.wire import jsonrpc
+from portico.wire import jsonrpc, notices
 from portico.wire.revisions import V2025_11_25
 
 # How many events a session keeps for clients that come back, and how many bytes of them.
 MOST_EVENTS = 1000
 MOST_BYTES = 1024 * 1024
+# The same for what is said to a session as a whole: on its streams by GET, or while it has none.
+MOST_NOTICES = 100
+MOST_NOTICE_BYTES = 32 * 1024
+# Streams by GET that a session may have at once.
+MOST_STREAMS = 8
 RETRY_MS = 1000
 IDLE_SECONDS = 1800.0
+# How many sessions are looked at to find one that can go.
+MOST_CANDIDATES = 100
+
+_MISSABLE = frozenset({notices.MESSAGE, notices.PROGRESS})
+
+# A stream, an event of it, and which connection it was that began after that event. Streams by GET begin with an `s`.
+_EVENT_ID = re.compile(r"(s?[0-9]{1,11})-([0-9]{1,11})(?:-[0-9]{1,11})?")
 
 
 class _SentEvent(Struct):
-    stream: int
+    stream: str
     number: int
     message: bytes
+
+
+class _Events:
+    """The newest events, so many of them and so many bytes."""
+
+    def __init__(self, most: int, most_bytes: int) -> None:
+        self._most = most
+        self._most_bytes = most_bytes
+        self._kept: deque[_SentEvent] = deque()
+        self.bytes = 0
+
+    def keep(self, event: _SentEvent) -> None:
+        self._kept.append(event)
+        self.bytes += len(event.message)
+        while len(self._kept) > self._most or self.bytes > self._most_bytes:
+            self.bytes -= len(self._kept.popleft().message)
+
+    def after(self, stream: str, number: int) -> list[_SentEvent]:
+        return [one for one in self._kept if one.stream == stream and one.number > number]
 
 
 class SessionStream:
     """The messages of one POST, or of the session as a whole; with or without a client connected to it."""
 
-    def __init__(self, session: HttpSession, number: int, writer: ResponseWriter | None) -> None:
+    def __init__(self, session: HttpSession, name: str, writer: ResponseWriter | None) -> None:
         self.session = session
-        self.number = number
+        self.name = name
         self.writer = writer
         self.headers: Pairs = ()
         # Whether its client takes events at all.
         self.plain = False
         self.done = False
         self._events = 0
-        self._delivered = 0
         self._started = False
 
     # What a Channel needs of it
 
     def emit(self, method: str, params: Any) -> None:
-        self.send(jsonrpc.notification(method, params))
+        # What cannot be said here is said to the session, if a client listens to it.
+        if not self.plain or self._started:
+            self.say(jsonrpc.notification(method, params))
+        elif method not in _MISSABLE or self.session.is_heard:
+            self.session.say(jsonrpc.notification(method, params))
 
     def send(self, message: bytes) -> None:
-        # What cannot be said here is said to the session, if a client listens to it.
-        (self.session.default_stream if self.plain and not self._started else self)._say(message)
+        if self.plain and not self._started:
+            self.session.ask(message)
+        else:
+            self.say(message)
 
     def finish(self, message: bytes | None) -> None:
         """The answer. Plain JSON when nothing was said before it; an event otherwise."""
@@ -68,7 +107,7 @@ class SessionStream:
         self.done = True
         if self._started or self.writer is None:
             if message is not None:
-                self._say(message)
+                self.say(message)
             self.end()
         else:
             writer, self.writer = self.writer, None
@@ -81,7 +120,7 @@ class SessionStream:
 
     def release(self) -> None:
         """Let the client go; it comes back for the rest."""
-        if self.session.resumes and self.number != 0 and not self.plain:
+        if self.session.resumes and not self.plain:
             self.start()
             self.end()
 
@@ -92,19 +131,19 @@ class SessionStream:
             return
         self._started = True
         self.writer.start(200, (*sse.HEADERS, *self.headers))
+        self.session.sessions.open_streams[self] = None
         if self.session.resumes:
-            # 2025-11-25 alone: clients before it do not expect an event without data. It names the place they are at.
-            self.writer.write(sse.priming(self._id(at), RETRY_MS))
+            # 2025-11-25 alone: clients before it do not expect an event without data. It names the place they are at,
+            # and the connection, because an id may not be given twice.
+            self.writer.write(sse.priming(self._id(at) + b"-%d" % self.session.connection(), RETRY_MS))
 
-    def attach(self, writer: ResponseWriter, headers: Pairs, after: int | None) -> None:
+    def attach(self, writer: ResponseWriter, headers: Pairs, after: int) -> None:
         """A client is here (again): what it has not seen comes first."""
         self.end()
         self.writer, self.headers, self._started = writer, headers, False
         writer.on_close = self.detach
-        place = self._delivered if after is None else after
-        self.start(place)
-        for event in self.session.events(self.number, place):
-            self._delivered = event.number
+        self.start(after)
+        for event in self.kept.after(self.name, after):
             writer.write(sse.event(event.message, self._id(event.number)))
         if self.done:
             self.end()
@@ -116,129 +155,311 @@ class SessionStream:
     def detach(self) -> None:
         """The connection is gone. That is no cancellation: the work goes on (basic/transports, Resumability)."""
         self.writer = None
+        self.session.detached(self)
 
     def end(self) -> None:
-        writer, self.writer = self.writer, None
+        writer = self.writer
         if writer is None:
             return
+        self.detach()
         writer.on_close = None
         if self._started:
             writer.end()
         else:
             writer.answer(Answer(202, self.headers))
 
-    def _say(self, message: bytes) -> None:
-        self._events += 1
-        self.session.keep(_SentEvent(self.number, self._events, message))
+    def say(self, message: bytes) -> None:
+        self._events = self._next()
+        self.kept.keep(_SentEvent(self.name, self._events, message))
         if self.writer is None:
             return
         self.start()
         if self.writer.buffered() > MOST_UNREAD:
             self.writer.abort()
         else:
-            self._delivered = self._events
             self.session.traffic.sent += len(message)
             self.writer.write(sse.event(message, self._id(self._events)))
 
+    def keep_alive(self) -> None:
+        if self.writer is not None:
+            self.writer.write(sse.KEEP_ALIVE)
+
+    def _next(self) -> int:
+        return self._events + 1
+
+    @property
+    def kept(self) -> _Events:
+        return self.session.kept
+
     def _id(self, number: int) -> bytes:
-        return b"%d-%d" % (self.number, number)
+        return f"{self.name}-{number}".encode()
+
+
+class _GetStream(SessionStream):
+    """What is said to the session as a whole. Streams by GET share the numbers of their events, so that one that is
+    gone on with needs nothing but its name."""
+
+    def _next(self) -> int:
+        return self.session.event()
+
+    @property
+    def kept(self) -> _Events:
+        return self.session.kept_of_get
 
 
 class HttpSession:
     """One client's conversation: a Session and its Channel, and the streams they talk through."""
 
-    def __init__(self, handler: Handler, sender: Sender, traffic: Traffic, metrics: Metrics) -> None:
+    def __init__(
+        self, handler: Handler, sender: Sender, traffic: Traffic, metrics: Metrics, sessions: Sessions
+    ) -> None:
         self.traffic = traffic
+        self.sessions = sessions
         # POSTs may overtake each other, so a client is not held to the order of the handshake.
-        self.session = Session(handler, lifecycle="lenient")
+        self.session = Session(handler, in_order=False, changes=sessions.changes)
         self.id = os.urandom(24).hex()
         self.principal = sender.principal
-        self.default_stream = SessionStream(self, 0, None)
-        self.channel = Channel(handler, self.default_stream.send, session=self.session, metrics=metrics, sender=sender)
+        self.address = sender.address or ""
+        self.channel = Channel(handler, self.say, session=self.session, metrics=metrics, sender=sender)
         self.used = time.monotonic()
-        self._streams: dict[int, SessionStream] = {0: self.default_stream}
-        self._last = 0
-        self._kept: deque[_SentEvent] = deque()
-        self._bytes = 0
+        # By POST, and by GET: of these the newest is spoken to.
+        self._streams: dict[str, SessionStream] = {}
+        self._open: list[_GetStream] = []
+        self._last = self._event = self._connection = 0
+        self.kept = _Events(MOST_EVENTS, MOST_BYTES)
+        self.kept_of_get = _Events(MOST_NOTICES, MOST_NOTICE_BYTES)
+        # While no GET is open: notifications, each once, and questions.
+        self._notices: dict[bytes, None] = {}
+        self._notice_bytes = 0
+        self._questions: list[bytes] = []
 
     @property
     def resumes(self) -> bool:
         return self.channel.revision is not None and self.channel.revision >= V2025_11_25
 
+    @property
+    def is_heard(self) -> bool:
+        """Whether a client listens to what is said to the session as a whole."""
+        return bool(self._open)
+
     def open(self, writer: ResponseWriter, headers: Pairs) -> SessionStream:
         """A stream for one POST."""
-        self._last += 1
-        stream = SessionStream(self, self._last, writer)
+        stream = SessionStream(self, str(self._new_stream()), writer)
         stream.headers = headers
         writer.on_close = stream.detach
-        self._streams[self._last] = stream
+        self._streams[stream.name] = stream
         return stream
+
+    def listen(self, writer: ResponseWriter, headers: Pairs) -> None:
+        """A stream for one GET. A client may have several; what is said is said on one of them."""
+        self._listen(f"s{self._new_stream()}", writer, headers, self._event)
+
+    def _listen(self, name: str, writer: ResponseWriter, headers: Pairs, after: int) -> None:
+        stream = _GetStream(self, name, None)
+        stream.attach(writer, headers, after)
+        self._open.append(stream)
+        self.session.reach(True)
+        waiting, self._notices, self._notice_bytes = [*self._questions, *self._notices], {}, 0
+        self._questions = []
+        for message in waiting:
+            self.say(message)
+        if len(self._open) > MOST_STREAMS:
+            self._open[0].end()
 
     def resume(self, last_event: str, writer: ResponseWriter, headers: Pairs) -> None:
         """Go on after an event. One we no longer have, or never had, is answered by what there is."""
-        number, _, seen = last_event.partition("-")
-        stream = self._streams.get(int(number)) if number.isdigit() and len(number) < 12 else None
-        if stream is None:
-            stream = self._replay(int(number)) if number.isdigit() and len(number) < 12 else self.default_stream
-        stream.attach(writer, headers, int(seen) if seen.isdigit() and len(seen) < 12 else 0)
+        found = _EVENT_ID.fullmatch(last_event)
+        if found is None:
+            self.listen(writer, headers)
+            return
+        name, seen = found[1], int(found[2])
+        if name.startswith("s"):
+            for stream in [one for one in self._open if one.name == name]:
+                stream.end()
+            self._listen(name, writer, headers, seen)
+        else:
+            (self._streams.get(name) or self._replay(name)).attach(writer, headers, seen)
 
-    def _replay(self, number: int) -> SessionStream:
+    def _replay(self, name: str) -> SessionStream:
         """A stream that is over: what is left of it can still be read."""
-        stream = SessionStream(self, number, None)
+        stream = SessionStream(self, name, None)
         stream.done = True
         return stream
 
     def forget(self, stream: SessionStream) -> None:
-        self._streams.pop(stream.number, None)
+        self._streams.pop(stream.name, None)
 
-    # Events
+    def detached(self, stream: SessionStream) -> None:
+        self.sessions.open_streams.pop(stream, None)
+        if isinstance(stream, _GetStream) and stream in self._open:
+            self._open.remove(stream)
+            if not self._open:
+                self.session.reach(False)
 
-    def keep(self, event: _SentEvent) -> None:
-        self._kept.append(event)
-        self._bytes += len(event.message)
-        while self._kept and (len(self._kept) > MOST_EVENTS or self._bytes > MOST_BYTES):
-            self._bytes -= len(self._kept.popleft().message)
+    # Numbers
 
-    def events(self, stream: int, after: int) -> Iterator[_SentEvent]:
-        return (one for one in list(self._kept) if one.stream == stream and one.number > after)
+    def _new_stream(self) -> int:
+        self._last += 1
+        return self._last
+
+    def event(self) -> int:
+        self._event += 1
+        return self._event
+
+    def connection(self) -> int:
+        self._connection += 1
+        return self._connection
+
+    # What is said to the session as a whole
+
+    def say(self, message: bytes) -> None:
+        """Say it on one stream, or keep it for the next: a notification once, however often it was said meanwhile."""
+        if self._open:
+            self._open[-1].say(message)
+            return
+        self._notice_bytes += 0 if self._notices.pop(message, True) is None else len(message)
+        self._notices[message] = None
+        while len(self._notices) > MOST_NOTICES or self._notice_bytes > MOST_NOTICE_BYTES:
+            oldest = next(iter(self._notices))
+            del self._notices[oldest]
+            self._notice_bytes -= len(oldest)
+
+    def ask(self, message: bytes) -> None:
+        """The same for a question: a call waits for its answer, and there are no more of them than calls."""
+        if self._open:
+            self._open[-1].say(message)
+        else:
+            self._questions.append(message)
 
     # Age
 
-    def is_idle(self, now: float, seconds: float) -> bool:
-        connected = any(stream.writer is not None for stream in self._streams.values())
-        return not connected and not self.channel.in_flight and now - self.used > seconds
-
-    def writers(self) -> Iterator[ResponseWriter]:
-        return (stream.writer for stream in self._streams.values() if stream.writer is not None and stream._started)
+    @property
+    def in_use(self) -> bool:
+        """Whether a client is connected, or waits for something."""
+        connected = self._open or any(stream.writer is not None for stream in self._streams.values())
+        return bool(connected or self.channel.in_flight)
 
     def close(self) -> None:
         self.channel.close()
         self.session.close()
-        for stream in list(self._streams.values()):
+        for stream in [*self._streams.values(), *self._open]:
             stream.done = True
             stream.end()
 
 
-class Sessions(dict[str, HttpSession]):
-    """The sessions of one process, by id. The id of another principal is an unknown id."""
+class _ByAge:
+    """Sessions in the order in which they were last used, those that were never used after `initialize` before them."""
+
+    def __init__(self) -> None:
+        self._unused: OrderedDict[str, HttpSession] = OrderedDict()
+        self._used: OrderedDict[str, HttpSession] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._unused) + len(self._used)
+
+    def add(self, session: HttpSession) -> None:
+        self._unused[session.id] = session
+
+    def use(self, session: HttpSession) -> None:
+        self._unused.pop(session.id, None)
+        self._used[session.id] = session
+        self._used.move_to_end(session.id)
+
+    def remove(self, session: HttpSession) -> None:
+        self._unused.pop(session.id, None)
+        self._used.pop(session.id, None)
+
+    def oldest(self) -> list[HttpSession]:
+        """The oldest of each kind, as far as there are any."""
+        return [next(iter(those.values())) for those in (self._unused, self._used) if those]
+
+
+class Sessions:
+    """The sessions of one process, by id. The id of another principal is an unknown id.
+
+    There are `most` in all, `most_per_client` from one address. Beyond that the oldest idle one makes room.
+    """
+
+    def __init__(self, handler: Handler, most: int, most_per_client: int) -> None:
+        self.changes = ListChanges(handler)
+        # Streams with a client that reads events.
+        self.open_streams: dict[SessionStream, None] = {}
+        self._most = most
+        self._most_per_client = most_per_client
+        self._by_id: dict[str, HttpSession] = {}
+        self._by_age = _ByAge()
+        self._by_address: dict[str, _ByAge] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._by_id)
+
+    def values(self) -> list[HttpSession]:
+        return list(self._by_id.values())
+
+    def add(self, session: HttpSession) -> bool:
+        """Take a session in. Whether there is room for it, or could be made."""
+        near = self._by_address.get(session.address)
+        if near is not None and len(near) >= self._most_per_client and not self._make_room(near):
+            return False
+        if len(self._by_id) >= self._most and not self._make_room(self._by_age):
+            return False
+        self._by_id[session.id] = session
+        self._by_age.add(session)
+        self._by_address.setdefault(session.address, _ByAge()).add(session)
+        return True
+
+    def _make_room(self, among: _ByAge) -> bool:
+        """End the oldest idle one. Those that are found in use are old no more, so they are not met again."""
+        for _ in range(MOST_CANDIDATES):
+            for session in among.oldest():
+                if not session.in_use:
+                    self.end(session)
+                    return True
+                self._use(session)
+        return False
 
     def find(self, id: str, principal: Any) -> HttpSession | None:
-        session = self.get(id)
+        session = self._by_id.get(id)
         if session is None or session.principal != principal:
             return None
-        session.used = time.monotonic()
+        self._use(session)
         return session
 
-    def end(self, session: HttpSession) -> None:
-        if self.pop(session.id, None) is not None:
-            session.close()
+    def _use(self, session: HttpSession) -> None:
+        session.used = time.monotonic()
+        self._by_age.use(session)
+        self._by_address[session.address].use(session)
 
-    def expire(self, idle_seconds: float) -> None:
-        now = time.monotonic()
-        for session in list(self.values()):
-            if session.is_idle(now, idle_seconds):
-                self.end(session)
+    def end(self, session: HttpSession) -> None:
+        if self._by_id.pop(session.id, None) is None:
+            return
+        near = self._by_address[session.address]
+        near.remove(session)
+        if not near:
+            del self._by_address[session.address]
+        self._by_age.remove(session)
+        session.close()
+
+    def expire(self, idle_seconds: float) -> int:
+        """End the sessions that were idle for so long. Returns how many were looked at: the old ones, not all."""
+        looked_at, before = 0, time.monotonic() - idle_seconds
+        while old := [session for session in self._by_age.oldest() if session.used < before]:
+            for session in old:
+                looked_at += 1
+                if session.in_use:
+                    self._use(session)
+                else:
+                    self.end(session)
+        return looked_at
+
+    def keep_alive(self) -> None:
+        for stream in list(self.open_streams):
+            stream.keep_alive()
 
     def close(self) -> None:
-        for session in list(self.values()):
+        for session in self.values():
             self.end(session)
+        self.changes.end()

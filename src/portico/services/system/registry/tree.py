@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from portico.services.system.errors import Absent, Denied, InvalidArgument
+from portico.services.system.errors import Absent, Denied, InvalidArgument, MachineError
 from portico.services.system.results import RegistryChange, RegistryValue
 
 TYPES = (
@@ -151,6 +151,19 @@ class RegistryTree:
                 f"The key {path!r} has no value {name!r}." if name else f"The key {path!r} has no default value."
             )
         return "\\".join([branch_name, *below]), found
+
+    def has(self, path: str, name: str | None = None) -> bool:
+        """Whether there is such a key, or with a name such a value in it; what is refused may be there."""
+        try:
+            if name is None:
+                self.content(path)
+            else:
+                self.value(path, name)
+        except Absent:
+            return False
+        except MachineError:
+            pass
+        return True
 
     def write(self, path: str, name: str, value: Any, type: str | None, *, dry_run: bool) -> RegistryChange:
         branch_name, branch, below = self._branch(path)

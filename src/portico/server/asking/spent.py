@@ -1,0 +1,97 @@
+"""States that were used: an answer of the client counts once, however often its call arrives.
+
+A signature shows that a state is ours and not that it is new. A call that pays for what the user has agreed to must not
+pay again because a client sends it a second time, whether it has lost the answer or means to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from portico._lazy import load_module
+from portico.server.asking.request_state import State
+from portico.wire.errors import InvalidParams
+
+if TYPE_CHECKING:
+    from portico.store.database import Database
+    from portico.store.transaction import Transaction
+
+MOST_REMEMBERED = 100_000
+MIGRATIONS = Path(__file__).with_name("migrations")
+
+
+class SpentStates:
+    """In the store, where the server has one that others see as well; otherwise in memory."""
+
+    def __init__(self, store: str | None = None, most: int = MOST_REMEMBERED) -> None:
+        self._store = store
+        self._most = most
+        self._seen: dict[str, float] = {}
+        # What expires before this counts as used: it may have been, and is no longer remembered.
+        self._forgotten = 0.0
+        self._database: Database | None = None
+        self._opening = asyncio.Lock()
+
+    async def spend(self, state: State) -> None:
+        """Raises InvalidParams for a state that was used before."""
+        database = await self._opened()
+        if database is None:
+            is_new = self._add(state)
+        else:
+            is_new = await database.write(partial(_insert, state=state), isolation="read committed")
+        if not is_new:
+            raise InvalidParams(
+                "Invalid requestState: it was used before, and what it was for may have been done; "
+                "look before you send the request again without it"
+            )
+
+    def _add(self, state: State) -> bool:
+        if state.id in self._seen or state.expires <= self._forgotten:
+            return False
+        # States are issued with the same lifetime, so those that came first also end first, or nearly so.
+        now = time.time()
+        while self._seen:
+            oldest = next(iter(self._seen))
+            if self._seen[oldest] > now and len(self._seen) < self._most:
+                break
+            self._forgotten = max(self._forgotten, self._seen.pop(oldest))
+        self._seen[state.id] = state.expires
+        return True
+
+    async def _opened(self) -> Database | None:
+        """The store is opened with the first answer: most servers ask nothing."""
+        url = self._store or os.environ.get("PORTICO_STORE")
+        if self._database is None and url:
+            async with self._opening:
+                if self._database is None:
+                    self._database = await _open(url)
+        return self._database
+
+    async def close(self) -> None:
+        database, self._database = self._database, None
+        if database is not None:
+            await database.close()
+
+
+async def _open(url: str) -> Database:
+    database: Database = await load_module("portico.store.database").Database(url).open()
+    try:
+        await database.migrate("asking", MIGRATIONS)
+    except BaseException:
+        await database.close()
+        raise
+    return database
+
+
+def _insert(tx: Transaction, state: State) -> bool:
+    tx.run("delete from portico_spent_state where expires_at < ?", (time.time(),))
+    added = tx.run(
+        "insert into portico_spent_state (id, expires_at) values (?, ?) on conflict do nothing",
+        (state.id, state.expires),
+    )
+    return added == 1

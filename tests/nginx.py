@@ -1,0 +1,90 @@
+"""A real nginx for tests, in front of a port of this machine: it pools its connections to what is behind it, so that
+the requests of many clients follow one another on each of them.
+
+Debian's, without being installed: its package is unpacked into a temporary folder where CI is set.
+`debian.NotInstalled` says why there is none.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import debian
+
+SECONDS = 30.0
+TEMPORARY = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+
+SETTINGS = """
+{user}
+daemon off;
+worker_processes 1;
+pid {folder}/pid;
+error_log {folder}/log;
+events {{ worker_connections 512; }}
+http {{
+    access_log off;
+    {temporary}
+    upstream behind {{ server 127.0.0.1:{behind}; keepalive {pooled}; }}
+    server {{
+        listen 127.0.0.1:{port};
+        location / {{
+            proxy_pass http://behind;
+            proxy_http_version 1.1;
+            proxy_set_header Connection "";
+            proxy_set_header Host 127.0.0.1:{behind};
+            proxy_buffering off;
+        }}
+    }}
+}}
+"""
+
+
+@contextmanager
+def in_front_of(behind: int, *, pooled: int) -> Iterator[int]:
+    """The port that it listens on."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        program = shutil.which("nginx") or debian.unpack("nginx", folder) / "usr/sbin/nginx"
+        port = _free_port()
+        settings = SETTINGS.format(
+            user="user root;" if os.getuid() == 0 else "",
+            folder=folder,
+            behind=behind,
+            port=port,
+            pooled=pooled,
+            temporary=" ".join(f"{one}_temp_path {folder}/{one};" for one in TEMPORARY),
+        )
+        (folder / "nginx.conf").write_text(settings)
+        command = [program, "-p", folder, "-c", folder / "nginx.conf", "-e", folder / "log"]
+        with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as process:
+            try:
+                _wait_for(port, process, folder / "log")
+                yield port
+            finally:
+                process.terminate()
+
+
+def _free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port
+
+
+def _wait_for(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + SECONDS
+    while process.poll() is None and time.monotonic() < deadline:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            return
+        except OSError:
+            time.sleep(0.02)  # it does not say when it is ready
+    raise RuntimeError(f"nginx does not listen: {log.read_text() if log.exists() else ''}")

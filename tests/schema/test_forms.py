@@ -1,0 +1,82 @@
+"""Forms: what every client can draw, and whether it was filled in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from portico.schema import SchemaError
+from portico.schema.forms import as_form, misfit
+
+TITLED = [{"const": "s", "title": "Small"}, {"const": "l", "title": "Large"}]
+
+
+def form_of(field: Any) -> dict[str, Any]:
+    return as_form({"type": "object", "properties": {"f": field}, "required": ["f"]}, "a test")
+
+
+@pytest.mark.parametrize(
+    "field, drawn",
+    [
+        ({"type": "string", "format": "uuid", "pattern": "x"}, {"type": "string"}),
+        ({"type": "string", "format": "email"}, {"type": "string", "format": "email"}),
+        ({"type": ["integer", "null"]}, {"type": "integer"}),
+        ({"anyOf": [{"type": "number"}, {"type": "null"}], "default": None}, {"type": "number"}),
+        ({"const": "x"}, {"type": "string", "enum": ["x"]}),
+        ({"oneOf": TITLED}, {"type": "string", "oneOf": TITLED}),
+        ({"anyOf": [{"const": "s"}, {"const": "l"}]}, {"type": "string", "oneOf": [
+            {"const": "s", "title": "s"}, {"const": "l", "title": "l"}]}),
+        ({"type": "array", "items": {"enum": ["a"]}}, {"type": "array", "items": {"type": "string", "enum": ["a"]}}),
+        ({"type": "array", "items": {"oneOf": TITLED}}, {"type": "array", "items": {"anyOf": TITLED}}),
+    ],
+)  # fmt: skip
+def test_a_field_has_the_words_of_a_form_and_no_others(field: Any, drawn: Any) -> None:
+    assert form_of(field)["properties"]["f"] == drawn
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        {},
+        {"type": "object", "properties": {"deep": {"type": "string"}}},
+        {"type": "array"},
+        {"type": "array", "items": {"type": "string"}},
+        {"type": "array", "items": {"type": "object"}},
+        {"type": ["string", "integer"]},
+        {"type": "string", "enum": [1, 2]},
+        {"type": "string", "oneOf": [{"minLength": 3}]},
+        {"type": "null"},
+    ],
+)
+def test_a_field_that_is_not_flat_is_refused(field: Any) -> None:
+    with pytest.raises(SchemaError, match="flat fields"):
+        form_of(field)
+
+
+@pytest.mark.parametrize(
+    "schema", [{"type": "string"}, {"type": "object", "additionalProperties": {"type": "integer"}}]
+)
+def test_a_form_has_fields(schema: Any) -> None:
+    with pytest.raises(SchemaError, match="fields with names"):
+        as_form(schema, "a test")
+
+
+@pytest.mark.parametrize(
+    "field, right, wrong",
+    [
+        ({"type": "integer", "minimum": 0}, [0, 7], ["7", -1, 1.5, True, None, {"deep": 1}]),
+        ({"type": "number", "maximum": 1}, [0.5, 1], [2, "0"]),
+        ({"type": "boolean"}, [True, False], [1, "yes"]),
+        ({"type": "string", "minLength": 1, "maxLength": 2}, ["a", "ab"], ["", "abc", 5]),
+        ({"type": "string", "format": "date"}, ["2026-07-28"], ["tomorrow"]),
+        ({"enum": ["a", "b"]}, ["a"], ["zzz", 1]),
+        ({"oneOf": TITLED}, ["s"], ["Small", "m"]),
+        ({"type": "array", "items": {"enum": ["a", "b"]}, "minItems": 1}, [["a"], ["b", "a"]], [[], ["c"], "a", [1]]),
+    ],
+)
+def test_an_answer_is_held_against_its_form(field: Any, right: list[Any], wrong: list[Any]) -> None:
+    form = form_of(field)
+    assert [misfit(form, {"f": value}) for value in right] == [None] * len(right)
+    assert [misfit(form, {"f": value}) for value in wrong] == ["f"] * len(wrong)
+    assert misfit(form, {}) == "f"
