@@ -161,6 +161,7 @@ def test_an_application_on_the_web_says_so(world: Any, issuer: Any) -> None:
     assert issuer.registrations[0]["application_type"] == "web"
 
 
+@pytest.mark.requirement("auth.registration-refused")
 def test_with_nothing_to_go_by_the_user_is_told_what_to_do(make: Any, server: Any) -> None:
     world = make.World(server, make.Issuer(registration_endpoint=None))
     with pytest.raises(RegistrationFailed, match="configure the client id"):

@@ -128,6 +128,7 @@ async def test_before_2026_07_28_nothing_is_kept(revision: str) -> None:
     assert len(server.asked) == 2
 
 
+@pytest.mark.requirement("caching.key")
 @pytest.mark.broken_frames("a server whose hints are wrong or not there")
 async def test_what_was_kept_is_not_asked_for_in_other_words() -> None:
     server = Counting(**HINTS)
@@ -230,7 +231,7 @@ def test_what_was_kept_for_one_is_not_for_another() -> None:
         cache.clear()
 
 
-@pytest.mark.requirement("caching.fresh")
+@pytest.mark.requirement("caching.fresh", "caching.expires")
 def test_time_passes() -> None:
     clock = Clock()
     cache = Cache(clock)

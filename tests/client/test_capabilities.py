@@ -266,6 +266,7 @@ async def test_a_question_that_was_not_declared_for_reaches_no_handler(
     assert heard == []
 
 
+@pytest.mark.requirement("elicitation.not-invited")
 @pytest.mark.parametrize("revision", HANDSHAKE)
 @pytest.mark.parametrize("question", [sampling(WORD), elicitation(requestedSchema=FORM), {"method": "roots/list"}])
 async def test_what_has_no_handler_has_no_method(serve: Serve, revision: str, question: dict[str, Any]) -> None:

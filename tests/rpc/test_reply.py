@@ -93,6 +93,7 @@ async def turns(count: int = 20) -> None:
         await asyncio.sleep(0)
 
 
+@pytest.mark.requirement("cancellation.silence", "progress.stops")
 @pytest.mark.parametrize("revision", REVISIONS)
 async def test_a_task_that_outlives_its_call_says_nothing(revision: str, connect: Callable[..., Any]) -> None:
     """basic/utilities/progress: progress "MUST stop after completion"."""
@@ -108,6 +109,7 @@ async def test_a_task_that_outlives_its_call_says_nothing(revision: str, connect
     assert late.refusals == ["the request is over"]
 
 
+@pytest.mark.requirement("cancellation.silence")
 @pytest.mark.parametrize("revision", REVISIONS)
 async def test_a_body_that_swallows_its_cancellation_says_nothing(revision: str, connect: Callable[..., Any]) -> None:
     """2026-07-28, basic/patterns/cancellation: no further messages for a cancelled request."""
@@ -124,6 +126,7 @@ async def test_a_body_that_swallows_its_cancellation_says_nothing(revision: str,
     assert wire.is_silent
 
 
+@pytest.mark.requirement("cancellation.silence")
 @pytest.mark.parametrize("revision", REVISIONS)
 async def test_a_thread_that_outlives_its_time_says_nothing(revision: str, connect: Callable[..., Any]) -> None:
     late = Late()
@@ -156,6 +159,7 @@ def test_progress_only_grows(form: Callable[[ProgressParams], Any]) -> None:
     assert heard == [1, 2, 3]
 
 
+@pytest.mark.requirement("progress.number")
 @pytest.mark.parametrize("form", [lambda params: params, msgspec.to_builtins], ids=["struct", "dict"])
 @pytest.mark.parametrize("progress", [float("inf"), float("-inf"), float("nan"), 10**400, "5", None])
 def test_progress_that_is_no_number_is_not_told(progress: Any, form: Callable[[ProgressParams], Any]) -> None:
@@ -165,6 +169,7 @@ def test_progress_that_is_no_number_is_not_told(progress: Any, form: Callable[[P
     assert heard == []
 
 
+@pytest.mark.requirement("progress.number")
 @pytest.mark.parametrize("total", [float("inf"), float("nan"), 10**400])
 def test_a_total_that_is_no_number_is_left_out(total: Any) -> None:
     heard: list[Any] = []

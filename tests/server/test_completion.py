@@ -164,6 +164,7 @@ async def test_what_does_not_exist_cannot_be_completed(ref: dict[str, str], name
     assert name in raised.value.message
 
 
+@pytest.mark.requirement("completion.validated")
 @pytest.mark.parametrize(
     "params",
     [

@@ -76,6 +76,7 @@ async def test_the_last_page_has_no_cursor(connect: Connect, count: int, pages: 
     assert cursors[-1] is None
 
 
+@pytest.mark.requirement("pagination.client")
 @pytest.mark.parametrize("revision", REVISIONS)
 async def test_a_client_reads_all_pages(revision: str) -> None:
     async with Client(full(10, page_size=3), revision=revision) as client:

@@ -163,6 +163,7 @@ def same(one: Any, other: Any) -> bool:
     return type(one) is type(other) and one == other
 
 
+@pytest.mark.requirement("tools.structured-text")
 @pytest.mark.parametrize("hint, value, json", VALUES, ids=lambda one: str(one)[:40])
 async def test_a_value_is_structured_as_it_is(connect: Connect, hint: Any, value: Any, json: Any) -> None:
     """2026-07-28: any JSON, and the same as text for whoever reads text."""
@@ -312,6 +313,7 @@ MEDIA: list[tuple[Any, Any]] = [
 ]
 
 
+@pytest.mark.requirement("content.base64")
 @pytest.mark.parametrize("value, block", MEDIA, ids=lambda one: type(one).__name__)
 async def test_media_and_blocks_are_content(connect: Connect, value: Any, block: dict[str, Any]) -> None:
     for hint in (Any, type(value)):
@@ -521,6 +523,7 @@ async def test_without_the_package_what_certainly_does_not_fit_is_not_sent(monke
 # What was promised and not kept
 
 
+@pytest.mark.requirement("tools.validated")
 @pytest.mark.parametrize(
     "hint, value",
     [

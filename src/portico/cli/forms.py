@@ -366,6 +366,8 @@ FORMS: dict[str, CommandForm] = {
                 flag("--format", choices=("jsonl", "markdown"), default="jsonl", help="of export and import (jsonl)"),
                 flag("--direction", choices=("push", "fetch", "full"), default="full", help="of sync (full)"),
                 flag("--remote", metavar="NAME", help="of sync: a remote of the repository (origin)"),
+                flag("--confirm", action="store_true", help="of sync: also where many memories would be deleted here"),
+                flag("--undo", metavar="RUN", help="of sync: bring back what that run has deleted here"),
                 flag("--project", metavar="NAME", help="instead of the repository this folder is in"),
                 flag("--secrets", choices=_POLICIES, default="block", help="secrets in a text (%(default)s)"),
                 flag("--personal", choices=_POLICIES, default="allow", help="personal data in a text (%(default)s)"),

@@ -170,7 +170,12 @@ def _input(path: str) -> str:
 
 
 async def _sync(shell: ServiceShell) -> None:
-    shell.show(await shell.call("memory_sync", direction=shell.arguments.direction, remote=shell.arguments.remote))
+    given = shell.arguments
+    shell.show(
+        await shell.call(
+            "memory_sync", direction=given.direction, remote=given.remote, confirm=given.confirm, undo=given.undo
+        )
+    )
 
 
 def _model(arguments: argparse.Namespace) -> int:

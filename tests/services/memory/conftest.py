@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
@@ -13,11 +14,14 @@ from typing import Any
 import pytest
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE.parent.parent), str(HERE)]  # for postgres.py and remembering.py
+sys.path[:0] = [str(HERE.parent.parent), str(HERE)]  # for postgres.py, remembering.py and clones.py
+
+from clones import Clone, git  # noqa: E402
 
 from portico import Client, Server  # noqa: E402
 from portico.cli.main import main  # noqa: E402
 from portico.services.memory.service.service import Memory  # noqa: E402
+from portico.services.memory.share import repository  # noqa: E402
 from portico.services.memory.store.memories import Memories  # noqa: E402
 from portico.store.database import Database  # noqa: E402
 
@@ -82,3 +86,28 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
         return said.out if plain else [json.loads(line) for line in said.out.splitlines()]
 
     return run
+
+
+@pytest.fixture
+def origin(tmp_path: Path) -> Path:
+    folder = tmp_path / "origin.git"
+    subprocess.run(["git", "init", "--quiet", "--bare", str(folder)], check=True)
+    return folder
+
+
+@pytest.fixture
+async def clone(origin: Path, tmp_path: Path) -> AsyncIterator[Clone]:
+    """`await clone("ann")` is a clone with a memory of its own."""
+    async with AsyncExitStack() as stack:
+
+        async def make(name: str) -> Memories:
+            folder = tmp_path / name
+            git(tmp_path, "clone", "--quiet", str(origin), str(folder))
+            database = await stack.enter_async_context(Database(tmp_path / f"{name}.db"))
+            where = repository.look(folder)
+            memories = Memories(database, project=where.project, root=where.root)
+            await memories.open()
+            stack.push_async_callback(memories.close)
+            return memories
+
+        yield make

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import shutil
-import subprocess
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from clones import Clone, both, git, page, plain, pushed, state
 from remembering import KEY, found, keep, refused
 
 from portico.services.memory.errors import NoSuchMemory, SyncFailed
@@ -19,56 +17,9 @@ from portico.services.memory.share import git as git_module
 from portico.services.memory.share import repository
 from portico.services.memory.share.sync import REF, sync
 from portico.services.memory.store import cleanup, conflicts
-from portico.services.memory.store.memories import Memories
 from portico.services.memory.store.screening_policy import Guard
-from portico.store.database import Database
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed here")
-
-Clone = Callable[[str], Any]
-
-
-def git(folder: Path, *words: str, stdin: str = "") -> str:
-    command = ["git", "-C", str(folder), *words]
-    done = subprocess.run(command, input=stdin, capture_output=True, check=True, text=True)
-    return done.stdout.strip()
-
-
-@pytest.fixture
-def origin(tmp_path: Path) -> Path:
-    folder = tmp_path / "origin.git"
-    subprocess.run(["git", "init", "--quiet", "--bare", str(folder)], check=True)
-    return folder
-
-
-@pytest.fixture
-async def clone(origin: Path, tmp_path: Path) -> AsyncIterator[Clone]:
-    """`await clone("ann")` is a clone with a memory of its own."""
-    async with AsyncExitStack() as stack:
-
-        async def make(name: str) -> Memories:
-            folder = tmp_path / name
-            git(tmp_path, "clone", "--quiet", str(origin), str(folder))
-            database = await stack.enter_async_context(Database(tmp_path / f"{name}.db"))
-            where = repository.look(folder)
-            memories = Memories(database, project=where.project, root=where.root)
-            await memories.open()
-            stack.push_async_callback(memories.close)
-            return memories
-
-        yield make
-
-
-async def state(memories: Memories) -> dict[str, Any]:
-    page = await memories.recall("", memories.filter("status:active,archived,superseded,pending,deleted"), limit=1000)
-    return {hit.record.id: hit.record for hit in page.hits}
-
-
-async def both(one: Memories, other: Memories) -> None:
-    """Until both have seen everything."""
-    for memories in (one, other, one):
-        await sync(memories)
-    assert await state(one) == await state(other)
 
 
 async def test_what_one_has_captured_the_other_recalls(clone: Clone) -> None:
@@ -150,10 +101,13 @@ async def test_what_is_gone_for_good_is_gone_everywhere(clone: Clone) -> None:
     await both(ann, bob)
     await ann.delete(kept.id, hard=True)
     await both(ann, bob)
-    for memories in (ann, bob):
-        with pytest.raises(NoSuchMemory):
-            await memories.get(kept.id)
+    with pytest.raises(NoSuchMemory):
+        await ann.get(kept.id)
+    assert (await bob.get(kept.id)).status == "deleted" and await found(bob) == []
     await both(ann, bob)
+    # Somebody may have erased it by mistake, or another's.
+    await bob.restore(kept.id)
+    assert (await sync(bob)).sent == 1
 
 
 async def test_what_is_gone_for_good_is_not_in_the_past_either(clone: Clone, origin: Path, tmp_path: Path) -> None:
@@ -168,6 +122,7 @@ async def test_what_is_gone_for_good_is_not_in_the_past_either(clone: Clone, ori
     await both(ann, bob)
     for folder in (origin, tmp_path / "ann", tmp_path / "bob"):
         assert "Zanzibarquux" not in git(folder, "log", "-p", "--all")
+        assert not list(folder.glob("**/portico-*"))
         git(folder, "-c", "gc.pruneExpire=now", "gc", "--quiet", "--prune=now")
         objects = git(folder, "cat-file", "--batch-all-objects", "--batch-check=%(objectname)").split()
         assert "Zanzibarquux" not in "".join(git(folder, "cat-file", "-p", one) for one in objects)
@@ -274,24 +229,6 @@ def test_a_project_is_the_same_however_its_remote_is_written() -> None:
 
 
 # What somebody who can push may do
-
-
-def pushed(origin: Path, changes: str) -> None:
-    """A commit on the ref, made of raw commands of fast-import."""
-    tip = git(origin, "rev-parse", REF)
-    head = f"commit {REF}\ncommitter Eve <eve@example.com> 0 +0000\ndata 4\nevil\nfrom {tip}\n"
-    git(origin, "fast-import", "--quiet", stdin=head + changes)
-
-
-def plain(path: str, text: str, mode: str = "100644") -> str:
-    return f"M {mode} inline {path}\ndata {len(text.encode())}\n{text}\n"
-
-
-def page(id: str, content: str = "fine", **more: str) -> str:
-    head = "".join(
-        f"{name}: {json.dumps(value)}\n" for name, value in {"id": id, "namespace": "config", **more}.items()
-    )
-    return f"---\n{head}---\n{content}\n"
 
 
 async def test_names_that_git_would_take_for_commands_do_nothing(clone: Clone, origin: Path, tmp_path: Path) -> None:

@@ -139,7 +139,7 @@ async def test_the_error_carries_the_id_of_the_request_as_soon_as_it_is_known(se
     assert "id" not in unknown.json
 
 
-@pytest.mark.requirement("modern.envelope-required")
+@pytest.mark.requirement("modern.envelope-required", "modern.missing-400")
 @pytest.mark.parametrize("missing", ["protocolVersion", "clientCapabilities"])
 async def test_a_missing_meta_key_is_invalid_params(serve: Serve, server: Server, missing: str) -> None:
     """2026-07-28, basic, General fields: -32602 and 400, and it comes before the headers are compared."""
@@ -213,7 +213,7 @@ async def test_what_the_handler_refuses_is_200(serve: Serve, server: Server) -> 
     assert wrong.json["result"]["isError"] is True
 
 
-@pytest.mark.requirement("batch.only-2025-03-26")
+@pytest.mark.requirement("batch.only-2025-03-26", "http.one-message")
 async def test_arrays_and_responses_are_not_of_this_revision(serve: Serve, server: Server) -> None:
     """2026-07-28, basic: a client sends requests and notifications, one at a time."""
     site = await serve(server)
@@ -441,6 +441,7 @@ async def test_a_notification_is_accepted_without_a_word(
     assert "content-type" not in response
 
 
+@pytest.mark.requirement("http.one-endpoint")
 @pytest.mark.parametrize("path", ["/mcp", "/"])
 async def test_both_paths_are_the_same_endpoint(serve: Serve, server: Server, path: str) -> None:
     """POST /mcp and POST / are the same endpoint."""
@@ -815,6 +816,7 @@ async def test_more_calls_than_there_may_be_are_refused(
     assert (await site.call("echo", {"text": "x"})).status == 200
 
 
+@pytest.mark.requirement("tools.limited")
 async def test_one_client_cannot_have_all_calls(serve: Serve, server: Server, held: Any) -> None:
     """docs/guide/deployment.md, Limits: so many from one address."""
     site = await serve(server, most_in_flight_per_client=1)

@@ -358,7 +358,7 @@ async def test_a_session_with_a_stream_or_a_call_is_not_idle(serve: Serve, serve
     assert text_of((await running.response()).json) == "released"
 
 
-@pytest.mark.requirement("modern.both-eras")
+@pytest.mark.requirement("modern.both-eras", "http.one-endpoint")
 async def test_both_eras_are_served_at_once(serve: Serve, server: Server) -> None:
     """2026-07-28, basic/versioning: both eras MAY run concurrently on one endpoint."""
     site = await serve(server)
@@ -435,6 +435,7 @@ async def test_a_notification_is_202_without_a_body(serve: Serve, server: Server
         assert (response.status, response.body) == (202, b"")
 
 
+@pytest.mark.requirement("http.not-accepted")
 @every
 @pytest.mark.parametrize("body", [b"", b"{", b"nonsense", b"null", b"1", b'"ping"', b"\xff"])
 async def test_what_cannot_be_accepted_is_an_http_error(
@@ -569,7 +570,7 @@ async def test_an_empty_batch_is_refused(serve: Serve, server: Server) -> None:
     assert response.status == 400
 
 
-@pytest.mark.requirement("batch.only-2025-03-26")
+@pytest.mark.requirement("batch.only-2025-03-26", "http.one-message")
 @without_batches
 async def test_other_revisions_have_no_batches(serve: Serve, server: Server, revision: str) -> None:
     """2025-06-18, basic/transports: the body MUST be a single message: -32600 and 400."""
@@ -661,7 +662,7 @@ async def test_a_cancelled_call_takes_its_question_back(serve: Serve, server: Se
 # The GET stream
 
 
-@pytest.mark.requirement("sessions.get-stream")
+@pytest.mark.requirement("sessions.get-stream", "sessions.get-405")
 @every
 async def test_get_is_a_stream_of_events(serve: Serve, server: Server, revision: str) -> None:
     """basic/transports, Listening: MUST return text/event-stream or 405."""
@@ -820,7 +821,7 @@ async def test_event_ids_are_unique_in_a_session(serve: Serve, server: Server, r
     assert len(set(ids)) == len(ids)
 
 
-@pytest.mark.requirement("cancellation.session-client")
+@pytest.mark.requirement("cancellation.session-client", "sessions.no-cancel")
 @every
 async def test_a_dropped_connection_is_no_cancellation(serve: Serve, server: Server, revision: str, held: Any) -> None:
     """basic/transports: disconnection SHOULD NOT be taken for a cancellation."""

@@ -42,7 +42,7 @@ def look(name: str, given: Given, where: Where, tx: Transaction, now: int) -> An
 def _told(event: str, found: list[Record]) -> Answer | None:
     if not found:
         return None
-    lines = [f"- [{one.namespace}] {texts.preview(one.content, 300)} ({one.id})" for one in found]
+    lines = [f"- [{one.namespace}{records.whence(one)}] {texts.preview(one.content, 300)} ({one.id})" for one in found]
     return {"hookSpecificOutput": {"hookEventName": event, "additionalContext": "\n".join([HEAD, *lines])}}
 
 

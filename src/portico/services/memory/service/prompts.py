@@ -13,7 +13,7 @@ from portico.services import texts
 from portico.services.memory.service.access import Access
 from portico.services.memory.store import statistics
 from portico.services.memory.store.namespaces import NAMESPACES, WRITABLE, suggested
-from portico.services.memory.store.records import Record
+from portico.services.memory.store.records import Record, whence
 from portico.services.stored import among
 
 SHOWN, REVIEWED = 10, 50
@@ -72,7 +72,9 @@ class MemoryPrompts:
     async def _session_start(self) -> str:
         """Begin a session with what is known"""
         newest = await self._memories("", SHOWN)
-        known = "\n".join(f"- [{one.namespace}] {texts.preview(one.content, 200)} ({one.id})" for one in newest)
+        known = "\n".join(
+            f"- [{one.namespace}{whence(one)}] {texts.preview(one.content, 200)} ({one.id})" for one in newest
+        )
         return self._text("session_start", known=known or "(nothing yet)")
 
     async def _browse(
@@ -104,7 +106,8 @@ class MemoryPrompts:
         """Go through memories and put them in order"""
         memories = await self._memories(f"ns:{namespace}" if namespace in NAMESPACES else "", REVIEWED)
         known = "\n".join(
-            f"- {one.id} v{one.version} [{', '.join(one.tags)}] {texts.preview(one.content, 200)}" for one in memories
+            f"- {one.id} v{one.version}{whence(one)} [{', '.join(one.tags)}] {texts.preview(one.content, 200)}"
+            for one in memories
         )
         asked = _REVIEWS[action].format(p=self._access.prefix)
         return self._text(
@@ -178,7 +181,7 @@ class MemoryPrompts:
 
     async def _known(self, words: str, tag: str = "") -> str:
         memories = await self._memories(words, SHOWN, tag)
-        lines = (f"- {one.id} [{one.namespace}] {texts.preview(one.content, 160)}" for one in memories)
+        lines = (f"- {one.id} [{one.namespace}{whence(one)}] {texts.preview(one.content, 160)}" for one in memories)
         return "\n".join(lines) or "(nothing was found)"
 
     async def _memories(self, words: str, limit: int, tag: str = "") -> list[Record]:

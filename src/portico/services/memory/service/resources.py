@@ -24,7 +24,7 @@ MOST_LISTED = 100
 JSON, MARKDOWN = "application/json", "text/markdown"
 
 
-class MemoryLine(Struct, frozen=True):
+class MemoryLine(Struct, frozen=True, omit_defaults=True):
     """One memory in a listing: enough to decide whether to read it."""
 
     id: str
@@ -32,6 +32,7 @@ class MemoryLine(Struct, frozen=True):
     tags: list[str]
     uri: str
     summary: str
+    origin: str | None = None
 
 
 class Listing(Struct, frozen=True):
@@ -127,7 +128,7 @@ class MemoryResources:
 
     def _line(self, record: records.Record) -> MemoryLine:
         shown = results.found(record, self._access.prefix, "light")
-        return MemoryLine(shown.id, shown.namespace, shown.tags, shown.urn, shown.content)
+        return MemoryLine(shown.id, shown.namespace, shown.tags, shown.urn, shown.content, shown.origin)
 
     async def _by_urn(self, domain: str, namespace: str, id: str) -> results.Whole | None:
         """One memory by its URN"""

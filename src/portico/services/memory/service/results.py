@@ -41,6 +41,8 @@ class Whole(Struct, frozen=True, kw_only=True, omit_defaults=True):
     path: str | None = None
     expires_at: str | None = None
     deleted_at: str | None = None
+    # Where it came by a sync: the remote, and whom git names as the author of which commit.
+    origin: str | None = None
     notes: list[str] = field(default_factory=list)
 
 
@@ -81,6 +83,8 @@ class FoundMemory(Struct, frozen=True, kw_only=True, omit_defaults=True):
     path: str | None = None
     project: str | None = None
     branch: str | None = None
+    # Where it came by a sync: the remote, and whom git names as the author of which commit.
+    origin: str | None = None
 
 
 class Recalled(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
-from portico import Context
+from portico import Context, __version__
 from portico.services import moments, texts
 from portico.services.memory.errors import InvalidInput
 from portico.services.memory.service.access import Access, FilterChoice, Id
@@ -197,15 +197,29 @@ class UpkeepTools:
         ctx: Context,
         direction: Annotated[Direction, "push: send ours; fetch: take theirs; full: both"] = "full",
         remote: Annotated[str | None, "A remote of the repository; origin when left out"] = None,
+        confirm: Annotated[bool, "Also if others have removed many memories, which are then deleted here"] = False,
+        undo: Annotated[
+            str | None, "Bring back what an earlier sync has deleted here: the run it answered with"
+        ] = None,
     ) -> Synced:
         """Share the project's memories with its other clones, through a ref of its git repository.
 
         What was changed on both sides is merged; what could not be is listed in conflicts, and the text that lost is in
-        the memory's history.
+        the memory's history. What comes from others says so: origin names the commit and its author.
         """
         memories = await self._access.writable()
+        if undo is not None:
+            back = await sync.undo(memories, undo, who=requester(ctx))
+            return Synced(remote=remote or "", restored=len(back))
+        guard = self._access.guard
         return await sync.sync(
-            memories, direction=direction, remote=remote, screen=self._access.guard.passed, who=requester(ctx)
+            memories,
+            direction=direction,
+            remote=remote,
+            screen=guard.passed,
+            lens=f"{__version__} {guard.rules}",
+            who=requester(ctx),
+            confirm=confirm,
         )
 
     async def export(
@@ -329,7 +343,7 @@ class UpkeepTools:
             raise InvalidInput("This cannot be undone. Ask the user, then call it again with confirm=true.")
         wanted = None if filter is None else memories.filter(f"project:* {filter}")
         count = await cleanup.erase(memories, id=memory_id, author=author, filter=wanted)
-        return Count(count=count, note="They are gone. Clones that were synced with forget them at their next sync.")
+        return Count(count=count, note="They are gone. Clones that were synced with delete them at their next sync.")
 
     async def reindex(self, ctx: Context) -> Count:
         """Build the index anew from the memories themselves."""

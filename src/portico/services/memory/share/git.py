@@ -1,29 +1,37 @@
 """A repository, through git's plumbing: no working tree is touched, no shell is involved, and nothing of what it holds
-is ever run."""
+is ever run.
+
+A repository's configuration can name programs in dozens of places, and every version of git has more of them. So it is
+not obeyed: git works in a directory of ours that shares the objects and the refs, with a configuration of ours. Of the
+repository's own it has only the settings in `_HARMLESS`. What the user has configured for all repositories counts.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
+import shutil
 import subprocess
+import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from portico.services.memory.errors import SyncFailed
+from portico.services.memory.share import repository
 
 GIT_SECONDS = 120.0
-# A memory has at most 200,000 characters, and a head. All of them together have to fit into our memory.
+# A memory has at most 200,000 characters, and a head. All that are read at once have to fit into our memory.
 LONGEST_FILE = 1_000_000
 MOST_BYTES = 200_000_000
 LONGEST_LIST = 30_000_000
 MOST_PROBLEMS = 50
 MOST_TRIES = 5
 _SHA = re.compile(r"[0-9a-f]{40,64}")
-# Hooks are programs of the repository's owner; and a remote may name a command to run instead of an address.
-_SAFELY = ("-c", "core.hooksPath=/dev/null", "-c", "protocol.ext.allow=never", "-c", "gc.auto=0", "-c", "core.fsmonitor=false", "-c", "fetch.fsckObjects=true")  # fmt: skip # noqa: E501
 _PLAIN = ("100644", "100755")
 _SPEAKABLE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]*")
 _REMOTE = ("ls-remote", "fetch", "push")
@@ -33,28 +41,100 @@ _LOCATIONS = """
 _ELSEWHERE = frozenset(f"GIT_{name}" for name in _LOCATIONS.split())
 _WHO = b"Memory <memory@localhost>"
 
+# The settings of the repository's own that are obeyed: how its files are written, who commits, and what a server asks
+# for that knows its users by a header. None of them names a program, a file or another address.
+_HARMLESS = re.compile(
+    r"core\.(repositoryformatversion|sharedrepository)|extensions\.(objectformat|refstorage|noop)|user\.(name|email)"
+    r"|http\.(.*\.)?extraheader"
+)
+_OURS = """\
+[core]
+	bare = true
+	hooksPath = /dev/null
+	fsmonitor = false
+[gc]
+	auto = 0
+[maintenance]
+	auto = false
+[fetch]
+	fsckObjects = true
+"""
+_SHARED = ("objects", "refs", "packed-refs", "reftable", "shallow")
+_PRIVATE = "portico-"
+_STALE_SECONDS = 3600.0
+# Others, such as `ext::`, are programs.
+_PROTOCOLS = "file:git:http:https:ssh"
+# The other end of an address on this machine is a program that obeys the configuration and the hooks there.
+_BESIDE = (
+    "git -c core.hooksPath=/dev/null -c core.alternateRefsCommand=true -c core.fsmonitor=false -c receive.autogc=false "
+    "-c receive.denyCurrentBranch=refuse -c gc.auto=0 {program}"
+)
 
-class GitFiles(NamedTuple):
-    """Files by their path, and a word about each that was left out."""
 
-    files: dict[str, str]
+class Blob(NamedTuple):
+    sha: str
+    size: int
+
+
+class GitListing(NamedTuple):
+    """The files of a commit by their path, the names that can be ours and are no such files, and a word about whatever
+    was left out."""
+
+    blobs: dict[str, Blob]
+    unfit: list[str]
     problems: list[str]
 
 
 class Git:
-    def __init__(self, root: str | os.PathLike[str]) -> None:
+    def __init__(self, root: str | os.PathLike[str], private: Path, config: Mapping[str, list[str]]) -> None:
         self.root = Path(root)
+        self._private = private
+        self._config = config
+
+    @classmethod
+    @contextmanager
+    def opened(cls, root: str | os.PathLike[str]) -> Iterator[Git]:
+        inside = repository.shared_directory(root)
+        if inside is None:
+            raise SyncFailed("This is not a git repository, so there is nothing to sync with.")
+        try:
+            _sweep(inside)
+            # Beside the rest of the repository: `includeIf "gitdir:…"` of the user goes by where it is.
+            private = Path(tempfile.mkdtemp(prefix=_PRIVATE, dir=inside))
+        except OSError as failure:
+            raise SyncFailed(f"The repository cannot be written to: {failure.strerror}.") from None
+        try:
+            yield cls(root, private, _set_up(private, inside))
+        except OSError as failure:
+            raise SyncFailed(f"The repository cannot be worked with: {failure.strerror}.") from None
+        finally:
+            shutil.rmtree(private, ignore_errors=True)
+
+    def blob_id(self, content: str) -> str:
+        """The name that git has for a file with this content."""
+        data = content.encode()
+        kind = hashlib.sha256 if self._one("extensions.objectformat") == "sha256" else hashlib.sha1
+        return kind(b"blob %d\0" % len(data) + data).hexdigest()
 
     def remotes(self) -> list[str]:
-        return self._run(["remote"]).decode(errors="replace").split()
+        return [
+            key[len("remote.") : -len(".url")]
+            for key, values in self._config.items()
+            if key.startswith("remote.") and key.endswith(".url") and values[0].strip()
+        ]
+
+    def tip(self, remote: str, ref: str) -> str | None:
+        """The commit that a remote has at a ref; None where it has none."""
+        listed = self._run(["ls-remote", *self._beside(remote, "upload-pack"), "--", self._url(remote), ref]).decode()
+        found = listed.split()[:1]
+        return found[0] if found and _SHA.fullmatch(found[0]) else None
 
     def fetch(self, remote: str, ref: str, into: str) -> str | None:
-        """The commit that a remote has at a ref; None where it has none. Only names of remotes get here."""
-        if not self._run(["ls-remote", "--", remote, ref]).strip():
-            return None
-        alone = ("--quiet", "--no-tags", "--no-recurse-submodules", "--no-write-fetch-head")
+        """The commit that a remote had at a ref, which is here now."""
+        alone = ("--quiet", "--no-tags", "--no-recurse-submodules", "--no-write-fetch-head", "--no-auto-maintenance")
+        beside = self._beside(remote, "upload-pack")
         for _ in range(MOST_TRIES):
-            done = self._try(["fetch", *alone, "--", remote, f"+{ref}:{into}"])
+            done = self._try(["fetch", *alone, *beside, "--", self._url(remote), f"+{ref}:{into}"])
             if done.returncode == 0:
                 return self.commit(into)
             # Another process of this clone fetches at the same moment, and has the ref.
@@ -64,53 +144,95 @@ class Git:
 
     def push(self, remote: str, commit: str, ref: str, expected: str | None) -> bool:
         """Whether the remote accepted it; not if another clone has pushed since we looked."""
+        alone = ("--quiet", "--no-verify", "--no-signed", "--no-recurse-submodules", "--no-follow-tags")
         lease = f"--force-with-lease={ref}:{expected or ''}"
-        done = self._try(["push", "--quiet", "--no-verify", lease, "--", remote, f"{commit}:{ref}"])
+        where = self._beside(remote, "receive-pack", push=True)
+        done = self._try(["push", *alone, lease, *where, "--", self._url(remote, push=True), f"{commit}:{ref}"])
         if done.returncode == 0:
             return True
         if b"stale info" in done.stderr or b"rejected" in done.stderr or b"fetch first" in done.stderr:
             return False
         raise _failed("push", done)
 
+    def _one(self, key: str) -> str | None:
+        return next(iter(self._config.get(key, ())), None)
+
+    def _url(self, remote: str, *, push: bool = False) -> str:
+        url = (self._one(f"remote.{remote}.pushurl") if push else None) or self._one(f"remote.{remote}.url")
+        assert url is not None
+        return url
+
+    def _beside(self, remote: str, program: str, *, push: bool = False) -> list[str]:
+        url = self._url(remote, push=push)
+        if not url.startswith("file://") and not repository.is_path(url):
+            return []
+        return [f"--{program}={_BESIDE.format(program=program)}"]
+
     def commit(self, ref: str) -> str | None:
         done = self._try(["rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}"])
         found = done.stdout.decode(errors="replace").strip()
         return found if done.returncode == 0 and _SHA.fullmatch(found) else None
 
-    def files(self, commit: str, folder: str, names: re.Pattern[str]) -> GitFiles:
-        """What is in a folder of a commit under names that can be ours. Others can push anything there: what is no
-        plain file, is too long or too much is left out, and mentioned."""
-        listed = self._bounded(["ls-tree", "-r", "-l", "-z", "--full-tree", commit, "--", f"{folder}/"], LONGEST_LIST)
-        blobs: dict[str, str] = {}
+    def follows(self, later: str | None, earlier: str | None) -> bool:
+        """Whether a commit is among those that another was built on; not where this repository does not know it."""
+        if later is None or earlier is None:
+            return False
+        return self._try(["merge-base", "--is-ancestor", earlier, later]).returncode == 0
+
+    def listing(self, commit: str, folders: Sequence[str], names: re.Pattern[str]) -> GitListing:
+        """What is in some folders of a commit under names that can be ours. Others can push anything there: what is no
+        plain file or is too long is left out, and mentioned."""
+        listed = self._bounded(["ls-tree", "-r", "-l", "-z", "--full-tree", commit, "--", *folders], LONGEST_LIST)
+        blobs: dict[str, Blob] = {}
+        unfit: list[str] = []
         problems: list[str] = []
-        room = MOST_BYTES
         for line in listed.decode(errors="replace").split("\0"):
             about, tab, path = line.partition("\t")
             if not tab:
                 continue
             mode, kind, sha, size = (*about.split(), "", "", "", "")[:4]
-            fits = size.isdigit() and int(size) <= min(LONGEST_FILE, room)
+            fits = size.isdecimal() and int(size) <= LONGEST_FILE
             if mode in _PLAIN and kind == "blob" and fits and names.fullmatch(path):
-                blobs[path] = sha
-                room -= int(size)
-            elif len(problems) < MOST_PROBLEMS:
-                problems.append(
-                    f"{path[:100]}: {'it is too long' if size.isdigit() and not fits else 'it is no memory'}"
-                )
-        return GitFiles(self._contents(blobs), problems)
+                blobs[path] = Blob(sha, int(size))
+                continue
+            if names.fullmatch(path):
+                unfit.append(path)
+            if len(problems) < MOST_PROBLEMS:
+                what = "it is too long" if size.isdecimal() and not fits else "it is no memory"
+                problems.append(f"{path[:100]}: {what}")
+        return GitListing(blobs, unfit, problems)
 
-    def _contents(self, blobs: Mapping[str, str]) -> dict[str, str]:
-        if not blobs:
-            return {}
-        wanted = "".join(f"{sha}\n" for sha in blobs.values()).encode()
-        said = self._run(["cat-file", "--batch"], stdin=wanted)
+    def contents(self, blobs: Iterable[Blob]) -> dict[str, str]:
+        """Those of these files that are there, as many as can be held."""
+        room, shas = MOST_BYTES, []
+        for sha, size in blobs:
+            if size <= room:
+                room -= size
+                shas.append(sha)
+        said = self._run(["cat-file", "--batch"], stdin="".join(f"{sha}\n" for sha in shas).encode()) if shas else b""
         found: dict[str, str] = {}
         at = 0
-        for path in blobs:
+        for sha in shas:
             end = said.index(b"\n", at)
-            size = int(said[at:end].rpartition(b" ")[2])
-            found[path] = said[end + 1 : end + 1 + size].decode(errors="replace")
-            at = end + size + 2
+            size_said = said[at:end].rpartition(b" ")[2]
+            at = end + 1
+            if size_said.isdigit():
+                found[sha] = said[at : at + int(size_said)].decode(errors="replace")
+                at += int(size_said) + 1
+        return found
+
+    def origins(self, tip: str, since: str | None, folder: str) -> dict[str, str]:
+        """For the files that were changed in a folder since a commit: the commit that did it last, and whom git names
+        as its author."""
+        known = [f"^{since}"] if self.follows(tip, since) else []
+        words = ["log", "--first-parent", "-m", "--root", "--no-renames", "--no-show-signature", "--name-only", "-z"]
+        said = self._bounded([*words, "--format=%x01%H %an <%ae>", tip, *known, "--", f"{folder}/"], LONGEST_LIST)
+        found: dict[str, str] = {}
+        for one in said.decode(errors="replace").split("\x01")[1:]:
+            head, *paths = one.split("\0")
+            sha, _, author = head.partition(" ")
+            for path in paths:
+                found.setdefault(path.strip("\n"), f"{author} {sha[:12]}")
         return found
 
     def write(self, changes: Mapping[str, str | None], message: str, parent: str | None, ref: str) -> str:
@@ -168,7 +290,7 @@ class Git:
     def _bounded(self, words: Sequence[str], most: int) -> bytes:
         """What a command says, of which there may be no end."""
         with subprocess.Popen(
-            self._command(words), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=_surroundings()
+            self._command(words), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=_surroundings(self._private)
         ) as process:
             late = threading.Timer(GIT_SECONDS, process.kill)
             late.start()
@@ -186,31 +308,68 @@ class Git:
         return said
 
     def _command(self, words: Sequence[str]) -> list[str]:
-        return ["git", "-C", str(self.root), *_SAFELY, *words]
+        return ["git", "-C", str(self.root), *words]
 
     def _try(self, words: Sequence[str], stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-        try:
-            return subprocess.run(
-                self._command(words),
-                input=stdin,
-                capture_output=True,
-                timeout=GIT_SECONDS,
-                env=_surroundings(),
-                check=False,
-            )
-        except FileNotFoundError:
-            raise SyncFailed("git is not installed here.") from None
-        except subprocess.TimeoutExpired:
-            raise SyncFailed(
-                f"git {words[0]} did not finish within {GIT_SECONDS:g} s. Is the remote reachable?"
-            ) from None
+        return _git(self._command(words), stdin, self._private)
 
 
-def _surroundings() -> dict[str, str]:
+def _git(command: Sequence[str], stdin: bytes, private: Path) -> subprocess.CompletedProcess[bytes]:
+    try:
+        return subprocess.run(
+            command, input=stdin, capture_output=True, timeout=GIT_SECONDS, env=_surroundings(private), check=False
+        )
+    except FileNotFoundError:
+        raise SyncFailed("git is not installed here.") from None
+    except subprocess.TimeoutExpired:
+        raise SyncFailed(f"git did not finish within {GIT_SECONDS:g} s. Is the remote reachable?") from None
+
+
+def _set_up(private: Path, inside: Path) -> dict[str, list[str]]:
+    """Make the directory that git works in; the repository's own configuration, as it is read and not obeyed."""
+    (private / "HEAD").write_text("ref: refs/heads/none\n")
+    (private / "config").write_text(_OURS)
+    for name in _SHARED:
+        if name in ("objects", "refs", "packed-refs") or (inside / name).exists():
+            (private / name).symlink_to(inside.resolve() / name)
+    listed = ["git", "-C", str(private), "config", "--file", str(inside / "config"), "--no-includes", "--list", "-z"]
+    done = _git(listed, b"", private)
+    if done.returncode != 0:
+        raise _failed("config", done)
+    said: dict[str, list[str]] = {}
+    for entry in done.stdout.decode(errors="replace").split("\0"):
+        key, _, value = entry.partition("\n")
+        said.setdefault(key, []).append(value)
+    kept = [(key, value) for key, values in said.items() if _HARMLESS.fullmatch(key) for value in values]
+    (private / "config").write_text("".join(_setting(key, value) for key, value in kept) + _OURS)
+    return said
+
+
+def _setting(key: str, value: str) -> str:
+    section, _, rest = key.partition(".")
+    within, _, name = rest.rpartition(".")
+    head = f"{section} {_quoted(within)}" if within else section
+    return f"[{head}]\n\t{name} = {_quoted(value)}\n"
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
+
+
+def _sweep(inside: Path) -> None:
+    """Remove what processes that were killed have left."""
+    for left in inside.glob(f"{_PRIVATE}*"):
+        if time.time() - left.lstat().st_mtime > _STALE_SECONDS:
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def _surroundings(private: Path) -> dict[str, str]:
     """Without the variables that a hook of another repository sets: git would take that for the one that is meant."""
     ours = {name: value for name, value in os.environ.items() if name not in _ELSEWHERE}
     # There is no one to be asked for a password.
     ours |= {"GIT_TERMINAL_PROMPT": "0", "GIT_ASKPASS": "true", "SSH_ASKPASS": "true", "LC_ALL": "C"}
+    ours |= {"GIT_DIR": str(private), "GIT_NO_REPLACE_OBJECTS": "1", "GIT_NO_LAZY_FETCH": "1"}
+    ours.setdefault("GIT_ALLOW_PROTOCOL", _PROTOCOLS)
     ours.setdefault("GIT_SSH_COMMAND", "ssh -oBatchMode=yes")
     return ours
 
@@ -222,7 +381,8 @@ def _data(content: bytes) -> bytes:
 def _failed(what: str, done: subprocess.CompletedProcess[bytes]) -> SyncFailed:
     """git's last words, without addresses, which may hold passwords, and without paths."""
     lines = [line for line in done.stderr.decode(errors="replace").splitlines() if line.strip()]
-    words = re.sub(r"\S*[/\\]\S*", "…", lines[-1] if lines else "it did not say why")[:200]
+    said = [line for line in lines if line.startswith(("fatal:", "error:"))] or lines[-1:] or ["it did not say why"]
+    words = re.sub(r"\S*[/\\]\S*", "…", said[0])[:200]
     trouble = SyncFailed(f"git {what} failed: {words}")
     if what in _REMOTE:
         trouble = SyncFailed(f"git {what} failed: {words} Nothing is lost: what is here goes along with the next sync.")

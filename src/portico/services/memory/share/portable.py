@@ -65,8 +65,8 @@ def unpacked(given: Portable, now: int, *, project: str | None) -> Record:
     domain = checked_domain(given.domain)
     if given.status not in STATUSES or not 1 <= given.version < 1_000_000_000:
         raise InvalidInput(f"{given.status[:40]!r} is no status, or {given.version} no version.")
-    created = _moment(given.created_at, now)
-    deleted = _moment(given.deleted_at, now) if given.status == "deleted" else None
+    created = _moment(given.created_at, now, now)
+    deleted = _moment(given.deleted_at, now, now) if given.status == "deleted" else None
     return Record(
         id=given.id if _ID.fullmatch(given.id) else new_id(),
         domain=domain,
@@ -79,17 +79,17 @@ def unpacked(given: Portable, now: int, *, project: str | None) -> Record:
         project=(inputs.label(given.project, "project") or project) if domain == "project" else None,
         status=given.status,
         version=given.version,
-        at=_moment(given.at, created),
+        at=_moment(given.at, created, now),
         created_at=created,
-        updated_at=_moment(given.updated_at, created),
+        updated_at=_moment(given.updated_at, created, now),
         expires_at=None if given.expires_at is None else inputs.moment(given.expires_at),
         deleted_at=deleted,
         digest=records.digest(content),
     )
 
 
-def _moment(text: str | None, otherwise: int) -> int:
-    return otherwise if text is None else inputs.moment(text)
+def _moment(text: str | None, otherwise: int, now: int) -> int:
+    return otherwise if text is None else inputs.past(text, now)
 
 
 # Many in one text
@@ -138,7 +138,7 @@ def _sections(text: str) -> Iterator[Portable | str]:
 def _decoded(text: str, where: str) -> Portable | str:
     try:
         return msgspec.json.decode(text, type=Portable)
-    except (msgspec.DecodeError, UnicodeError) as failure:
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as failure:
         return f"{where}: {failure}"
 
 
@@ -164,7 +164,7 @@ def from_page(text: str) -> Portable:
         if not mark or not text.startswith("---\n"):
             raise InvalidInput("There is no head between two lines of ---.")
         return msgspec.convert(said, Portable)
-    except (msgspec.DecodeError, UnicodeError) as failure:
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as failure:
         raise InvalidInput(f"This is no memory: {failure}") from None
 
 

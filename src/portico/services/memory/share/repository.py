@@ -42,6 +42,17 @@ def branch(root: str | None) -> str | None:
     return None if inside is None else _branch(inside)
 
 
+def shared_directory(root: str | os.PathLike[str]) -> Path | None:
+    """Where git keeps what all working trees of a repository have in common."""
+    inside = _inside(Path(root))
+    return None if inside is None else _shared(inside)
+
+
+def is_path(remote: str) -> bool:
+    """Whether an address is a place on this machine, written without a scheme."""
+    return "://" not in remote and _SCP.fullmatch(remote) is None
+
+
 def within(path: str, root: str | None) -> str:
     """As memories name a file: from the root of its repository, with slashes. What is elsewhere is named in full."""
     if root is not None and os.path.isabs(path):
@@ -72,12 +83,16 @@ def _inside(root: Path) -> Path | None:
     return elsewhere if elsewhere.is_dir() else None
 
 
+def _shared(inside: Path) -> Path:
+    shared = (_text(inside / "commondir") or "").strip()
+    return inside / shared if shared else inside
+
+
 def _remote(inside: Path) -> str | None:
     """The address of `origin`, or of the first remote."""
-    shared = (_text(inside / "commondir") or "").strip()
     found: dict[str, str] = {}
     section = None
-    for line in (_text((inside / shared if shared else inside) / "config") or "").splitlines():
+    for line in (_text(_shared(inside) / "config") or "").splitlines():
         if line.lstrip().startswith("["):
             opened = _SECTION.match(line)
             section = opened[1] if opened else None

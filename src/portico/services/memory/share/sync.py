@@ -3,31 +3,38 @@
 Three sides are compared for every memory: ours, theirs, and what both had when they last met. What changed on one side
 only is taken over. What changed on both is put together field by field; where both changed the same field, the higher
 version wins, then the later change, then the greater text, so that everybody decides alike. The other text is in the
-history, and the memory is listed as a conflict.
+history, and the memory is listed as a conflict. Files are compared by what git calls them, so only new ones are
+read.
 
-Only memories of the project are shared, never the user's own. A deletion travels as a memory that is deleted; one that
-is gone for good is a file that is gone, and the commit without it has no past: git forgets the old ones when it
-collects its garbage.
+Only memories of the project are shared, never the user's own. A deletion travels as a memory that is deleted. One that
+is gone for good is a file that is gone, with another that says so in its place, and the commit has no past: git forgets
+the old ones when it collects its garbage.
+
+That a file is not there does not mean that it was removed: a repository may have been made anew, or a backup
+put back. It was removed where there is a file that says so, or where the commit follows the one that both met at. Then
+it is deleted here, so that it can be restored.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import os
 import re
-from collections.abc import Mapping
+import unicodedata
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from portico.extend import Transaction
-from portico.services import moments
+from portico.services import moments, texts
 from portico.services.memory.errors import Blocked, InvalidInput, SyncFailed
-from portico.services.memory.share import export_import, portable
+from portico.services.memory.share import export_import, merging, portable
 from portico.services.memory.share.export_import import Screen
-from portico.services.memory.share.git import MOST_TRIES, Git
+from portico.services.memory.share.git import MOST_TRIES, Blob, Git
+from portico.services.memory.share.merging import Clash, Side, Step
 from portico.services.memory.store import changes, records
 from portico.services.memory.store.memories import Memories
 from portico.services.memory.store.records import Record
@@ -35,23 +42,17 @@ from portico.services.memory.store.records import Record
 Direction = Literal["push", "fetch", "full"]
 
 REF = "refs/portico/memories"
-FOLDER = "memories"
-_NAMES = re.compile(r"memories/[0-9a-f]{2}/[0-9a-f]{8,64}\.md")
+FOLDER, GONE = "memories", "gone"
+_NAMES = re.compile(rf"{FOLDER}/[0-9a-f]{{2}}/[0-9a-f]{{8,64}}\.md|{GONE}/[0-9a-f]{{2}}/[0-9a-f]{{8,64}}")
+_GONE_TEXT = "This memory is gone for good.\n"
 MOST_SHARED = 100_000
 MOST_LISTED = 50
-# What a merge looks at, apart from the tags and the moments.
-_FIELDS = (
-    "domain", "namespace", "content", "source", "author", "thread", "branch", "path", "status", "at", "expires_at",
-    "deleted_at",
-)  # fmt: skip
-
-
-class Clash(Struct, frozen=True):
-    """A memory that was changed on both sides, and what became of it."""
-
-    id: str
-    fields: list[str]
-    kept: Literal["ours", "theirs"]
+LONGEST_ORIGIN = 200
+# As many may vanish in one sync without a question: so many, and of all that there are one in so many.
+MOST_VANISHING = 20
+VANISHING_SHARE = 10
+# A file that was refused may be fit later: its date may have come.
+REFUSED_FOR_MS = 86_400 * moments.SECOND_MS
 
 
 class Synced(Struct, frozen=True, kw_only=True):
@@ -61,8 +62,12 @@ class Synced(Struct, frozen=True, kw_only=True):
     removed: int = 0
     merged: int = 0
     sent: int = 0
+    # By `undo`.
+    restored: int = 0
     conflicts: list[Clash] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    # Where memories have vanished from here: what `undo` takes to bring them back.
+    run: str | None = None
 
 
 class _Meeting(Struct, frozen=True):
@@ -72,7 +77,11 @@ class _Meeting(Struct, frozen=True):
     git: Git
     remote: str
     screen: Screen
+    # What the screening goes by: with another one, what was refused is looked at again.
+    lens: str
     who: str
+    confirm: bool
+    run: str
     now: int
 
     @property
@@ -81,40 +90,53 @@ class _Meeting(Struct, frozen=True):
 
     @property
     def place(self) -> str:
-        return f"{self.remote} {REF}"
+        """One database serves many projects, and each has its own `origin`."""
+        return f"{self.remote} {REF} {self.memories.project or ''}"
 
 
-class Side(Struct, frozen=True):
-    """A memory on one side: its file, and what is in it."""
+class _TheirSide(NamedTuple):
+    """Their side, as far as git lists it."""
 
-    page: str
-    record: Record
+    tip: str | None = None
+    blobs: Mapping[str, Blob] = {}
+    # Under names of memories, and unfit to be read.
+    unfit: frozenset[str] = frozenset()
+    # Memories whose files say that they are gone.
+    gone: frozenset[str] = frozenset()
+    # Whether the commit was built on the one that both met at.
+    follows: bool = False
+    problems: tuple[str, ...] = ()
 
-    @property
-    def digest(self) -> str:
-        return digest(self.page)
-
-
-class Step(Struct, frozen=True):
-    """What is to be done about one memory."""
-
-    id: str
-    what: Literal["add", "update", "remove", "merge"]
-    after: Record | None
-    # What theirs was, which both sides now know of.
-    theirs: str | None
-    clash: Clash | None = None
-    # Where both had changed it, what they have.
-    other: Record | None = None
+    def removed(self, id: str) -> bool:
+        return id not in self.blobs and id not in self.unfit and (self.follows or id in self.gone)
 
 
-def digest(page: str) -> str:
-    return hashlib.sha256(page.encode()).hexdigest()
+class _Refusal(NamedTuple):
+    digest: str
+    why: str
+    lens: str
+    at: int
 
 
-def shared(record: Record) -> str:
-    """Its file. The project is the repository's own, whatever each clone calls it."""
-    return portable.page(replace(record, project=None))
+class _OurSide(NamedTuple):
+    """Our memories, what both had when they last met and the commit there, and what is gone for good."""
+
+    ours: dict[str, Side]
+    base: dict[str, str]
+    met: str | None
+    gone: set[str]
+    # What both had, and is another's here now: it was moved to another domain, or is gone.
+    withdrawn: set[str]
+    refused: dict[str, _Refusal]
+
+
+class _Read(NamedTuple):
+    """What of theirs is new: as it can be taken, and why not. `common` are files that both had."""
+
+    sides: dict[str, Side]
+    refused: dict[str, _Refusal]
+    common: dict[str, Record]
+    problems: list[str]
 
 
 async def sync(
@@ -123,19 +145,41 @@ async def sync(
     direction: Direction = "full",
     remote: str | None = None,
     screen: Screen = lambda text: (text, []),
+    lens: str = "",
     who: str = "",
+    confirm: bool = False,
 ) -> Synced:
+    """`confirm`: also where so much would vanish from here that it may be a mistake."""
     if memories.root is None:
         raise SyncFailed("This is not a git repository, so there is nothing to sync with.")
-    git = Git(memories.root)
-    name = _remote(await asyncio.to_thread(git.remotes), remote)
-    total = Synced(remote=name)
-    for _ in range(MOST_TRIES):
-        meeting = _Meeting(memories, git, name, screen, who, moments.now())
-        total, done = await _round(meeting, direction, total)
-        if done:
-            return total
+    with ExitStack() as stack:
+        git = await asyncio.to_thread(stack.enter_context, Git.opened(memories.root))
+        name = _remote(git.remotes(), remote)
+        total = Synced(remote=name)
+        run = os.urandom(6).hex()
+        for _ in range(MOST_TRIES):
+            meeting = _Meeting(memories, git, name, screen, lens, who, confirm, run, moments.now())
+            total, done = await _round(meeting, direction, total)
+            if done:
+                return total
     raise SyncFailed("Others were quicker every time. Try again in a moment.")
+
+
+async def undo(memories: Memories, run: str, *, who: str = "") -> list[str]:
+    """Bring back what vanished with a sync, except what has been changed since. The next sync sends it."""
+    now = moments.now()
+
+    def write(tx: Transaction) -> list[str]:
+        return changes.take_back(tx, records.events(tx, _reason(run)), now, who=who)
+
+    back = await memories.write(write)
+    if not back:
+        raise InvalidInput(f"There is no sync {run[:40]!r} that could be taken back.")
+    return back
+
+
+def _reason(run: str) -> str:
+    return f"sync {run[:40]}: not there any more"
 
 
 def _remote(known: list[str], wanted: str | None) -> str:
@@ -150,216 +194,323 @@ def _remote(known: list[str], wanted: str | None) -> str:
 
 async def _round(meeting: _Meeting, direction: Direction, total: Synced) -> tuple[Synced, bool]:
     """Fetch, merge, write down, send. The flag is False when another clone has sent something meanwhile."""
-    memories, git, tracking = meeting.memories, meeting.git, meeting.tracking
-    last = await asyncio.to_thread(git.commit, tracking)
-    _, known, _ = await asyncio.to_thread(_read, meeting, last)
-    tip = await asyncio.to_thread(git.fetch, meeting.remote, REF, tracking)
-    files, theirs, problems = await asyncio.to_thread(_read, meeting, tip)
-    steps: list[Step] = []
-    if direction != "push":
-        steps, strange = await memories.write(lambda tx: _apply(tx, meeting, theirs, known))
-        problems += [f"{_path(id)}: another memory here has this id" for id in strange]
-    total = _counted(total, steps, problems)
-    if direction == "fetch":
-        return total, True
+    memories = meeting.memories
     here = await memories.read(lambda tx: _here(tx, meeting))
-    wanted = _wanted(files, theirs, here, push_only=direction == "push")
-    sent = [path for path in {**files, **wanted} if files.get(path) != wanted.get(path)]
-    if sent:
-        pages = {path: wanted.get(path) for path in sent}
-        commit = await asyncio.to_thread(_send, meeting, pages, tip)
-        if commit is None:
-            return total, False
-        await asyncio.to_thread(git.set, tracking, commit)
-    digests = {_id(path): digest(page) for path, page in wanted.items()}
-    await memories.write(lambda tx: _met(tx, meeting.place, digests))
-    return replace(total, sent=total.sent + len(sent)), True
+    there = await asyncio.to_thread(_look, meeting, here.met)
+    total = replace(total, problems=list(there.problems))
+    if direction != "push":
+        total, here = await _take_over(meeting, there, here, total)
+    base: dict[str, str | None] = {
+        id: blob.sha for id, blob in there.blobs.items() if id in here.ours and here.ours[id].digest == blob.sha
+    }
+    tip = there.tip
+    if direction != "fetch":
+        pages = _wanted(there, here, push_only=direction == "push")
+        if pages:
+            tip = await asyncio.to_thread(_send, meeting, there, pages)
+            if tip is None:
+                return total, False
+            base |= {id: None if page is None else here.ours[id].digest for id, page in pages.items()}
+            total = replace(total, sent=total.sent + len(pages))
+    fresh = {id: one for id, one in base.items() if here.base.get(id) != one}
+    if fresh or tip != here.met:
+        await memories.write(lambda tx: _met(tx, meeting.place, fresh, tip))
+    return total, True
 
 
-def _send(meeting: _Meeting, pages: Mapping[str, str | None], tip: str | None) -> str | None:
-    """The commit that the remote has taken; None where another clone was quicker."""
-    git, mine = meeting.git, f"{meeting.tracking}-{os.urandom(6).hex()}"
-    message = f"{len(pages)} memories"
-    try:
-        commit = git.write(pages, message, tip, mine)
-        if None in pages.values():
-            # What was erased would still be in the past.
-            commit = git.alone(commit, message, mine)
-        return commit if git.push(meeting.remote, commit, REF, tip) else None
-    finally:
-        git.forget(mine)
+async def _take_over(meeting: _Meeting, there: _TheirSide, here: _OurSide, total: Synced) -> tuple[Synced, _OurSide]:
+    read = await asyncio.to_thread(_read, meeting, there, here)
+    removed = {id for id, one in here.ours.items() if id in here.base and _is_removed(one, there, here)}
+    steps: list[Step] = []
+    vanished = 0
+    if removed or read.sides or read.refused:
+        seen = len(here.ours)
+        steps, strange, vanished = await meeting.memories.write(lambda tx: _apply(tx, meeting, read, removed, seen))
+        read.problems.extend(f"{_path(id)}: {_STRANGE}" for id in strange)
+        here = await meeting.memories.read(lambda tx: _here(tx, meeting))
+    total = _counted(total, steps, read.problems)
+    return replace(total, run=meeting.run if total.run or vanished else None), here
 
 
 # The three sides
 
 
-def _read(meeting: _Meeting, commit: str | None) -> tuple[dict[str, str], dict[str, Side], list[str]]:
-    """What others have written, checked. What cannot be read stays where it is, and is mentioned."""
-    if commit is None:
-        return {}, {}, []
-    files, problems = meeting.git.files(commit, FOLDER, _NAMES)
-    found: dict[str, Side] = {}
-    for path, page in files.items():
-        try:
-            given = portable.from_page(page)
-            if given.id != _id(path) or path != _path(given.id):
-                raise InvalidInput("it is not the memory that its name says")
-            if given.domain != "project":
-                raise InvalidInput("it does not belong to a project")
-            given = export_import.screened(given, meeting.screen)
-            found[given.id] = Side(page, portable.unpacked(given, meeting.now, project=meeting.memories.project))
-        except (InvalidInput, Blocked) as trouble:
-            problems.append(f"{path[:100]}: {trouble}"[:300])
-    return files, found, problems
+def _look(meeting: _Meeting, met: str | None) -> _TheirSide:
+    git, tracking = meeting.git, meeting.tracking
+    tip = git.tip(meeting.remote, REF)
+    if tip is None:
+        return _TheirSide()
+    if git.commit(tracking) != tip:
+        tip = git.fetch(meeting.remote, REF, tracking)
+    if tip is None:
+        return _TheirSide()
+    listing = git.listing(tip, (f"{FOLDER}/", f"{GONE}/"), _NAMES)
+    blobs = {_id(path): blob for path, blob in listing.blobs.items() if path == _path(_id(path))}
+    unfit = {_id(path) for path in (*listing.blobs, *listing.unfit) if path.startswith(f"{FOLDER}/")} - blobs.keys()
+    wrong = [f"{path[:100]}: it is not where it belongs" for path in listing.blobs if _is_misplaced(path)]
+    gone = {_id(path) for path in listing.blobs if path.startswith(f"{GONE}/")}
+    follows = tip == met or git.follows(tip, met)
+    return _TheirSide(tip, blobs, frozenset(unfit), frozenset(gone), follows, (*listing.problems, *wrong))
 
 
-class _OurSide(NamedTuple):
-    """Our memories, what both had when they last met, and what is gone for good."""
-
-    ours: dict[str, Side]
-    base: dict[str, str]
-    gone: set[str]
+def _is_misplaced(path: str) -> bool:
+    return path.startswith(f"{FOLDER}/") and path != _path(_id(path))
 
 
 def _here(tx: Transaction, meeting: _Meeting) -> _OurSide:
     project = meeting.memories.project
     of_project = "project = :project" if project is not None else "project is null"
     values = {} if project is None else {"project": project}
-    found = records.which(tx, f"domain = 'project' and {of_project}", values, MOST_SHARED)
-    sql = "select memory, digest from memory_synced where place = :place"
-    base = dict(tx.all(tuple[str, str], sql, {"place": meeting.place}))
+    found = records.which(tx, f"domain = 'project' and {of_project}", values, MOST_SHARED + 1)
+    if len(found) > MOST_SHARED:
+        # What was left out would look as if it had been taken away.
+        raise SyncFailed(f"The project has more than {MOST_SHARED:,} memories, which is more than are shared.")
+    place = {"place": meeting.place}
+    base = dict(tx.all(tuple[str, str], "select memory, digest from memory_synced where place = :place", place))
+    met = tx.maybe(str, "select tip from memory_meeting where place = :place", place)
     gone = set(tx.all(str, "select memory from memory_gone"))
-    return _OurSide({one.id: Side(shared(one), one) for one in found}, base, gone)
+    sql = "select memory, digest, why, lens, at from memory_refused where place = :place"
+    rows = tx.all(tuple[str, str, str, str, int], sql, place)
+    refused = {id: _Refusal(digest, why, lens, at) for id, digest, why, lens, at in rows}
+    ours = {one.id: _side(one, meeting.git) for one in found}
+    lost = {"ids": [id for id in base if id not in ours]}
+    moved = set(tx.all(str, "select id from memory where id in :ids", lost)) if lost["ids"] else set()
+    return _OurSide(ours, base, met, gone, gone | moved, refused)
 
 
-def _met(tx: Transaction, place: str, digests: dict[str, str]) -> None:
-    """From now on this is what both have."""
-    tx.run("delete from memory_synced where place = :place", {"place": place})
-    rows = [{"place": place, "memory": id, "digest": one} for id, one in digests.items()]
-    if rows:
-        tx.many("insert into memory_synced (place, memory, digest) values (:place, :memory, :digest)", rows)
+def _side(record: Record, git: Git) -> Side:
+    return Side(record, git.blob_id(merging.shared(record)))
+
+
+def _read(meeting: _Meeting, there: _TheirSide, here: _OurSide) -> _Read:
+    """What is new of what others have written, checked. What cannot be read stays where it is, and is
+    mentioned."""
+    new: dict[str, Blob] = {}
+    problems: list[str] = []
+    for id, blob in there.blobs.items():
+        ours, known = here.ours.get(id), here.refused.get(id)
+        if id in here.gone or (ours is not None and blob.sha in (ours.digest, here.base.get(id))):
+            continue
+        if known is not None and known[0::2] == (blob.sha, meeting.lens) and meeting.now - known.at < REFUSED_FOR_MS:
+            problems.append(f"{_path(id)}: {known.why}"[:300])
+        else:
+            new[id] = blob
+    pages = meeting.git.contents(new.values())
+    origins = _origins(meeting, there, here.met) if pages else {}
+    read = _Read({}, {}, _common(meeting, here, new), problems)
+    for id, blob in new.items():
+        page = pages.get(blob.sha)
+        if page is None:
+            problems.append(f"{_path(id)}: more than can be read at once; it is left for the next sync")
+            continue
+        try:
+            record = replace(_fit(page, id, meeting), origin=origins.get(_path(id)) or _tip(meeting, there))
+            read.sides[id] = Side(record, blob.sha)
+        except (InvalidInput, Blocked) as trouble:
+            problems.append(f"{_path(id)}: {trouble}"[:300])
+            read.refused[id] = _Refusal(blob.sha, str(trouble)[:300], meeting.lens, meeting.now)
+    return read
+
+
+def _fit(page: str, id: str, meeting: _Meeting) -> Record:
+    """Raises InvalidInput or Blocked for what cannot be taken."""
+    given = portable.from_page(page)
+    if given.id != id:
+        raise InvalidInput("it is not the memory that its name says")
+    if given.domain != "project":
+        raise InvalidInput("it does not belong to a project")
+    given = export_import.screened(replace(given, project=None), meeting.screen)
+    return portable.unpacked(given, meeting.now, project=meeting.memories.project)
+
+
+def _common(meeting: _Meeting, here: _OurSide, new: Iterable[str]) -> dict[str, Record]:
+    """The files that both had of what both have changed, as far as git still has them."""
+    both = [id for id in new if id in here.ours and id in here.base and here.ours[id].digest != here.base[id]]
+    pages = meeting.git.contents(Blob(here.base[id], 0) for id in both)
+    found: dict[str, Record] = {}
+    for id in both:
+        try:
+            found[here.base[id]] = _fit(pages[here.base[id]], id, meeting)
+        except (KeyError, InvalidInput, Blocked):
+            continue
+    return found
+
+
+def _origins(meeting: _Meeting, there: _TheirSide, met: str | None) -> dict[str, str]:
+    try:
+        found = meeting.git.origins(there.tip or "", met, FOLDER)
+    except SyncFailed:  # a past without end
+        return {}
+    return {path: _origin(meeting, said) for path, said in found.items()}
+
+
+def _origin(meeting: _Meeting, said: str) -> str:
+    """On one line, and without what is not to be stored: others have chosen their names."""
+    plain = "".join(letter for letter in said if unicodedata.category(letter)[0] != "C")
+    commit = plain.rpartition(" ")[2]
+    try:
+        plain = meeting.screen(plain)[0]
+    except Blocked:
+        plain = commit
+    return texts.storable(f"{meeting.remote}: {' '.join(plain.split())[-LONGEST_ORIGIN:]}")
+
+
+def _tip(meeting: _Meeting, there: _TheirSide) -> str:
+    return f"{meeting.remote}: {(there.tip or '')[:12]}"
+
+
+def _met(tx: Transaction, place: str, fresh: Mapping[str, str | None], tip: str | None) -> None:
+    """From now on this is what both have; None for what they do not have any more."""
+    rows = [{"place": place, "memory": id, "digest": one} for id, one in fresh.items()]
+    tx.many("delete from memory_synced where place = :place and memory = :memory", rows)
+    kept = [row for row in rows if row["digest"] is not None]
+    tx.many("insert into memory_synced (place, memory, digest) values (:place, :memory, :digest)", kept)
+    tx.run("delete from memory_meeting where place = :place", {"place": place})
+    if tip is not None:
+        tx.run("insert into memory_meeting (place, tip) values (:place, :tip)", {"place": place, "tip": tip})
 
 
 # Taking over
 
+_STRANGE = "another memory here has this id"
 
-def _apply(
-    tx: Transaction, meeting: _Meeting, theirs: dict[str, Side], known: dict[str, Side]
-) -> tuple[list[Step], list[str]]:
-    """What was done, and the ids that belong to something else here: a memory of the user's, or of another project.
-    `known` is what the two sides had when they last met, as far as git still has it."""
-    ours, base, gone = _here(tx, meeting)
-    strange = [id for id in theirs if id not in ours]
-    taken = tx.all(str, "select id from memory where id in :ids", {"ids": strange}) if strange else []
-    gone |= set(taken)
-    steps = [
-        step
-        for id in sorted({*theirs, *base})
-        if (step := _step(id, ours.get(id), theirs.get(id), base.get(id), known.get(id), id in gone)) is not None
+
+def _is_removed(one: Side, there: _TheirSide, here: _OurSide) -> bool:
+    id = one.record.id
+    return there.removed(id) and one.digest == here.base.get(id) and one.record.status != "deleted"
+
+
+class _Applied(NamedTuple):
+    """What was done, the ids that belong to something else here (a memory of the user's, or of another project), and
+    how many memories cannot be seen any more."""
+
+    steps: list[Step]
+    strange: list[str]
+    vanished: int
+
+
+def _apply(tx: Transaction, meeting: _Meeting, read: _Read, removed: set[str], seen: int) -> _Applied:
+    """All of it is looked at again: it may have been changed meanwhile."""
+    ids = [*read.sides, *removed]
+    project, values = meeting.memories.project, {"ids": ids, "place": meeting.place}
+    known = records.fetch(tx, ids)
+    ours = {
+        id: _side(one, meeting.git) for id, one in known.items() if one.domain == "project" and one.project == project
+    }
+    sql = "select memory, digest from memory_synced where place = :place and memory in :ids"
+    base = dict(tx.all(tuple[str, str], sql, values))
+    gone = set(tx.all(str, "select memory from memory_gone where memory in :ids", {"ids": ids}))
+    strange = sorted(known.keys() & read.sides.keys() - ours.keys())
+    steps = [merging.removed(ours.get(id), base.get(id), meeting.now) for id in sorted(removed)]
+    steps += [
+        merging.taken(ours.get(id), side, base.get(id), read.common.get(base.get(id, "")))
+        for id, side in sorted(read.sides.items())
+        if id not in strange and id not in gone
     ]
-    for step in steps:
-        _take(tx, step, ours.get(step.id), meeting.who, meeting.now)
-        base.pop(step.id, None)
-        if step.theirs is not None:
-            base[step.id] = step.theirs
-    _met(tx, meeting.place, base)
-    return steps, sorted(taken)
+    todo = [step for step in steps if step is not None]
+    vanishing = sum(step.hides(ours[step.id].record, meeting.now) for step in todo if step.id in ours)
+    _check(vanishing, seen, meeting)
+    fresh: dict[str, str | None] = {}
+    for step in todo:
+        after = _take(tx, step, ours.get(step.id), meeting)
+        # What is deleted here because it is not there is known to be so, until one of the two changes.
+        fresh[step.id] = step.theirs or _side(after, meeting.git).digest
+    _met(tx, meeting.place, fresh, tx.maybe(str, "select tip from memory_meeting where place = :place", values))
+    refused = dict(read.refused)
+    for id in strange:
+        refused[id] = _Refusal(read.sides[id].digest, _STRANGE, meeting.lens, meeting.now)
+    _refuse(tx, meeting.place, refused)
+    return _Applied(todo, strange, vanishing)
 
 
-def _step(
-    id: str, ours: Side | None, theirs: Side | None, base: str | None, known: Side | None, gone: bool
-) -> Step | None:
-    if theirs is None:
-        # It was there and is not any more: it was erased, unless it was changed here since.
-        if ours is not None and base is not None and ours.digest == base:
-            return Step(id, "remove", None, None)
-        return None
-    if ours is None:
-        return None if gone else Step(id, "add", theirs.record, theirs.digest)
-    if ours.digest == theirs.digest or theirs.digest == base:
-        return None
-    if ours.digest == base:
-        return Step(id, "update", theirs.record, theirs.digest)
-    common = known.record if known is not None and known.digest == base else None
-    merged, clash = merge(ours.record, theirs.record, common)
-    return Step(id, "merge", merged, theirs.digest, clash, theirs.record)
+def _check(count: int, seen: int, meeting: _Meeting) -> None:
+    """Raises SyncFailed where more would vanish than is likely to be meant."""
+    if count > 1 and (count > MOST_VANISHING or count * VANISHING_SHARE > seen) and not meeting.confirm:
+        raise SyncFailed(
+            f"With this sync {count} of {seen} memories would be deleted here, because others have removed them. "
+            "Nothing was changed. Ask the user; if that is meant, call it again with confirm=true. What was deleted so "
+            "can be brought back with undo.",
+            vanishing=count,
+            memories=seen,
+        )
 
 
-def merge(ours: Record, theirs: Record, base: Record | None) -> tuple[Record, Clash | None]:
-    """Both have changed. What one side changed is taken; where both changed the same, one wins. Both sides
-    come to the same result."""
-    wins = max(ours, theirs, key=lambda one: (one.version, one.updated_at, one.content, shared(one)))
-    chosen: dict[str, Any] = {}
-    clashes: list[str] = []
-    for name in _FIELDS:
-        mine, yours = getattr(ours, name), getattr(theirs, name)
-        was = getattr(base, name) if base is not None else None
-        if mine == yours or (base is not None and yours == was):
-            chosen[name] = mine
-        elif base is not None and mine == was:
-            chosen[name] = yours
-        else:
-            chosen[name] = getattr(wins, name)
-            clashes.append(name)
-    if base is not None and chosen["status"] == "deleted" and chosen["content"] != base.content and not clashes:
-        clashes = ["status", "content"]  # one side deleted what the other went on writing
-    before = set(base.tags) if base is not None else set()
-    tags = (set(ours.tags) & set(theirs.tags)) | ((set(ours.tags) | set(theirs.tags)) - before)
-    merged = replace(
-        wins,
-        **chosen,
-        tags=sorted(tags),
-        created_at=min(ours.created_at, theirs.created_at),
-        updated_at=max(ours.updated_at, theirs.updated_at),
-        version=max(ours.version, theirs.version) + 1,
+def _refuse(tx: Transaction, place: str, refused: Mapping[str, _Refusal]) -> None:
+    rows = [{"place": place, "memory": id, **one._asdict()} for id, one in refused.items()]
+    tx.many("delete from memory_refused where place = :place and memory = :memory", rows)
+    tx.many(
+        "insert into memory_refused (place, memory, digest, why, lens, at) "
+        "values (:place, :memory, :digest, :why, :lens, :at)",
+        rows,
     )
-    merged = replace(merged, digest=records.digest(merged.content))
-    if not set(clashes) & {"content", "status", "namespace"}:
-        return merged, None
-    return merged, Clash(ours.id, clashes, "ours" if wins is ours else "theirs")
 
 
-def _take(tx: Transaction, step: Step, ours: Side | None, who: str, now: int) -> None:
-    if step.after is None:
-        if ours is not None:
-            changes.remove(tx, [ours.record], now)
-        return
+def _take(tx: Transaction, step: Step, ours: Side | None, meeting: _Meeting) -> Record:
     if ours is None:
         changes.insert(tx, [step.after])
-    else:
-        before = ours.record
-        if step.clash is not None and step.other is not None:
-            # Whichever side wins, what the other had written is in the history.
-            lost = replace(step.other, updated_at=before.updated_at)
-            before = changes.change(tx, before, lost, "synced", who=who, version=lost.version, at=now, reason="theirs")
-        version = step.after.version
-        changes.change(tx, before, step.after, "synced", who=who, version=version, at=now, reason=step.what)
+        return step.after
+    before, who, now = ours.record, meeting.who, meeting.now
+    if step.clash is not None and step.other is not None:
+        # Whichever side wins, what the other had written is in the history.
+        lost = replace(step.other, updated_at=before.updated_at)
+        before = changes.change(tx, before, lost, "synced", who=who, version=lost.version, at=now, reason="theirs")
+    reason = _reason(meeting.run) if step.hides(ours.record, now) else step.what
+    after = changes.change(tx, before, step.after, "synced", who=who, version=step.after.version, at=now, reason=reason)
     if step.clash is not None:
         why = f"both sides changed {', '.join(step.clash.fields)}; the one that lost is in its history"
         records.disagree(tx, step.id, [(step.id, why)], now)
+    return after
 
 
 # Sending
 
 
-def _wanted(files: dict[str, str], theirs: dict[str, Side], here: _OurSide, *, push_only: bool) -> dict[str, str]:
-    """The files that are to be there. What is theirs and could not be read is left alone; what was erased here is not,
-    whatever has become of it there."""
-    wanted, (ours, base, gone) = dict(files), here
-    for id, one in ours.items():
-        other = theirs.get(id)
-        # What both have changed waits until it has been fetched.
-        if push_only and other is not None and base.get(id) not in (other.digest, None) and one.digest != other.digest:
-            continue
-        wanted[_path(id)] = one.page
-    for id, other in theirs.items():
-        if id not in ours and (id in gone or other.digest == base.get(id)):
-            del wanted[_path(id)]
-    return wanted
+def _wanted(there: _TheirSide, here: _OurSide, *, push_only: bool) -> dict[str, str | None]:
+    """The files that are to be written, by memory, and None for those that are to be taken away. What is theirs and
+    could not be read is left alone; what was erased here is not, whatever has become of it there."""
+    pages: dict[str, str | None] = {}
+    for id, one in here.ours.items():
+        blob, base = there.blobs.get(id), here.base.get(id)
+        if blob is None:
+            # They need not know of the deletion of what they do not have; and what was removed there is not sent again.
+            waits = one.record.status == "deleted" or (one.digest == base and there.removed(id))
+        else:
+            refused = here.refused.get(id)
+            left = refused is not None and refused.digest == blob.sha and one.digest == base
+            # What both have changed waits until it has been fetched.
+            waits = one.digest == blob.sha or left or (push_only and base not in (blob.sha, None))
+        if not waits:
+            pages[id] = merging.shared(one.record)
+    return pages | {id: None for id in there.blobs if id not in here.ours and id in here.withdrawn}
+
+
+def _send(meeting: _Meeting, there: _TheirSide, pages: Mapping[str, str | None]) -> str | None:
+    """The commit that the remote has taken; None where another clone was quicker."""
+    git, mine = meeting.git, f"{meeting.tracking}-{os.urandom(6).hex()}"
+    message = f"{len(pages)} memories"
+    files = {_path(id): page for id, page in pages.items()}
+    erased = [id for id, page in pages.items() if page is None]
+    files |= {_tombstone(id): _GONE_TEXT for id in erased}
+    files |= {_tombstone(id): None for id, page in pages.items() if page is not None and id in there.gone}
+    try:
+        commit = git.write(files, message, there.tip, mine)
+        if erased:
+            # What was erased would still be in the past.
+            commit = git.alone(commit, message, mine)
+        if not git.push(meeting.remote, commit, REF, there.tip):
+            return None
+        git.set(meeting.tracking, commit)
+        return commit
+    finally:
+        git.forget(mine)
 
 
 def _path(id: str) -> str:
     return f"{FOLDER}/{id[:2]}/{id}.md"
+
+
+def _tombstone(id: str) -> str:
+    return f"{GONE}/{id[:2]}/{id}"
 
 
 def _id(path: str) -> str:
@@ -373,5 +524,8 @@ def _counted(total: Synced, steps: list[Step], problems: list[str]) -> Synced:
     }
     clashes = [one.clash for one in steps if one.clash is not None]
     return replace(
-        total, **counts, conflicts=[*total.conflicts, *clashes][:MOST_LISTED], problems=problems[:MOST_LISTED]
+        total,
+        **counts,
+        conflicts=[*total.conflicts, *clashes][:MOST_LISTED],
+        problems=[*total.problems, *problems][:MOST_LISTED],
     )

@@ -93,7 +93,7 @@ def record_of(draft: Draft, now: int) -> Record:
         place=next(_PLACES),
         # What belongs to the user or to everybody belongs to no project.
         project=inputs.label(draft.project, "project") if domain == "project" else None,
-        at=now if draft.at is None else inputs.moment(draft.at),
+        at=now if draft.at is None else inputs.past(draft.at, now),
         created_at=now,
         updated_at=now,
         expires_at=None if lasting is None else now + lasting,

@@ -13,7 +13,7 @@ from portico.extend import Transaction
 from portico.services.memory.search import index
 from portico.services.memory.store import entities, records
 from portico.services.memory.store.namespaces import CURRENT
-from portico.services.memory.store.records import Record
+from portico.services.memory.store.records import MemoryEvent, Record
 
 
 def insert(tx: Transaction, memories: Sequence[Record]) -> None:
@@ -47,6 +47,18 @@ def delete(tx: Transaction, before: Record, now: int, *, who: str = "", reason: 
         return before
     after = replace(before, status="deleted", deleted_at=now, updated_at=now)
     return change(tx, before, after, "deleted", who=who, reason=reason)
+
+
+def take_back(tx: Transaction, events: Sequence[MemoryEvent], now: int, *, who: str) -> list[str]:
+    """Make memories what they were before these changes, except those that have been changed since; their ids."""
+    current = records.fetch(tx, [one.memory for one in events])
+    back: list[str] = []
+    for one in events:
+        before = current.get(one.memory)
+        if before is not None and before.version == one.version:
+            change(tx, before, replace(one.was, updated_at=now), "restored", who=who)
+            back.append(one.memory)
+    return back
 
 
 def remove(tx: Transaction, memories: Sequence[Record], now: int) -> None:

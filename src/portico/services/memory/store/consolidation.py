@@ -194,14 +194,7 @@ async def undo(memories: Memories, run: str, *, who: str = "") -> list[str]:
             "and run = :run order by memory_event.id desc",
             {"run": run},
         )
-        current = records.fetch(tx, [one.memory for one in events])
-        back: list[str] = []
-        for one in events:
-            before = current.get(one.memory)
-            if before is None or before.version != one.version:
-                continue
-            changes.change(tx, before, replace(one.was, updated_at=now), "restored", who=who)
-            back.append(one.memory)
+        back = changes.take_back(tx, events, now, who=who)
         for summary in summaries:
             changes.delete(tx, summary, now, who=who, reason="its consolidation was taken back")
         return back

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from portico.services import texts
@@ -17,6 +17,10 @@ MOST_TAGS, LONGEST_TAG = 50, 100
 _BREAKS = re.compile(r"[\s,]+")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _SPAN = re.compile(r"(\d{1,9})\s*([smhdw]?)")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST, _LAST = datetime(1, 1, 1, tzinfo=UTC) - _EPOCH, datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH
+# The clocks of two machines are not quite the same, and a day begins earlier elsewhere.
+CLOCKS_DIFFER_MS = 86_400 * SECOND_MS
 LONGEST_SPAN_MS = 100 * 366 * 86_400 * SECOND_MS
 
 
@@ -89,7 +93,18 @@ def moment(text: str) -> int:
         found = datetime.fromisoformat(text.strip())
     except ValueError:
         raise InvalidInput(f"{text[:40]!r} is no date. Write 2026-01-31 or 2026-01-31T12:00:00Z.") from None
-    return int((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() * SECOND_MS)
+    at = (found if found.tzinfo else found.replace(tzinfo=UTC)) - _EPOCH
+    if not _FIRST <= at <= _LAST:
+        raise InvalidInput(f"{text[:40]!r} is not between the years 1 and 9999.")
+    return at // timedelta(milliseconds=1)
+
+
+def past(text: str, now: int) -> int:
+    """When something was said or happened. What is dated later than now would come first for ever."""
+    at = moment(text)
+    if at > now + CLOCKS_DIFFER_MS:
+        raise InvalidInput(f"{text[:40]!r} is in the future: it is when it was said or happened.")
+    return at
 
 
 def ago_or_moment(text: str, at: int) -> int:

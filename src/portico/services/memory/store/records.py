@@ -26,6 +26,7 @@ MOST_TOLD = 100
 COLUMNS = (
     "id", "domain", "namespace", "content", "tags", "source", "author", "author_kind", "thread", "place", "project",
     "branch", "path", "status", "version", "at", "created_at", "updated_at", "expires_at", "deleted_at", "digest",
+    "origin",
 )  # fmt: skip
 SELECT = f"select {', '.join(f'memory.{one}' for one in COLUMNS)} from memory"
 _INSERT = f"insert into memory ({', '.join(COLUMNS)}) values ({', '.join('?' * len(COLUMNS))})"
@@ -57,6 +58,8 @@ class Record(Struct, frozen=True, kw_only=True, gc=False):
     expires_at: int | None = None
     deleted_at: int | None = None
     digest: str
+    # Where it came by a sync: the remote, and whom git names as the author of which commit.
+    origin: str | None = None
 
 
 class MemoryEvent(Struct, frozen=True, kw_only=True):
@@ -75,6 +78,11 @@ def digest(content: str) -> str:
     """The same for texts that differ in case, width or white space only."""
     plain = " ".join(unicodedata.normalize("NFKC", content).casefold().split())
     return hashlib.sha256(plain.encode(errors="surrogatepass")).hexdigest()
+
+
+def whence(record: Record) -> str:
+    """For a line about it: `, from origin: Eve <eve@example.com> 3f6c…` for what came by a sync, else nothing."""
+    return "" if record.origin is None else f", from {record.origin}"
 
 
 def insert(tx: Transaction, records: Sequence[Record]) -> None:
@@ -237,6 +245,16 @@ def history(tx: Transaction, id: str, limit: int) -> list[MemoryEvent]:
         "select memory, version, change, at, who, reason, was from memory_event where memory = :id "
         "order by id desc limit cast(:limit as bigint)",
         {"id": id, "limit": limit},
+    )
+
+
+def events(tx: Transaction, reason: str) -> list[MemoryEvent]:
+    """Those that were made for a reason, the newest first."""
+    return tx.all(
+        MemoryEvent,
+        "select memory, version, change, at, who, reason, was from memory_event where reason = :reason "
+        "order by id desc",
+        {"reason": reason},
     )
 
 
