@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from portico import Context, Server
+from portico import Context, ProtocolError, Server
 from portico.auth.principal import Principal
 from portico.rpc.call import Call
 from portico.server.asking.request_state import binding
@@ -465,3 +465,42 @@ async def test_a_client_that_does_not_answer_is_not_waited_for_for_ever(
     assert withdrawn["params"]["requestId"] == asked["id"]
     await asyncio.sleep(0)
     assert wire.is_silent
+
+
+# What was read after a question
+
+
+@pytest.mark.parametrize("asks", [True, False])
+async def test_what_was_read_after_a_question_is_in_no_cache(connect: Connect, asks: bool) -> None:
+    """server/utilities/caching: what depends on answers MUST NOT be cached."""
+    server = Server("s", ttl_ms=60_000, cache_scope="public")
+
+    @server.resource("test://a")
+    async def read(ctx: Context) -> str:
+        return str((await ctx.elicit("?", str)).data) if asks else "plain"
+
+    answer = {"action": "accept", "content": {"value": "mine"}}
+    result = await Asked(connect, server, MODERN).call("", answer, "resources/read", uri="test://a")
+    assert (result["ttlMs"], result["cacheScope"]) == ((0, "private") if asks else (60_000, "public"))
+
+
+# Codes
+
+
+@pytest.mark.parametrize(
+    "code, modern",
+    [(-32050, -32603), (-32099, -32603), (-32042, -32603), (-32002, -32602), (-32019, -32019), (-1, -1), (5, 5)],
+)
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_a_body_cannot_use_the_codes_of_the_specification(
+    connect: Connect, revision: str, code: int, modern: int
+) -> None:
+    """2026-07-28, basic, Error Codes: what it does not define of its own, and what it gave up, MUST NOT be emitted."""
+    server = Server("s")
+
+    @server.tool
+    async def fail() -> str:
+        raise ProtocolError("no", {"elicitations": []}, code=code)
+
+    said = await Asked(connect, server, revision).call("fail")
+    assert said == {"code": modern if revision == MODERN else code, "message": "no", "data": {"elicitations": []}}

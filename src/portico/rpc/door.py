@@ -260,7 +260,9 @@ class Door:
             if call.method == "tools/call":
                 return self._encode(call, failed_result(call, failure))
             if isinstance(failure, ToolError):
-                return self._refuse(call, InternalError(_text(failure), failure.described()))
+                # A prompt or a resource that says what is wrong with what it was given.
+                wrong = InvalidParams if failure.kind == "Validation" else InternalError
+                return self._refuse(call, wrong(_text(failure), failure.described()))
             return self._refuse(call, unexpected(failure, call.method))
         except Exception as worse:
             # What the author wanted to say cannot be said in JSON.

@@ -257,6 +257,9 @@ class Server(Registrar):
             result = await self._mounts.read(call, params.uri)
         if isinstance(result, ReadResourceResult) and result.ttl_ms is UNSET:
             result.ttl_ms, result.cache_scope = self._hints["ttl_ms"], self._hints["cache_scope"]
+            if params.request_state is not UNSET or params.input_responses is not jsonrpc.NOTHING:
+                # It depends on answers, which no cache knows of (server/utilities/caching).
+                result.ttl_ms, result.cache_scope = 0, "private"
         return result
 
     async def _complete(self, call: Call) -> Any:

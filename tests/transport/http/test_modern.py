@@ -16,6 +16,7 @@ from portico.transport.http import listener as listening
 MODERN = "2026-07-28"
 PREFIX = "io.modelcontextprotocol/"
 Serve = Callable[..., Any]
+LONG = "/" * 1_000_000
 
 
 def based(text: str) -> str:
@@ -135,7 +136,8 @@ async def test_the_error_carries_the_id_of_the_request_as_soon_as_it_is_known(se
     site = await serve(server)
     known = await site.modern("tools/list", id="seven", meta={"clientCapabilities": None})
     assert known.json["id"] == "seven"
-    unknown = await site.request("POST", "/mcp", {"content-type": "application/json"}, b"{")
+    fields = {"content-type": "application/json", "mcp-protocol-version": "2026-07-28"}
+    unknown = await site.request("POST", "/mcp", fields, b"{")
     assert "id" not in unknown.json
 
 
@@ -867,3 +869,21 @@ async def test_an_endpoint_whose_name_begins_like_health_needs_the_token_too(
     site = await serve(server, token="right", path=path)
     response = await site.call("echo", {"text": "x"}, path=path, headers={"authorization": None})
     assert response.status == 401
+
+
+@pytest.mark.parametrize(
+    ("method", "params"),
+    [
+        ("tools/call", {"name": LONG}),
+        ("prompts/get", {"name": LONG}),
+        ("resources/read", {"uri": "note://" + LONG}),
+        ("subscriptions/listen", {"notifications": {"resourceSubscriptions": ["note://" + LONG]}}),
+        ("completion/complete", {"ref": {"type": "ref/prompt", "name": LONG}, "argument": {"name": "a", "value": ""}}),
+        ("completion/complete", {"ref": {"type": "ref/prompt", "name": "a"}, "argument": {"name": "a", "value": LONG}}),
+    ],
+)
+async def test_a_name_has_a_bound(serve: Serve, server: Server, method: str, params: Any) -> None:
+    """A URI of 4 MiB was matched against every template for seconds, and then repeated."""
+    response = await (await serve(server)).modern(method, params, headers={"mcp-name": "n"})
+    assert response.json["error"]["code"] == -32602
+    assert len(response.body) < 1000

@@ -642,6 +642,27 @@ async def test_a_question_nobody_can_answer_is_not_asked(serve: Serve, server: S
     assert response.json["result"]["isError"] is True
 
 
+async def test_a_client_that_hears_of_no_events_is_not_asked(serve: Serve, server: Server) -> None:
+    """It takes JSON alone and has opened no stream, so that the question would never reach it."""
+    site = await serve(server)
+    session = await site.initialize(R4, ELICIT)
+    raw = await session.send(call("ask"), headers={"accept": "application/json"})
+    result = (await raw.response()).json["result"]
+    assert result["isError"] is True
+    assert "listens to no stream" in result["content"][0]["text"]
+
+
+async def test_a_client_that_listens_may_answer_in_json(serve: Serve, server: Server) -> None:
+    site = await serve(server)
+    session = await site.initialize(R4, ELICIT)
+    aside = await session.get()
+    raw = await session.send(call("ask"), headers={"accept": "application/json"})
+    question = await aside.message()
+    answer = {"action": "accept", "content": {"value": "yes"}}
+    await session.post({"jsonrpc": "2.0", "id": question["id"], "result": answer})
+    assert text_of((await raw.response()).json) == "yes"
+
+
 async def test_a_cancelled_call_takes_its_question_back(serve: Serve, server: Server) -> None:
     """basic/utilities/cancellation: whoever stops waiting for a request says so."""
     site = await serve(server)
@@ -1152,3 +1173,32 @@ async def test_a_reader_that_is_far_behind_loses_its_connection_and_nothing_else
     while "result" not in (said := await again.message()):
         pass
     assert text_of(said) == "shouted"
+
+
+@pytest.mark.parametrize("revision", [R2, R3, R4])
+async def test_an_error_has_the_id_that_its_revision_wants(serve: Serve, server: Server, revision: str) -> None:
+    """Up to 2025-06-18 an id that could not be read is null; from 2025-11-25 on it is left out. One that could be read
+    is said again."""
+    site = await serve(server)
+    session = await site.initialize(revision)
+    unreadable = [await session.post(b"{")]
+    named = {"mcp-protocol-version": revision, "content-type": "application/json"}
+    unreadable.append(await site.request("POST", "/mcp", named, b"{"))
+    unreadable.append(await site.request("POST", "/mcp", {**named, "content-type": "text/plain"}, b"{}"))
+    unreadable.append(await site.request("POST", "/mcp", {**named, "host": "evil.example"}, b"{}"))
+    for response in unreadable:
+        assert ("id" in response.json) == (revision < R4), response
+        assert response.json.get("id") is None
+    for fields in ({**named, "mcp-session-id": "unknown"}, named):
+        ping = b'{"jsonrpc":"2.0","id":"seven","method":"ping"}'
+        assert (await site.request("POST", "/mcp", fields, ping)).json["id"] == "seven"
+
+
+@pytest.mark.parametrize("last", ["²", "1-²", "²-1", "٣-١", "-", "1-1-1", "9" * 500])
+async def test_a_last_event_that_is_no_number_is_answered_by_what_there_is(
+    serve: Serve, server: Server, last: str
+) -> None:
+    """2025-11-25, basic/transports, Resumability: an id that never was is no reason to fail."""
+    session = await (await serve(server)).initialize(R4)
+    stream = await session.get(last.encode().decode("latin-1"))
+    assert stream.head is not None and stream.head.status == 200
