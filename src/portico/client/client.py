@@ -103,18 +103,18 @@ class _Kind(Struct):
     result_type: str = msgspec.field(default="complete", name="resultType")
 
 
-class _Named(Struct):
+class _ToolName(Struct):
     name: str
 
 
-class _Names(Struct, rename="camel"):
+class _NamesPage(Struct, rename="camel"):
     """A page of the tools, of which only the names are read."""
 
-    tools: list[_Named]
+    tools: list[_ToolName]
     next_cursor: str | UnsetType | None = UNSET
 
 
-class _Undecoded(Struct):
+class _RawPage(Struct):
     tools: list[Raw]
 
 
@@ -647,10 +647,10 @@ class Client:
 
     async def _find_tool(self, name: str, *, fresh: bool) -> Tool | None:
         """Of the tools before it only the names are read."""
-        async for page, said in self._pages("tools/list", _Names, fresh=fresh):
+        async for page, said in self._pages("tools/list", _NamesPage, fresh=fresh):
             for at, one in enumerate(page.tools):
                 if one.name == name:
-                    found = self._decoded("tools/list", self._decoded("tools/list", said, _Undecoded).tools[at], Tool)
+                    found = self._decoded("tools/list", self._decoded("tools/list", said, _RawPage).tools[at], Tool)
                     return next(iter(self._upstream.link.usable_tools([found])), None)
         return None
 

@@ -50,7 +50,7 @@ class UnfitAnswer(UsageError):
     """The answer of a handler that is none to what was asked."""
 
 
-class _Asked(Struct, frozen=True):
+class _Ourselves(Struct, frozen=True):
     """We, as one who is asked."""
 
     capabilities: ClientCapabilities
@@ -93,7 +93,7 @@ class Inputs:
         asked = METHODS[method].decode(params)
         # The rules are those that a server of ours keeps to when it asks.
         try:
-            require(_Asked(self.capabilities, revision), method, params or Raw(b"{}"))
+            require(_Ourselves(self.capabilities, revision), method, params or Raw(b"{}"))
         except (MissingCapability, UsageError, RecursionError) as failure:
             raise InvalidParams(f"Invalid params for {method}: {str(failure)[:300]}") from None
         if method == "roots/list":
