@@ -180,7 +180,7 @@ async def test_an_answer_that_questions_led_to_is_never_kept() -> None:
         ("notifications/resources/updated", {"uri": "a://b"}, ["resources/read a://b"]),
         ("notifications/resources/updated", {"uri": "a://b/part"}, ["resources/read a://b"]),
         ("notifications/resources/updated", {"uri": "a://bc"}, []),
-        ("notifications/message", {"level": "info", "data": 1}, []),
+        ("notifications/elsewhere", {"data": 1}, []),
     ],
 )
 async def test_a_notice_makes_stale_what_it_is_about(notice: str, params: Any, stale: list[str], heard: Any) -> None:

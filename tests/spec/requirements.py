@@ -770,6 +770,14 @@ REQUIREMENTS = {
         "2024-11-05", "2026-07-28", "server/tools", "Security Considerations",
         "There are bounds to the calls of one client."
     ),
+    "tools.output-author": Requirement(
+        "2025-06-18", "2026-07-28", "server/tools", "Output Schema",
+        "A schema that the author wrote is kept like one that was derived, and is a schema."
+    ),
+    "tools.declared": Requirement(
+        "2024-11-05", "2026-07-28", "server/tools", "Capabilities",
+        "A server declares tools, resources, prompts, completions and logging, each if it has it."
+    ),
     "content.audio-since": Requirement(
         "2025-03-26", "2026-07-28", "server/tools", "Audio Content",
         "Audio exists since 2025-03-26 and is told in words before."
@@ -899,6 +907,10 @@ REQUIREMENTS = {
         "2024-11-05", "2026-07-28", "server/resources", "Security Considerations",
         "An address that is none is a resource that is missing, and its variables are checked."
     ),
+    "resources.inside": Requirement(
+        "2026-07-28", "2026-07-28", "server/resources", "Security Considerations",
+        "No address leads out of the folder that is served."
+    ),
     "prompts.get": Requirement(
         "2024-11-05", "2026-07-28", "server/prompts", "Getting a Prompt",
         "A prompt filled with its arguments is a list of messages."
@@ -914,6 +926,10 @@ REQUIREMENTS = {
     "prompts.validated": Requirement(
         "2024-11-05", "2026-07-28", "server/prompts", "Implementation Considerations",
         "Arguments of a prompt are validated before it is filled."
+    ),
+    "prompts.list-changed": Requirement(
+        "2024-11-05", "2025-11-25", "server/prompts", "List Changed Notification",
+        "A session hears of prompts that come and go at run time."
     ),
     "completion.bounded": Requirement(
         "2024-11-05", "2026-07-28", "server/utilities/completion", "Completion Results",
@@ -1323,5 +1339,30 @@ REQUIREMENTS = {
     "auth.issuer-moves": Requirement(
         "2026-07-28", "2026-07-28", "basic/authorization/client-registration", "Authorization Server Binding",
         "A server that moves to another issuer takes nothing along."
+    ),
+    "auth.registration-error": Requirement(
+        "2026-07-28", "2026-07-28",
+        "basic/authorization/client-registration", "Application Type and Redirect URI Constraints",
+        "A registration that is refused tells why."
+    ),
+    "auth.response-silent": Requirement(
+        "2026-07-28", "2026-07-28", "basic/authorization/index", "Authorization Response Validation",
+        "Nothing is shown of an answer that is not from the right issuer."
+    ),
+    "auth.refresh-optional": Requirement(
+        "2026-07-28", "2026-07-28", "basic/authorization/index", "Refresh Tokens",
+        "A refresh token may be missing or revoked: then there is a login."
+    ),
+    "auth.scopes-kept": Requirement(
+        "2026-07-28", "2026-07-28", "basic/authorization/index", "Scope Selection Strategy",
+        "A login for more scopes keeps those that were had."
+    ),
+    "auth.confidential": Requirement(
+        "2025-03-26", "2026-07-28", "basic/authorization/security-considerations", "Token Theft",
+        "No secret is in any text."
+    ),
+    "auth.not-redirected": Requirement(
+        "2025-06-18", "2026-07-28", "basic/authorization/security-considerations", "Communication Security",
+        "What carries credentials is not redirected."
     ),
 }

@@ -1359,3 +1359,29 @@ async def test_names_of_tools_have_a_case(revision: str) -> None:
         assert {tool.name for tool in await client.list_tools()} == {"Add", "add"}
         assert (await client.call_tool("Add")).text == "large"
         assert (await client.call_tool("add")).text == "small"
+
+
+@pytest.mark.requirement("prompts.list-changed")
+@pytest.mark.parametrize("revision", HANDSHAKE)
+async def test_a_prompt_that_comes_or_goes_is_told_of(connect: Connect, revision: str) -> None:
+    server = small()
+    wire = connect(server)
+    await wire.initialize(revision)
+    await wire.request("prompts/list")
+    server.prompt(name="newcomer")(lambda: "hello")
+    assert (await wire.receive())["method"] == notices.PROMPTS_CHANGED
+    server.remove("newcomer")
+    assert (await wire.receive())["method"] == notices.PROMPTS_CHANGED
+
+
+@pytest.mark.requirement("tools.declared")
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_a_server_declares_what_it_has(connect: Connect, revision: str) -> None:
+    wire = connect(small())
+    if revision == MODERN:
+        said = (await wire.modern("server/discover"))["result"]["capabilities"]
+    else:
+        said = (await wire.initialize(revision))["capabilities"]
+    assert {"tools", "resources", "prompts", "logging"} <= said.keys()
+    for method in ("tools/list", "resources/list", "resources/templates/list", "prompts/list"):
+        assert "result" in await wire.ask(revision, method)
