@@ -153,7 +153,7 @@ class Client:
     * **timeout** – how many seconds a request may take, retries included; None for no limit.
     * **retries** – how often a request that was not heard is sent again.
     * **trust_annotations** – whether a tool that says of itself that it is read-only or idempotent is called again when
-      the connection breaks in the middle of its call. Anybody can say that, so it is for servers that you trust.
+      the connection breaks in the middle of its call. Every server can say so: this is for those that you trust.
     * **validate** – whether structured results are checked against the tool's output schema.
     * **extensions** – the protocol extensions to declare, with their settings.
     * **principal** – who the calls are from, for a Server or Handler in this process.
@@ -333,7 +333,7 @@ class Client:
         return EmptyResult() if call.method == "ping" else self._answer_question(call)
 
     async def _answer_question(self, call: Call) -> Any:
-        """A question of a session. Nobody waits for it whom a mistake of the handler could be told, except the log."""
+        """A question of a session. It has no caller here who could be told of the handler's mistake, so the log is."""
         try:
             return await self.inputs.answer(call.method, call.params, self.revision)
         except UnfitAnswer as mistake:
