@@ -38,7 +38,7 @@ class Prompt:
     """
 
     def __init__(self, fn: Callable[..., Any], **options: Unpack[PromptOptions]) -> None:
-        check_options("a prompt", options, PromptOptions.__annotations__)
+        check_options("a prompt", options, PromptOptions)
         self.fn = fn
         self.name = options.get("name") or str(getattr(fn, "__name__", ""))
         self.body = Body(fn, self.name, inline=options.get("inline", False))

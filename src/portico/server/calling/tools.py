@@ -60,7 +60,7 @@ class Tool:
     argument_errors: ArgumentErrors | None = None
 
     def __init__(self, fn: Callable[..., Any], **options: Unpack[ToolOptions]) -> None:
-        check_options("a tool", options, ToolOptions.__annotations__)
+        check_options("a tool", options, ToolOptions)
         self.fn = fn
         self.name = checked_name(options.get("name") or str(getattr(fn, "__name__", "")))
         self.task = config_of(options.get("task", "never"), self.name)
