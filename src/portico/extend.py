@@ -13,6 +13,7 @@ from portico._lazy import public_names
 # ruff: isort: off
 # fmt: off
 if TYPE_CHECKING:
+    from portico import beneath as beneath
     from portico._options import explained as explained
     from portico.auth.principal import Principal as Principal
     from portico.client.listen import Change as Change
@@ -95,6 +96,7 @@ if TYPE_CHECKING:
     from portico.wire.uris import Template as Template
 
 _HOMES: dict[str, tuple[str, ...]] = {
+    "portico.beneath": (),
     "portico._options": ("explained",),
     "portico.auth.principal": ("Principal",),
     "portico.client.listen": ("Change",),

@@ -103,6 +103,13 @@ def test_where_clouds_keep_their_credentials_is_out_of_reach(server: str) -> Non
         check_addresses("https://metadata.example/", ["169.254.169.254"], [server])
 
 
+def test_a_server_that_names_an_inner_address_beside_its_own_points_nowhere_but_out() -> None:
+    """Its name server could name any address in order to get us there."""
+    for inner in ("127.0.0.1", "10.0.0.1"):
+        with pytest.raises(UnsafeAddress):
+            check_addresses("https://auth.example/", [inner], ["8.8.8.8", inner])
+
+
 def test_a_private_server_does_not_point_at_this_machine() -> None:
     with pytest.raises(UnsafeAddress):
         check_addresses("https://localhost/", ["127.0.0.1"], ["10.0.0.1"])
@@ -130,6 +137,7 @@ def test_redirects_stay_at_their_origin() -> None:
             check_redirect("GET", "https://a.example/x", target)
 
 
+@pytest.mark.requirement("auth.not-redirected")
 def test_what_carries_credentials_is_not_redirected_at_all() -> None:
     with pytest.raises(UnsafeAddress):
         check_redirect("POST", "https://a.example/token", "/elsewhere")

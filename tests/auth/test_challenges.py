@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import string
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -11,6 +12,7 @@ from portico.auth.challenges import Challenge, challenges, demand
 from portico.auth.conversation import Fetched
 
 
+@pytest.mark.requirement("auth.exact-challenge")
 def test_one_challenge_with_quoted_parameters() -> None:
     found = challenges('Bearer resource_metadata="https://a.example/.well-known/x", scope="files:read files:write"')
     assert found == [
@@ -18,6 +20,7 @@ def test_one_challenge_with_quoted_parameters() -> None:
     ]
 
 
+@pytest.mark.requirement("auth.exact-challenge")
 def test_several_challenges_share_a_field() -> None:
     found = challenges('Basic realm="a, b", Bearer error="invalid_token", scope=one, Negotiate, DPoP algs="ES256"')
     assert found == [

@@ -161,6 +161,7 @@ def test_an_application_on_the_web_says_so(world: Any, issuer: Any) -> None:
     assert issuer.registrations[0]["application_type"] == "web"
 
 
+@pytest.mark.requirement("auth.registration-refused")
 def test_with_nothing_to_go_by_the_user_is_told_what_to_do(make: Any, server: Any) -> None:
     world = make.World(server, make.Issuer(registration_endpoint=None))
     with pytest.raises(RegistrationFailed, match="configure the client id"):
@@ -168,6 +169,7 @@ def test_with_nothing_to_go_by_the_user_is_told_what_to_do(make: Any, server: An
     assert not world.visited
 
 
+@pytest.mark.requirement("auth.registration-error")
 def test_a_refused_registration_tells_why(world: Any, issuer: Any) -> None:
     issuer.registered = {"error": "invalid_redirect_uri", "error_description": "no loopback\x1b[31m here"}
     with pytest.raises(RegistrationFailed, match="invalid_redirect_uri") as caught:

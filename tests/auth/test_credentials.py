@@ -107,6 +107,7 @@ def test_what_was_put_under_another_name_is_not_taken(store: Any) -> None:
     assert credentials.registration(OTHER) is None
 
 
+@pytest.mark.requirement("auth.secure-storage")
 @pytest.mark.skipif(sys.platform == "win32", reason="modes are not kept there")
 def test_the_file_is_its_owners_from_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "deep" / "credentials.json"

@@ -132,6 +132,7 @@ def test_a_slash_is_tolerated_by_those_who_say_so(make: Any, server: Any) -> Non
         find(world, tolerate_slash=True)
 
 
+@pytest.mark.requirement("auth.several-servers")
 def test_of_several_issuers_the_first_that_works_is_taken(make: Any) -> None:
     gone, here = "https://gone.example", "https://auth.example"
     world = make.World(make.Server(authorization_servers=[gone, here]), make.Issuer())
@@ -145,6 +146,7 @@ def test_of_several_issuers_the_known_one_is_asked_first(make: Any) -> None:
     assert found.server.issuer == other.issuer
 
 
+@pytest.mark.requirement("auth.endpoints-https")
 @pytest.mark.parametrize("name", ["token_endpoint", "authorization_endpoint", "registration_endpoint"])
 def test_endpoints_in_the_clear_are_refused(make: Any, server: Any, name: str) -> None:
     world = make.World(server, make.Issuer(**{name: "http://auth.example/x"}))
@@ -152,6 +154,7 @@ def test_endpoints_in_the_clear_are_refused(make: Any, server: Any, name: str) -
         find(world)
 
 
+@pytest.mark.requirement("auth.endpoints-https")
 def test_an_issuer_in_the_clear_is_not_asked(make: Any) -> None:
     world = make.World(make.Server(issuer="http://auth.example"), make.Issuer("http://auth.example"))
     with pytest.raises(UnsafeAddress):

@@ -91,7 +91,7 @@ def test_a_token_that_ran_out_is_refreshed_before_it_is_sent(world: Any, issuer:
     assert len(server.calls) == 3
 
 
-@pytest.mark.requirement("auth.refresh")
+@pytest.mark.requirement("auth.refresh", "auth.rotation")
 def test_refresh_tokens_rotate(world: Any, issuer: Any) -> None:
     issuer.refresh_tokens, issuer.lifetime = True, 60
     oauth = world.oauth()
@@ -114,6 +114,7 @@ def test_a_refresh_token_that_is_not_replaced_stays(world: Any, issuer: Any) -> 
     assert oauth.token.access_token == issuer.issued[1]
 
 
+@pytest.mark.requirement("auth.refresh-optional")
 def test_a_revoked_refresh_token_leads_to_a_login(world: Any, issuer: Any) -> None:
     issuer.refresh_tokens, issuer.lifetime = True, 60
     oauth = world.oauth()
@@ -147,6 +148,7 @@ def test_a_token_refused_before_its_time_is_refreshed_then_replaced(world: Any, 
     assert grants == ["authorization_code", "refresh_token", "authorization_code"]
 
 
+@pytest.mark.requirement("auth.error-codes")
 def test_a_token_refused_when_it_is_new_is_the_end(world: Any, issuer: Any, server: Any) -> None:
     server.accepts = lambda token, operation: False
     with pytest.raises(TokenRejected, match="audience"):
@@ -231,6 +233,7 @@ def test_requests_at_once_share_one_login(world: Any, issuer: Any, server: Any, 
     assert world.hold(one.headers("POST", server.url)) == world.hold(other.headers("POST", server.url))
 
 
+@pytest.mark.requirement("auth.error-codes")
 def test_forbidden_is_left_to_the_caller(world: Any, server: Any, make: Any, issuer: Any) -> None:
     server.refuses = lambda token, operation: make.reply(None, 403, WWW_Authenticate='Bearer error="invalid_token"')
     assert world.call(world.oauth()).status == 403
@@ -266,6 +269,7 @@ def test_what_was_granted_unasked_is_kept_as_well(make: Any, issuer: Any, server
     assert issuer.visits[1]["scope"] == "default:one default:two more"
 
 
+@pytest.mark.requirement("auth.scopes-kept")
 def test_a_login_after_a_refusal_keeps_what_was_had(make: Any, issuer: Any) -> None:
     server = make.Server(scope="basic")
     world = make.World(server, issuer)
@@ -291,6 +295,7 @@ def test_nobody_is_asked_for_scopes_for_ever(world: Any, issuer: Any, server: An
     assert world.fetched[-1].method == "POST", "giving up costs no request"
 
 
+@pytest.mark.requirement("auth.insufficient-scope")
 def test_a_server_that_always_thinks_of_another_scope_is_given_up(world: Any, server: Any, make: Any) -> None:
     count = iter(range(1000))
     server.refuses = lambda token, operation: make.lacking(f"scope-{next(count)}")
@@ -318,7 +323,7 @@ def test_insufficient_scope_on_a_401_is_a_step_up_too(world: Any, issuer: Any, s
     assert issuer.visits[1]["scope"] == "more"
 
 
-@pytest.mark.requirement("auth.issuer-binding")
+@pytest.mark.requirement("auth.issuer-binding", "auth.issuer-moves")
 def test_a_move_to_another_issuer_takes_nothing_along(make: Any) -> None:
     one, other = make.Issuer("https://one.example"), make.Issuer("https://other.example")
     for issuer in (one, other):
@@ -372,6 +377,7 @@ def test_a_failure_of_the_driver_flies_through(world: Any) -> None:
         talk.throw(TimeoutError())
 
 
+@pytest.mark.requirement("auth.confidential")
 def test_no_secret_is_in_any_text(world: Any, issuer: Any) -> None:
     issuer.refuse = {"error": "invalid_client"}
     client = Registration(client_id="me", client_secret="s3cret")

@@ -177,6 +177,7 @@ def test_choices_have_titles_and_there_can_be_several(terminal: Open) -> None:
     assert "'untitledMulti': ['option1', 'option3'], 'titledMulti': ['value1', 'value2']" in shown
 
 
+@pytest.mark.requirement("elicitation.defaults")
 def test_defaults_are_offered(terminal: Open) -> None:
     seen = terminal("call", "examples/everything.py", "test_elicitation_sep1034_defaults")
     for prompt in (
@@ -193,6 +194,7 @@ def test_defaults_are_offered(terminal: Open) -> None:
     assert "name='John Doe', age=30, score=95.5, status='active', verified=True" in seen.shown.replace("\n", "")
 
 
+@pytest.mark.requirement("elicitation.decline-any-time")
 @pytest.mark.parametrize("answer, action", [("n\n", "decline"), ("\x04", "cancel")])
 def test_a_form_can_be_declined_and_left(terminal: Open, answer: str, action: str) -> None:
     seen = terminal("call", "examples/everything.py", "test_elicitation", "message=Who?")
@@ -205,6 +207,7 @@ def test_a_form_can_be_declined_and_left(terminal: Open, answer: str, action: st
     assert seen.end() == 0
 
 
+@pytest.mark.requirement("elicitation.consent")
 @pytest.mark.parametrize("answer, said", [("y\n", "Go on when you are back."), ("\n", "Then without an account.")])
 def test_a_page_is_shown_with_its_host_before_anybody_agrees(terminal: Open, answer: str, said: str) -> None:
     seen = terminal("call", "examples/travel.py", "connect_account")
@@ -216,6 +219,7 @@ def test_a_page_is_shown_with_its_host_before_anybody_agrees(terminal: Open, ans
     assert seen.end() == 0
 
 
+@pytest.mark.requirement("elicitation.consent")
 @pytest.mark.parametrize(
     "url, shown",
     [

@@ -126,6 +126,7 @@ async def test_before_2026_07_28_nothing_is_kept(revision: str) -> None:
     assert len(server.asked) == 2
 
 
+@pytest.mark.requirement("caching.key")
 @pytest.mark.broken_frames("a server whose hints are wrong or not there")
 async def test_what_was_kept_is_not_asked_for_in_other_words() -> None:
     server = Counting(**HINTS)
@@ -177,7 +178,7 @@ async def test_an_answer_that_questions_led_to_is_never_kept() -> None:
         ("notifications/resources/updated", {"uri": "a://b"}, ["resources/read a://b"]),
         ("notifications/resources/updated", {"uri": "a://b/part"}, ["resources/read a://b"]),
         ("notifications/resources/updated", {"uri": "a://bc"}, []),
-        ("notifications/message", {"level": "info", "data": 1}, []),
+        ("notifications/elsewhere", {"data": 1}, []),
     ],
 )
 async def test_a_notice_makes_stale_what_it_is_about(notice: str, params: Any, stale: list[str], heard: Any) -> None:
@@ -228,7 +229,7 @@ def test_what_was_kept_for_one_is_not_for_another() -> None:
         cache.clear()
 
 
-@pytest.mark.requirement("caching.fresh")
+@pytest.mark.requirement("caching.fresh", "caching.expires")
 def test_time_passes() -> None:
     clock = Clock()
     cache = Cache(clock)

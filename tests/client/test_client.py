@@ -148,6 +148,7 @@ async def test_a_server_that_cannot_be_opened_leaves_nothing_open() -> None:
 # What goes over the wire
 
 
+@pytest.mark.requirement("modern.client-info-sent")
 async def test_a_modern_request_says_everything_each_time() -> None:
     seen: list[Any] = []
 
@@ -167,6 +168,7 @@ async def test_a_modern_request_says_everything_each_time() -> None:
     }
 
 
+@pytest.mark.requirement("lifecycle.client-opens")
 @pytest.mark.parametrize("revision", HANDSHAKE)
 async def test_an_older_request_says_it_once(revision: str) -> None:
     seen: list[bytes] = []
@@ -180,6 +182,7 @@ async def test_an_older_request_says_it_once(revision: str) -> None:
     assert b"_meta" not in seen[0]
 
 
+@pytest.mark.requirement("roots.declared")
 @pytest.mark.broken_frames("a server that says no more than it has to")
 @pytest.mark.parametrize(
     "options, declared",
@@ -331,6 +334,7 @@ async def test_a_question_that_nobody_can_answer_ends_the_call() -> None:
 # Waiting
 
 
+@pytest.mark.requirement("cancellation.timeout")
 @pytest.mark.parametrize("revision", REVISIONS)
 async def test_a_call_has_its_time(revision: str) -> None:
     async with Client(weather(), revision=revision) as client:
@@ -339,6 +343,7 @@ async def test_a_call_has_its_time(revision: str) -> None:
         await client.ping()
 
 
+@pytest.mark.requirement("cancellation.client-tells")
 @pytest.mark.parametrize("revision", REVISIONS)
 @pytest.mark.parametrize("how", ["timeout", "cancel"])
 async def test_a_call_that_is_given_up_is_stopped_on_the_other_side(revision: str, how: str) -> None:
@@ -370,6 +375,7 @@ async def test_a_call_that_is_given_up_is_stopped_on_the_other_side(revision: st
 # What the server says on the way
 
 
+@pytest.mark.requirement("progress.token-unique")
 @pytest.mark.parametrize("revision", REVISIONS)
 async def test_progress_goes_to_the_call_that_asked_for_it(revision: str) -> None:
     mine: list[Any] = []
@@ -441,6 +447,7 @@ async def test_a_handler_may_answer_in_many_ways(revision: str, waiting: bool, a
         assert (await client.call_tool("ask")).text == expected
 
 
+@pytest.mark.requirement("elicitation.not-invited")
 @pytest.mark.parametrize("revision", HANDSHAKE)
 async def test_a_question_that_was_not_invited_is_refused(revision: str) -> None:
     async def pushy(call: Call) -> Any:

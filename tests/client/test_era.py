@@ -170,7 +170,7 @@ STDIO: dict[str, str] = {
 }
 
 
-@pytest.mark.requirement("discover.era")
+@pytest.mark.requirement("discover.era", "discover.not-one-code")
 @pytest.mark.parametrize("habit", STDIO)
 async def test_over_stdio(habit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     verdict = STDIO[habit]
@@ -313,6 +313,7 @@ async def test_a_page_in_the_way_is_no_reason_to_leave_the_others_alone(serve: S
     assert there.asked("initialize") == []
 
 
+@pytest.mark.requirement("discover.pinned")
 async def test_a_pinned_revision_is_spoken_or_none_is(serve: Serve) -> None:
     there = await serve(Endpoint(modern=False))
     with pytest.raises(ProtocolError, match=f"does not speak {MODERN}"):
@@ -328,6 +329,7 @@ async def test_a_pinned_revision_is_spoken_or_none_is(serve: Serve) -> None:
     assert modern.asked("GET") == []
 
 
+@pytest.mark.requirement("lifecycle.client-refuses")
 @pytest.mark.parametrize("revision", ["2026-07-28", "2099-01-01", "", "x" * 10_000])
 async def test_a_handshake_about_something_else_is_refused(serve: Serve, revision: str) -> None:
     there = await serve(Endpoint(modern=False, revision=revision))

@@ -93,6 +93,7 @@ async def test_a_client_catches_what_the_server_raised(how: str, revision: Revis
             assert (raised.value.message, raised.value.data) == (example.message, example.data)
 
 
+@pytest.mark.requirement("resources.missing-accepted")
 def test_before_2026_07_28_a_missing_resource_has_a_code_of_its_own() -> None:
     missing = EXAMPLES["ResourceNotFound"]
     assert {missing.code_at(revision) for revision in HANDSHAKE} == {-32002}

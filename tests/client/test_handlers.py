@@ -163,6 +163,7 @@ def test_defaults_of_a_form() -> None:
     assert defaults_of({}) == defaults_of({"properties": 5}) == {}
 
 
+@pytest.mark.requirement("elicitation.defaults")
 @pytest.mark.parametrize(
     "answer, expected",
     [
@@ -263,6 +264,7 @@ async def test_handlers_may_wait(revision: str) -> None:
             await event.wait()
 
 
+@pytest.mark.requirement("progress.flooding")
 async def test_handlers_that_cannot_keep_up_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clients, "MOST_HANDLED", 10)
     begun = 0
@@ -311,6 +313,7 @@ async def test_a_handler_that_fails_is_our_own_affair(revision: str, caplog: pyt
     ]
 
 
+@pytest.mark.requirement("progress.active-only")
 async def test_progress_for_nobody_is_ignored() -> None:
     async def handler(call: Call) -> Any:
         if call.method == "server/discover":

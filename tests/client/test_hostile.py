@@ -93,6 +93,7 @@ LIES: dict[str, str] = {
 }
 
 
+@pytest.mark.requirement("jsonrpc.one-answer")
 @pytest.mark.parametrize("answer", LIES, ids=lambda one: one[:60])
 @pytest.mark.parametrize("revision", [MODERN, OLD])
 async def test_a_lie_over_stdio_is_an_error_that_names_both(revision: str, answer: str) -> None:
@@ -121,6 +122,7 @@ async def test_an_answer_that_comes_before_its_question_is_no_answer() -> None:
         await still_works(client)
 
 
+@pytest.mark.requirement("jsonrpc.late-response")
 async def test_a_second_answer_is_ignored() -> None:
     answer = "[result({'content': [{'type': 'text', 'text': str(n)}]}) for n in range(3)]"
     async with asyncio.timeout(PATIENCE), Client(child(answer)) as client:
@@ -192,6 +194,7 @@ async def test_a_notification_of_the_wrong_shape_is_ignored(
     assert [one.message for one in caplog.records if one.levelno >= logging.ERROR] == []
 
 
+@pytest.mark.requirement("modern.no-client-responses")
 async def test_questions_on_2026_07_28_are_not_answered_over_stdio_either(caplog: pytest.LogCaptureFixture) -> None:
     """2026-07-28, basic/transports: a client MUST NOT write responses."""
     answer = (
@@ -251,6 +254,7 @@ async def test_what_a_server_does_not_read_waits_here_no_longer_than_it_may() ->
         await client.close()
 
 
+@pytest.mark.requirement("stdio.stderr")
 async def test_whatever_is_said_on_standard_error_has_a_bound() -> None:
     answer = "sys.stderr.write(('x' * 1000 + '\\n') * 5000 + 'y' * 10_000_000); sys.stderr.flush(); os._exit(1)"
     async with asyncio.timeout(PATIENCE), Client(child(answer)) as client:
@@ -506,6 +510,7 @@ def giving(structured: Any, schema: Any, text: str = "") -> Callable[[Call], Any
     return handler_of(answer)
 
 
+@pytest.mark.requirement("tools.output-client")
 @pytest.mark.broken_frames("a hostile server, which says no more than it has to")
 @pytest.mark.parametrize(
     "structured, schema, complaint",
@@ -613,6 +618,7 @@ BOMBS: dict[str, tuple[Any, Any]] = {
 }
 
 
+@pytest.mark.requirement("schemas.bounded")
 @pytest.mark.broken_frames("a hostile server, which says no more than it has to")
 @pytest.mark.parametrize("bomb", BOMBS)
 async def test_a_schema_that_is_a_weapon_does_no_harm(bomb: str) -> None:

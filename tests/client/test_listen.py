@@ -191,6 +191,7 @@ async def test_the_server_may_end_it() -> None:
         assert [one async for one in client.listen(tools=True)] == [Change("tools")]
 
 
+@pytest.mark.requirement("subscriptions.client-looks")
 @pytest.mark.broken_frames("a server of another revision")
 async def test_what_the_server_agreed_to_can_be_seen() -> None:
     async def listen(call: Call) -> Any:
@@ -240,7 +241,7 @@ async def test_a_server_that_does_not_say_yes_is_said_not_to(how: str) -> None:
 
 
 @pytest.mark.broken_frames("a server that says no more than it has to")
-@pytest.mark.requirement("subscriptions.id")
+@pytest.mark.requirement("subscriptions.id", "subscriptions.correlated")
 async def test_changes_of_others_are_not_ours() -> None:
     """2026-07-28, basic/patterns/subscriptions: each event is tagged, and the tag has the type of the id."""
 
@@ -260,7 +261,7 @@ async def test_changes_of_others_are_not_ours() -> None:
 
 
 @pytest.mark.broken_frames("a server that says no more than it has to")
-@pytest.mark.requirement("subscriptions.id")
+@pytest.mark.requirement("subscriptions.id", "subscriptions.correlated")
 async def test_two_who_listen_hear_their_own() -> None:
     async def listen(call: Call) -> Any:
         acknowledge(call)

@@ -49,6 +49,7 @@ async def test_a_command_is_started_and_spoken_to(revision: str | None) -> None:
         assert client.server_info.name == "hello"
 
 
+@pytest.mark.requirement("lifecycle.client-newest", "discover.not-one-code")
 @pytest.mark.parametrize("habit", ["-32601", "-32602", "-32000", "-32600", "exits", "is silent"])
 async def test_an_older_server_is_found_out_whatever_it_does(habit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """basic/lifecycle, 2026-07-28: the way back to `initialize` must not hang on one code."""
@@ -58,6 +59,7 @@ async def test_an_older_server_is_found_out_whatever_it_does(habit: str, monkeyp
         assert await client.list_tools() == []
 
 
+@pytest.mark.requirement("discover.not-one-code")
 async def test_a_modern_error_is_no_reason_to_try_the_old_way() -> None:
     with pytest.raises(ProtocolError) as raised:
         async with Client([sys.executable, "-c", OLD, "-32021"]):
@@ -86,6 +88,7 @@ async def test_an_answer_beyond_the_bound_is_an_error_and_not_the_end(monkeypatc
         assert (await client.call_tool("greet", {"name": "Ada"})).data == "Hello, Ada!"
 
 
+@pytest.mark.requirement("lifecycle.client-shutdown")
 async def test_nothing_is_left_behind(tmp_path: Path) -> None:
     """A server that does not end by itself is ended, and its own children with it."""
     stubborn = (
@@ -140,6 +143,7 @@ def alive(pid: int) -> bool:
     return state != "Z"
 
 
+@pytest.mark.requirement("stdio.environment")
 async def test_a_child_is_not_shown_the_secrets_of_our_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     server = (
         "import os\nfrom portico import Server\nserver = Server('environment', version='1')\n"

@@ -136,6 +136,7 @@ ERAS = pytest.mark.parametrize("era", ["modern", "handshake"])
 # A child that dies
 
 
+@pytest.mark.requirement("stdio.restart")
 @ERAS
 async def test_a_server_that_died_between_two_calls_is_started_again(book: Book, era: str) -> None:
     async with asyncio.timeout(PATIENCE), Client(book.command(era)) as client:
@@ -273,6 +274,7 @@ async def test_what_was_told_to_the_old_server_is_told_to_the_new_one(book: Book
     assert "resources/subscribe a://c" not in told
 
 
+@pytest.mark.requirement("subscriptions.renewed")
 @ERAS
 async def test_listeners_learn_that_they_may_have_missed_something(book: Book, era: str) -> None:
     async with asyncio.timeout(PATIENCE), Client(book.command(era)) as client:
@@ -388,6 +390,7 @@ async def test_opened_here_and_closed_there(book: Book, era: str) -> None:
     assert not is_running(book.starts[0])
 
 
+@pytest.mark.requirement("cancellation.client-tells")
 @ERAS
 async def test_who_is_cancelled_takes_the_call_back(book: Book, era: str) -> None:
     async with asyncio.timeout(PATIENCE), Client(book.command(era)) as client:
@@ -497,6 +500,7 @@ async def test_a_server_that_stays_down_is_said_to(revision: str, monkeypatch: p
         await client.close()
 
 
+@pytest.mark.requirement("sessions.client-leaves")
 @REVISIONS
 @pytest.mark.parametrize("how", ["cancel", "close"])
 async def test_who_leaves_lets_the_server_go(revision: str, how: str) -> None:
@@ -516,6 +520,7 @@ async def test_who_leaves_lets_the_server_go(revision: str, how: str) -> None:
         await client.close()
 
 
+@pytest.mark.requirement("subscriptions.renewed")
 @REVISIONS
 async def test_listeners_come_back_with_the_server(revision: str) -> None:
     server, _ = counting()
@@ -573,6 +578,7 @@ def forgotten(peer: Peer, request: Request, status: int, code: int | None) -> No
         peer.json({"jsonrpc": "2.0", "id": None, "error": body}, status)
 
 
+@pytest.mark.requirement("sessions.client-lost")
 @pytest.mark.parametrize(
     "status, code",
     [(404, None), (404, -32001), (404, -32600), (400, -32000), (400, -32600), (400, None)],

@@ -563,7 +563,7 @@ async def test_when_a_session_ends_nobody_listens_any_more(server: Server, conne
     assert server.subscriptions._listeners == set()
 
 
-@pytest.mark.requirement("lifecycle.negotiated-capabilities")
+@pytest.mark.requirement("lifecycle.negotiated-capabilities", "lifecycle.declared")
 @pytest.mark.parametrize(
     "method,params",
     [

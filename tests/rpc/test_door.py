@@ -434,6 +434,7 @@ async def test_whatever_a_body_does_its_caller_on_a_stream_is_answered(
     assert (await wire.request("ping"))["result"] == {}
 
 
+@pytest.mark.requirement("progress.token")
 @pytest.mark.parametrize("revision", [V2024_11_05, V2025_11_25, V2026_07_28])
 async def test_a_progress_token_of_any_size_is_no_trouble(revision: str, server: Server, connect: Connect) -> None:
     wire = connect(server)
@@ -497,6 +498,7 @@ async def test_an_ordinary_notification_leaves_no_error_in_the_log(
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
+@pytest.mark.requirement("jsonrpc.notification-id")
 @pytest.mark.parametrize("method", ["notifications/initialized", "initialized", "notifications/cancelled"])
 @pytest.mark.parametrize("revision", [V2024_11_05, V2025_11_25])
 async def test_a_notification_that_comes_with_an_id_is_an_unknown_request(
@@ -509,6 +511,7 @@ async def test_a_notification_that_comes_with_an_id_is_an_unknown_request(
     assert reply.get("error", {}).get("code") in (METHOD_NOT_FOUND, INVALID_REQUEST)
 
 
+@pytest.mark.requirement("jsonrpc.late-response")
 @pytest.mark.parametrize(
     "data", [b'{"jsonrpc":"2.0","id":1,"result":{}}', b'{"jsonrpc":"2.0","id":9,"error":{"code":-1,"message":"no"}}']
 )

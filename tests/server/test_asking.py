@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from portico import Context, Server
+from portico import Context, ProtocolError, Server
 from portico.auth.principal import Principal
 from portico.rpc.call import Call
 from portico.server.asking.request_state import binding
@@ -83,6 +83,7 @@ def eliciting(schema: Any) -> Server:
     return server
 
 
+@pytest.mark.requirement("elicitation.flat")
 @pytest.mark.parametrize("revision", ELICITING)
 async def test_a_schema_that_is_not_flat_is_not_sent(connect: Connect, revision: str) -> None:
     deep = {"type": "object", "properties": {"a": {"type": "object", "properties": {"b": {"type": "string"}}}}}
@@ -92,6 +93,7 @@ async def test_a_schema_that_is_not_flat_is_not_sent(connect: Connect, revision:
     assert "error id" in text_of(result)
 
 
+@pytest.mark.requirement("elicitation.titles")
 @pytest.mark.parametrize("revision", ELICITING)
 async def test_choices_with_titles_are_said_as_the_revision_has_them(connect: Connect, revision: str) -> None:
     schema = {"type": "object", "properties": {"size": {"type": "string", "oneOf": CHOICES, "default": "s"}}}
@@ -108,6 +110,7 @@ async def test_choices_with_titles_are_said_as_the_revision_has_them(connect: Co
 FIELD = {"type": "object", "properties": {"value": {"type": "string", "enum": ["a", "b"]}}, "required": ["value"]}
 
 
+@pytest.mark.requirement("elicitation.answers-fit")
 @pytest.mark.parametrize(
     "schema, content",
     [(FIELD, {"value": "zzz"}), (FIELD, {}), (FIELD, None), (int, {"value": "12"}), (int, {"value": {"deep": 1}})],
@@ -122,6 +125,7 @@ async def test_an_answer_that_does_not_fit_is_not_an_answer(
     assert "The answer to the question" in text_of(result)
 
 
+@pytest.mark.requirement("elicitation.url")
 @pytest.mark.parametrize(
     "url",
     [
@@ -183,6 +187,7 @@ def sampling(history: Any, **more: Any) -> Server:
     return server
 
 
+@pytest.mark.requirement("sampling.balance")
 @pytest.mark.parametrize("history", HISTORIES.values(), ids=HISTORIES)
 @pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
 async def test_a_conversation_out_of_balance_is_not_sent(connect: Connect, revision: str, history: Any) -> None:
@@ -198,6 +203,7 @@ async def test_a_conversation_in_balance_is_sent(connect: Connect, revision: str
     assert len(asked.questions[0]["params"]["messages"]) == 2
 
 
+@pytest.mark.requirement("sampling.tools-declared")
 @pytest.mark.parametrize("more", [{"tool_choice": "none"}, {}], ids=["a choice", "blocks"])
 @pytest.mark.parametrize("revision", REVISIONS)
 async def test_tools_are_for_clients_that_declared_them(connect: Connect, revision: str, more: Any) -> None:
@@ -215,6 +221,7 @@ async def test_tools_are_for_clients_that_declared_them(connect: Connect, revisi
 # Roots
 
 
+@pytest.mark.requirement("roots.file")
 @pytest.mark.parametrize("revision", REVISIONS)
 async def test_roots_that_are_no_folders_are_left_out(connect: Connect, revision: str) -> None:
     """client/roots: "MUST be a `file://` URI"."""
@@ -257,6 +264,7 @@ QUESTIONS: dict[str, tuple[str, Any, Any]] = {
 }
 
 
+@pytest.mark.requirement("mrtr.handlers", "elicitation.modes")
 @pytest.mark.parametrize("method, params, able", QUESTIONS.values(), ids=QUESTIONS)
 @pytest.mark.parametrize("revision", REVISIONS)
 async def test_a_handlers_question_needs_what_the_client_declared(
@@ -268,6 +276,7 @@ async def test_a_handlers_question_needs_what_the_client_declared(
     assert said["code"] == -32021 if revision == MODERN else "does not support it" in text_of(said)
 
 
+@pytest.mark.requirement("mrtr.handlers")
 @pytest.mark.parametrize("mounted", [False, True], ids=["alone", "mounted"])
 @pytest.mark.parametrize("revision", ["2024-11-05", "2025-03-26"])
 async def test_a_handler_asks_no_revision_for_what_it_does_not_have(
@@ -291,6 +300,7 @@ async def test_a_handlers_question_is_asked_in_the_words_of_the_revision(connect
     assert ("enumNames" in field) is (revision == "2025-06-18")
 
 
+@pytest.mark.requirement("elicitation.url-id")
 @pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
 async def test_a_handlers_page_has_an_id_where_the_revision_wants_one(connect: Connect, revision: str) -> None:
     asked = Asked(connect, question("elicitation/create", PAGE), revision)
@@ -327,6 +337,7 @@ async def test_a_client_that_refuses_a_handlers_question_has_a_tool_that_failed(
     assert "no thanks" in text_of(result)
 
 
+@pytest.mark.requirement("elicitation.answers-fit")
 @pytest.mark.parametrize("answer", [{"action": "accept", "content": {"n": "x"}}, {"action": "perhaps"}, {}])
 @pytest.mark.parametrize("revision", ["2025-06-18", "2025-11-25"])
 async def test_a_handler_gets_no_answer_that_does_not_fit(connect: Connect, revision: str, answer: Any) -> None:
@@ -338,6 +349,7 @@ async def test_a_handler_gets_no_answer_that_does_not_fit(connect: Connect, revi
 # What was answered stays answered
 
 
+@pytest.mark.requirement("mrtr.sealed")
 async def test_a_sealed_answer_cannot_be_given_again(connect: Connect) -> None:
     """basic/patterns/mrtr: the state's integrity is protected, and with it what was done for the answers in it."""
     charged: list[Any] = []
@@ -377,6 +389,7 @@ def test_a_state_belongs_to_a_principal_whatever_it_may_do_now() -> None:
     assert of("a") != binding("tools/call", "t", {}, None)
 
 
+@pytest.mark.requirement("modern.other-process")
 def test_a_state_can_be_opened_by_another_process() -> None:
     """basic#statelessness: the order of a set is another in each process."""
     code = (
@@ -395,6 +408,7 @@ def test_a_state_can_be_opened_by_another_process() -> None:
 # Log messages
 
 
+@pytest.mark.requirement("logging.declared")
 @pytest.mark.parametrize("declared", [True, False])
 @pytest.mark.parametrize("revision", REVISIONS)
 async def test_only_a_server_that_declares_logging_logs(connect: Connect, revision: str, declared: bool) -> None:
@@ -427,6 +441,7 @@ async def test_a_request_that_wants_no_log_gets_none_from_a_handler_either(conne
 # Silence
 
 
+@pytest.mark.requirement("cancellation.question-time")
 @pytest.mark.parametrize("revision", HANDSHAKE)
 async def test_a_client_that_does_not_answer_is_not_waited_for_for_ever(
     connect: Connect, revision: str, monkeypatch: pytest.MonkeyPatch
@@ -450,3 +465,42 @@ async def test_a_client_that_does_not_answer_is_not_waited_for_for_ever(
     assert withdrawn["params"]["requestId"] == asked["id"]
     await asyncio.sleep(0)
     assert wire.is_silent
+
+
+# What was read after a question
+
+
+@pytest.mark.parametrize("asks", [True, False])
+async def test_what_was_read_after_a_question_is_in_no_cache(connect: Connect, asks: bool) -> None:
+    """server/utilities/caching: what depends on answers MUST NOT be cached."""
+    server = Server("s", ttl_ms=60_000, cache_scope="public")
+
+    @server.resource("test://a")
+    async def read(ctx: Context) -> str:
+        return str((await ctx.elicit("?", str)).data) if asks else "plain"
+
+    answer = {"action": "accept", "content": {"value": "mine"}}
+    result = await Asked(connect, server, MODERN).call("", answer, "resources/read", uri="test://a")
+    assert (result["ttlMs"], result["cacheScope"]) == ((0, "private") if asks else (60_000, "public"))
+
+
+# Codes
+
+
+@pytest.mark.parametrize(
+    "code, modern",
+    [(-32050, -32603), (-32099, -32603), (-32042, -32603), (-32002, -32602), (-32019, -32019), (-1, -1), (5, 5)],
+)
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_a_body_cannot_use_the_codes_of_the_specification(
+    connect: Connect, revision: str, code: int, modern: int
+) -> None:
+    """2026-07-28, basic, Error Codes: what it does not define of its own, and what it gave up, MUST NOT be emitted."""
+    server = Server("s")
+
+    @server.tool
+    async def fail() -> str:
+        raise ProtocolError("no", {"elicitations": []}, code=code)
+
+    said = await Asked(connect, server, revision).call("fail")
+    assert said == {"code": modern if revision == MODERN else code, "message": "no", "data": {"elicitations": []}}

@@ -107,6 +107,7 @@ async def test_several_of_the_choices_may_be_taken_from_2025_11_25_on(revision: 
         assert "does not support it: elicitation" in text
 
 
+@pytest.mark.requirement("elicitation.declined")
 @pytest.mark.parametrize("action", ["decline", "cancel"])
 @pytest.mark.parametrize("revision", ELICITING)
 async def test_a_question_may_be_left_unanswered(revision: str, action: Any) -> None:
@@ -114,6 +115,7 @@ async def test_a_question_may_be_left_unanswered(revision: str, action: Any) -> 
     assert text == f"{action} None"
 
 
+@pytest.mark.requirement("elicitation.flat")
 @pytest.mark.parametrize("revision", ELICITING)
 async def test_a_form_is_flat_and_says_what_the_author_said(revision: str) -> None:
     asked: list[ElicitParams] = []
@@ -227,6 +229,7 @@ async def test_a_page_may_be_asked_for(revision: str) -> None:
     assert (question.elicitation_id is not None) is (revision == "2025-11-25")
 
 
+@pytest.mark.requirement("elicitation.url")
 async def test_the_question_for_a_page_has_no_form(connect: Connect) -> None:
     said = await connect(visiting()).modern("tools/call", {"name": "visit"}, capabilities=EVERYTHING)
     assert said["result"]["inputRequests"]["elicitation-1"] == {
@@ -235,6 +238,7 @@ async def test_the_question_for_a_page_has_no_form(connect: Connect) -> None:
     }
 
 
+@pytest.mark.requirement("elicitation.modes")
 async def test_before_2025_11_25_there_is_no_asking_for_a_page(connect: Connect) -> None:
     """Whatever such a client declares, its revision has forms alone."""
     wire = connect(visiting())
@@ -458,6 +462,7 @@ async def test_questions_asked_side_by_side_travel_together(connect: Connect, to
     assert all(one.keys() == {"method", "params"} for one in asked.values())
 
 
+@pytest.mark.requirement("mrtr.kinds")
 async def test_questions_of_different_kinds_travel_together(connect: Connect) -> None:
     said = await connect(parallel()).modern("tools/call", {"name": "three"}, capabilities=EVERYTHING)
     asked = said["result"]["inputRequests"]
@@ -504,6 +509,7 @@ def accepted(value: Any) -> dict[str, Any]:
     return {"action": "accept", "content": {"value": value}}
 
 
+@pytest.mark.requirement("mrtr.missing-again")
 async def test_what_was_not_answered_is_asked_again_and_what_was_is_kept(connect: Connect) -> None:
     wire = connect(parallel())
     first = await answered(wire, "both", {}, None)
@@ -513,6 +519,7 @@ async def test_what_was_not_answered_is_asked_again_and_what_was_is_kept(connect
     assert third["content"][0]["text"] == "3 large"
 
 
+@pytest.mark.requirement("mrtr.unknown-ignored")
 async def test_answers_to_what_was_not_asked_are_ignored(connect: Connect) -> None:
     wire = connect(parallel())
     first = await answered(wire, "both", {}, None)
@@ -520,6 +527,7 @@ async def test_answers_to_what_was_not_asked_are_ignored(connect: Connect) -> No
     assert (await answered(wire, "both", responses, first["requestState"]))["content"][0]["text"] == "3 large"
 
 
+@pytest.mark.requirement("mrtr.malformed")
 @pytest.mark.parametrize(
     "responses",
     [
@@ -756,6 +764,7 @@ async def test_the_order_of_the_arguments_does_not_matter(connect: Connect) -> N
     assert said["content"][0]["text"] == "3"
 
 
+@pytest.mark.requirement("modern.other-process")
 async def test_another_process_with_the_same_key_takes_over(connect: Connect) -> None:
     state = await state_of(connect(sealed()))
     said = await answered(connect(sealed()), "ask", {"elicitation-1": accepted(3)}, state)
@@ -966,6 +975,7 @@ async def test_progress_that_nobody_asked_for_is_not_sent(connect: Connect) -> N
     assert wire.aside == []
 
 
+@pytest.mark.requirement("progress.token")
 @pytest.mark.parametrize("token", [0, 7, "seven", ""])
 async def test_progress_carries_the_token_as_it_came(connect: Connect, token: int | str) -> None:
     server = Server("s")
@@ -1003,6 +1013,7 @@ async def test_a_modern_request_hears_what_it_asked_to_hear(connect: Connect, le
         assert wire.aside[3]["params"] == {"level": "error", "logger": "mine", "data": {"e": 1}}
 
 
+@pytest.mark.requirement("logging.unknown-level")
 async def test_a_level_that_does_not_exist_is_refused(connect: Connect) -> None:
     error = (await connect(needy()).modern("tools/list", log_level="loud"))["error"]
     assert error["code"] == -32602

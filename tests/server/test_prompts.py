@@ -112,6 +112,7 @@ async def test_a_result_said_in_full_is_left_alone() -> None:
     assert (said.description, said.messages[0].content.text) == ("Code review for Set", "x")
 
 
+@pytest.mark.requirement("content.base64")
 @pytest.mark.parametrize("revision", REVISIONS)
 async def test_an_image_may_stand_in_a_message(revision: str) -> None:
     server = Server("s")
@@ -148,6 +149,7 @@ async def test_the_context_is_not_an_argument() -> None:
 # What is said when it is wrong
 
 
+@pytest.mark.requirement("prompts.validated")
 @pytest.mark.parametrize("revision", REVISIONS)
 @pytest.mark.parametrize(
     "arguments, words",
@@ -172,6 +174,7 @@ async def counting(count: Annotated[int, "How many"]) -> str:
     return str(count)
 
 
+@pytest.mark.requirement("prompts.unknown")
 @pytest.mark.parametrize("revision", REVISIONS)
 async def test_an_unknown_prompt_is_met_with_the_nearest_name(revision: str) -> None:
     server = Server("s")

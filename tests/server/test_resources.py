@@ -113,6 +113,7 @@ async def test_what_a_function_returns_becomes_text(revision: str, value: Any, m
     assert (contents.uri, contents.mime_type, contents.text) == ("a://b", *expected)
 
 
+@pytest.mark.requirement("resources.binary")
 @pytest.mark.parametrize(
     "value, mime_type, expected",
     [
@@ -199,6 +200,7 @@ async def test_the_exact_uri_wins_over_the_template_and_the_special_over_the_gen
     assert (await read(server, "a://y/two")).text == "general"
 
 
+@pytest.mark.requirement("resources.uris-validated")
 async def test_a_value_of_the_wrong_type_is_named() -> None:
     server = Server("s")
     server.resource("db://{row}")(take_row)
@@ -234,6 +236,7 @@ def test_the_variables_and_the_parameters_are_the_same_words() -> None:
 # What is not there
 
 
+@pytest.mark.requirement("resources.uris-validated")
 @pytest.mark.broken_frames("asks for what is no address")
 @pytest.mark.parametrize("revision", REVISIONS)
 @pytest.mark.parametrize("uri", ["a://nothing", "b://nowhere", "", "not a uri"])
@@ -258,6 +261,7 @@ async def test_a_file_that_is_missing_is_a_resource_that_is_missing(tmp_path: Pa
     assert str(tmp_path) not in raised.value.message
 
 
+@pytest.mark.requirement("resources.internal")
 @pytest.mark.parametrize("revision", REVISIONS)
 async def test_an_unexpected_exception_shows_an_id_and_nothing_else(revision: str) -> None:
     server = Server("s")

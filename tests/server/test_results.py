@@ -163,6 +163,7 @@ def same(one: Any, other: Any) -> bool:
     return type(one) is type(other) and one == other
 
 
+@pytest.mark.requirement("tools.structured-text")
 @pytest.mark.parametrize("hint, value, json", VALUES, ids=lambda one: str(one)[:40])
 async def test_a_value_is_structured_as_it_is(connect: Connect, hint: Any, value: Any, json: Any) -> None:
     """2026-07-28: any JSON, and the same as text for whoever reads text."""
@@ -312,6 +313,7 @@ MEDIA: list[tuple[Any, Any]] = [
 ]
 
 
+@pytest.mark.requirement("content.base64")
 @pytest.mark.parametrize("value, block", MEDIA, ids=lambda one: type(one).__name__)
 async def test_media_and_blocks_are_content(connect: Connect, value: Any, block: dict[str, Any]) -> None:
     for hint in (Any, type(value)):
@@ -451,6 +453,7 @@ def promising(value: Any, schema: dict[str, Any]) -> Server:
     return server
 
 
+@pytest.mark.requirement("tools.output-author")
 @pytest.mark.parametrize(
     "value",
     [
@@ -505,6 +508,7 @@ async def test_a_tool_that_says_no_owes_nothing(connect: Connect, revision: str)
     assert (result["isError"], result["content"][0]["text"]) == (True, "no")
 
 
+@pytest.mark.requirement("tools.output-author")
 @pytest.mark.parametrize("schema", [{"type": "nonsense"}, {"properties": 5}, {"$ref": "https://example.com/schema"}])
 def test_an_output_schema_that_is_none_is_refused_while_building(schema: Any) -> None:
     with pytest.raises(UsageError, match="output_schema cannot be used"):
@@ -521,6 +525,7 @@ async def test_without_the_package_what_certainly_does_not_fit_is_not_sent(monke
 # What was promised and not kept
 
 
+@pytest.mark.requirement("tools.validated")
 @pytest.mark.parametrize(
     "hint, value",
     [

@@ -206,6 +206,7 @@ async def test_an_alias_goes_with_its_tool() -> None:
     server.tool(name="uno")(lambda: "now a tool")
 
 
+@pytest.mark.requirement("tools.unique")
 @pytest.mark.parametrize("name, aliases", [("one", []), ("uno", []), ("two", ["one"]), ("two", ["uno"])])
 def test_names_and_aliases_are_all_different(name: str, aliases: list[str]) -> None:
     server = Server("s")
@@ -320,6 +321,7 @@ async def test_a_mistake_is_named_with_what_would_be_right(arguments: dict[str, 
         assert word in text
 
 
+@pytest.mark.requirement("tools.validated")
 async def test_all_mistakes_are_named_at_once() -> None:
     text = await text_of(strict(), "order", {"days": 99, "colour": "green", "town": "x"})
     assert len(text.splitlines()) == 4
@@ -547,6 +549,7 @@ def foreign() -> Server:
     return server
 
 
+@pytest.mark.requirement("schemas.dialect")
 async def test_a_foreign_schema_is_what_the_arguments_are_held_against() -> None:
     assert await text_of(foreign(), "run", {"count": 2}) == "[('count', 2)]"
     for arguments, words in (
@@ -594,6 +597,7 @@ async def test_a_tool_with_a_foreign_schema_may_say_its_result_in_full() -> None
         assert (await client.call_tool("picture", {"count": 1})).content[0].mime_type == "image/png"
 
 
+@pytest.mark.requirement("schemas.dialect")
 @pytest.mark.parametrize(
     "schema", [{"type": "array"}, {}, {"type": "object", "properties": 5}, {"type": "object", "$ref": "#/nowhere"}]
 )

@@ -72,6 +72,30 @@ REQUIREMENTS = {
         "2024-11-05", "2026-07-28", "basic/index", "Messages",
         "An optional member without a value is left out and never written as null."
     ),
+    "jsonrpc.notification-id": Requirement(
+        "2024-11-05", "2026-07-28", "basic/index", "Notifications",
+        "A notification has no id: one that has is an unknown request."
+    ),
+    "jsonrpc.one-answer": Requirement(
+        "2024-11-05", "2026-07-28", "basic/index", "Responses",
+        "A response has one result or one error, and one that has neither or both is not taken."
+    ),
+    "jsonrpc.error-shape": Requirement(
+        "2024-11-05", "2026-07-28", "basic/index", "Error Responses",
+        "An error has a whole number for a code, and a message."
+    ),
+    "jsonrpc.late-response": Requirement(
+        "2024-11-05", "2026-07-28", "basic/patterns/cancellation", "Behavior Requirements",
+        "An answer that nobody waits for any more is ignored."
+    ),
+    "jsonrpc.utf-8": Requirement(
+        "2025-03-26", "2026-07-28", "basic/transports/index", "Messages",
+        "A message is UTF-8, and bytes that are not are a parse error."
+    ),
+    "jsonrpc.own-ids": Requirement(
+        "2024-11-05", "2026-07-28", "basic/index", "Requests",
+        "Each request of a client has an id that it has not used before."
+    ),
     "schema.frames": Requirement(
         "2024-11-05", "2026-07-28", "basic/index", "Schema",
         "Every frame that either side sends is valid against the schema of the revision, and has no member that it "
@@ -80,6 +104,14 @@ REQUIREMENTS = {
     "schema.members-by-revision": Requirement(
         "2024-11-05", "2025-11-25", "basic/index", "Schema",
         "A component is listed with the members that the revision of the reader knows."
+    ),
+    "schemas.dialect": Requirement(
+        "2025-11-25", "2026-07-28", "basic/index", "JSON Schema Usage",
+        "A schema is checked by the dialect it names, else by 2020-12; one that cannot be used is refused."
+    ),
+    "schemas.bounded": Requirement(
+        "2026-07-28", "2026-07-28", "basic/index", "Composition-Keyword Resource Use",
+        "A schema that costs too much does no harm."
     ),
     "batch.received": Requirement(
         "2025-03-26", "2025-03-26", "basic/index", "Batching",
@@ -159,9 +191,38 @@ REQUIREMENTS = {
         "2024-11-05", "2025-11-25", "basic/lifecycle", "Shutdown",
         "The end of a session is the end of what it runs and listens to."
     ),
+    "lifecycle.client-opens": Requirement(
+        "2024-11-05", "2025-11-25", "basic/lifecycle", "Initialization",
+        "A client begins with `initialize`: its revision, its capabilities and its name; then it says "
+        "`initialized`."
+    ),
+    "lifecycle.client-newest": Requirement(
+        "2024-11-05", "2025-11-25", "basic/lifecycle", "Version Negotiation",
+        "A client proposes the newest revision that has a handshake, and takes an older one that it knows."
+    ),
+    "lifecycle.client-refuses": Requirement(
+        "2024-11-05", "2025-11-25", "basic/lifecycle", "Version Negotiation",
+        "A client does not go on with a server that settles on what it does not know."
+    ),
+    "lifecycle.client-not-cancelled": Requirement(
+        "2024-11-05", "2025-11-25", "basic/utilities/cancellation", "Behavior Requirements",
+        "A client that gives up on `initialize` does not cancel it."
+    ),
+    "lifecycle.client-shutdown": Requirement(
+        "2024-11-05", "2026-07-28", "basic/transports/stdio", "Shutdown",
+        "A client that leaves closes the input of its server, waits, and only then ends it."
+    ),
+    "lifecycle.declared": Requirement(
+        "2024-11-05", "2025-11-25", "basic/lifecycle", "Capability Negotiation",
+        "A capability that is not declared is a method that is not there."
+    ),
     "ping.empty": Requirement(
         "2024-11-05", "2025-11-25", "basic/utilities/ping", "Behavior Requirements",
         "A ping is answered at once, with an empty result, in every state."
+    ),
+    "ping.client": Requirement(
+        "2024-11-05", "2025-11-25", "basic/utilities/ping", "Behavior Requirements",
+        "A client answers a ping as well, also before the handshake is over."
     ),
     # One request alone
     "modern.envelope-required": Requirement(
@@ -233,6 +294,26 @@ REQUIREMENTS = {
         "2026-07-28", "2026-07-28", "basic/index", "Error Codes",
         "What needs a capability that the request did not declare is -32021 with the capabilities it needs."
     ),
+    "modern.missing-400": Requirement(
+        "2026-07-28", "2026-07-28", "basic/index", "`_meta`",
+        "Over HTTP a request without what it has to bring is 400."
+    ),
+    "modern.client-info-sent": Requirement(
+        "2026-07-28", "2026-07-28", "basic/index", "`_meta`",
+        "A client brings its revision, its capabilities and its name with every request."
+    ),
+    "modern.other-process": Requirement(
+        "2026-07-28", "2026-07-28", "basic/index", "Statelessness",
+        "What was begun on one connection may go on with another process."
+    ),
+    "modern.no-client-responses": Requirement(
+        "2026-07-28", "2026-07-28", "basic/transports/stdio", "Sending Messages",
+        "A client sends no responses: a question in this revision is not answered."
+    ),
+    "modern.extension-fallback": Requirement(
+        "2026-07-28", "2026-07-28", "basic/versioning", "Extension Negotiation",
+        "Where the other side lacks an extension there is the core, or a refusal."
+    ),
     "discover.result": Requirement(
         "2026-07-28", "2026-07-28", "server/discover", "Response",
         "`server/discover` lists revisions, capabilities and instructions; the server's name stands in `_meta`."
@@ -248,6 +329,15 @@ REQUIREMENTS = {
     "discover.not-evidence": Requirement(
         "2026-07-28", "2026-07-28", "basic/versioning", "Backward Compatibility with Initialization-Based Versions",
         "Slowness and absence say nothing about the era."
+    ),
+    "discover.pinned": Requirement(
+        "2026-07-28", "2026-07-28", "basic/versioning", "Protocol Version Negotiation",
+        "A client that shares no revision with a server says so."
+    ),
+    "discover.not-one-code": Requirement(
+        "2026-07-28", "2026-07-28", "basic/transports/stdio", "Backward Compatibility",
+        "No single error decides that a server is an older one, and an error of this revision decides that it "
+        "is not."
     ),
     # Questions in the middle of a request
     "mrtr.retry-is-new": Requirement(
@@ -294,6 +384,30 @@ REQUIREMENTS = {
         "2026-07-28", "2026-07-28", "basic/patterns/mrtr", "InputRequiredResult",
         "Over HTTP a question is the result of the request."
     ),
+    "mrtr.kinds": Requirement(
+        "2026-07-28", "2026-07-28", "basic/patterns/mrtr", "Server Requirements (Basic Workflow)",
+        "What is asked is a form, a page, a sample or the roots, each under a key of its own."
+    ),
+    "mrtr.missing-again": Requirement(
+        "2026-07-28", "2026-07-28", "basic/patterns/mrtr", "Error Handling",
+        "What was not answered is asked again, and what was is kept."
+    ),
+    "mrtr.unknown-ignored": Requirement(
+        "2026-07-28", "2026-07-28", "basic/patterns/mrtr", "Error Handling",
+        "Answers to what was not asked are ignored."
+    ),
+    "mrtr.sealed": Requirement(
+        "2026-07-28", "2026-07-28", "basic/patterns/mrtr", "Server Requirements (Basic Workflow)",
+        "An answer in a state cannot be replaced by another."
+    ),
+    "mrtr.malformed": Requirement(
+        "2026-07-28", "2026-07-28", "basic/patterns/mrtr", "Error Handling",
+        "An answer of the wrong shape is an error of the protocol."
+    ),
+    "mrtr.handlers": Requirement(
+        "2025-03-26", "2026-07-28", "client/elicitation", "Capabilities",
+        "A handler's questions need what the client declared, as a server's do."
+    ),
     "questions.on-the-stream": Requirement(
         "2025-03-26", "2025-11-25", "basic/transports", "Sending Messages to the Server",
         "In a session a question travels on the stream of its call, and the answer is a POST."
@@ -306,6 +420,50 @@ REQUIREMENTS = {
         "2025-06-18", "2026-07-28", "client/elicitation", "Capabilities",
         "Before 2025-06-18 a client is never elicited, whatever it declares."
     ),
+    "elicitation.flat": Requirement(
+        "2025-06-18", "2026-07-28", "client/elicitation", "Requested Schema",
+        "A form is a flat object of plain fields; another is not sent."
+    ),
+    "elicitation.titles": Requirement(
+        "2025-06-18", "2026-07-28", "client/elicitation", "Requested Schema",
+        "Choices with titles are said as the revision has them."
+    ),
+    "elicitation.url": Requirement(
+        "2025-11-25", "2026-07-28", "client/elicitation", "URL Mode Elicitation Requests",
+        "A page has an absolute address with a host, and no form."
+    ),
+    "elicitation.url-id": Requirement(
+        "2025-11-25", "2025-11-25", "client/elicitation", "URL Mode Elicitation Requests",
+        "In 2025-11-25 the question for a page has an id."
+    ),
+    "elicitation.modes": Requirement(
+        "2025-11-25", "2026-07-28", "client/elicitation", "Capabilities",
+        "A mode that the client does not have is not asked for."
+    ),
+    "elicitation.answers-fit": Requirement(
+        "2025-06-18", "2026-07-28", "client/elicitation", "Form Mode Security",
+        "A server takes an answer that fits its form, and no other."
+    ),
+    "elicitation.declined": Requirement(
+        "2025-06-18", "2026-07-28", "client/elicitation", "Error Handling",
+        "Who is asked may decline and may leave, and the body learns which."
+    ),
+    "elicitation.defaults": Requirement(
+        "2025-11-25", "2026-07-28", "client/elicitation", "Requested Schema",
+        "A form comes with its defaults filled in."
+    ),
+    "elicitation.not-invited": Requirement(
+        "2024-11-05", "2025-11-25", "client/elicitation", "Error Handling",
+        "A client refuses a question that it has no handler for."
+    ),
+    "elicitation.consent": Requirement(
+        "2025-11-25", "2026-07-28", "client/elicitation", "Safe URL Handling",
+        "A page is shown in full, with its host, and opened by nobody who has not agreed."
+    ),
+    "elicitation.decline-any-time": Requirement(
+        "2025-06-18", "2026-07-28", "client/elicitation", "Security Considerations",
+        "A person can decline a form, and leave it, at any time."
+    ),
     "sampling.stop-reason-open": Requirement(
         "2024-11-05", "2026-07-28", "client/sampling", "Creating Messages",
         "The reason why a model stopped may be any text."
@@ -313,6 +471,22 @@ REQUIREMENTS = {
     "sampling.messages-by-revision": Requirement(
         "2024-11-05", "2025-11-25", "client/sampling", "Creating Messages",
         "A question to the model has what its revision knows: tools and several blocks since 2025-11-25."
+    ),
+    "sampling.tools-declared": Requirement(
+        "2025-11-25", "2026-07-28", "client/sampling", "Tools in Sampling",
+        "Tools are for clients that declared that they take them."
+    ),
+    "sampling.balance": Requirement(
+        "2025-11-25", "2026-07-28", "client/sampling", "Tool Use and Result Balance",
+        "Every use of a tool has its result in the next message, which has nothing else."
+    ),
+    "roots.declared": Requirement(
+        "2024-11-05", "2026-07-28", "client/roots", "Capabilities",
+        "A client declares roots, sampling and elicitation when it has them, and not otherwise."
+    ),
+    "roots.file": Requirement(
+        "2024-11-05", "2026-07-28", "client/roots", "Root",
+        "A root is a `file://` address; a server leaves others out."
     ),
     # Patterns
     "cancellation.no-response": Requirement(
@@ -347,6 +521,30 @@ REQUIREMENTS = {
         "2025-03-26", "2025-11-25", "basic/transports", "Sending Messages to the Server",
         "In a session a client that stops waiting says so: a closed stream says nothing."
     ),
+    "cancellation.silence": Requirement(
+        "2024-11-05", "2026-07-28", "basic/transports/stdio", "Cancellation",
+        "After its answer or its cancellation nothing is said of a request any more."
+    ),
+    "cancellation.client-tells": Requirement(
+        "2024-11-05", "2026-07-28", "basic/patterns/cancellation", "Transport-Specific Cancellation",
+        "A client that stops waiting on a stream says so."
+    ),
+    "cancellation.server-only-listen": Requirement(
+        "2026-07-28", "2026-07-28", "basic/patterns/cancellation", "Behavior Requirements",
+        "A server cancels nothing but subscriptions."
+    ),
+    "cancellation.timeout": Requirement(
+        "2025-03-26", "2026-07-28", "basic/patterns/cancellation", "Timeouts",
+        "A request has a time, which can be chosen for each, and is taken back when it is over."
+    ),
+    "cancellation.question-time": Requirement(
+        "2025-03-26", "2025-11-25", "basic/lifecycle", "Timeouts",
+        "A question to a client has a time as well."
+    ),
+    "cancellation.no-extension": Requirement(
+        "2025-03-26", "2026-07-28", "basic/patterns/cancellation", "Timeouts",
+        "No sign of life lengthens the time of a call without end."
+    ),
     "progress.increases": Requirement(
         "2024-11-05", "2026-07-28", "basic/patterns/progress", "Behavior Requirements",
         "Progress grows with each notification, also when a body runs again with its answers."
@@ -362,6 +560,30 @@ REQUIREMENTS = {
     "progress.message-since": Requirement(
         "2025-03-26", "2026-07-28", "basic/patterns/progress", "Progress Flow",
         "A message beside the numbers exists since 2025-03-26."
+    ),
+    "progress.token": Requirement(
+        "2024-11-05", "2026-07-28", "basic/patterns/progress", "Progress Flow",
+        "A token is a text or a whole number, and comes back as it was."
+    ),
+    "progress.token-unique": Requirement(
+        "2024-11-05", "2026-07-28", "basic/patterns/progress", "Progress Flow",
+        "Calls of a client at the same time have tokens of their own."
+    ),
+    "progress.active-only": Requirement(
+        "2024-11-05", "2026-07-28", "basic/patterns/progress", "Behavior Requirements",
+        "Progress for a token that no call has is ignored."
+    ),
+    "progress.stops": Requirement(
+        "2024-11-05", "2026-07-28", "basic/patterns/progress", "Implementation Notes",
+        "Progress stops with the answer."
+    ),
+    "progress.number": Requirement(
+        "2024-11-05", "2026-07-28", "basic/patterns/progress", "Progress Flow",
+        "Progress is a finite number, and so is its total."
+    ),
+    "progress.flooding": Requirement(
+        "2024-11-05", "2026-07-28", "basic/patterns/progress", "Implementation Notes",
+        "Neither side is flooded: what can be missed is dropped."
     ),
     "subscriptions.listen-only": Requirement(
         "2026-07-28", "2026-07-28", "basic/patterns/subscriptions", "Receiving Notifications",
@@ -399,6 +621,18 @@ REQUIREMENTS = {
         "2026-07-28", "2026-07-28", "basic/patterns/subscriptions", "Cancellation",
         "A listener that closes its stream is forgotten."
     ),
+    "subscriptions.correlated": Requirement(
+        "2026-07-28", "2026-07-28", "basic/patterns/subscriptions", "Receiving Notifications",
+        "A client takes each notification for the listener whose id it bears."
+    ),
+    "subscriptions.client-looks": Requirement(
+        "2026-07-28", "2026-07-28", "basic/patterns/subscriptions", "Acknowledgment",
+        "A client can see what of its filter was honoured."
+    ),
+    "subscriptions.renewed": Requirement(
+        "2026-07-28", "2026-07-28", "basic/patterns/subscriptions", "Graceful Closure",
+        "When a connection is made anew a client listens anew."
+    ),
     # Caching
     "caching.hints": Requirement(
         "2026-07-28", "2026-07-28", "server/utilities/caching", "Cacheable Results",
@@ -427,6 +661,14 @@ REQUIREMENTS = {
     "caching.older": Requirement(
         "2024-11-05", "2025-11-25", "server/utilities/pagination", "Response Format",
         "Before 2026-07-28 there are no hints, and nothing is kept."
+    ),
+    "caching.key": Requirement(
+        "2026-07-28", "2026-07-28", "server/utilities/caching", "Cache Key",
+        "What was kept for one request is not given for another."
+    ),
+    "caching.expires": Requirement(
+        "2026-07-28", "2026-07-28", "server/utilities/caching", "Freshness Calculation",
+        "When its time is over an answer is asked for anew, and not before somebody wants it."
     ),
     # Tools
     "tools.closed-schema": Requirement(
@@ -508,6 +750,34 @@ REQUIREMENTS = {
         "2024-11-05", "2025-03-26", "server/tools", "Tool Result",
         "Before 2025-06-18 a result is content alone."
     ),
+    "tools.output-client": Requirement(
+        "2025-06-18", "2026-07-28", "server/tools", "Output Schema",
+        "A client holds a result to the output schema that was listed."
+    ),
+    "tools.structured-text": Requirement(
+        "2025-06-18", "2026-07-28", "server/tools", "Structured Content",
+        "What is structured is in the text as well."
+    ),
+    "tools.unique": Requirement(
+        "2025-11-25", "2026-07-28", "server/tools", "Tool Names",
+        "No two tools have the same name, and names have a case."
+    ),
+    "tools.validated": Requirement(
+        "2024-11-05", "2026-07-28", "server/tools", "Security Considerations",
+        "Arguments are validated before a tool runs, and what it returns before it is sent."
+    ),
+    "tools.limited": Requirement(
+        "2024-11-05", "2026-07-28", "server/tools", "Security Considerations",
+        "There are bounds to the calls of one client."
+    ),
+    "tools.output-author": Requirement(
+        "2025-06-18", "2026-07-28", "server/tools", "Output Schema",
+        "A schema that the author wrote is kept like one that was derived, and is a schema."
+    ),
+    "tools.declared": Requirement(
+        "2024-11-05", "2026-07-28", "server/tools", "Capabilities",
+        "A server declares tools, resources, prompts, completions and logging, each if it has it."
+    ),
     "content.audio-since": Requirement(
         "2025-03-26", "2026-07-28", "server/tools", "Audio Content",
         "Audio exists since 2025-03-26 and is told in words before."
@@ -516,6 +786,10 @@ REQUIREMENTS = {
         "2025-06-18", "2026-07-28", "server/tools", "Resource Links",
         "Resource links exist since 2025-06-18 and are told in words, with their address, before."
     ),
+    "content.base64": Requirement(
+        "2024-11-05", "2026-07-28", "server/prompts", "Image Content",
+        "Images and sounds are base64, and have a type."
+    ),
     "tasks.only-where-offered": Requirement(
         "2025-11-25", "2025-11-25", "basic/utilities/tasks", "Capability Negotiation",
         "Without tasks their methods do not exist on any revision."
@@ -523,6 +797,82 @@ REQUIREMENTS = {
     "tasks.not-forced": Requirement(
         "2026-07-28", "2026-07-28", "server/tools", "Calling Tools",
         "A client that offers to poll still gets the result of a tool that makes no tasks."
+    ),
+    "tasks.declared": Requirement(
+        "2025-11-25", "2025-11-25", "basic/utilities/tasks", "Capabilities",
+        "A server with tasks says so, and each tool says whether it can be one."
+    ),
+    "tasks.forbidden": Requirement(
+        "2025-11-25", "2025-11-25", "basic/utilities/tasks", "Tool-Level Negotiation",
+        "What cannot be a task is -32601 as one."
+    ),
+    "tasks.required": Requirement(
+        "2025-11-25", "2025-11-25", "basic/utilities/tasks", "Tool-Level Negotiation",
+        "What has to be a task is -32601 otherwise."
+    ),
+    "tasks.undeclared-ignored": Requirement(
+        "2024-11-05", "2025-11-25", "basic/utilities/tasks", "Task Support and Handling",
+        "Where there are no tasks a wish for one means nothing."
+    ),
+    "tasks.created": Requirement(
+        "2025-11-25", "2025-11-25", "basic/utilities/tasks", "Result Retrieval",
+        "A wish is answered at once, with a task that works, its times and its time to live."
+    ),
+    "tasks.ids": Requirement(
+        "2025-11-25", "2025-11-25", "basic/utilities/tasks", "Task ID Requirements",
+        "The id of a task is a text of the server's that nobody guesses."
+    ),
+    "tasks.status": Requirement(
+        "2025-11-25", "2025-11-25", "basic/utilities/tasks", "Task Status Lifecycle",
+        "A task that is over stays as it is."
+    ),
+    "tasks.input-required": Requirement(
+        "2025-11-25", "2025-11-25", "basic/utilities/tasks", "Input Required Status",
+        "A task that asks says so, and asks whoever waits for its result, naming itself."
+    ),
+    "tasks.result-waits": Requirement(
+        "2025-11-25", "2025-11-25", "basic/utilities/tasks", "Result Retrieval",
+        "The result of a task is waited for until it is over."
+    ),
+    "tasks.result": Requirement(
+        "2025-11-25", "2025-11-25", "basic/utilities/tasks", "Result Retrieval",
+        "The result of a task is what the call would have given, and names the task."
+    ),
+    "tasks.list": Requirement(
+        "2025-11-25", "2025-11-25", "basic/utilities/tasks", "Task Listing",
+        "All tasks are listed, page by page, each as looking at it would say."
+    ),
+    "tasks.cancelled": Requirement(
+        "2025-11-25", "2025-11-25", "basic/utilities/tasks", "Task Cancellation",
+        "A task that was cancelled is so in the answer, and stays so whatever its body does."
+    ),
+    "tasks.cancel-terminal": Requirement(
+        "2025-11-25", "2025-11-25", "basic/utilities/tasks", "Task Cancellation",
+        "A task that is over cannot be cancelled: -32602."
+    ),
+    "tasks.unknown": Requirement(
+        "2025-11-25", "2025-11-25", "basic/utilities/tasks", "Protocol Errors",
+        "An id that is no task's, and a cursor that is none, are -32602."
+    ),
+    "tasks.isolated": Requirement(
+        "2025-11-25", "2025-11-25", "basic/utilities/tasks", "Task Isolation and Access Control",
+        "The tasks of others are not there: not to look at, nor to cancel, nor in a list."
+    ),
+    "tasks.no-list": Requirement(
+        "2025-11-25", "2025-11-25", "basic/utilities/tasks", "Task Isolation and Access Control",
+        "Where nobody says who they are nobody gets a list."
+    ),
+    "tasks.bounded": Requirement(
+        "2025-11-25", "2025-11-25", "basic/utilities/tasks", "Task Isolation and Access Control",
+        "Nobody has more tasks open than there is room for."
+    ),
+    "tasks.ttl": Requirement(
+        "2025-11-25", "2025-11-25", "basic/utilities/tasks", "Resource Management",
+        "A task that has outlived its time is gone."
+    ),
+    "tasks.told": Requirement(
+        "2025-11-25", "2025-11-25", "basic/utilities/tasks", "Task Notifications",
+        "Whoever made a task is told how it comes along, and nobody else."
     ),
     # Resources, prompts, completion, logging, pages
     "resources.missing-modern": Requirement(
@@ -541,6 +891,26 @@ REQUIREMENTS = {
         "2024-11-05", "2025-11-25", "server/resources", "Subscriptions",
         "A subscriber hears of its resource and of no other, until it unsubscribes."
     ),
+    "resources.internal": Requirement(
+        "2024-11-05", "2026-07-28", "server/resources", "Error Handling",
+        "A resource that fails is -32603, with nothing of the failure."
+    ),
+    "resources.missing-accepted": Requirement(
+        "2026-07-28", "2026-07-28", "server/resources", "Error Handling",
+        "A client takes either code for a resource that is missing."
+    ),
+    "resources.binary": Requirement(
+        "2024-11-05", "2026-07-28", "server/resources", "Security Considerations",
+        "What is not text is base64."
+    ),
+    "resources.uris-validated": Requirement(
+        "2024-11-05", "2026-07-28", "server/resources", "Security Considerations",
+        "An address that is none is a resource that is missing, and its variables are checked."
+    ),
+    "resources.inside": Requirement(
+        "2026-07-28", "2026-07-28", "server/resources", "Security Considerations",
+        "No address leads out of the folder that is served."
+    ),
     "prompts.get": Requirement(
         "2024-11-05", "2026-07-28", "server/prompts", "Getting a Prompt",
         "A prompt filled with its arguments is a list of messages."
@@ -548,6 +918,18 @@ REQUIREMENTS = {
     "prompts.missing-argument": Requirement(
         "2024-11-05", "2026-07-28", "server/prompts", "Error Handling",
         "A missing argument is -32602, which names it."
+    ),
+    "prompts.unknown": Requirement(
+        "2024-11-05", "2026-07-28", "server/prompts", "Error Handling",
+        "An unknown prompt is -32602."
+    ),
+    "prompts.validated": Requirement(
+        "2024-11-05", "2026-07-28", "server/prompts", "Implementation Considerations",
+        "Arguments of a prompt are validated before it is filled."
+    ),
+    "prompts.list-changed": Requirement(
+        "2024-11-05", "2025-11-25", "server/prompts", "List Changed Notification",
+        "A session hears of prompts that come and go at run time."
     ),
     "completion.bounded": Requirement(
         "2024-11-05", "2026-07-28", "server/utilities/completion", "Completion Results",
@@ -565,6 +947,10 @@ REQUIREMENTS = {
         "2025-03-26", "2026-07-28", "server/utilities/completion", "Capabilities",
         "A server without completions has no such method."
     ),
+    "completion.validated": Requirement(
+        "2024-11-05", "2026-07-28", "server/utilities/completion", "Security",
+        "A request for a completion is validated."
+    ),
     "logging.level": Requirement(
         "2024-11-05", "2025-11-25", "server/utilities/logging", "Setting Log Level",
         "What is sent is at or above the level that was set, for that session."
@@ -581,6 +967,18 @@ REQUIREMENTS = {
         "2024-11-05", "2026-07-28", "server/utilities/logging", "Log Message Notifications",
         "What is logged may be any JSON, null included."
     ),
+    "logging.declared": Requirement(
+        "2024-11-05", "2026-07-28", "server/utilities/logging", "Capabilities",
+        "Only a server that declares logging logs."
+    ),
+    "logging.unknown-level": Requirement(
+        "2026-07-28", "2026-07-28", "server/utilities/logging", "Error Handling",
+        "A request with a level that does not exist is refused."
+    ),
+    "logging.own-stream": Requirement(
+        "2026-07-28", "2026-07-28", "server/utilities/logging", "Per-request log level",
+        "What a request logs is on the stream of its answer, and on no other."
+    ),
     "pagination.cursor-opaque": Requirement(
         "2024-11-05", "2026-07-28", "server/utilities/pagination", "Implementation Guidelines",
         "A cursor says nothing of what it means, and comes back as it was given."
@@ -593,6 +991,10 @@ REQUIREMENTS = {
         "2024-11-05", "2026-07-28", "server/utilities/pagination", "Response Format",
         "The last page has no next cursor; an empty text is a cursor, and null is the end."
     ),
+    "pagination.client": Requirement(
+        "2024-11-05", "2026-07-28", "server/utilities/pagination", "Pagination Model",
+        "A client reads all pages, whatever their size."
+    ),
     # stdio
     "stdio.end-of-input": Requirement(
         "2024-11-05", "2026-07-28", "basic/transports/stdio", "Shutdown",
@@ -601,6 +1003,22 @@ REQUIREMENTS = {
     "stdio.stdout-is-protocol": Requirement(
         "2024-11-05", "2026-07-28", "basic/transports/stdio", "Sending Messages",
         "Nothing but messages goes to standard output; what is printed or logged goes to standard error."
+    ),
+    "stdio.lines": Requirement(
+        "2024-11-05", "2026-07-28", "basic/transports/stdio", "Sending Messages",
+        "A message is one line, whatever stands in it."
+    ),
+    "stdio.stderr": Requirement(
+        "2025-11-25", "2026-07-28", "basic/transports/stdio", "Receiving Messages",
+        "What a server says on standard error means nothing, and has a bound."
+    ),
+    "stdio.restart": Requirement(
+        "2026-07-28", "2026-07-28", "basic/transports/stdio", "Unexpected Termination",
+        "A server that died is started again."
+    ),
+    "stdio.environment": Requirement(
+        "2025-03-26", "2026-07-28", "basic/index", "Auth",
+        "Credentials of a server on stdio come from its environment, which is not ours."
     ),
     # HTTP, one request alone
     "http.ladder": Requirement(
@@ -671,6 +1089,38 @@ REQUIREMENTS = {
         "2025-11-25", "2026-07-28", "basic/transports/streamable-http", "Security & Endpoint",
         "A server on this machine is reached by the names of this machine alone."
     ),
+    "http.one-endpoint": Requirement(
+        "2025-03-26", "2026-07-28", "basic/transports/streamable-http", "Streamable HTTP",
+        "There is one endpoint for everything."
+    ),
+    "http.one-message": Requirement(
+        "2025-06-18", "2026-07-28", "basic/transports/streamable-http", "Sending Messages",
+        "The body of a POST is one message."
+    ),
+    "http.not-accepted": Requirement(
+        "2025-03-26", "2025-11-25", "basic/transports", "Sending Messages to the Server",
+        "What cannot be accepted is an HTTP error."
+    ),
+    "http.accept": Requirement(
+        "2025-03-26", "2026-07-28", "basic/transports/streamable-http", "Sending Messages",
+        "Every POST of a client takes JSON and events, and names its revision where there is a header for it."
+    ),
+    "http.client-both": Requirement(
+        "2025-03-26", "2026-07-28", "basic/transports/streamable-http", "Sending Messages",
+        "A client takes an answer as JSON and as events."
+    ),
+    "http.own-answer": Requirement(
+        "2026-07-28", "2026-07-28", "basic/transports/streamable-http", "Receiving Messages",
+        "What is said before an answer belongs to its request: nothing of another call is in it."
+    ),
+    "http.standard-headers-client": Requirement(
+        "2026-07-28", "2026-07-28", "basic/transports/streamable-http", "Standard Request Headers",
+        "A client repeats revision, method and name in its headers."
+    ),
+    "http.local": Requirement(
+        "2024-11-05", "2026-07-28", "basic/transports/streamable-http", "Security & Endpoint",
+        "Without a word nothing listens but on this machine, and beyond it only with a token."
+    ),
     # HTTP, sessions
     "sessions.id": Requirement(
         "2025-03-26", "2025-11-25", "basic/transports", "Session Management",
@@ -723,6 +1173,26 @@ REQUIREMENTS = {
     "sessions.let-go": Requirement(
         "2025-11-25", "2025-11-25", "basic/transports", "Sending Messages to the Server",
         "A server may let a client go, which comes back; older clients are not let go."
+    ),
+    "sessions.client-lost": Requirement(
+        "2025-03-26", "2025-11-25", "basic/transports", "Session Management",
+        "A client whose session is 404 begins another."
+    ),
+    "sessions.client-leaves": Requirement(
+        "2025-03-26", "2025-11-25", "basic/transports", "Session Management",
+        "A client that leaves deletes its session."
+    ),
+    "sessions.no-cancel": Requirement(
+        "2025-03-26", "2025-11-25", "basic/transports", "Sending Messages to the Server",
+        "A connection that is gone cancels nothing in a session."
+    ),
+    "sessions.get-405": Requirement(
+        "2025-03-26", "2025-11-25", "basic/transports", "Listening for Messages from the Server",
+        "GET is a stream of events for those who take events."
+    ),
+    "sessions.client-resumes": Requirement(
+        "2025-03-26", "2025-11-25", "basic/transports", "Resumability and Redelivery",
+        "A client takes a broken stream up where it was, and not before the server said."
     ),
     "old-sse.endpoint": Requirement(
         "2024-11-05", "2024-11-05", "basic/transports", "HTTP with SSE",
@@ -831,5 +1301,68 @@ REQUIREMENTS = {
         "2025-11-25", "2026-07-28",
         "basic/authorization/security-considerations", "Client ID Metadata Document Security",
         "What a server names is not fetched from networks that only we can reach."
+    ),
+    "auth.secure-storage": Requirement(
+        "2025-03-26", "2026-07-28", "basic/authorization/security-considerations", "Token Theft",
+        "Tokens are kept in a file of their owner's alone."
+    ),
+    "auth.endpoints-https": Requirement(
+        "2025-03-26", "2026-07-28", "basic/authorization/security-considerations", "Communication Security",
+        "What an authorization server offers in the clear is not used."
+    ),
+    "auth.exact-challenge": Requirement(
+        "2025-06-18", "2026-07-28",
+        "basic/authorization/authorization-server-discovery", "Protected Resource Metadata Discovery Requirements",
+        "A client reads what a challenge says, however it is written."
+    ),
+    "auth.rotation": Requirement(
+        "2025-03-26", "2026-07-28", "basic/authorization/security-considerations", "Token Theft",
+        "A refresh token that is replaced is used no more."
+    ),
+    "auth.insufficient-scope": Requirement(
+        "2025-11-25", "2026-07-28", "basic/authorization/index", "Runtime Insufficient Scope Errors",
+        "A challenge for scopes leads to a login for them, and not without end."
+    ),
+    "auth.registration-refused": Requirement(
+        "2025-03-26", "2026-07-28", "basic/authorization/client-registration", "Dynamic Client Registration",
+        "Without a way to register the user is told what to do."
+    ),
+    "auth.several-servers": Requirement(
+        "2025-06-18", "2026-07-28",
+        "basic/authorization/authorization-server-discovery", "Authorization Server Location",
+        "Of several authorization servers a client chooses one that works."
+    ),
+    "auth.error-codes": Requirement(
+        "2025-06-18", "2026-07-28", "basic/authorization/index", "Error Handling",
+        "A refused token is replaced once, and what is forbidden is left to the caller."
+    ),
+    "auth.issuer-moves": Requirement(
+        "2026-07-28", "2026-07-28", "basic/authorization/client-registration", "Authorization Server Binding",
+        "A server that moves to another issuer takes nothing along."
+    ),
+    "auth.registration-error": Requirement(
+        "2026-07-28", "2026-07-28",
+        "basic/authorization/client-registration", "Application Type and Redirect URI Constraints",
+        "A registration that is refused tells why."
+    ),
+    "auth.response-silent": Requirement(
+        "2026-07-28", "2026-07-28", "basic/authorization/index", "Authorization Response Validation",
+        "Nothing is shown of an answer that is not from the right issuer."
+    ),
+    "auth.refresh-optional": Requirement(
+        "2026-07-28", "2026-07-28", "basic/authorization/index", "Refresh Tokens",
+        "A refresh token may be missing or revoked: then there is a login."
+    ),
+    "auth.scopes-kept": Requirement(
+        "2026-07-28", "2026-07-28", "basic/authorization/index", "Scope Selection Strategy",
+        "A login for more scopes keeps those that were had."
+    ),
+    "auth.confidential": Requirement(
+        "2025-03-26", "2026-07-28", "basic/authorization/security-considerations", "Token Theft",
+        "No secret is in any text."
+    ),
+    "auth.not-redirected": Requirement(
+        "2025-06-18", "2026-07-28", "basic/authorization/security-considerations", "Communication Security",
+        "What carries credentials is not redirected."
     ),
 }

@@ -15,6 +15,9 @@ from msgspec import UNSET, Raw
 from portico import Client, Context, ProtocolError, Server, ToolError, ToolResult, UsageError
 from portico.rpc.call import Call
 from portico.server.calling.tools import Tool
+from portico.server.endpoint import exchange as exchange_for
+from portico.transport.http.exchange import Settings
+from portico.transport.http.listener import Listener
 from portico.wire import errors, notices
 from portico.wire.content import TextContent
 from portico.wire.discover import DiscoverResult
@@ -1249,3 +1252,148 @@ def test_the_names_of_tools_are_checked_when_they_are_given() -> None:
 async def test_a_filter_wants_what_it_says(connect: Connect) -> None:
     """Our own client's filter travels as the revision writes it."""
     assert msgspec.json.encode(Filter(tools_list_changed=True)) == b'{"toolsListChanged":true}'
+
+
+# What a client does of itself
+
+
+@pytest.mark.requirement("jsonrpc.own-ids")
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_each_request_of_a_client_has_an_id_of_its_own(revision: str) -> None:
+    """One after the other and side by side, over the whole conversation."""
+    ids: list[Any] = []
+
+    def watch(direction: str, message: bytes) -> None:
+        frame = msgspec.json.decode(message)
+        if direction == "sent" and "method" in frame and "id" in frame:
+            ids.append(frame["id"])
+
+    async with Client(small(), revision=revision, trace=watch) as client:
+        for _ in range(3):
+            await client.list_tools()
+        await asyncio.gather(*(client.call_tool("add", {"a": 1, "b": one}) for one in range(5)))
+    assert len(ids) >= 8
+    assert len(set(ids)) == len(ids)
+
+
+@pytest.mark.requirement("ping.client")
+@pytest.mark.parametrize("revision", HANDSHAKE)
+async def test_a_client_answers_a_ping(revision: str) -> None:
+    answers: list[bytes] = []
+
+    async def handler(call: Call) -> Any:
+        if call.method == "server/discover":
+            return DiscoverResult(
+                supported_versions=[MODERN], capabilities=ServerCapabilities(), ttl_ms=0, cache_scope="private"
+            )
+        # No body can; the stream that it is answered on can.
+        answers.append(bytes(await call.reply._ask("ping", None)))
+        return CallToolResult(content=[], is_error=False)
+
+    async with Client(handler, revision=revision) as client:
+        await client.call_tool("any")
+    assert answers == [b"{}"]
+
+
+@pytest.mark.requirement("http.accept")
+@pytest.mark.parametrize("revision", REVISIONS[1:])
+async def test_every_post_of_a_client_takes_json_and_events(revision: str) -> None:
+    heads: list[dict[bytes, bytes]] = []
+    server = small()
+
+    async def seen(call: Call) -> Any:
+        if call.headers is not None:
+            heads.append(dict(call.headers))
+        return await server(call)
+
+    listener = Listener(exchange_for(seen, Settings()))
+    ((_, port, *_),) = await listener.start("127.0.0.1", 0)
+    try:
+        async with Client(f"http://127.0.0.1:{port}/mcp", revision=revision) as client:
+            await client.list_tools()
+            await client.call_tool("add", {"a": 1, "b": 2})
+    finally:
+        await listener.stop(0)
+    assert len(heads) >= 2
+    for head in heads:
+        assert {b"application/json", b"text/event-stream"} <= {one.strip() for one in head[b"accept"].split(b",")}
+        assert (head.get(b"mcp-protocol-version") == revision.encode()) == (revision != "2025-03-26")
+
+
+# What a server does, and what it leaves alone
+
+
+@pytest.mark.requirement("cancellation.server-only-listen")
+async def test_a_server_cancels_nothing_but_subscriptions(connect: Connect) -> None:
+    server = small()
+    begun = asyncio.Event()
+
+    @server.tool
+    async def wait() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    @server.tool(timeout=0.001)
+    async def slow() -> None:
+        await asyncio.Event().wait()
+
+    wire = connect(server)
+    listening = wire.envelope()
+    wire.send(
+        {
+            "jsonrpc": "2.0",
+            "id": "listen",
+            "method": "subscriptions/listen",
+            "params": {"notifications": {"toolsListChanged": True}, "_meta": listening},
+        }
+    )
+    assert (await wire.receive())["method"] == notices.ACKNOWLEDGED
+    call = {"name": "wait", "arguments": {}, "_meta": wire.envelope()}
+    wire.send({"jsonrpc": "2.0", "id": "waits", "method": "tools/call", "params": call})
+    await begun.wait()
+    wire.notify(notices.CANCELLED, {"requestId": "waits"})
+    assert (await wire.modern("tools/call", {"name": "slow", "arguments": {}}))["result"]["isError"]
+    await wire.channel.end(0)
+    said = wire.aside
+    while not wire.is_silent:
+        said.append(await wire.receive())
+    cancelled = [one["params"]["requestId"] for one in said if one.get("method") == notices.CANCELLED]
+    assert cancelled == ["listen"]
+
+
+@pytest.mark.requirement("tools.unique")
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_names_of_tools_have_a_case(revision: str) -> None:
+    server = Server("cased")
+    server.tool(name="Add")(lambda: "large")
+    server.tool(name="add")(lambda: "small")
+    async with Client(server, revision=revision) as client:
+        assert {tool.name for tool in await client.list_tools()} == {"Add", "add"}
+        assert (await client.call_tool("Add")).text == "large"
+        assert (await client.call_tool("add")).text == "small"
+
+
+@pytest.mark.requirement("prompts.list-changed")
+@pytest.mark.parametrize("revision", HANDSHAKE)
+async def test_a_prompt_that_comes_or_goes_is_told_of(connect: Connect, revision: str) -> None:
+    server = small()
+    wire = connect(server)
+    await wire.initialize(revision)
+    await wire.request("prompts/list")
+    server.prompt(name="newcomer")(lambda: "hello")
+    assert (await wire.receive())["method"] == notices.PROMPTS_CHANGED
+    server.remove("newcomer")
+    assert (await wire.receive())["method"] == notices.PROMPTS_CHANGED
+
+
+@pytest.mark.requirement("tools.declared")
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_a_server_declares_what_it_has(connect: Connect, revision: str) -> None:
+    wire = connect(small())
+    if revision == MODERN:
+        said = (await wire.modern("server/discover"))["result"]["capabilities"]
+    else:
+        said = (await wire.initialize(revision))["capabilities"]
+    assert {"tools", "resources", "prompts", "logging"} <= said.keys()
+    for method in ("tools/list", "resources/list", "resources/templates/list", "prompts/list"):
+        assert "result" in await wire.ask(revision, method)

@@ -334,6 +334,7 @@ def test_input_from_a_file_is_served_to_its_end(script: Path, tmp_path: Path) ->
     assert [json.loads(line)["id"] for line in target.read_text().splitlines()] == [0, 99, 1]
 
 
+@pytest.mark.requirement("stdio.lines")
 def test_lines_are_the_same_however_the_bytes_arrive() -> None:
     data = b"one\ntwo\n\nthree" + b"!" * 30 + b"\nfour\n"
     whole = Lines(longest=20)

@@ -200,6 +200,7 @@ def test_a_response_has_a_result_left_undecoded() -> None:
     assert (found.id, found.method, bytes(found.result), found.error) == ("a", UNSET, b'{"x": 1}', UNSET)
 
 
+@pytest.mark.requirement("jsonrpc.error-shape")
 def test_an_error_response_has_a_code_a_message_and_maybe_data() -> None:
     found = frame(message('"id":1', '"error":{"code":-1,"message":"rejected","data":[1]}'))
     assert found.error == ErrorBody(-1, "rejected", [1])
@@ -212,6 +213,7 @@ def test_an_error_response_may_have_no_id_in_either_spelling(id: str) -> None:
     assert isinstance(frame(message(id, '"error":{"code":-32700,"message":"no"}')).error, ErrorBody)
 
 
+@pytest.mark.requirement("jsonrpc.one-answer")
 @pytest.mark.parametrize(
     "members",
     [
@@ -334,6 +336,7 @@ def test_a_whole_surrogate_pair_is_one_character() -> None:
     assert frame(message('"id":"\\ud83d\\ude00"', '"method":"x"')).id == "😀"
 
 
+@pytest.mark.requirement("jsonrpc.utf-8")
 @pytest.mark.parametrize(
     "bad",
     [
@@ -509,6 +512,7 @@ def test_the_codes_of_2026_07_28_are_not_said_before_it(revision: str) -> None:
     assert (code == -32021) == (revision not in HANDSHAKE)
 
 
+@pytest.mark.requirement("jsonrpc.notification-id")
 def test_a_notification_has_no_id_and_a_message_without_params_no_params() -> None:
     assert json.loads(jsonrpc.notification("n", None)) == {"jsonrpc": "2.0", "method": "n"}
     assert json.loads(jsonrpc.notification("n", {"a": 1})) == {"jsonrpc": "2.0", "method": "n", "params": {"a": 1}}
@@ -516,6 +520,7 @@ def test_a_notification_has_no_id_and_a_message_without_params_no_params() -> No
     assert json.loads(jsonrpc.request("1", "m", {})) == {"jsonrpc": "2.0", "id": "1", "method": "m", "params": {}}
 
 
+@pytest.mark.requirement("stdio.lines")
 @given(st.one_of(st.integers(-(2**63), 2**63 - 1), st.text(st.characters(exclude_categories=["Cs"]))))
 def test_what_we_write_has_no_raw_newline_and_is_read_back_the_same(id: int | str) -> None:
     """basic/transports, stdio: "Messages are delimited by newlines, and MUST NOT contain embedded newlines"."""

@@ -61,6 +61,7 @@ def test_a_conversation_in_balance_passes(messages):
     check_balance(messages)
 
 
+@pytest.mark.requirement("sampling.balance")
 @pytest.mark.parametrize(("messages", "why"), UNBALANCED.values(), ids=UNBALANCED)
 def test_a_conversation_out_of_balance_is_invalid_params(messages, why):
     with pytest.raises(InvalidParams, match=why):

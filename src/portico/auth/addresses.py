@@ -109,13 +109,15 @@ def kind_of(address: str | Address) -> str:
 def check_addresses(url: str, resolved: Iterable[str | Address], server: Iterable[str | Address]) -> None:
     """Whether a URL that resolves to these addresses may be fetched for a server that has those.
 
-    Every one of them has to be fit: which one a connection ends up with is the name server's choice.
+    Every one of them has to be fit: which one a connection ends up with is the name server's choice. And each has to be
+    reachable from every address of the server: one of those may have been named only to get us there.
     """
     check_url(url)
     addresses = list(resolved)
     if not addresses:
         raise UnsafeAddress(f"{quoted(url)} has no address.")
-    reachable = set(_MAY_REACH[PUBLIC]).union(*(_MAY_REACH[kind_of(one)] for one in server))
+    from_there = [_MAY_REACH[kind_of(one)] for one in server]
+    reachable = set.intersection(*from_there) if from_there else _MAY_REACH[PUBLIC]
     if urlsplit(url).scheme == "http":
         reachable = {LOOPBACK} & reachable
     for address in addresses:

@@ -139,7 +139,7 @@ def _seconds(text: str) -> float:
 
 
 def _count(text: str) -> int:
-    if not text.isdigit() or len(text) > 9:
+    if not text.isdecimal() or len(text) > 9:
         raise argparse.ArgumentTypeError(f"expected a number, not {text!r}")
     return int(text)
 

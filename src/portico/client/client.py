@@ -44,7 +44,7 @@ from portico.wire.meta import CLIENT_CAPABILITIES, Implementation, LogLevel, Ser
 from portico.wire.methods import ASKABLE, METHODS, plainly
 from portico.wire.prompts import GetPromptResult, Prompt
 from portico.wire.resources import Resource, ResourceTemplate
-from portico.wire.revisions import REVISIONS, Revision
+from portico.wire.revisions import REVISIONS, V2025_06_18, Revision
 from portico.wire.subscriptions import Filter
 from portico.wire.tasks import EXTENSION
 from portico.wire.tools import ReceivedToolResult, Tool
@@ -659,9 +659,12 @@ class Client:
     async def complete(
         self, ref: dict[str, str], argument: str, value: str, context: dict[str, str] | None = None
     ) -> Completion:
-        """Values for an argument of `{"type": "ref/prompt", "name": …}` or `{"type": "ref/resource", "uri": …}`."""
+        """Values for an argument of `{"type": "ref/prompt", "name": …}` or `{"type": "ref/resource", "uri": …}`.
+
+        `context`: the arguments that are known already. Before 2025-06-18 there is no way to say it.
+        """
         params: dict[str, Any] = {"ref": ref, "argument": {"name": argument, "value": value}}
-        if context is not None:
+        if context is not None and self.revision >= V2025_06_18:
             params["context"] = {"arguments": context}
         said = await self._result("completion/complete", params)
         return said.completion  # type: ignore[no-any-return]

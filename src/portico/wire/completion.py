@@ -5,23 +5,23 @@ from __future__ import annotations
 from msgspec import Struct
 
 from portico.wire.content import Result
-from portico.wire.meta import Params
+from portico.wire.meta import Name, Params
 
 # server/utilities/completion: "Maximum 100 items per response".
 MOST_COMPLETIONS = 100
 
 
 class PromptReference(Struct, tag_field="type", tag="ref/prompt"):
-    name: str
+    name: Name
 
 
 class ResourceReference(Struct, tag_field="type", tag="ref/resource"):
-    uri: str
+    uri: Name
 
 
 class CompletionArgument(Struct):
-    name: str
-    value: str
+    name: Name
+    value: Name
 
 
 class CompletionContext(Struct, omit_defaults=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, field
@@ -17,6 +17,10 @@ CLIENT_INFO = "io.modelcontextprotocol/clientInfo"
 LOG_LEVEL = "io.modelcontextprotocol/logLevel"
 SERVER_INFO = "io.modelcontextprotocol/serverInfo"
 SUBSCRIPTION_ID = "io.modelcontextprotocol/subscriptionId"
+
+# What a request is about: a name, a URI, a task. Each is looked up, matched and repeated in errors.
+LONGEST_NAME = 8 * 1024
+Name = Annotated[str, msgspec.Meta(max_length=LONGEST_NAME)]
 
 ProgressToken = int | str
 LogLevel = Literal["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]

@@ -8,7 +8,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType, field
 
 from portico.wire.content import CacheableResult, ContentBlock, Result, Role
 from portico.wire.jsonrpc import NOTHING
-from portico.wire.meta import Icon, Params
+from portico.wire.meta import Icon, Name, Params
 
 
 class PromptArgument(Struct, omit_defaults=True, kw_only=True):
@@ -38,7 +38,7 @@ class ListPromptsResult(CacheableResult, kw_only=True):
 
 
 class GetPromptParams(Params, rename="camel", gc=False):
-    name: str
+    name: Name
     arguments: dict[str, str] | None = None
     input_responses: Raw = NOTHING
     request_state: str | UnsetType = UNSET

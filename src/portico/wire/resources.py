@@ -8,7 +8,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType, field
 
 from portico.wire.content import Annotations, CacheableResult, Contents
 from portico.wire.jsonrpc import NOTHING
-from portico.wire.meta import Icon, Params
+from portico.wire.meta import Icon, Name, Params
 
 
 class Resource(Struct, omit_defaults=True, rename="camel", kw_only=True):
@@ -45,7 +45,7 @@ class ListResourceTemplatesResult(CacheableResult, kw_only=True):
 
 
 class ReadResourceParams(Params, rename="camel", gc=False):
-    uri: str
+    uri: Name
     input_responses: Raw = NOTHING
     request_state: str | UnsetType = UNSET
 
@@ -61,4 +61,4 @@ class ReceivedContents(CacheableResult, kw_only=True):
 
 
 class SubscribeParams(Params, gc=False):
-    uri: str
+    uri: Name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from portico.wire.meta import Params
+from portico.wire.meta import Name, Params
 from portico.wire.notices import NoticeParams
 
 
@@ -14,9 +14,9 @@ class Filter(Struct, omit_defaults=True, rename="camel"):
     tools_list_changed: bool = False
     prompts_list_changed: bool = False
     resources_list_changed: bool = False
-    resource_subscriptions: list[str] | None = None
+    resource_subscriptions: list[Name] | None = None
     # Of the extension io.modelcontextprotocol/tasks.
-    task_ids: list[str] | None = None
+    task_ids: list[Name] | None = None
 
 
 class ListenParams(Params):

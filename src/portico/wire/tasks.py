@@ -12,10 +12,12 @@ from msgspec import UNSET, Raw, Struct, UnsetType, field
 
 from portico.wire.content import Result
 from portico.wire.jsonrpc import NOTHING
-from portico.wire.meta import Params
+from portico.wire.meta import Name, Params
 
 EXTENSION = "io.modelcontextprotocol/tasks"
 RELATED = "io.modelcontextprotocol/related-task"
+# An extension of ours: a listener that declares it is told in `_meta` how far a task is, in numbers.
+PROGRESS = "portico/progress"
 
 Status = Literal["working", "input_required", "completed", "failed", "cancelled"]
 
@@ -25,7 +27,7 @@ ENDED = frozenset({"completed", "failed", "cancelled"})
 class TaskParams(Params, rename="camel", gc=False):
     """What names a task."""
 
-    task_id: str
+    task_id: Name
 
 
 class UpdateTaskParams(Params, rename="camel", gc=False):

@@ -8,7 +8,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType, field
 
 from portico.wire.content import CacheableResult, ContentBlock, Result
 from portico.wire.jsonrpc import NOTHING
-from portico.wire.meta import Icon, Params
+from portico.wire.meta import Icon, Name, Params
 
 # How a schema says that its object is only the wrapping of a value; FastMCP's client knows it too.
 WRAPPED = "x-fastmcp-wrap-result"
@@ -52,7 +52,7 @@ class ListToolsResult(CacheableResult, kw_only=True):
 
 
 class CallToolParams(Params, rename="camel", gc=False):
-    name: str
+    name: Name
     arguments: Raw = NOTHING
     input_responses: Raw = NOTHING
     request_state: str | UnsetType = UNSET

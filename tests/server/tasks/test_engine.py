@@ -920,6 +920,7 @@ async def test_many_jobs_of_the_dead_are_taken_up_some_at_a_time(make: Make, mon
 # Time to live
 
 
+@pytest.mark.requirement("tasks.ttl")
 async def test_what_has_outlived_its_time_is_gone(store: Database) -> None:
     moment = int(time.time() * 1000)
     over = [job(status=status, expires_at=moment - 1) for status in ("completed", "failed", "cancelled")]
@@ -1043,6 +1044,7 @@ async def test_what_cannot_be_opened_is_closed_again(tmp_path: Any) -> None:
         await engine.start()
 
 
+@pytest.mark.requirement("tasks.bounded")
 async def test_nobody_has_more_tasks_open_than_there_is_room_for(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs, "MOST_OPEN", 2)
     engine = await make(concurrency=0)

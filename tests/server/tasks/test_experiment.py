@@ -27,6 +27,7 @@ BEFORE = [revision for revision in REVISIONS if revision < HANDSHAKE]
 # Greeting
 
 
+@pytest.mark.requirement("tasks.declared")
 async def test_tasks_are_among_the_capabilities(connect: Callable[..., Any]) -> None:
     server, _ = with_tools()
     offered = (await connect(server).initialize(HANDSHAKE))["capabilities"]
@@ -47,6 +48,7 @@ async def test_older_revisions_know_nothing_of_them(connect: Callable[..., Any],
         assert (await wire.request(method, {"taskId": "x"}))["error"]["code"] == -32601
 
 
+@pytest.mark.requirement("tasks.declared")
 async def test_each_tool_says_whether_it_can_be_a_task(old: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     tools = (await (await old(await serving(server))).ask("tools/list"))["tools"]
@@ -73,6 +75,7 @@ async def test_a_server_without_tasks_does_not_offer_any(connect: Callable[..., 
 # Creating
 
 
+@pytest.mark.requirement("tasks.created")
 async def test_a_wish_becomes_a_nested_task_and_nothing_else(old: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     client = await old(await serving(server))
@@ -92,6 +95,7 @@ async def test_without_a_wish_the_tool_answers(old: Talk, serving: Serve) -> Non
     assert "resultType" not in said
 
 
+@pytest.mark.requirement("tasks.required")
 async def test_what_has_to_be_a_task_is_not_found_otherwise(old: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     client = await old(await serving(server))
@@ -100,6 +104,7 @@ async def test_what_has_to_be_a_task_is_not_found_otherwise(old: Talk, serving: 
     assert "task" in error["message"]
 
 
+@pytest.mark.requirement("tasks.forbidden")
 async def test_what_cannot_be_a_task_is_not_found_as_one(old: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     client = await old(await serving(server))
@@ -107,6 +112,7 @@ async def test_what_cannot_be_a_task_is_not_found_as_one(old: Talk, serving: Ser
     assert error["code"] == -32601
 
 
+@pytest.mark.requirement("tasks.undeclared-ignored")
 @pytest.mark.parametrize("revision", BEFORE)
 async def test_on_older_revisions_a_wish_means_nothing(connect: Callable[..., Any], revision: str) -> None:
     server, _ = with_tools()
@@ -119,6 +125,7 @@ async def test_on_older_revisions_a_wish_means_nothing(connect: Callable[..., An
     assert "cannot deal with tasks" in said["result"]["content"][0]["text"]
 
 
+@pytest.mark.requirement("tasks.created")
 @pytest.mark.parametrize(
     ("wished", "given"),
     [
@@ -180,6 +187,7 @@ async def test_a_task_that_works_is_flat(old: Talk, serving: Serve) -> None:
     assert found["status"] == "working"
 
 
+@pytest.mark.requirement("tasks.status")
 @pytest.mark.parametrize(
     ("tool", "arguments", "status", "message"),
     [
@@ -199,6 +207,7 @@ async def test_a_task_that_is_over_says_how_it_ended(
     assert set(found) == COMMON | ({"statusMessage"} if message else set())
 
 
+@pytest.mark.requirement("tasks.input-required")
 async def test_a_task_that_asks_wants_input(old: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     client = await old(await serving(server))
@@ -209,6 +218,7 @@ async def test_a_task_that_asks_wants_input(old: Talk, serving: Serve) -> None:
     assert set(found) == COMMON
 
 
+@pytest.mark.requirement("tasks.unknown")
 @pytest.mark.parametrize("method", ["tasks/get", "tasks/result", "tasks/cancel"])
 async def test_an_unknown_id_is_invalid(old: Talk, serving: Serve, method: str) -> None:
     server, _ = with_tools()
@@ -217,6 +227,7 @@ async def test_an_unknown_id_is_invalid(old: Talk, serving: Serve, method: str) 
         assert (await client.refused(method, {"taskId": id}))["code"] == -32602
 
 
+@pytest.mark.requirement("tasks.isolated")
 @pytest.mark.parametrize("method", ["tasks/get", "tasks/result", "tasks/cancel"])
 async def test_another_one_s_task_is_not_there(old: Talk, serving: Serve, method: str) -> None:
     server, _ = with_tools()
@@ -232,6 +243,7 @@ async def test_another_one_s_task_is_not_there(old: Talk, serving: Serve, method
 # The result
 
 
+@pytest.mark.requirement("tasks.result")
 async def test_the_result_is_what_the_call_would_have_given_and_says_whose_it_is(old: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     client = await old(await serving(server))
@@ -266,6 +278,7 @@ async def test_a_tool_that_says_no_gives_that_result(old: Talk, serving: Serve) 
     assert said["content"] == [{"type": "text", "text": "No, and that is final."}]
 
 
+@pytest.mark.requirement("tasks.result")
 async def test_an_error_of_the_protocol_is_that_error(old: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     client = await old(await serving(server))
@@ -283,6 +296,7 @@ async def test_a_cancelled_task_has_no_result(old: Talk, serving: Serve) -> None
     assert "cancelled" in error["message"]
 
 
+@pytest.mark.requirement("tasks.result-waits")
 async def test_a_result_is_waited_for_while_others_are_served(old: Talk, serving: Serve) -> None:
     server, gates = with_tools()
     client = await old(await serving(server))
@@ -339,6 +353,7 @@ def wait_for_result(client: Old, id: str, request: str = "result") -> None:
     client.wire.send({"jsonrpc": "2.0", "id": request, "method": "tasks/result", "params": {"taskId": id}})
 
 
+@pytest.mark.requirement("tasks.input-required")
 async def test_whoever_waits_for_the_result_is_asked(old: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     client = await old(await serving(server))
@@ -508,6 +523,7 @@ async def test_a_refusal_that_the_body_does_not_expect_is_what_the_model_reads(o
     assert (await client.get(id))["status"] == "failed"
 
 
+@pytest.mark.requirement("elicitation.url-id")
 async def test_a_page_to_be_opened_has_the_id_that_this_revision_wants(old: Talk, serving: Serve) -> None:
     server = Server("tasks", store="sqlite://")
 
@@ -543,6 +559,7 @@ async def test_what_the_client_cannot_answer_is_told_to_the_model_as_in_a_call(o
 # Cancelling
 
 
+@pytest.mark.requirement("tasks.cancelled")
 async def test_a_cancelled_task_is_what_the_answer_says(old: Talk, serving: Serve) -> None:
     server, gates = with_tools()
     client = await old(await serving(server))
@@ -556,6 +573,7 @@ async def test_a_cancelled_task_is_what_the_answer_says(old: Talk, serving: Serv
     assert await client.get(id) == said
 
 
+@pytest.mark.requirement("tasks.cancel-terminal")
 @pytest.mark.parametrize(
     ("tool", "status"), [("add", "completed"), ("refuse", "failed"), ("err", "failed"), ("ask", "cancelled")]
 )
@@ -583,6 +601,7 @@ async def test_a_task_that_asks_can_be_cancelled(old: Talk, serving: Serve) -> N
 # Listing
 
 
+@pytest.mark.requirement("tasks.list")
 async def test_all_tasks_are_listed_page_by_page(old: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     client = await old(await serving(server))
@@ -603,6 +622,7 @@ async def test_all_tasks_are_listed_page_by_page(old: Talk, serving: Serve) -> N
     )
 
 
+@pytest.mark.requirement("tasks.list")
 async def test_a_list_says_of_each_what_looking_at_it_would(old: Talk, serving: Serve) -> None:
     server, gates = with_tools()
     client = await old(await serving(server))
@@ -617,6 +637,7 @@ async def test_a_list_says_of_each_what_looking_at_it_would(old: Talk, serving: 
     assert [task["status"] for task in listed] == ["failed", "failed", "completed", "input_required", "working"]
 
 
+@pytest.mark.requirement("tasks.isolated")
 async def test_nobody_sees_the_tasks_of_others(old: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     await serving(server)
@@ -626,6 +647,7 @@ async def test_nobody_sees_the_tasks_of_others(old: Talk, serving: Serve) -> Non
         assert [task["taskId"] for task in (await who.ask("tasks/list"))["tasks"]] == [id]
 
 
+@pytest.mark.requirement("tasks.unknown")
 @pytest.mark.parametrize(
     "cursor",
     [
@@ -679,6 +701,7 @@ async def until_told(client: Old, id: str, status: str) -> list[Any]:
     return told(client, id)
 
 
+@pytest.mark.requirement("tasks.told")
 async def test_whoever_made_the_task_is_told_how_it_comes_along(old: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     client = await old(await serving(server))
@@ -701,6 +724,7 @@ async def test_a_tool_that_says_no_is_told_as_a_failure(old: Talk, serving: Serv
     assert heard[-1] == await client.get(id)
 
 
+@pytest.mark.requirement("tasks.told")
 async def test_nobody_is_told_of_the_tasks_of_others(old: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     await serving(server)
@@ -737,3 +761,38 @@ async def test_both_designs_see_the_same_task(old: Talk, modern: Callable[..., M
     await until(server, id, "completed")
     assert (await before.get(id))["status"] == "failed"
     assert (await now.get(id))["status"] == "completed"
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+async def test_the_progress_of_a_task_is_told_under_its_token(old: Talk, serving: Serve, wanted: bool) -> None:
+    """2025-11-25, basic/utilities/tasks: the token of the request stays valid as long as its task."""
+    server = Server("tasks", store="sqlite://")
+    go = asyncio.Event()
+
+    @server.tool(task="required")
+    async def count(ctx: Context) -> str:
+        await go.wait()
+        ctx.report_progress(1, 2, "half")
+        await asyncio.Event().wait()
+        return "never"
+
+    wire = (await old(await serving(server))).wire
+    params: dict[str, Any] = {"name": "count", "arguments": {}, "task": {}}
+    said = await wire.request("tools/call", params | ({"_meta": {"progressToken": "far"}} if wanted else {}))
+    id = said["result"]["task"]["taskId"]
+    go.set()
+    while (told := await wire.receive())["params"].get("statusMessage") != "1 of 2: half":
+        assert told["method"] == "notifications/tasks/status"
+    assert "_meta" not in told["params"]
+    if wanted:
+        told = await wire.receive()
+        assert told["method"] == "notifications/progress"
+        assert told["params"] == {
+            "progressToken": "far",
+            "progress": 1,
+            "total": 2,
+            "message": "half",
+            "_meta": {"io.modelcontextprotocol/related-task": {"taskId": id}},
+        }
+    await wire.request("tasks/cancel", {"taskId": id})
+    assert not [one for one in wire.aside if one["method"] == "notifications/progress"]

@@ -52,6 +52,7 @@ async def test_a_task_can_be_looked_at_as_soon_as_there_is_a_handle(modern: Talk
         gates[str(n)].set()
 
 
+@pytest.mark.requirement("tasks.ids")
 async def test_ids_cannot_be_guessed(modern: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     client = modern(await serving(server))
@@ -62,6 +63,7 @@ async def test_ids_cannot_be_guessed(modern: Talk, serving: Serve) -> None:
     assert len({id[:4] for id in ids}) > 40
 
 
+@pytest.mark.requirement("modern.extension-fallback")
 async def test_a_client_without_the_extension_gets_the_result(modern: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     client = modern(await serving(server))
@@ -70,6 +72,7 @@ async def test_a_client_without_the_extension_gets_the_result(modern: Talk, serv
     assert said["structuredContent"] == 3
 
 
+@pytest.mark.requirement("modern.extension-fallback")
 async def test_what_has_to_be_a_task_needs_the_extension(modern: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     client = modern(await serving(server))
@@ -377,6 +380,18 @@ async def test_an_answer_is_acknowledged_and_the_task_goes_on(modern: Talk, serv
     assert "inputRequests" not in found
 
 
+async def test_answers_have_to_be_there(modern: Talk, serving: Serve) -> None:
+    """The schema of `tasks/update`: `inputResponses` is required, empty or not."""
+    server, _ = with_tools()
+    client = modern(await serving(server))
+    id = await client.start("ask")
+    await until_asked(server, id, "elicitation-1")
+    error = await client.refused("tasks/update", {"taskId": id})
+    assert error["code"] == -32602
+    assert "inputResponses" in error["message"]
+    await client.ask("tasks/update", {"taskId": id, "inputResponses": {}})
+
+
 async def test_a_part_of_the_answers_may_come_first(modern: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     client = modern(await serving(server))
@@ -553,6 +568,7 @@ async def test_a_task_that_asks_is_cancelled(modern: Talk, serving: Serve) -> No
     assert (await client.get(id))["status"] == "cancelled"
 
 
+@pytest.mark.requirement("tasks.status")
 @pytest.mark.parametrize(("tool", "status"), [("refuse", "completed"), ("err", "failed")])
 async def test_a_task_that_is_over_stays_as_it_is(modern: Talk, serving: Serve, tool: str, status: str) -> None:
     server, _ = with_tools()
@@ -572,6 +588,7 @@ async def test_cancelling_twice_is_no_error(modern: Talk, serving: Serve) -> Non
         assert (await client.get(id))["status"] == "cancelled"
 
 
+@pytest.mark.requirement("tasks.cancelled")
 async def test_a_cancelled_task_stays_cancelled_whatever_its_body_does(modern: Talk, serving: Serve) -> None:
     server = Server("tasks", store="sqlite://")
     begun, ended = asyncio.Event(), asyncio.Event()

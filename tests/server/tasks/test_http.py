@@ -115,6 +115,7 @@ async def test_what_needs_the_extension_is_a_bad_request(site: Callable[..., Any
     assert refused.value.status == 400
 
 
+@pytest.mark.requirement("tasks.no-list")
 async def test_where_nobody_says_who_they_are_nobody_gets_a_list(site: Callable[..., Any]) -> None:
     here = await site()
     async with Client(here.url, revision=HANDSHAKE, timeout=PATIENCE) as client:

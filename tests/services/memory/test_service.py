@@ -262,6 +262,14 @@ async def test_prompts_begin_with_what_is_known(serving: Serving) -> None:
     assert "Use PostgreSQL for storage" in text
 
 
+@pytest.mark.parametrize("name", ["generate_tutorial", "discover"])
+async def test_a_prompt_says_what_is_wrong_with_its_arguments(serving: Serving, name: str) -> None:
+    client = await serving()
+    with pytest.raises(ProtocolError, match="is no date") as refusal:
+        await client.get_prompt(name, {"topic": "storage since:x"})
+    assert refusal.value.code == -32602
+
+
 def test_settings_that_mean_nothing_are_refused() -> None:
     for options in ({"offered": "some"}, {"secrets": "maybe"}, {"codes": "none"}):
         with pytest.raises(UsageError):

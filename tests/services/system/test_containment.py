@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from portico.services.system import beneath
+from portico import beneath
 from portico.services.system.containment import AllowedRoots, Denials
 from portico.services.system.errors import Absent, Denied, InvalidArgument, Outside, Unreadable
 from storm import times
@@ -244,3 +244,113 @@ def test_a_folder_that_is_flipped_while_it_is_passed_never_leads_out(quick: Path
     assert "secret" not in seen
     if way == "by the kernel":
         assert {"inside", "Outside"} <= seen, "a link that stays inside is followed"
+
+
+# What is denied, and what is only called something like it
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        ".env.local",
+        ".env.production",
+        ".ENV.Staging",
+        ".env.bak",
+        ".claude/.credentials.json",
+        ".claude.json",
+        ".codex/auth.json",
+        ".docker/config.json",
+        ".docker/config.json.bak",
+        "gh/hosts.yml",
+        ".cargo/credentials",
+        ".cargo/credentials.toml",
+        ".git/config",
+        ".git/config~",
+        "id_rsa.bak",
+        "id_ed25519.old",
+        "id_rsa_work",
+        ".id_rsa.swp",
+        "id_ecdsa~",
+        "terraform.tfstate",
+        "terraform.tfstate.backup",
+        "prod.tfstate",
+        "prod.tfvars",
+        ".netrc.old.gz",
+        "backup.pem.1",
+        ".#credentials.json",
+        "huggingface/token",
+        "rclone.conf",
+        "config/SAM",
+        ".gem/credentials",
+    ],
+)
+def test_secrets_are_kept_by_whatever_name(tmp_path: Path, path: str) -> None:
+    file = tmp_path / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("secret")
+    roots = AllowedRoots([tmp_path])
+    with pytest.raises(Denied):
+        roots.open(str(file))
+    with roots.folder(str(file.parent)) as folder:
+        assert [entry.name for entry in folder.scan()] == []
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "id_rsa.pub",
+        "environment.txt",
+        "config/app.json",
+        "config.json",
+        "hosts.yml",
+        "notes.bak",
+        "token",
+        "auth.json",
+        "src/credentials",
+        "keys.txt",
+        "env.py",
+        "settings.xml",
+        "config",
+        "report.old.gz",
+        "#draft#",
+    ],
+)
+def test_what_is_no_secret_is_shown(tmp_path: Path, path: str) -> None:
+    file = tmp_path / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("open")
+    with AllowedRoots([tmp_path]).open(str(file)) as opened:
+        assert opened.read(0, 10) == b"open"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="hard links as Unix has them")
+def test_a_hard_link_to_a_secret_is_that_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = tmp_path / "home"
+    (home / ".ssh").mkdir(parents=True)
+    (home / ".ssh" / "mine").write_text("secret")
+    monkeypatch.setenv("HOME", str(home))
+    top = tmp_path / "root"
+    (top / "deep").mkdir(parents=True)
+    (top / "deep" / ".env").write_text("secret")
+    (top / "one.txt").write_text("open")
+    os.link(top / "one.txt", top / "two.txt")
+    roots = AllowedRoots([top])
+    with roots.open(str(top / "two.txt")) as opened:
+        assert opened.read(0, 10) == b"open"
+    # Also those that are made later.
+    for number, secret in enumerate((top / "deep" / ".env", home / ".ssh" / "mine")):
+        os.link(secret, top / f"innocent{number}.txt")
+        for look in (roots.open, roots.stat):
+            with pytest.raises(Denied):
+                look(str(top / f"innocent{number}.txt"))
+
+
+@pytest.mark.skipif(os.name == "nt", reason="hard links as Unix has them")
+def test_where_there_is_no_time_to_look_a_linked_file_is_not_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("portico.services.system.containment.LINKS_SECONDS", -1.0)
+    (tmp_path / "one.txt").write_text("open")
+    os.link(tmp_path / "one.txt", tmp_path / "two.txt")
+    with pytest.raises(Denied):
+        AllowedRoots([tmp_path]).open(str(tmp_path / "one.txt"))

@@ -46,6 +46,7 @@ class Bodies:
         return "sleepy is done"
 
 
+@pytest.mark.requirement("progress.stops", "logging.own-stream")
 @pytest.mark.parametrize("streams", [False, True])
 async def test_what_a_finished_call_says_is_not_in_the_next_answer(streams: bool, serve: Serve) -> None:
     bodies = Bodies()

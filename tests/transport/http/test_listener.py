@@ -836,6 +836,7 @@ async def test_a_client_that_asks_and_never_reads_does_not_fill_the_memory(
     assert site.unread <= 8 * 1024 * 1024
 
 
+@pytest.mark.requirement("progress.flooding")
 async def test_what_can_be_missed_is_dropped_for_a_slow_reader(serve: Serve, server: Server, held: Any) -> None:
     """docs/guide/deployment.md, Limits: beyond 1 MiB unread log messages are dropped; the answer is not."""
     site = await serve(server)
@@ -1071,6 +1072,7 @@ def script(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.requirement("http.local")
 @pytest.mark.parametrize("host", ["0.0.0.0", "::"])
 async def test_other_machines_are_not_served_without_a_token(run: Any, script: Path, host: str) -> None:
     """docs/guide/deployment.md: refused with exit status 2, and with the words that would allow it."""
@@ -1092,6 +1094,7 @@ async def test_other_machines_are_served_with_a_token(run: Any, at: Any, script:
     assert "right" not in child.said
 
 
+@pytest.mark.requirement("http.local")
 async def test_nothing_listens_beyond_this_machine_unless_asked(run: Any, at: Any, script: Path) -> None:
     """docs/guide/deployment.md: 127.0.0.1 is the default. A signal ends it with status 0."""
     child = await run("-m", "portico", "serve", script, "--transport", "http", "--port", "0")

@@ -16,6 +16,7 @@ from portico.transport.http import listener as listening
 MODERN = "2026-07-28"
 PREFIX = "io.modelcontextprotocol/"
 Serve = Callable[..., Any]
+LONG = "/" * 1_000_000
 
 
 def based(text: str) -> str:
@@ -135,11 +136,12 @@ async def test_the_error_carries_the_id_of_the_request_as_soon_as_it_is_known(se
     site = await serve(server)
     known = await site.modern("tools/list", id="seven", meta={"clientCapabilities": None})
     assert known.json["id"] == "seven"
-    unknown = await site.request("POST", "/mcp", {"content-type": "application/json"}, b"{")
+    fields = {"content-type": "application/json", "mcp-protocol-version": "2026-07-28"}
+    unknown = await site.request("POST", "/mcp", fields, b"{")
     assert "id" not in unknown.json
 
 
-@pytest.mark.requirement("modern.envelope-required")
+@pytest.mark.requirement("modern.envelope-required", "modern.missing-400")
 @pytest.mark.parametrize("missing", ["protocolVersion", "clientCapabilities"])
 async def test_a_missing_meta_key_is_invalid_params(serve: Serve, server: Server, missing: str) -> None:
     """2026-07-28, basic, General fields: -32602 and 400, and it comes before the headers are compared."""
@@ -213,7 +215,7 @@ async def test_what_the_handler_refuses_is_200(serve: Serve, server: Server) -> 
     assert wrong.json["result"]["isError"] is True
 
 
-@pytest.mark.requirement("batch.only-2025-03-26")
+@pytest.mark.requirement("batch.only-2025-03-26", "http.one-message")
 async def test_arrays_and_responses_are_not_of_this_revision(serve: Serve, server: Server) -> None:
     """2026-07-28, basic: a client sends requests and notifications, one at a time."""
     site = await serve(server)
@@ -327,12 +329,12 @@ async def test_a_name_that_is_no_base64_or_another_name_is_a_mismatch(
 @pytest.mark.requirement("http.header-base64")
 async def test_what_looks_like_base64_is_always_read_as_base64(serve: Serve, server: Server) -> None:
     """The same section: a value that is itself of the form must be wrapped, or a gateway would read another name."""
-    server.resource("=?base64?YQ==?=")(lambda: "misleading")
+    server.prompt("=?base64?YQ==?=")(lambda: "misleading")
     site = await serve(server)
-    literal = await site.modern("resources/read", {"uri": "=?base64?YQ==?="})
+    literal = await site.modern("prompts/get", {"name": "=?base64?YQ==?="})
     assert literal.error == (400, -32020)
     wrapped = {"mcp-name": based("=?base64?YQ==?=")}
-    assert (await site.modern("resources/read", {"uri": "=?base64?YQ==?="}, headers=wrapped)).status == 200
+    assert (await site.modern("prompts/get", {"name": "=?base64?YQ==?="}, headers=wrapped)).status == 200
 
 
 @pytest.mark.requirement("http.header-base64")
@@ -441,6 +443,7 @@ async def test_a_notification_is_accepted_without_a_word(
     assert "content-type" not in response
 
 
+@pytest.mark.requirement("http.one-endpoint")
 @pytest.mark.parametrize("path", ["/mcp", "/"])
 async def test_both_paths_are_the_same_endpoint(serve: Serve, server: Server, path: str) -> None:
     """POST /mcp and POST / are the same endpoint."""
@@ -768,13 +771,20 @@ async def test_a_call_that_has_said_nothing_is_not_begun_by_a_comment(serve: Ser
 
 @pytest.mark.requirement("subscriptions.graceful-end")
 async def test_draining_ends_a_listen_stream_with_its_result(serve: Serve, server: Server) -> None:
-    """2026-07-28, basic/patterns/subscriptions: a graceful end is a result with its id, then the end."""
+    """2026-07-28, basic/patterns/subscriptions: a graceful end is a result with its id, then the end.
+
+    basic/patterns/cancellation wants `notifications/cancelled` for the same; it comes before the result, which is last.
+    """
     site = await serve(server)
     one, other = await site.listen(1, toolsListChanged=True), await site.listen("two", promptsListChanged=True)
     for raw in (one, other):
         await raw.message()
     await site.stop(grace=5)
     for raw, id in ((one, 1), (other, "two")):
+        cancelled = await raw.message()
+        assert cancelled["method"] == "notifications/cancelled"
+        assert cancelled["params"]["requestId"] == id
+        assert cancelled["params"]["_meta"] == {PREFIX + "subscriptionId": id}
         last = await raw.message()
         assert last["id"] == id
         assert last["result"]["resultType"] == "complete"
@@ -815,6 +825,7 @@ async def test_more_calls_than_there_may_be_are_refused(
     assert (await site.call("echo", {"text": "x"})).status == 200
 
 
+@pytest.mark.requirement("tools.limited")
 async def test_one_client_cannot_have_all_calls(serve: Serve, server: Server, held: Any) -> None:
     """docs/guide/deployment.md, Limits: so many from one address."""
     site = await serve(server, most_in_flight_per_client=1)
@@ -865,3 +876,21 @@ async def test_an_endpoint_whose_name_begins_like_health_needs_the_token_too(
     site = await serve(server, token="right", path=path)
     response = await site.call("echo", {"text": "x"}, path=path, headers={"authorization": None})
     assert response.status == 401
+
+
+@pytest.mark.parametrize(
+    ("method", "params"),
+    [
+        ("tools/call", {"name": LONG}),
+        ("prompts/get", {"name": LONG}),
+        ("resources/read", {"uri": "note://" + LONG}),
+        ("subscriptions/listen", {"notifications": {"resourceSubscriptions": ["note://" + LONG]}}),
+        ("completion/complete", {"ref": {"type": "ref/prompt", "name": LONG}, "argument": {"name": "a", "value": ""}}),
+        ("completion/complete", {"ref": {"type": "ref/prompt", "name": "a"}, "argument": {"name": "a", "value": LONG}}),
+    ],
+)
+async def test_a_name_has_a_bound(serve: Serve, server: Server, method: str, params: Any) -> None:
+    """A URI of 4 MiB was matched against every template for seconds, and then repeated."""
+    response = await (await serve(server)).modern(method, params, headers={"mcp-name": "n"})
+    assert response.json["error"]["code"] == -32602
+    assert len(response.body) < 1000

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
 import uvicorn
 
 import debian
@@ -186,11 +187,13 @@ async def soak(bodies: Bodies, site: Site) -> None:
 # Where
 
 
+@pytest.mark.requirement("logging.own-stream", "http.own-answer")
 async def test_each_answer_holds_its_own(serve: Callable[..., Awaitable[Any]]) -> None:
     bodies = Bodies()
     await soak(bodies, await serve(bodies.server, most_in_flight_per_client=CALLS))
 
 
+@pytest.mark.requirement("http.own-answer")
 async def test_each_answer_holds_its_own_behind_a_proxy_that_pools(
     serve: Callable[..., Awaitable[Any]], at: Callable[..., Site]
 ) -> None:
@@ -204,6 +207,7 @@ async def test_each_answer_holds_its_own_behind_a_proxy_that_pools(
         debian.without(why)
 
 
+@pytest.mark.requirement("http.own-answer")
 async def test_each_answer_holds_its_own_under_asgi(at: Callable[..., Site]) -> None:
     bodies = Bodies()
     async with under_uvicorn(bodies.server) as port:

@@ -19,6 +19,7 @@ from portico.auth.oauth import OAuth
 from portico.transport.http_client import authorizer as driving
 from portico.transport.http_client import browser as browsing
 from portico.transport.http_client.browser import Browser, headless
+from portico.transport.http_client.pool import Pool
 from portico.wire.errors import TimedOut
 
 Serve = Callable[..., Any]
@@ -243,17 +244,24 @@ async def test_an_issuer_that_misbehaves_is_an_error_and_no_harm(
 
 
 @pytest.mark.requirement("auth.no-private-networks")
+@pytest.mark.parametrize("named", [["93.184.216.34"], ["93.184.216.34", "127.0.0.1"], ["127.0.0.1"]])
 async def test_metadata_on_a_network_that_only_we_can_reach_is_not_fetched(
-    serve: Serve, issuer: Issuer, monkeypatch: pytest.MonkeyPatch
+    serve: Serve, issuer: Issuer, monkeypatch: pytest.MonkeyPatch, named: list[str]
 ) -> None:
-    """A server out there may not send us to our own machines."""
+    """A server out there may not send us to our own machines, whatever its name server says when it is asked again."""
     there = await serve(Guarded(issuer))
-    addresses = driving._addresses
+    addresses, connect = driving._addresses, Pool._connect
 
-    async def abroad(url: str) -> list[str]:
-        return ["93.184.216.34"] if url.startswith(there.url) and "well-known" not in url else await addresses(url)
+    async def told(url: str) -> list[str]:
+        return named if url.startswith(there.url) and "well-known" not in url else await addresses(url)
 
-    monkeypatch.setattr(driving, "_addresses", abroad)
+    async def abroad(*arguments: Any) -> Any:
+        connection = await connect(*arguments)
+        connection.peer = "93.184.216.34"
+        return connection
+
+    monkeypatch.setattr(driving, "_addresses", told)
+    monkeypatch.setattr(Pool, "_connect", abroad)
     with pytest.raises((UnsafeAddress, DiscoveryFailed)):
         async with asyncio.timeout(PATIENCE), Client(there.url, auth=oauth_for(there.url), browser=headless):
             pass

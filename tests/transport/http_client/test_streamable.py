@@ -48,7 +48,7 @@ def saying(said: str) -> Callable[[Peer, Request], None]:
 # What is said: 2026-07-28
 
 
-@pytest.mark.requirement("http.standard-headers")
+@pytest.mark.requirement("http.standard-headers", "http.standard-headers-client")
 async def test_a_modern_request_repeats_itself_in_its_headers(serve: Serve) -> None:
     there = await serve()
     there.rules |= {"tools/list": with_tools(ZONED), "tools/call": saying("moved")}
@@ -100,7 +100,7 @@ async def test_a_mirrored_parameter_is_spelled_so_that_a_header_can_carry_it(
     assert "evil" not in call.headers
 
 
-@pytest.mark.requirement("http.standard-headers")
+@pytest.mark.requirement("http.standard-headers", "http.standard-headers-client")
 @pytest.mark.parametrize(
     "ask, says, name",
     [
@@ -244,7 +244,7 @@ async def test_a_session_id_that_no_header_can_carry_is_refused(serve: Serve, id
 # What comes back
 
 
-@pytest.mark.requirement("http.json-or-events")
+@pytest.mark.requirement("http.json-or-events", "http.client-both")
 @pytest.mark.parametrize("modern", [True, False])
 @pytest.mark.parametrize("form", ["json", "events", "events in pieces", "primed events", "named events"])
 async def test_an_answer_may_be_json_or_a_stream(serve: Serve, modern: bool, form: str) -> None:
@@ -499,7 +499,7 @@ async def test_a_batch_is_understood_where_there_are_batches(serve: Serve) -> No
 # Questions of the server
 
 
-@pytest.mark.requirement("modern.no-server-requests")
+@pytest.mark.requirement("modern.no-server-requests", "modern.no-client-responses")
 async def test_a_question_on_2026_07_28_is_not_answered(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
     there = await serve()
     asked: list[Any] = []
@@ -605,6 +605,7 @@ async def test_a_question_that_cannot_be_answered_is_refused_by_a_post(serve: Se
     assert there.asked("answer")[0].json["error"]["code"] == MethodNotFound.code
 
 
+@pytest.mark.requirement("ping.client")
 async def test_a_ping_before_the_handshake_is_over_is_answered(serve: Serve) -> None:
     """2025-11-25, basic/lifecycle: until then a server may ask for nothing else."""
     there = await serve(Endpoint(modern=False))
@@ -635,7 +636,7 @@ def result_event(peer: Peer, request: Request, said: str, id: str | None = None)
     peer.event({"jsonrpc": "2.0", "id": request.json["id"], "result": text(said)}, id=id)
 
 
-@pytest.mark.requirement("sessions.resumed")
+@pytest.mark.requirement("sessions.resumed", "sessions.client-resumes")
 @pytest.mark.parametrize("ends", ["properly", "abruptly"])
 async def test_a_stream_is_taken_up_where_it_broke_off(
     serve: Serve, ends: str, monkeypatch: pytest.MonkeyPatch
@@ -845,7 +846,7 @@ async def test_leaving_a_call_of_a_session_is_said(serve: Serve, how: str) -> No
     assert said.headers["mcp-session-id"] == "s-1"
 
 
-@pytest.mark.requirement("lifecycle.initialize-not-cancelled")
+@pytest.mark.requirement("lifecycle.initialize-not-cancelled", "lifecycle.client-not-cancelled")
 async def test_the_handshake_cannot_be_cancelled(serve: Serve) -> None:
     there = await serve(Endpoint(modern=False))
     there.rules["initialize"] = lambda peer, request: peer.gone()
@@ -871,6 +872,7 @@ async def test_a_server_that_answers_drop_by_drop_has_no_more_time_than_others(s
         await until(lambda: there.site.open <= 1)
 
 
+@pytest.mark.requirement("cancellation.no-extension")
 @pytest.mark.parametrize("form", ["comments", "heads"])
 async def test_a_server_that_only_says_that_it_is_there_has_no_more_time_either(serve: Serve, form: str) -> None:
     there = await serve()

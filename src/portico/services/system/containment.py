@@ -7,6 +7,8 @@ import mmap
 import os
 import re
 import stat
+import threading
+import time
 import tomllib
 from collections.abc import Iterable, Iterator
 from fnmatch import translate
@@ -15,13 +17,15 @@ from typing import Any
 
 from msgspec import Struct
 
-from portico.services.system import beneath
+from portico.extend import beneath
 from portico.services.system.errors import Absent, Denied, InvalidArgument, MachineError, Outside, Unreadable
 
 _DENIED = tomllib.loads(Path(__file__).with_name("denied.toml").read_text(encoding="utf-8"))
 FOLDERS, SUFFIXES = frozenset(_DENIED["folders"]), tuple(_DENIED["suffixes"])
-_ONLY_IN_CONFIG = frozenset(_DENIED["names_in_config"])
-NAMES = frozenset(_DENIED["names"]) | _ONLY_IN_CONFIG
+NAMES, BEGINNINGS = frozenset(_DENIED["names"]), tuple(_DENIED["beginnings"])
+NAMES_IN: dict[str, frozenset[str]] = {folder: frozenset(names) for folder, names in _DENIED["names_in"].items()}
+# A copy of a secret is one: `.env.bak`, `id_rsa~`, `.netrc.old.gz`, `.#credentials.json`, `.id_rsa.swp`.
+_COPY = re.compile(r"(?:\.(?:bak|backup|bkp|copy|old|orig|save|saved|sav|tmp|sw[a-p]|\d{1,10}|gz|bz2|xz|zst|zip)|~)+\Z")
 PATHS = re.compile(
     r"/(?:"
     r"proc/(?:[^/]+/(?:task/[^/]+/)?(?:environ|mem|maps|smaps|auxv|root|cwd|exe|fd|fdinfo|map_files|stack|syscall)(?:/|$)"
@@ -34,6 +38,14 @@ PATHS = re.compile(
     r"|private/(?:etc/master\.passwd|var/db/(?:dslocal|shadow))"
     r")"
 )
+
+
+def _is_secret(name: str, folder: str) -> bool:
+    if name in NAMES or name in FOLDERS or name.endswith(SUFFIXES):
+        return True
+    if name.startswith(BEGINNINGS):
+        return not name.endswith(".pub")
+    return folder in NAMES_IN and name in NAMES_IN[folder]
 
 
 _TOPS = ("/proc", "/etc", "/var", "/run", "/dev", "/sys", "/private")
@@ -59,10 +71,15 @@ class Denials:
 
     def name(self, name: str, folder: str) -> bool:
         """Whether a file or folder of this name is, whichever way leads to it."""
-        low = name.lower()
-        if low in NAMES:
-            return low not in _ONLY_IN_CONFIG or folder.lower() == "config"
-        return low in FOLDERS or low.endswith(SUFFIXES)
+        low, within = name.lower(), folder.lower()
+        if _is_secret(low, within):
+            return True
+        copied = _COPY.search(low)
+        if copied is None and not low.startswith((".#", "#")):
+            return False
+        original = (low if copied is None else low[: copied.start()]).removeprefix(".#").strip("#")
+        # An editor puts a dot before the name of what it is at.
+        return _is_secret(original, within) or _is_secret(original.removeprefix("."), within)
 
     def place(self, path: str) -> bool:
         """Whether it is because of where it lies."""
@@ -76,6 +93,10 @@ class Denials:
 LARGEST_COPY = 256 * 2**20
 LONGEST_PATH = 4096
 BLOCK = 2**20
+# How long to look for what is denied, and for how long what was found holds.
+LINKS_SECONDS = 5.0
+LINKS_HOLD_SECONDS = 60.0
+_NO_FILES = frozenset({"/proc", "/sys", "/dev"})
 
 Image = bytes | mmap.mmap
 """The bytes of a file, all of them there without being read."""
@@ -200,6 +221,69 @@ class OpenFolder:
         return OpenFolder(None, path, self._denials)
 
 
+class LinkedSecrets:
+    """Which files have a second name that is denied: a hard link to a secret is that secret.
+
+    Only a file with several names is looked for, among all that is denied below the roots and in the home of the user.
+    Making such a link changes the file, so what was found holds for files that have not changed since.
+    """
+
+    def __init__(self, roots: Iterable[str], denials: Denials) -> None:
+        self._roots = list(roots)
+        self._denials = denials
+        self._lock = threading.Lock()
+        self._found: set[tuple[int, int]] = set()
+        self._is_whole = True
+        self._as_of = float("-inf")
+
+    def has(self, info: os.stat_result) -> bool:
+        if not stat.S_ISREG(info.st_mode) or info.st_nlink < 2:
+            return False
+        with self._lock:
+            # A clock of a file system is not as fine as ours.
+            if info.st_ctime > self._as_of - 2.0 or time.time() - self._as_of > LINKS_HOLD_SECONDS:
+                self._look()
+            return not self._is_whole or (info.st_dev, info.st_ino) in self._found
+
+    def _look(self) -> None:
+        self._as_of, self._is_whole, self._found = time.time(), True, set()
+        self._until = time.monotonic() + LINKS_SECONDS
+        home = os.path.expanduser("~")
+        for top in self._roots:
+            self._walk(top, is_denied=False)
+        if os.path.isabs(home):
+            self._walk(home, is_denied=False, deep=False)
+
+    def _walk(self, top: str, *, is_denied: bool, deep: bool = True) -> None:
+        waiting = [(top, is_denied)]
+        while waiting and self._is_whole:
+            path, within = waiting.pop()
+            try:
+                with os.scandir(path) as entries:
+                    found = [(entry, within or self._is_denied(path, entry.name)) for entry in entries]
+            except OSError:
+                continue  # not ours to read, so a link to it is not either
+            for entry, denied in found:
+                if entry.is_dir(follow_symlinks=False):
+                    if (deep or denied) and entry.path not in _NO_FILES:
+                        waiting.append((entry.path, denied))
+                elif denied:
+                    self._add(entry)
+            self._is_whole = time.monotonic() < self._until
+
+    def _is_denied(self, folder: str, name: str) -> bool:
+        return self._denials.name(name, os.path.basename(folder)) or (
+            self._denials.by_place(folder) and self._denials.place(os.path.join(folder, name))
+        )
+
+    def _add(self, entry: os.DirEntry[str]) -> None:
+        try:
+            info = entry.stat(follow_symlinks=False)
+        except OSError:
+            return
+        self._found.add((info.st_dev, info.st_ino))
+
+
 class AllowedRoots:
     """The folders (and files) that may be looked into. Everything else is outside."""
 
@@ -210,6 +294,7 @@ class AllowedRoots:
         # A caller that asks for a log by its name need not hear where it lies.
         self._tells_paths = tells_paths
         self.all = [_root(os.path.abspath(path)) for path in paths]
+        self._linked = LinkedSecrets([root.path for root in self.all if not root.only], self.denials)
 
     def __bool__(self) -> bool:
         return bool(self.all)
@@ -231,7 +316,7 @@ class AllowedRoots:
         except OSError as error:
             raise _refusal(error, self._called(path)) from None
         pinned.close()
-        self._permit(pinned.path, place)
+        self._permit(pinned.path, pinned.info, place)
         return pinned.info, pinned.path
 
     def locate(self, path: str) -> RequestedPath:
@@ -266,7 +351,7 @@ class AllowedRoots:
         except OSError as error:
             raise _refusal(error, self._called(path)) from None
         try:
-            self._permit(pinned.path, place)
+            self._permit(pinned.path, pinned.info, place)
             if not kind(pinned.info.st_mode):
                 raise Unreadable(f"{self._called(path)} is {_kind(pinned.info.st_mode)}, not {noun}.")
             return (-1 if by_path else pinned.open()), pinned.path
@@ -275,12 +360,12 @@ class AllowedRoots:
         finally:
             pinned.close()
 
-    def _permit(self, real: str, place: RequestedPath) -> None:
+    def _permit(self, real: str, info: os.stat_result, place: RequestedPath) -> None:
         """A file that the operator has named by itself is meant, whatever it is called."""
         if place.root.only != place.relative or not place.root.only:
             top = place.root.path.rstrip("/")
             # The root itself was chosen; it is judged by where it lies, and what is below it by name as well.
-            if self.denials.path(real[len(top) :]) or self.denials.place(real):
+            if self.denials.path(real[len(top) :]) or self.denials.place(real) or self._linked.has(info):
                 raise Denied(f"{self._called(place.asked)} is kept from everybody: it may hold keys or other secrets.")
 
     def _called(self, path: str) -> str:

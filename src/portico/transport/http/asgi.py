@@ -130,7 +130,7 @@ class Application:
                 if size > settings.longest_body:
                     return Answer(413, TEXT, b"Content too large\n")
                 if self._held + len(part) > settings.most_body_bytes:
-                    return busy()
+                    return busy(request)
                 if part:
                     parts.append(part)
                     self._held += len(part)

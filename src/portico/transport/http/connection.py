@@ -391,7 +391,7 @@ class Connection(asyncio.Protocol):
             return _too_large()
         refusal = self.exchange.refuse(request)
         if refusal is None and self.listener.held + size > self.exchange.settings.most_body_bytes:
-            return busy()
+            return busy(request)
         return refusal
 
     def on_body(self, body: bytes) -> None:
@@ -399,7 +399,8 @@ class Connection(asyncio.Protocol):
         if self._refused is None and self._size > self.exchange.settings.longest_body:
             self._refused = _too_large()
         if self._refused is None and self.listener.held + len(body) > self.exchange.settings.most_body_bytes:
-            self._refused = busy()
+            assert self._request is not None
+            self._refused = busy(self._request)
         if self._refused is None:
             self._body.append(body)
             self._hold(len(body))

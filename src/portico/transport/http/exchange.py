@@ -28,8 +28,8 @@ from portico.transport.http.sessions import IDLE_SECONDS, HttpSession, Sessions
 from portico.transport.http.stateless import StatelessRequests
 from portico.wire import jsonrpc
 from portico.wire.errors import InvalidRequest
-from portico.wire.jsonrpc import Frame, Malformed
-from portico.wire.revisions import HANDSHAKE, MODERN, REVISIONS, Revision
+from portico.wire.jsonrpc import Frame, Malformed, RequestId
+from portico.wire.revisions import HANDSHAKE, MODERN, REVISIONS, V2025_03_26, Revision
 
 log = logging.getLogger("portico")
 
@@ -98,7 +98,7 @@ class Exchange:
         """What is wrong with a request before its body matters. The order is that of the ladder."""
         reason = self._gate.refusal(request.headers)
         if reason is not None:
-            return _error(403, f"Forbidden: {reason}")
+            return _error(request, 403, f"Forbidden: {reason}")
         if b"origin" in request.headers:
             request.cors = _cors(request.headers)
         answer = self._refuse(request)
@@ -108,7 +108,7 @@ class Exchange:
 
     def _refuse(self, request: Request) -> Answer | None:
         if request.headers.repeated and request.headers.ambiguous():
-            return _error(400, "Bad request: a header that must stand once stands twice")
+            return _error(request, 400, "Bad request: a header that must stand once stands twice")
         if request.method == "OPTIONS":
             return _preflight(request.headers)
         if (request.method, request.path) not in self._routes:
@@ -118,7 +118,7 @@ class Exchange:
             wrong = b"authorization" in request.headers
             challenge = b'Bearer realm="mcp", error="invalid_token"' if wrong else b'Bearer realm="mcp"'
             reason = "the bearer token is not valid" if wrong else "a bearer token is needed"
-            return _error(401, f"Unauthorized: {reason}", ((b"www-authenticate", challenge),))
+            return _error(request, 401, f"Unauthorized: {reason}", ((b"www-authenticate", challenge),))
         if request.method == "POST":
             return self._refuse_kind(request) or self.refuse_now(request)
         return None
@@ -131,20 +131,20 @@ class Exchange:
     def refuse_now(self, request: Request) -> Answer | None:
         """The part of it that depends on the moment, and not on what the request says."""
         if self.draining or self.metrics.in_flight >= self.settings.most_in_flight:
-            return busy()
+            return busy(request)
         by_client = self.stateless.by_client
         if by_client and by_client.get(request.peer, 0) >= self.settings.most_in_flight_per_client:
-            return busy()
+            return busy(request)
         return None
 
     def _refuse_kind(self, request: Request) -> Answer | None:
         kind = request.headers.get(b"content-type", b"")
         if kind != b"application/json" and kind.partition(b";")[0].strip().lower() != b"application/json":
-            return _error(415, "Unsupported media type: the body must be application/json")
+            return _error(request, 415, "Unsupported media type: the body must be application/json")
         accept = request.headers.get(b"accept")
         if accept is None or _ACCEPTED(accept) is not None:
             return None
-        return _error(406, "Not acceptable: application/json and text/event-stream are what we have")
+        return _error(request, 406, "Not acceptable: application/json and text/event-stream are what we have")
 
     def _nowhere(self, request: Request) -> Answer:
         allowed = sorted(method for method, path in self._routes if path == request.path)
@@ -168,9 +168,16 @@ class Exchange:
         if type(frame) is Frame and frame.method is not UNSET and (modern or brings_revision(frame)):
             self.stateless.post(frame, request, writer)
         elif isinstance(frame, Malformed):
-            writer.answer(Answer(400, (*JSON, *request.cors), jsonrpc.error(frame.id, frame.error, MODERN)))
+            message = jsonrpc.error(frame.id, frame.error, self._spoken(request))
+            writer.answer(Answer(400, (*JSON, *request.cors), message))
         else:
             self._post_in_session(frame, request, writer)
+
+    def _spoken(self, request: Request) -> Revision:
+        """The revision in whose words a message is refused that cannot be read."""
+        name = request.headers.get(http.SESSION)
+        session = None if name is None else self.sessions.find(name.decode("latin-1"), request.principal)
+        return (None if session is None else session.channel.revision) or _revision(request)
 
     # 2025-03-26 to 2025-11-25: in a session
 
@@ -181,11 +188,11 @@ class Exchange:
         if isinstance(frame, Frame) and frame.method == "initialize":
             session = self._new_session(request)
             if not self.sessions.add(session):
-                writer.answer(busy())
+                writer.answer(busy(request))
                 return
             headers = ((b"mcp-session-id", session.id.encode()), *headers)
         else:
-            found = self._session(request)
+            found = self._session(request, frame.id if isinstance(frame, Frame) and frame.id is not UNSET else None)
             if isinstance(found, Answer):
                 writer.answer(found)
                 return
@@ -218,30 +225,31 @@ class Exchange:
         sender = Sender(request.principal, headers, request.peer)
         return HttpSession(self.handler, sender, self.traffic, self.metrics, self.sessions)
 
-    def _session(self, request: Request) -> HttpSession | Answer:
-        """The session that a request belongs to, or why it belongs to none."""
+    def _session(self, request: Request, id: RequestId | None = None) -> HttpSession | Answer:
+        """The session that a request belongs to, or why it belongs to none; `id` is that of its message."""
         if _is_modern(request):
             if request.method != "POST":
                 # GET and DELETE are not of that revision.
                 return Answer(405, (*TEXT, (b"allow", b"POST")), b"Method not allowed\n")
             reason = "Bad request: this MCP-Protocol-Version is not supported in a session"
-            return _error(400, reason, request.cors)
-        id = request.headers.get(http.SESSION)
-        if id is None and self.settings.assume is not None:
+            return _error(request, 400, reason, request.cors, id)
+        name = request.headers.get(http.SESSION)
+        if name is None and self.settings.assume is not None:
             # No request can come back to this one.
             session = self._new_session(request)
             session.session.assume(self.settings.assume)
             return session
-        if id is None:
-            return _error(400, "Bad request: Mcp-Session-Id is missing; initialize begins a session", request.cors)
+        if name is None:
+            reason = "Bad request: Mcp-Session-Id is missing; initialize begins a session"
+            return _error(request, 400, reason, request.cors, id)
         # 404 and nothing else: it is how a client knows that it must initialize again.
-        found = self.sessions.find(id.decode("latin-1"), request.principal)
-        return found or _error(404, "Session not found", request.cors)
+        found = self.sessions.find(name.decode("latin-1"), request.principal)
+        return found or _error(request, 404, "Session not found", request.cors, id)
 
     def _get(self, request: Request, writer: ResponseWriter) -> None:
         takes = b"text/event-stream" in request.headers.get(b"accept", b"text/event-stream")
         if not takes and not _is_modern(request):
-            writer.answer(_error(406, "Not acceptable: this is a stream of events"))
+            writer.answer(_error(request, 406, "Not acceptable: this is a stream of events"))
             return
         session = self._session(request)
         last = request.headers.get(http.LAST_EVENT)
@@ -264,7 +272,7 @@ class Exchange:
 
     def _open_old(self, request: Request, writer: ResponseWriter) -> None:
         if len(self._old) >= self.settings.most_sessions:
-            writer.answer(busy())
+            writer.answer(busy(request))
             return
         stream = _OldStream(self._new_session(request, request.headers), writer)
         self._old[stream.session.id] = stream
@@ -281,7 +289,7 @@ class Exchange:
         id = request.query.partition("session_id=")[2].partition("&")[0]
         stream = self._old.get(id)
         if stream is None or stream.session.principal != request.principal:
-            writer.answer(_error(404, "Session not found"))
+            writer.answer(_error(request, 404, "Session not found"))
             return
         writer.answer(Answer(202, (*TEXT, *request.cors), b"Accepted\n"))
         reply = stream.channel.receive(request.body)
@@ -391,9 +399,17 @@ def _preflight(headers: Headers) -> Answer:
     return Answer(204, allow)
 
 
-def _error(status: int, reason: str, headers: Pairs = ()) -> Answer:
-    return Answer(status, (*JSON, *headers), jsonrpc.error(None, InvalidRequest(reason), MODERN))
+def _revision(request: Request) -> Revision:
+    """The revision that a request names. One that names none is of 2025-03-26 (2025-06-18, basic/transports)."""
+    version = request.headers.get(http.VERSION)
+    if version is None:
+        return V2025_03_26
+    return version.decode() if version in _HANDSHAKE else MODERN
 
 
-def busy() -> Answer:
-    return _error(503, "Service unavailable: too much to do; try again", ((b"retry-after", b"1"),))
+def _error(request: Request, status: int, reason: str, headers: Pairs = (), id: RequestId | None = None) -> Answer:
+    return Answer(status, (*JSON, *headers), jsonrpc.error(id, InvalidRequest(reason), _revision(request)))
+
+
+def busy(request: Request) -> Answer:
+    return _error(request, 503, "Service unavailable: too much to do; try again", ((b"retry-after", b"1"),))

@@ -43,7 +43,7 @@ class Listener:
         self.deadlines = deadlines
         self.most_connections = min(most_connections, _most_sockets())
         # One client leaves room for others. A proxy, who is many clients, is not counted.
-        self.most_per_address = most_per_address or max(1, self.most_connections // 2)
+        self.most_per_address = most_per_address or max(1, self.most_connections * 3 // 4)
         self.held = 0
         self.now = time.monotonic()
         # The beginnings of responses, for as long as they have the same date.
@@ -202,7 +202,7 @@ def _most_sockets() -> int:
     except ImportError:
         return sys.maxsize
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return sys.maxsize if limit == resource.RLIM_INFINITY else max(1, limit * 3 // 4)
+    return sys.maxsize if limit == resource.RLIM_INFINITY else max(1, limit * 9 // 10)
 
 
 def is_loopback(host: str) -> bool:

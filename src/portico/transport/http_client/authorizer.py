@@ -35,6 +35,8 @@ class Authorizer:
         self._visitor = visitor
         # A proxy would resolve the name itself, perhaps to another address than the one that was judged.
         self._pool = Pool(proxies=False)
+        # Where the server was when it last answered us. What its name server says now is no proof of that.
+        self._server_address: str | None = None
         # One conversation at a time; requests that waited find the token that the first one got.
         self._lock = asyncio.Lock()
 
@@ -45,6 +47,7 @@ class Authorizer:
         while True:
             proof = await self._hold(attempt.headers(method, place.url, body))
             answer = await pool.send(method, place, (*headers, *proof.items()), body)
+            self._server_address = answer.connection.peer
             try:
                 said = await _body(answer) if answer.status in (401, 403) else b""
                 fetched = Fetched(answer.status, tuple(answer.headers.items()), said)
@@ -110,7 +113,8 @@ class Authorizer:
     async def _judged(self, url: str) -> str:
         """The address to connect to: the very one that was asked about."""
         addresses = await _addresses(url)
-        check_addresses(url, addresses, await _addresses(self._oauth.server))
+        server = self._server_address
+        check_addresses(url, addresses, await _addresses(self._oauth.server) if server is None else [server])
         return addresses[0]
 
 

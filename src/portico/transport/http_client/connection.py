@@ -90,6 +90,8 @@ class HttpConnection(asyncio.Protocol):
         # Whether the socket has something to read. While it is idle that can only be its end.
         self.is_readable: Callable[[], Any] = lambda: False
         self.transport: Any = None
+        # The address that was connected to, unless a proxy is between us.
+        self.peer: str | None = None
         self._parser = httptools.HttpResponseParser(self)
         self._head: asyncio.Future[Response] | None = None
         self._headers: dict[str, str] = {}

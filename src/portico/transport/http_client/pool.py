@@ -160,7 +160,10 @@ class Pool:
                 if proxy is not None and location.secure:
                     return await self._tunnel(location, proxy)
                 there = proxy or location
-                return await self._dial(there.address, there.port, there.host if there.secure else None)
+                connection = await self._dial(there.address, there.port, there.host if there.secure else None)
+                if proxy is None:
+                    connection.peer = connection.transport.get_extra_info("peername")[0]
+                return connection
         except TimeoutError:
             raise ConnectFailed(f"cannot connect to {location.authority}: no answer in {CONNECT_SECONDS:g} s") from None
         except ssl.SSLError as failure:

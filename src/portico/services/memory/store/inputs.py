@@ -118,6 +118,6 @@ def position(cursor: str | None) -> int:
     """The number of results before the page that a cursor of ours begins."""
     if cursor is None:
         return 0
-    if not cursor.isdigit() or len(cursor) > 7:
+    if not cursor.isdecimal() or len(cursor) > 7:
         raise InvalidInput("The cursor is none of ours. Use nextCursor of the answer before, or leave it out.")
     return int(cursor)
