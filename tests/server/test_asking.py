@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from msgspec import Raw
 
 from portico import Context, ProtocolError, Server
 from portico.auth.principal import Principal
@@ -17,6 +18,7 @@ from portico.server.asking.request_state import binding
 from portico.wire.content import TextContent, ToolResultContent, ToolUseContent
 from portico.wire.errors import Refused
 from portico.wire.inputs import InputRequest, InputRequiredResult, SamplingMessage
+from portico.wire.jsonrpc import encode
 from portico.wire.revisions import HANDSHAKE, MODERN, REVISIONS
 from portico.wire.tools import CallToolResult
 
@@ -289,6 +291,24 @@ async def test_a_handler_asks_no_revision_for_what_it_does_not_have(
     asked = Asked(connect, handler, revision)
     assert "does not support it: elicitation" in text_of(await asked.call("t"))
     assert asked.questions == []
+
+
+@pytest.mark.parametrize("method, params, able", QUESTIONS.values(), ids=QUESTIONS)
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_a_mounted_server_elsewhere_asks_no_more_than_we_may(
+    connect: Connect, revision: str, method: str, params: Any, able: Any
+) -> None:
+    """What came over a wire, and is passed on as it came."""
+    inner, server = question(method, params), Server("outer")
+
+    async def elsewhere(call: Call) -> Any:
+        return Raw(encode(await inner(call)))
+
+    server.mount(elsewhere)
+    asked = Asked(connect, server, revision, able)
+    said = await asked.call("t")
+    assert asked.questions == []
+    assert said["code"] == -32021 if revision == MODERN else "does not support it" in text_of(said)
 
 
 @pytest.mark.parametrize("revision", ELICITING)
