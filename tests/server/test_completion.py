@@ -93,6 +93,7 @@ async def test_what_has_a_few_values_completes_itself(argument: str, typed: str,
     assert (await complete(PAINT, argument, typed)).values == expected
 
 
+@pytest.mark.requirement("completion.argument-unknown")
 @pytest.mark.parametrize("revision", REVISIONS)
 async def test_an_argument_that_there_is_not_cannot_be_completed(revision: str) -> None:
     """server/utilities/completion, Error Handling: -32602."""
