@@ -179,6 +179,8 @@ class Door:
         # Each call has contextvars of its own, with or without a task.
         context = copy_context()
         try:
+            if call.progress_token is not None:
+                call.reply.claim(call.progress_token)
             result = context.run(self._start if self.session is None else self._starter(call), call)
             if type(result) is CoroutineType:
                 task = get_running_loop().create_task(self._finish(call, result, began), context=context)
