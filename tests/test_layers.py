@@ -15,6 +15,7 @@ FLOORS = {
     "wire": 0,
     "schema": 0,
     "_options": 1,
+    "beneath": 1,
     "frontmatter": 1,
     "rpc": 1,
     "store": 1,

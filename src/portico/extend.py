@@ -13,6 +13,7 @@ from portico._lazy import public_names
 # ruff: isort: off
 # fmt: off
 if TYPE_CHECKING:
+    from portico import beneath as beneath
     from portico.auth.principal import Principal as Principal
     from portico.client.listen import Change as Change
     from portico.client.skills import (
@@ -94,6 +95,7 @@ if TYPE_CHECKING:
     from portico.wire.uris import Template as Template
 
 _HOMES: dict[str, tuple[str, ...]] = {
+    "portico.beneath": (),
     "portico.auth.principal": ("Principal",),
     "portico.client.listen": ("Change",),
     "portico.client.skills": ("SkillMismatch", "list_skills", "read_skill", "read_skill_file"),

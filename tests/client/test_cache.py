@@ -17,6 +17,8 @@ from portico.wire.discover import DiscoverResult
 from portico.wire.errors import ProtocolError
 from portico.wire.meta import PROTOCOL_VERSION, ServerCapabilities
 
+EVERYTHING = ServerCapabilities(tools={}, prompts={}, resources={"subscribe": True}, completions={})
+
 PATIENCE = 10.0
 HINTS = {"ttlMs": 60_000, "cacheScope": "public"}
 
@@ -42,7 +44,7 @@ class Counting:
     async def __call__(self, call: Call) -> Any:
         if call.method == "server/discover":
             return DiscoverResult(
-                supported_versions=["2026-07-28"], capabilities=ServerCapabilities(), ttl_ms=0, cache_scope="private"
+                supported_versions=["2026-07-28"], capabilities=EVERYTHING, ttl_ms=0, cache_scope="private"
             )
         if call.method == "subscriptions/listen":
             return await self._listen(call)
@@ -178,12 +180,12 @@ async def test_an_answer_that_questions_led_to_is_never_kept() -> None:
         ("notifications/resources/updated", {"uri": "a://b"}, ["resources/read a://b"]),
         ("notifications/resources/updated", {"uri": "a://b/part"}, ["resources/read a://b"]),
         ("notifications/resources/updated", {"uri": "a://bc"}, []),
-        ("notifications/message", {"level": "info", "data": 1}, []),
+        ("notifications/elsewhere", {"data": 1}, []),
     ],
 )
 async def test_a_notice_makes_stale_what_it_is_about(notice: str, params: Any, stale: list[str], heard: Any) -> None:
     server = Counting(**HINTS)
-    async with Client(server, message_handler=heard) as client, client.listen(tools=True):
+    async with Client(server, message_handler=heard, log_level="info") as client, client.listen(tools=True):
         for ask in LISTS.values():
             await ask(client)
         before = len(server.asked)

@@ -28,6 +28,7 @@ from portico.wire.errors import Closed, TimedOut
 from portico.wire.meta import ServerCapabilities
 
 Serve = Callable[..., Any]
+EVERYTHING = ServerCapabilities(tools={}, prompts={}, resources={"subscribe": True}, completions={})
 PATIENCE = 20.0
 MODERN, OLD = "2026-07-28", "2025-11-25"
 
@@ -41,15 +42,16 @@ def say(message):
     raw(json.dumps({"jsonrpc": "2.0", **message}).encode())
 def result(result, id=None):
     say({"id": said["id"] if id is None else id, "result": {"resultType": "complete", **result}})
+HAS = {"tools": {}, "prompts": {}, "resources": {"subscribe": True}, "completions": {}}
 early = sys.argv[2] if len(sys.argv) > 2 else ""
 exec(early)
 for line in sys.stdin:
     said = json.loads(line)
     method = said.get("method")
     if method == "server/discover":
-        result({"supportedVersions": ["2026-07-28"], "capabilities": {}, "ttlMs": 0, "cacheScope": "private"})
+        result({"supportedVersions": ["2026-07-28"], "capabilities": HAS, "ttlMs": 0, "cacheScope": "private"})
     elif method == "initialize":
-        result({"protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": {"name": "n", "version": "1"}})
+        result({"protocolVersion": "2025-11-25", "capabilities": HAS, "serverInfo": {"name": "n", "version": "1"}})
     elif method == "tools/call":
         exec(sys.argv[1])
     elif method == "prompts/list":
@@ -69,7 +71,7 @@ async def still_works(client: Client) -> None:
 
 LIES: dict[str, str] = {
     "result({'content': []}, id='2')": "id '2'",
-    "result({'content': []}, id=77)": "id '77'",
+    "result({'content': []}, id=77)": "was not answered within 0.3 s; it gave an answer with the id '77'",
     "say({'id': None, 'result': {}})": "was not answered within 0.3 s; it gave an answer without an id",
     "say({'id': said['id']})": "cannot be read",
     "say({'id': said['id'], 'result': {}, 'error': {'code': 1, 'message': ''}})": "cannot be read",
@@ -116,10 +118,17 @@ async def test_an_answer_that_comes_before_its_question_is_no_answer() -> None:
     answer = "say({'id': said['id'] + 1, 'result': {'prompts': 5}})"
     async with asyncio.timeout(PATIENCE), Client(child(answer), revision=MODERN) as client:
         with pytest.raises(
-            ProtocolError, match=r"python, tools/call: it gave an answer with the id '3', which was not asked"
+            TimedOut, match=r"python: tools/call .* it gave an answer with the id '3', which was not asked"
         ):
-            await client.call_tool("t")
+            await client.call_tool("t", timeout=0.3)
         await still_works(client)
+
+
+async def test_the_right_answer_may_come_after_a_wrong_one() -> None:
+    """JSON-RPC: an answer has the id of its request. One with another id is nobody's, and no reason to give up."""
+    answer = "result({'content': []}, id=77); result({'content': [{'type': 'text', 'text': 'right'}]})"
+    async with asyncio.timeout(PATIENCE), Client(child(answer), revision=MODERN) as client:
+        assert (await client.call_tool("t")).text == "right"
 
 
 @pytest.mark.requirement("jsonrpc.late-response")
@@ -336,9 +345,7 @@ async def test_a_server_that_lets_go_of_the_other_stream_at_once_is_not_hammered
 def handler_of(answer: Callable[[Call], Any]) -> Callable[[Call], Any]:
     async def handler(call: Call) -> Any:
         if call.method == "server/discover":
-            return DiscoverResult(
-                supported_versions=[MODERN], capabilities=ServerCapabilities(), ttl_ms=0, cache_scope="private"
-            )
+            return DiscoverResult(supported_versions=[MODERN], capabilities=EVERYTHING, ttl_ms=0, cache_scope="private")
         return answer(call)
 
     return handler
@@ -467,7 +474,7 @@ tool = b'{"name":"t%d","inputSchema":{"type":"object"}}'
 for line in sys.stdin:
     said = json.loads(line)
     if said["method"] == "server/discover":
-        say(said["id"], b'{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{}}')
+        say(said["id"], b'{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{}}}')
     elif said["method"] == "tools/list" and habit == "at once":
         say(said["id"], b'{"resultType":"complete","tools":[' + b",".join(tool % n for n in range(1_000_000)) + b"]}")
     elif said["method"] == "tools/list":
@@ -651,9 +658,7 @@ async def test_what_tools_promise_is_not_waited_for_longer_than_the_call(monkeyp
     async def slowly(call: Call) -> Any:
         nonlocal number
         if call.method == "server/discover":
-            return DiscoverResult(
-                supported_versions=[MODERN], capabilities=ServerCapabilities(), ttl_ms=0, cache_scope="private"
-            )
+            return DiscoverResult(supported_versions=[MODERN], capabilities=EVERYTHING, ttl_ms=0, cache_scope="private")
         if call.method == "tools/list":
             number += 1
             await asyncio.sleep(0.02)

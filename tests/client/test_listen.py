@@ -20,6 +20,8 @@ from portico.wire.meta import ServerCapabilities
 from portico.wire.revisions import REVISIONS
 from portico.wire.subscriptions import Filter
 
+EVERYTHING = ServerCapabilities(tools={}, prompts={}, resources={"subscribe": True}, completions={})
+
 PATIENCE = 10.0
 ID = "io.modelcontextprotocol/subscriptionId"
 
@@ -155,7 +157,7 @@ class Pleasing:
     async def __call__(self, call: Call) -> Any:
         if call.method == "server/discover":
             return DiscoverResult(
-                supported_versions=["2026-07-28"], capabilities=ServerCapabilities(), ttl_ms=0, cache_scope="private"
+                supported_versions=["2026-07-28"], capabilities=EVERYTHING, ttl_ms=0, cache_scope="private"
             )
         if call.method == "subscriptions/listen":
             self.listens += 1

@@ -24,6 +24,8 @@ from portico.wire.discover import DiscoverResult
 from portico.wire.meta import ServerCapabilities
 from portico.wire.revisions import REVISIONS
 
+EVERYTHING = ServerCapabilities(tools={}, prompts={}, resources={"subscribe": True}, completions={})
+
 ID = "12345678-1234-5678-1234-567812345678"
 DAY, MOMENT = datetime.date(2026, 7, 28), datetime.datetime(2026, 7, 28, 12, 30, tzinfo=datetime.UTC)
 
@@ -172,7 +174,7 @@ def giving(structured: Any, schema: Any) -> Callable[[Call], Any]:
     async def handler(call: Call) -> Any:
         if call.method == "server/discover":
             return DiscoverResult(
-                supported_versions=["2026-07-28"], capabilities=ServerCapabilities(), ttl_ms=0, cache_scope="private"
+                supported_versions=["2026-07-28"], capabilities=EVERYTHING, ttl_ms=0, cache_scope="private"
             )
         if call.method == "tools/list":
             tool = {"name": "t", "inputSchema": {"type": "object"}, "outputSchema": schema}
@@ -238,7 +240,7 @@ async def test_an_error_is_not_held_to_the_schema() -> None:
     async def handler(call: Call) -> Any:
         if call.method == "server/discover":
             return DiscoverResult(
-                supported_versions=["2026-07-28"], capabilities=ServerCapabilities(), ttl_ms=0, cache_scope="private"
+                supported_versions=["2026-07-28"], capabilities=EVERYTHING, ttl_ms=0, cache_scope="private"
             )
         if call.method == "tools/list":
             tool = {"name": "t", "inputSchema": {"type": "object"}, "outputSchema": {"required": ["a"]}}

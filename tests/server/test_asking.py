@@ -9,14 +9,16 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from msgspec import Raw
 
-from portico import Context, Server
+from portico import Context, ProtocolError, Server
 from portico.auth.principal import Principal
 from portico.rpc.call import Call
 from portico.server.asking.request_state import binding
 from portico.wire.content import TextContent, ToolResultContent, ToolUseContent
 from portico.wire.errors import Refused
 from portico.wire.inputs import InputRequest, InputRequiredResult, SamplingMessage
+from portico.wire.jsonrpc import encode
 from portico.wire.revisions import HANDSHAKE, MODERN, REVISIONS
 from portico.wire.tools import CallToolResult
 
@@ -291,6 +293,24 @@ async def test_a_handler_asks_no_revision_for_what_it_does_not_have(
     assert asked.questions == []
 
 
+@pytest.mark.parametrize("method, params, able", QUESTIONS.values(), ids=QUESTIONS)
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_a_mounted_server_elsewhere_asks_no_more_than_we_may(
+    connect: Connect, revision: str, method: str, params: Any, able: Any
+) -> None:
+    """What came over a wire, and is passed on as it came."""
+    inner, server = question(method, params), Server("outer")
+
+    async def elsewhere(call: Call) -> Any:
+        return Raw(encode(await inner(call)))
+
+    server.mount(elsewhere)
+    asked = Asked(connect, server, revision, able)
+    said = await asked.call("t")
+    assert asked.questions == []
+    assert said["code"] == -32021 if revision == MODERN else "does not support it" in text_of(said)
+
+
 @pytest.mark.parametrize("revision", ELICITING)
 async def test_a_handlers_question_is_asked_in_the_words_of_the_revision(connect: Connect, revision: str) -> None:
     schema = {"type": "object", "properties": {"size": {"type": "string", "oneOf": CHOICES}}}
@@ -465,3 +485,42 @@ async def test_a_client_that_does_not_answer_is_not_waited_for_for_ever(
     assert withdrawn["params"]["requestId"] == asked["id"]
     await asyncio.sleep(0)
     assert wire.is_silent
+
+
+# What was read after a question
+
+
+@pytest.mark.parametrize("asks", [True, False])
+async def test_what_was_read_after_a_question_is_in_no_cache(connect: Connect, asks: bool) -> None:
+    """server/utilities/caching: what depends on answers MUST NOT be cached."""
+    server = Server("s", ttl_ms=60_000, cache_scope="public")
+
+    @server.resource("test://a")
+    async def read(ctx: Context) -> str:
+        return str((await ctx.elicit("?", str)).data) if asks else "plain"
+
+    answer = {"action": "accept", "content": {"value": "mine"}}
+    result = await Asked(connect, server, MODERN).call("", answer, "resources/read", uri="test://a")
+    assert (result["ttlMs"], result["cacheScope"]) == ((0, "private") if asks else (60_000, "public"))
+
+
+# Codes
+
+
+@pytest.mark.parametrize(
+    "code, modern",
+    [(-32050, -32603), (-32099, -32603), (-32042, -32603), (-32002, -32602), (-32019, -32019), (-1, -1), (5, 5)],
+)
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_a_body_cannot_use_the_codes_of_the_specification(
+    connect: Connect, revision: str, code: int, modern: int
+) -> None:
+    """2026-07-28, basic, Error Codes: what it does not define of its own, and what it gave up, MUST NOT be emitted."""
+    server = Server("s")
+
+    @server.tool
+    async def fail() -> str:
+        raise ProtocolError("no", {"elicitations": []}, code=code)
+
+    said = await Asked(connect, server, revision).call("fail")
+    assert said == {"code": modern if revision == MODERN else code, "message": "no", "data": {"elicitations": []}}

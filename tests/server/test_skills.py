@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from portico import Client, ProtocolError, Server, Skills, UsageError
+from portico import Client, ProtocolError, Server, Skills, UsageError, beneath
+from portico.server.skills.directory import SkillDirectory
 from portico.wire.revisions import HANDSHAKE, REVISIONS
 
 PNG = b"\x89PNG\r\n\x1a\n\x00\xff"
@@ -316,6 +317,7 @@ OUTSIDE = [
 ]
 
 
+@pytest.mark.requirement("resources.inside")
 @pytest.mark.parametrize("uri", OUTSIDE)
 async def test_nothing_outside_of_a_skill_can_be_read(folder: Path, uri: str) -> None:
     async with Client(serving(folder)) as client:
@@ -325,6 +327,7 @@ async def test_nothing_outside_of_a_skill_can_be_read(folder: Path, uri: str) ->
         await refusal(client, "skills/get", uri=f"{uri}/SKILL.md")
 
 
+@pytest.mark.requirement("resources.inside")
 @links
 async def test_a_link_that_leaves_the_folder_is_not_served(folder: Path, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
@@ -369,6 +372,56 @@ async def test_a_link_to_a_file_inside_the_folder_is_a_file(folder: Path) -> Non
         (contents,) = await client.read_resource("skill://acme/billing/refunds/LICENSE")
         assert contents.text == "Do what you like.\n"
         await refusal(client, "resources/read", uri="skill://acme/billing/refunds/config")
+
+
+@links
+@pytest.mark.parametrize("way", ["by the kernel", "by steps"])
+async def test_a_folder_that_is_exchanged_after_it_was_looked_at_leads_nowhere(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """Whoever may write in the folder can put a link where a directory was, between our look and our opening."""
+    if way == "by steps":
+        monkeypatch.setattr(beneath, "_KERNEL_HAS_IT", False)
+    elif not beneath._has_openat2():
+        pytest.skip("this kernel has no openat2")
+    outside = tmp_path / "outside"
+    write(outside, "FORMS.md", "stolen\n")
+    write(outside, "stolen.md", "stolen\n")
+    place, aside = folder / "pdf-forms" / "references", folder / "pdf-forms" / "aside"
+    served = serving(folder)
+    found = SkillDirectory._place
+
+    def exchanged(self: SkillDirectory, path: str) -> Path:
+        known = found(self, path)
+        place.rename(aside)
+        place.symlink_to(outside)
+        return known
+
+    async with Client(served) as client:
+        for method, uri in (
+            ("resources/read", "skill://pdf-forms/references/FORMS.md"),
+            ("resources/directory/read", "skill://pdf-forms/references"),
+        ):
+            with monkeypatch.context() as patched:
+                patched.setattr(SkillDirectory, "_place", exchanged)
+                try:
+                    assert "stolen" not in str(await ask(client, method, uri=uri))
+                except ProtocolError:
+                    pass
+            place.unlink()
+            aside.rename(place)
+        # And after `_file`, which comes later still.
+        resolved = SkillDirectory._file
+
+        def later(self: SkillDirectory, one: Path) -> Path | None:
+            known = resolved(self, one)
+            if one.name == "FORMS.md" and not aside.exists():
+                place.rename(aside)
+                place.symlink_to(outside)
+            return known
+
+        monkeypatch.setattr(SkillDirectory, "_file", later)
+        await refusal(client, "resources/read", uri="skill://pdf-forms/references/FORMS.md")
 
 
 async def test_dot_files_are_no_part_of_a_skill(folder: Path) -> None:

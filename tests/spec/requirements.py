@@ -216,6 +216,10 @@ REQUIREMENTS = {
         "2024-11-05", "2025-11-25", "basic/lifecycle", "Capability Negotiation",
         "A capability that is not declared is a method that is not there."
     ),
+    "lifecycle.question-waits": Requirement(
+        "2025-03-26", "2025-11-25", "basic/lifecycle", "Initialization",
+        "Over HTTP too a question waits until the client has said `initialized`."
+    ),
     "ping.empty": Requirement(
         "2024-11-05", "2025-11-25", "basic/utilities/ping", "Behavior Requirements",
         "A ping is answered at once, with an empty result, in every state."
@@ -585,6 +589,10 @@ REQUIREMENTS = {
         "2024-11-05", "2026-07-28", "basic/patterns/progress", "Implementation Notes",
         "Neither side is flooded: what can be missed is dropped."
     ),
+    "progress.token-in-use": Requirement(
+        "2024-11-05", "2026-07-28", "basic/patterns/progress", "Progress Flow",
+        "A token that an active request of the stream has is not accepted for a second."
+    ),
     "subscriptions.listen-only": Requirement(
         "2026-07-28", "2026-07-28", "basic/patterns/subscriptions", "Receiving Notifications",
         "Changes are told to those who listen, and to no one for having made requests."
@@ -669,6 +677,10 @@ REQUIREMENTS = {
     "caching.expires": Requirement(
         "2026-07-28", "2026-07-28", "server/utilities/caching", "Freshness Calculation",
         "When its time is over an answer is asked for anew, and not before somebody wants it."
+    ),
+    "caching.hints-valid": Requirement(
+        "2026-07-28", "2026-07-28", "server/utilities/caching", "Time-to-Live (TTL) Field",
+        "A time to live is not negative, and a scope is one of the two."
     ),
     # Tools
     "tools.closed-schema": Requirement(
@@ -769,6 +781,18 @@ REQUIREMENTS = {
     "tools.limited": Requirement(
         "2024-11-05", "2026-07-28", "server/tools", "Security Considerations",
         "There are bounds to the calls of one client."
+    ),
+    "tools.output-author": Requirement(
+        "2025-06-18", "2026-07-28", "server/tools", "Output Schema",
+        "A schema that the author wrote is kept like one that was derived, and is a schema."
+    ),
+    "tools.declared": Requirement(
+        "2024-11-05", "2026-07-28", "server/tools", "Capabilities",
+        "A server declares tools, resources, prompts, completions and logging, each if it has it."
+    ),
+    "tools.list-changed-first": Requirement(
+        "2024-11-05", "2025-11-25", "server/tools", "List Changed Notification",
+        "A change in the first call after `initialized` is told as well."
     ),
     "content.audio-since": Requirement(
         "2025-03-26", "2026-07-28", "server/tools", "Audio Content",
@@ -899,6 +923,18 @@ REQUIREMENTS = {
         "2024-11-05", "2026-07-28", "server/resources", "Security Considerations",
         "An address that is none is a resource that is missing, and its variables are checked."
     ),
+    "resources.inside": Requirement(
+        "2026-07-28", "2026-07-28", "server/resources", "Security Considerations",
+        "No address leads out of the folder that is served."
+    ),
+    "resources.subscribe-existing": Requirement(
+        "2024-11-05", "2026-07-28", "server/resources", "Subscriptions",
+        "What does not exist cannot be subscribed to."
+    ),
+    "resources.uri-syntax": Requirement(
+        "2025-06-18", "2026-07-28", "server/resources", "Custom URI Schemes",
+        "A resource has an address by RFC 3986, and what else the protocol forbids is not built either."
+    ),
     "prompts.get": Requirement(
         "2024-11-05", "2026-07-28", "server/prompts", "Getting a Prompt",
         "A prompt filled with its arguments is a list of messages."
@@ -914,6 +950,10 @@ REQUIREMENTS = {
     "prompts.validated": Requirement(
         "2024-11-05", "2026-07-28", "server/prompts", "Implementation Considerations",
         "Arguments of a prompt are validated before it is filled."
+    ),
+    "prompts.list-changed": Requirement(
+        "2024-11-05", "2025-11-25", "server/prompts", "List Changed Notification",
+        "A session hears of prompts that come and go at run time."
     ),
     "completion.bounded": Requirement(
         "2024-11-05", "2026-07-28", "server/utilities/completion", "Completion Results",
@@ -934,6 +974,10 @@ REQUIREMENTS = {
     "completion.validated": Requirement(
         "2024-11-05", "2026-07-28", "server/utilities/completion", "Security",
         "A request for a completion is validated."
+    ),
+    "completion.argument-unknown": Requirement(
+        "2024-11-05", "2026-07-28", "server/utilities/completion", "Error Handling",
+        "An argument that there is not cannot be completed."
     ),
     "logging.level": Requirement(
         "2024-11-05", "2025-11-25", "server/utilities/logging", "Setting Log Level",
@@ -978,6 +1022,10 @@ REQUIREMENTS = {
     "pagination.client": Requirement(
         "2024-11-05", "2026-07-28", "server/utilities/pagination", "Pagination Model",
         "A client reads all pages, whatever their size."
+    ),
+    "pagination.cursor-own-list": Requirement(
+        "2024-11-05", "2026-07-28", "server/utilities/pagination", "Error Handling",
+        "A cursor is good for the list it was given with, and for any process of the server."
     ),
     # stdio
     "stdio.end-of-input": Requirement(
@@ -1178,6 +1226,14 @@ REQUIREMENTS = {
         "2025-03-26", "2025-11-25", "basic/transports", "Resumability and Redelivery",
         "A client takes a broken stream up where it was, and not before the server said."
     ),
+    "sessions.several-streams": Requirement(
+        "2025-03-26", "2025-11-25", "basic/transports", "Multiple Connections",
+        "A client may hold several streams."
+    ),
+    "sessions.event-ids-once": Requirement(
+        "2025-03-26", "2025-11-25", "basic/transports", "Resumability and Redelivery",
+        "No id of an event is given twice."
+    ),
     "old-sse.endpoint": Requirement(
         "2024-11-05", "2024-11-05", "basic/transports", "HTTP with SSE",
         "The first event of a stream says where to post."
@@ -1323,5 +1379,34 @@ REQUIREMENTS = {
     "auth.issuer-moves": Requirement(
         "2026-07-28", "2026-07-28", "basic/authorization/client-registration", "Authorization Server Binding",
         "A server that moves to another issuer takes nothing along."
+    ),
+    "auth.registration-error": Requirement(
+        "2026-07-28", "2026-07-28",
+        "basic/authorization/client-registration", "Application Type and Redirect URI Constraints",
+        "A registration that is refused tells why."
+    ),
+    "auth.response-silent": Requirement(
+        "2026-07-28", "2026-07-28", "basic/authorization/index", "Authorization Response Validation",
+        "Nothing is shown of an answer that is not from the right issuer."
+    ),
+    "auth.refresh-optional": Requirement(
+        "2026-07-28", "2026-07-28", "basic/authorization/index", "Refresh Tokens",
+        "A refresh token may be missing or revoked: then there is a login."
+    ),
+    "auth.scopes-kept": Requirement(
+        "2026-07-28", "2026-07-28", "basic/authorization/index", "Scope Selection Strategy",
+        "A login for more scopes keeps those that were had."
+    ),
+    "auth.confidential": Requirement(
+        "2025-03-26", "2026-07-28", "basic/authorization/security-considerations", "Token Theft",
+        "No secret is in any text."
+    ),
+    "auth.not-redirected": Requirement(
+        "2025-06-18", "2026-07-28", "basic/authorization/security-considerations", "Communication Security",
+        "What carries credentials is not redirected."
+    ),
+    "auth.invalid-token": Requirement(
+        "2025-03-26", "2026-07-28", "basic/authorization/index", "Token Handling",
+        "A wrong token is said to be one."
     ),
 }

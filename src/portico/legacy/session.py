@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from portico.legacy import translate
 from portico.legacy.changes import ListChanges, Seen
 from portico.legacy.push import push
-from portico.rpc.call import Call, Handler, Reply, members
+from portico.rpc.call import Call, Handler, Listening, Reply, members
 from portico.rpc.door import Sender, new_call
 from portico.rpc.questions import asked_by, prepared
 from portico.rpc.relay import ChangeRelay
@@ -40,12 +40,13 @@ from portico.wire.meta import (
     ClientCapabilities,
     Implementation,
     Meta,
+    ProgressToken,
     ServerCapabilities,
 )
 from portico.wire.methods import METHODS
 from portico.wire.revisions import MODERN, NEWEST_HANDSHAKE, V2024_11_05, V2025_03_26, Revision, negotiate
 from portico.wire.subscriptions import Filter
-from portico.wire.tasks import ENDED, EXTENSION, CreateTaskResult
+from portico.wire.tasks import ENDED, EXTENSION, PROGRESS, CreateTaskResult
 
 State = Literal["CREATED", "INITIALIZING", "OPERATING", "SHUTDOWN"]
 Lifecycle = Literal["auto", "strict", "lenient"]
@@ -54,7 +55,7 @@ MOST_SUBSCRIPTIONS = 1000
 # How long a question waits for a client that has not said yet that it is ready.
 READY_SECONDS = 30.0
 _MAY_ASK = (InputRequiredResult, Raw)
-_HEARS_OF_TASKS = ClientCapabilities(extensions={EXTENSION: {}})
+_HEARS_OF_TASKS = ClientCapabilities(extensions={EXTENSION: {}, PROGRESS: {}})
 
 
 class PushStream(Protocol):
@@ -320,19 +321,23 @@ class Session:
         if self.stream is not None and method == notices.RESOURCE_UPDATED:
             self.stream.emit(method, notices.ResourceUpdatedParams(uri=params.uri))
 
-    def _tell_of_task(self, method: str, params: Any) -> None:
+    def _tell_of_task(self, progress: Reply, token: ProgressToken | None, method: str, params: Any) -> None:
         if self.stream is not None and method == notices.TASK:
             self.stream.emit(notices.TASK_STATUS, translate.task_status(params))
+            if token is not None and (said := translate.task_progress(params, token)) is not None:
+                progress.emit(notices.PROGRESS, said)
             if params.status in ENDED and params.task_id in self._following:
                 asyncio.get_running_loop().call_soon(self._unfollow, params.task_id)
 
     def _follow(self, task: str, call: Call) -> None:
         """Tell the client how its task comes along. That is a courtesy, so there is an end to it."""
         if len(self._subscribed) + len(self._following) < MOST_SUBSCRIPTIONS and self.stream is not None:
+            # basic/utilities/progress: the token of the request stays valid as long as its task.
+            progress = Listening(self.stream.emit)
             self._following[task] = ChangeRelay(
                 self.handler,
                 Filter(task_ids=[task]),
-                self._tell_of_task,
+                partial(self._tell_of_task, progress, call.progress_token),
                 principal=call.principal,
                 capabilities=_HEARS_OF_TASKS,
             )

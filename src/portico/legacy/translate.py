@@ -101,6 +101,15 @@ def task_status(said: tasks.TaskNotice) -> tasks.TaskStatusParams:
     )
 
 
+def task_progress(said: tasks.TaskNotice, token: meta.ProgressToken) -> notices.ProgressParams | None:
+    """How far a task is, as 2025-11-25 tells the client that asked for its progress; None if nothing is known of it."""
+    far = said.meta.get(tasks.PROGRESS) if isinstance(said.meta, dict) else None
+    if far is None:
+        return None
+    related = {tasks.RELATED: {"taskId": said.task_id}}
+    return notices.ProgressParams(progress_token=token, **far, meta=related)
+
+
 class _Verdict(Struct, rename="camel"):
     is_error: bool = False
 

@@ -18,6 +18,7 @@ from portico.rpc.call import Call
 from portico.schema import SchemaError
 from portico.schema.forms import as_form, misfit
 from portico.wire.errors import (
+    Closed,
     InvalidParams,
     MissingCapability,
     ProtocolError,
@@ -188,7 +189,9 @@ async def put(call: Call, method: str, params: Any) -> Raw:
     except ProtocolError as refusal:
         # It is the client's answer to us, not ours to the client's request.
         raise Refused(f"The client refused {method}: {refusal.message}") from None
-    except TimedOut as silence:
+    except (TimedOut, Closed) as silence:
+        if call.reply.closed:
+            raise
         raise Refused(f"The client did not answer: {silence}") from None
 
 

@@ -34,6 +34,10 @@ from portico.wire.revisions import MODERN, Revision
 
 # Before 2026-07-28 a resource that is not there had a code of its own.
 RESOURCE_NOT_FOUND = -32002
+# Of 2025-11-25 alone.
+URL_ELICITATION_REQUIRED = -32042
+# What 2026-07-28 has defined of the codes that are for it alone (basic, Error Codes).
+_DEFINED = (-32020, -32021, -32022)
 
 
 class Error(Exception):
@@ -56,8 +60,13 @@ class ProtocolError(Error):
             self.code = code
 
     def code_at(self, revision: Revision | None) -> int:
-        """The code this error has on one revision's wire."""
-        return self.code
+        """The code this error has on one revision's wire. 2026-07-28 has taken some, and given up others."""
+        if revision is not None and revision < MODERN:
+            return self.code
+        if self.code == RESOURCE_NOT_FOUND:
+            return -32602
+        taken = -32099 <= self.code <= -32020 or self.code == URL_ELICITATION_REQUIRED
+        return -32603 if taken and self.code not in _DEFINED else self.code
 
     @classmethod
     def fits(cls, code: int, message: str, data: Any) -> bool:

@@ -16,6 +16,8 @@ from portico.wire.meta import Name, Params
 
 EXTENSION = "io.modelcontextprotocol/tasks"
 RELATED = "io.modelcontextprotocol/related-task"
+# An extension of ours: a listener that declares it is told in `_meta` how far a task is, in numbers.
+PROGRESS = "portico/progress"
 
 Status = Literal["working", "input_required", "completed", "failed", "cancelled"]
 

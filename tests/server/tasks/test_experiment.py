@@ -761,3 +761,38 @@ async def test_both_designs_see_the_same_task(old: Talk, modern: Callable[..., M
     await until(server, id, "completed")
     assert (await before.get(id))["status"] == "failed"
     assert (await now.get(id))["status"] == "completed"
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+async def test_the_progress_of_a_task_is_told_under_its_token(old: Talk, serving: Serve, wanted: bool) -> None:
+    """2025-11-25, basic/utilities/tasks: the token of the request stays valid as long as its task."""
+    server = Server("tasks", store="sqlite://")
+    go = asyncio.Event()
+
+    @server.tool(task="required")
+    async def count(ctx: Context) -> str:
+        await go.wait()
+        ctx.report_progress(1, 2, "half")
+        await asyncio.Event().wait()
+        return "never"
+
+    wire = (await old(await serving(server))).wire
+    params: dict[str, Any] = {"name": "count", "arguments": {}, "task": {}}
+    said = await wire.request("tools/call", params | ({"_meta": {"progressToken": "far"}} if wanted else {}))
+    id = said["result"]["task"]["taskId"]
+    go.set()
+    while (told := await wire.receive())["params"].get("statusMessage") != "1 of 2: half":
+        assert told["method"] == "notifications/tasks/status"
+    assert "_meta" not in told["params"]
+    if wanted:
+        told = await wire.receive()
+        assert told["method"] == "notifications/progress"
+        assert told["params"] == {
+            "progressToken": "far",
+            "progress": 1,
+            "total": 2,
+            "message": "half",
+            "_meta": {"io.modelcontextprotocol/related-task": {"taskId": id}},
+        }
+    await wire.request("tasks/cancel", {"taskId": id})
+    assert not [one for one in wire.aside if one["method"] == "notifications/progress"]

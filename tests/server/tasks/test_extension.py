@@ -380,6 +380,18 @@ async def test_an_answer_is_acknowledged_and_the_task_goes_on(modern: Talk, serv
     assert "inputRequests" not in found
 
 
+async def test_answers_have_to_be_there(modern: Talk, serving: Serve) -> None:
+    """The schema of `tasks/update`: `inputResponses` is required, empty or not."""
+    server, _ = with_tools()
+    client = modern(await serving(server))
+    id = await client.start("ask")
+    await until_asked(server, id, "elicitation-1")
+    error = await client.refused("tasks/update", {"taskId": id})
+    assert error["code"] == -32602
+    assert "inputResponses" in error["message"]
+    await client.ask("tasks/update", {"taskId": id, "inputResponses": {}})
+
+
 async def test_a_part_of_the_answers_may_come_first(modern: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     client = modern(await serving(server))

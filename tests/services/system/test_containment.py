@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from portico.services.system import beneath
+from portico import beneath
 from portico.services.system.containment import AllowedRoots, Denials
 from portico.services.system.errors import Absent, Denied, InvalidArgument, Outside, Unreadable
 from storm import times

@@ -36,6 +36,8 @@ class Subscriber(Struct, eq=False):
     wants: Filter
     # 2026-07-28, basic/patterns/subscriptions: every notification carries the id of the listen request.
     tag: dict[str, Any]
+    # Whether it wants the progress of tasks in numbers too.
+    progress: bool = False
 
     def tell(self, method: str, params: Any) -> None:
         try:

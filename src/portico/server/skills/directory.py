@@ -1,7 +1,8 @@
 """Skills on disk: which there are below a folder, their files and digests, and nothing outside of it.
 
 No path is ever made of what a client says without being resolved and found inside the folder again, below a directory
-that is a skill.
+that is a skill. What was found is then opened beneath the folder, so that a link which takes the place of a directory
+in between leads nowhere.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import re
 import stat
 from base64 import b64encode
 from collections.abc import Iterator
+from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path, PurePath
 from typing import Any
@@ -19,7 +21,7 @@ from urllib.parse import quote, unquote
 
 from msgspec import Struct
 
-from portico import frontmatter
+from portico import beneath, frontmatter
 from portico.wire.content import BlobContents, TextContents
 from portico.wire.errors import UsageError
 from portico.wire.resources import Resource as Definition
@@ -134,7 +136,7 @@ class SkillDirectory:
         seen = self._seen.get(file)
         if seen is not None and seen.stamp == _stamp(file.stat()) and (seen.frontmatter is not None or not whole):
             return seen
-        data, stamp = _bytes(file)
+        data, stamp = self._bytes(file)
         described = None
         if whole:
             try:
@@ -192,7 +194,7 @@ class SkillDirectory:
         if file is None:
             raise FileNotFoundError(path)
         try:
-            data, _ = _bytes(file)
+            data, _ = self._bytes(file)
         except OSError:
             raise FileNotFoundError(path) from None
         return _contents(data, SCHEME + path, _type(PurePath(unquote(path)).name))
@@ -203,7 +205,7 @@ class SkillDirectory:
         if not _is_folder(place):
             raise NotADirectoryError(path)
         found: list[Definition] = []
-        for child in place.iterdir():
+        for child in self._children(place):
             if _hidden(child.name):
                 continue
             if _is_folder(child):
@@ -211,6 +213,41 @@ class SkillDirectory:
             elif (file := self._file(child)) is not None:
                 found.append(self._definition(child, file))
         return sorted(found, key=lambda one: one.uri)
+
+    def _children(self, place: Path) -> list[Path]:
+        if os.name == "nt":
+            return list(place.iterdir())  # there a folder has no descriptor to read it by
+        try:
+            with self._open(place) as fd:
+                return [place / name for name in os.listdir(fd)]
+        except OSError:
+            raise NotADirectoryError(os.fspath(place)) from None
+
+    @contextmanager
+    def _open(self, place: Path) -> Iterator[int]:
+        """A descriptor of what is at a place that was resolved before, if it is still there."""
+        pinned = beneath.pin(str(self.root), place.relative_to(self.root).as_posix())
+        try:
+            if Path(pinned.path) != place:
+                raise FileNotFoundError(None, "Not there any more", os.fspath(place))
+            fd = pinned.open()
+        finally:
+            pinned.close()
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+
+    def _bytes(self, file: Path) -> tuple[bytes, Stamp]:
+        with self._open(file) as fd:
+            found = os.fstat(fd)
+            if not stat.S_ISREG(found.st_mode):
+                raise FileNotFoundError(None, "Not a file", os.fspath(file))
+            with open(fd, "rb", closefd=False) as opened:
+                data = opened.read(MOST_BYTES + 1)
+        if len(data) > MOST_BYTES:
+            raise OSError(None, f"more than {MOST_BYTES:,} bytes", os.fspath(file))
+        return data, _stamp(found)
 
     def _definition(self, place: Path, file: Path) -> Definition:
         name, described = place.name, None
@@ -255,19 +292,6 @@ def _path(names: list[str] | tuple[str, ...]) -> str:
 
 def _stamp(found: os.stat_result) -> Stamp:
     return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino
-
-
-def _bytes(file: Path) -> tuple[bytes, Stamp]:
-    """A file's bytes. It was a plain file when it was resolved; opening must neither follow a link nor wait for one."""
-    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-    with open(os.open(file, flags), "rb") as opened:
-        found = os.fstat(opened.fileno())
-        if not stat.S_ISREG(found.st_mode):
-            raise FileNotFoundError(None, "Not a file", os.fspath(file))
-        data = opened.read(MOST_BYTES + 1)
-    if len(data) > MOST_BYTES:
-        raise OSError(None, f"more than {MOST_BYTES:,} bytes", os.fspath(file))
-    return data, _stamp(found)
 
 
 def _checked(described: dict[str, Any], place: Path) -> dict[str, Any]:

@@ -218,7 +218,7 @@ async def run(running: RunningJob, tool: Tool | None, runtime: Runtime) -> Outco
     try:
         return _completed(await tool.call(call, CallToolParams(job.tool, job.arguments), runtime))
     except BaseException as failure:
-        return _failed(failure, job.tool)
+        return _failed(failure, job.tool, caller.revision)
     finally:
         reply.close()
         await reporter.end()
@@ -230,7 +230,7 @@ def _completed(result: Any) -> Outcome:
     return Outcome("completed", Raw(encode(result)), message and message[:LONGEST_MESSAGE], refused)
 
 
-def _failed(failure: BaseException, tool: str) -> Outcome:
+def _failed(failure: BaseException, tool: str, revision: Revision) -> Outcome:
     """The outcome that matches the door's answer to a call that fails like this."""
     if isinstance(failure, LeaseLost | KeyboardInterrupt | GeneratorExit) or _is_being_cancelled(failure):
         raise failure
@@ -238,7 +238,7 @@ def _failed(failure: BaseException, tool: str) -> Outcome:
         raise LeaseLost from failure
     try:
         if isinstance(failure, ProtocolError):
-            error = Raw(encode(ErrorBody(failure.code, failure.message, failure.data)))
+            error = Raw(encode(ErrorBody(failure.code_at(revision), failure.message, failure.data)))
             return Outcome("failed", error, failure.message[:LONGEST_MESSAGE])
     except Exception as worse:  # the author's data cannot be encoded as JSON
         failure = worse

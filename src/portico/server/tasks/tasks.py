@@ -41,7 +41,7 @@ from portico.wire.meta import SUBSCRIPTION_ID
 from portico.wire.methods import METHODS
 from portico.wire.revisions import MODERN, V2025_11_25
 from portico.wire.subscriptions import Filter, ListenParams
-from portico.wire.tasks import EXTENSION, TaskParams, notified
+from portico.wire.tasks import EXTENSION, PROGRESS, TaskParams, notified
 from portico.wire.tools import CallToolParams
 
 log = logging.getLogger("portico")
@@ -307,7 +307,8 @@ class TaskService(Service):
             known = await engine.some([id for id in dict.fromkeys(wanted) if _ID.fullmatch(id)], owner(call))
         ids = [job.id for job in known]
         params = replace(params, notifications=replace(params.notifications, task_ids=ids))
-        subscriber = Subscriber(call.reply.emit, Filter(task_ids=ids), {SUBSCRIPTION_ID: call.id})
+        numbers = PROGRESS in (call.capabilities.extensions or {})
+        subscriber = Subscriber(call.reply.emit, Filter(task_ids=ids), {SUBSCRIPTION_ID: call.id}, numbers)
         for id in ids:
             self._subscribers.setdefault(id, set()).add(subscriber)
         # The server acknowledges in this turn of the loop, which has to be the first message; the tasks follow.
@@ -344,7 +345,8 @@ class TaskService(Service):
             self._tell(subscriber, job)
 
     def _tell(self, subscriber: Subscriber, job: Job) -> None:
-        subscriber.tell(notices.TASK, notified(tasks_2026_07_28.detailed(job, self._poll(job)), subscriber.tag))
+        tag = {**subscriber.tag, **tasks_2026_07_28.progress(job)} if subscriber.progress else subscriber.tag
+        subscriber.tell(notices.TASK, notified(tasks_2026_07_28.detailed(job, self._poll(job)), tag))
 
     def _followed(self) -> Collection[str]:
         return self._subscribers.keys()

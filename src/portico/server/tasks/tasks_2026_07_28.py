@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 
 from portico.rpc.call import Call
 from portico.server.tasks.jobs import Job
 from portico.wire.errors import MissingCapability
-from portico.wire.tasks import EXTENSION, DetailedTask, Status, TaskHandle
+from portico.wire.tasks import EXTENSION, PROGRESS, DetailedTask, Status, TaskHandle
 
 # The status of a job as both designs have it.
 STATUS: dict[str, Status] = {
@@ -68,6 +69,14 @@ def message(job: Job) -> str | None:
         return job.message
     far = f"{job.progress:g}" + (f" of {job.total:g}" if job.total is not None else "")
     return f"{far}: {job.message}" if job.message else far
+
+
+def progress(job: Job) -> dict[str, Any]:
+    """The progress in numbers, which the extension has no member for."""
+    if job.progress is None or job.ended:
+        return {}
+    far = {"progress": job.progress, "total": job.total, "message": job.message}
+    return {PROGRESS: {name: one for name, one in far.items() if one is not None}}
 
 
 def visible(job: Job) -> tuple[Status, str | None, list[str]]:

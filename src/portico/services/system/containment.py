@@ -17,7 +17,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from portico.services.system import beneath
+from portico.extend import beneath
 from portico.services.system.errors import Absent, Denied, InvalidArgument, MachineError, Outside, Unreadable
 
 _DENIED = tomllib.loads(Path(__file__).with_name("denied.toml").read_text(encoding="utf-8"))

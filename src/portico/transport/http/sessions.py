@@ -25,6 +25,7 @@ from portico.rpc.metrics import Metrics
 from portico.transport.http import sse
 from portico.transport.http.response import JSON, MOST_UNREAD, Answer, Pairs, ResponseWriter, Traffic
 from portico.wire import jsonrpc, notices
+from portico.wire.errors import Closed
 from portico.wire.revisions import V2025_11_25
 
 # How many events a session keeps for clients that come back, and how many bytes of them.
@@ -232,6 +233,8 @@ class HttpSession:
         self._notices: dict[bytes, None] = {}
         self._notice_bytes = 0
         self._questions: list[bytes] = []
+        # Whether there was one, and so may be again.
+        self._listened = False
 
     @property
     def resumes(self) -> bool:
@@ -258,6 +261,7 @@ class HttpSession:
         stream = _GetStream(self, name, None)
         stream.attach(writer, headers, after)
         self._open.append(stream)
+        self._listened = True
         self.session.reach(True)
         waiting, self._notices, self._notice_bytes = [*self._questions, *self._notices], {}, 0
         self._questions = []
@@ -328,8 +332,10 @@ class HttpSession:
         """The same for a question: a call waits for its answer, and there are no more of them than calls."""
         if self._open:
             self._open[-1].say(message)
-        else:
+        elif self._listened:
             self._questions.append(message)
+        else:
+            raise Closed("it takes no events, and listens to no stream by which it could be asked")
 
     # Age
 
