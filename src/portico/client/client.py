@@ -816,6 +816,7 @@ class Client:
             except Error as failure:
                 log.debug("%s: %s", self._name, failure)
 
+    @explained
     def listen(
         self,
         wanted: Filter | None = None,

@@ -441,7 +441,7 @@ class Server(Registrar):
         * and those of `asgi()`, except `loopback`.
         """
         if transport == "stdio":
-            check_options('run("stdio")', options, stdio.StdioOptions.__annotations__)
+            check_options('run("stdio")', options, stdio.StdioOptions)
             stdio.run(self, self.lifespan, **options)
         elif transport == "http":
             _endpoint().run(self, **options)

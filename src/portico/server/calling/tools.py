@@ -61,7 +61,7 @@ class Tool:
     argument_errors: ArgumentErrors | None = None
 
     def __init__(self, fn: Callable[..., Any], **options: Unpack[ToolOptions]) -> None:
-        check_options("a tool", options, ToolOptions.__annotations__)
+        check_options("a tool", options, ToolOptions)
         self.fn = fn
         self.name = checked_name(given_name(options.get("name"), fn, "a tool"))
         self.task = config_of(options.get("task", "never"), self.name)

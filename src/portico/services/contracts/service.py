@@ -16,7 +16,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from portico import Context, Service, ToolError, ToolResult, prompt, resource, tool
-from portico.extend import ERROR, Handler, InvalidParams, notices
+from portico.extend import ERROR, Handler, InvalidParams, explained, notices
 from portico.schema import did_you_mean, nearest
 from portico.services.contracts import asking, definitions, jobs, outcomes, published, reading, reports, specification
 from portico.services.contracts.codegen.python import python
@@ -96,6 +96,7 @@ class Contracts(Service):
 
     name = "contracts"
 
+    @explained
     def __init__(
         self,
         *,
