@@ -227,12 +227,14 @@ class Child(_Conversation):
         assert process.stdout is not None
         assert process.stderr is not None
         self._stdin, self._stdout = process.stdin, process.stdout
+        self._recorded = recorder.Overheard()
         self._stderr = asyncio.ensure_future(process.stderr.read())
 
     def send(self, message: Any) -> None:
         self.send_bytes(msgspec.json.encode(message))
 
     def send_bytes(self, line: bytes) -> None:
+        self._recorded.asked(line)
         self._stdin.write(line + b"\n")
 
     async def receive(self) -> Any:
@@ -240,6 +242,7 @@ class Child(_Conversation):
             line = await self._stdout.readline()
         if not line:
             raise EOFError(f"the child has ended: {await self.errors()}")
+        self._recorded.said(line)
         return msgspec.json.decode(line)
 
     async def errors(self) -> str:

@@ -93,6 +93,32 @@ def _revision_in(request: dict[str, Any]) -> str | None:
     return wanted if wanted is None or wanted in REVISIONS else MODERN
 
 
+class Overheard:
+    """What a server of ours in another process says: it is recorded where it arrives, by what it was asked."""
+
+    def __init__(self) -> None:
+        self._asked: dict[Any, tuple[str | None, str]] = {}
+        self._agreed: str | None = None
+
+    def asked(self, line: bytes) -> None:
+        try:
+            message = msgspec.json.decode(line)
+        except msgspec.DecodeError:
+            return
+        if isinstance(message, dict) and isinstance(message.get("id"), int | str) and "method" in message:
+            modern = None if message["method"] == "initialize" else _revision_in(message)
+            self._asked[message["id"]] = modern, str(message["method"])
+
+    def said(self, line: bytes) -> None:
+        message = msgspec.json.decode(line)
+        if not isinstance(message, dict):
+            return
+        revision, method = self._asked.get(message.get("id"), (None, "")) if "method" not in message else (None, "")
+        if method == "initialize" and "result" in message:
+            self._agreed = message["result"]["protocolVersion"]
+        record(line.rstrip(), revision or self._agreed or (MODERN if "method" in message else None), method)
+
+
 # What is wrapped
 
 

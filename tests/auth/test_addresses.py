@@ -137,6 +137,7 @@ def test_redirects_stay_at_their_origin() -> None:
             check_redirect("GET", "https://a.example/x", target)
 
 
+@pytest.mark.requirement("auth.not-redirected")
 def test_what_carries_credentials_is_not_redirected_at_all() -> None:
     with pytest.raises(UnsafeAddress):
         check_redirect("POST", "https://a.example/token", "/elsewhere")

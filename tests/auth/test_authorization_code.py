@@ -111,7 +111,7 @@ def test_an_answer_without_the_promised_name_is_dropped(make: Any, server: Any) 
     refuse(make.World(server, issuer), issuer, lambda answer: answer)
 
 
-@pytest.mark.requirement("auth.response-issuer")
+@pytest.mark.requirement("auth.response-issuer", "auth.response-silent")
 def test_a_stranger_puts_no_words_into_our_mouth(world: Any, issuer: Any) -> None:
     def stranger(answer: dict[str, str]) -> dict[str, str]:
         return {

@@ -169,6 +169,7 @@ def test_with_nothing_to_go_by_the_user_is_told_what_to_do(make: Any, server: An
     assert not world.visited
 
 
+@pytest.mark.requirement("auth.registration-error")
 def test_a_refused_registration_tells_why(world: Any, issuer: Any) -> None:
     issuer.registered = {"error": "invalid_redirect_uri", "error_description": "no loopback\x1b[31m here"}
     with pytest.raises(RegistrationFailed, match="invalid_redirect_uri") as caught:

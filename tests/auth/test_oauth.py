@@ -114,6 +114,7 @@ def test_a_refresh_token_that_is_not_replaced_stays(world: Any, issuer: Any) -> 
     assert oauth.token.access_token == issuer.issued[1]
 
 
+@pytest.mark.requirement("auth.refresh-optional")
 def test_a_revoked_refresh_token_leads_to_a_login(world: Any, issuer: Any) -> None:
     issuer.refresh_tokens, issuer.lifetime = True, 60
     oauth = world.oauth()
@@ -268,6 +269,7 @@ def test_what_was_granted_unasked_is_kept_as_well(make: Any, issuer: Any, server
     assert issuer.visits[1]["scope"] == "default:one default:two more"
 
 
+@pytest.mark.requirement("auth.scopes-kept")
 def test_a_login_after_a_refusal_keeps_what_was_had(make: Any, issuer: Any) -> None:
     server = make.Server(scope="basic")
     world = make.World(server, issuer)
@@ -375,6 +377,7 @@ def test_a_failure_of_the_driver_flies_through(world: Any) -> None:
         talk.throw(TimeoutError())
 
 
+@pytest.mark.requirement("auth.confidential")
 def test_no_secret_is_in_any_text(world: Any, issuer: Any) -> None:
     issuer.refuse = {"error": "invalid_client"}
     client = Registration(client_id="me", client_secret="s3cret")

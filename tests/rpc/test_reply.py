@@ -201,3 +201,42 @@ async def test_a_body_cannot_report_what_json_cannot_say(
     wire = await opened(connect, server, revision)
     await wire.request("tools/call", asked("report", revision))
     assert [one["params"] for one in wire.aside if one["method"] == PROGRESS] == [{"progressToken": "p", "progress": 1}]
+
+
+@pytest.mark.requirement("progress.token-in-use")
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_a_progress_token_is_in_use_once(connect: Callable[..., Any], revision: str) -> None:
+    """basic, Progress: tokens MUST be unique across active requests. One that is not active any more is free."""
+    server, go_on = Server("s"), asyncio.Event()
+
+    @server.tool
+    async def wait(ctx: Context) -> str:
+        await ctx.report_progress(1)
+        await go_on.wait()
+        return "done"
+
+    wire = connect(server)
+    if revision != MODERN:
+        await wire.initialize(revision)
+    meta: dict[str, Any] = {"progressToken": "token"}
+    meta = wire.envelope(**meta) if revision == MODERN else meta
+    params = {"name": "wait", "arguments": {}, "_meta": meta}
+    wire.send({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
+    assert (await wire.receive())["method"] == PROGRESS
+    refused = await wire.request("tools/call", params, id=2)
+    assert refused["error"]["code"] == -32602
+    assert "progressToken" in refused["error"]["message"]
+    # The same digits as a number are another token.
+    other = await wire.request("tools/list", {"_meta": meta | {"progressToken": 5}}, id=3)
+    assert "result" in other
+    go_on.set()
+    assert (await wire.response(1))["result"]["content"][0]["text"] == "done"
+    assert "result" in await wire.request("tools/call", params, id=4)
+    # A call that is cancelled lets go of it, too.
+    go_on.clear()
+    wire.send({"jsonrpc": "2.0", "id": 5, "method": "tools/call", "params": params})
+    assert (await wire.receive())["method"] == PROGRESS
+    wire.notify("notifications/cancelled", {"requestId": 5})
+    go_on.set()
+    assert "result" in await wire.request("tools/call", params, id=6)
+    assert wire.channel.progress_tokens == set()

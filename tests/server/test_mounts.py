@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -10,6 +11,8 @@ import pytest
 
 from portico import Client, Context, ProtocolError, Server, ToolError, UsageError
 from portico.rpc.call import Call
+from portico.server.registry import mounts
+from portico.server.registry.catalog import Catalog
 from portico.wire.content import ResourceLink, TextContents
 from portico.wire.errors import MethodNotFound
 from portico.wire.inputs import ElicitParams
@@ -403,3 +406,90 @@ async def test_a_mounted_handler_that_fails_fails_the_list_and_nothing_else(revi
         assert (await client.call_tool("x_add", {"a": 1, "b": 2})).text == "3"
     assert raised.value.code == -32603
     assert raised.value.message == f"Internal error (error id {raised.value.data['errorId']})"
+
+
+# What many mounts cost
+
+
+def many(count: int, tools: int) -> tuple[Server, list[Server]]:
+    server, mounted = Server("outer"), []
+    for number in range(count):
+        inside = Server(f"inner{number}")
+        for tool in range(tools):
+            inside.tool(f"t{tool}")(lambda: "")
+        inside.resource("data://one")(lambda: "")
+        server.mount(inside, prefix=f"m{number}")
+        mounted.append(inside)
+    return server, mounted
+
+
+async def tools_of(server: Server, revision: str = "2026-07-28") -> Any:
+    return await server(Call(method="tools/list", id=1, revision=revision))
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_a_list_over_mounts_is_kept_until_one_of_them_changes(revision: str) -> None:
+    server, mounted = many(5, 2)
+    before = await tools_of(server, revision)
+    assert await tools_of(server, revision) is before
+    mounted[3].tool("new")(lambda: "")
+    after = await tools_of(server, revision)
+    assert b'"m3_new"' in bytes(after)
+    assert await tools_of(server, revision) is after
+    server.unmount(mounted[3])
+    assert b'"m3_' not in bytes(await tools_of(server, revision))
+
+
+async def test_a_list_over_mounts_looks_at_each_entry_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    server, mounted = many(40, 5)
+    looked_at: list[Any] = []
+    name_of = Catalog.name_of
+    monkeypatch.setattr(Catalog, "name_of", staticmethod(lambda one: (looked_at.append(one), name_of(one))[1]))
+    await tools_of(server)
+    assert len(looked_at) == 200
+    await tools_of(server)
+    assert len(looked_at) == 200
+    renamed: list[Any] = []
+    outward = mounts._outward_entry
+    monkeypatch.setattr(mounts, "_outward_entry", lambda *given: (renamed.append(given), outward(*given))[1])
+    mounted[0].tool("new")(lambda: "")
+    await tools_of(server)
+    assert len(renamed) == 6  # those of the one that changed
+
+
+async def test_a_list_that_depends_on_who_asks_is_asked_for_each_time() -> None:
+    server, mounted = many(2, 1)
+    principals: list[Any] = []
+
+    def look(handler: Any) -> Any:
+        async def looked(call: Call) -> Any:
+            principals.append(call.principal)
+            return await handler(call)
+
+        return looked
+
+    mounted[1].use(look)
+    for who in ("ada", "bob"):
+        await server(Call(method="tools/list", id=1, revision="2026-07-28", principal=who))
+    assert principals == ["ada", "bob"]
+
+
+async def test_sessions_do_not_pay_for_each_mount(connect: Connect) -> None:
+    """However many listen, a mounted server is listened to once; and when the last has gone, no more."""
+    server, mounted = many(20, 1)
+    wires = [connect(server) for _ in range(15)]
+    for wire in wires:
+        await wire.initialize("2025-11-25")
+        await wire.request("resources/subscribe", {"uri": "data://m7/one"})
+    listeners = [len(one.subscriptions._listeners) for one in mounted]
+    assert listeners == [2 if number == 7 else 1 for number in range(20)]
+    assert len(server._mounts._relays) == 2
+    mounted[7].resource_updated("data://one")
+    for wire in wires:
+        assert (await wire.receive())["params"] == {"uri": "data://m7/one"}
+    for wire in wires:
+        await wire.close()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert not server._mounts._relays
+    assert [len(one.subscriptions._listeners) for one in mounted] == [0] * 20

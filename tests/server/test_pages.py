@@ -6,6 +6,7 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from portico import Client, Server
@@ -113,7 +114,7 @@ async def test_a_cursor_does_not_say_what_it_is(connect: Connect) -> None:
 @pytest.mark.requirement("pagination.cursor-invalid")
 @pytest.mark.parametrize("method", LISTS)
 @pytest.mark.parametrize("revision", REVISIONS)
-@pytest.mark.parametrize("cursor", ["nonsense", "2", "!!!!", "YWZ0ZXIgLTE=", "YWZ0ZXIgeA==", "ä", "A" * 10_000])
+@pytest.mark.parametrize("cursor", ["", "nonsense", "2", "!!!!", "YWZ0ZXIgMg==", "YWZ0ZXIgOTk5OQ==", "ä", "A" * 10_000])
 async def test_a_cursor_that_we_did_not_issue_is_refused(
     connect: Connect, revision: str, method: str, cursor: str
 ) -> None:
@@ -150,6 +151,55 @@ async def test_a_cursor_is_taken_as_it_was_given_and_not_otherwise(
     wire = connect(full(6, page_size=2))
     cursor = change(await cursor_of(wire))
     assert (await wire.modern("tools/list", {"cursor": cursor}))["error"]["code"] == -32602
+
+
+@pytest.mark.requirement("pagination.cursor-invalid", "pagination.cursor-own-list")
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_a_cursor_belongs_to_its_list(connect: Connect, revision: str) -> None:
+    wire = await opened(connect, full(4, page_size=2), revision)
+    cursors = {method: (await wire.ask(revision, method))["result"]["nextCursor"] for method in LISTS}
+    for method in LISTS:
+        for other, cursor in cursors.items():
+            said = await wire.ask(revision, method, {"cursor": cursor})
+            assert ("result" in said) == (other == method), (method, other)
+
+
+@pytest.mark.requirement("pagination.cursor-own-list")
+@pytest.mark.parametrize(
+    "one, other, known",
+    [
+        ({}, {}, True),
+        ({"state_key": b"a"}, {"state_key": b"a"}, True),
+        ({"state_key": b"a"}, {"state_key": b"b"}, False),
+        ({}, {"page_size": 1}, False),
+    ],
+)
+async def test_a_cursor_is_known_to_other_processes_of_the_server(
+    connect: Connect, one: Any, other: Any, known: bool
+) -> None:
+    """basic, Statelessness: two objects stand for two processes."""
+    cursor = await cursor_of(connect(full(4, **{"page_size": 2, **one})))
+    said = await connect(full(4, **{"page_size": 2, **other})).modern("tools/list", {"cursor": cursor})
+    assert ("result" in said) == known
+
+
+def test_the_pages_of_a_list_are_cut_from_one_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is listed is gathered once for all pages, not once for each."""
+    server = full(40, page_size=2)
+    assert server.tools.definitions is server.tools.definitions
+    cut: list[int] = []
+    encode = server.tools.encode
+    monkeypatch.setattr(
+        server.tools, "encode", lambda listed, *rest: (cut.append(id(listed)), encode(listed, *rest))[1]
+    )
+    cursor = None
+    while True:
+        page = msgspec.json.decode(server.tools.page("2026-07-28", cursor))
+        cursor = page.get("nextCursor")
+        if cursor is None:
+            break
+    assert len(cut) == 20
+    assert len(set(cut)) == 1
 
 
 async def test_a_cursor_of_before_a_change_still_leads_somewhere(connect: Connect) -> None:

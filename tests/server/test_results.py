@@ -453,6 +453,7 @@ def promising(value: Any, schema: dict[str, Any]) -> Server:
     return server
 
 
+@pytest.mark.requirement("tools.output-author")
 @pytest.mark.parametrize(
     "value",
     [
@@ -507,6 +508,7 @@ async def test_a_tool_that_says_no_owes_nothing(connect: Connect, revision: str)
     assert (result["isError"], result["content"][0]["text"]) == (True, "no")
 
 
+@pytest.mark.requirement("tools.output-author")
 @pytest.mark.parametrize("schema", [{"type": "nonsense"}, {"properties": 5}, {"$ref": "https://example.com/schema"}])
 def test_an_output_schema_that_is_none_is_refused_while_building(schema: Any) -> None:
     with pytest.raises(UsageError, match="output_schema cannot be used"):

@@ -317,6 +317,7 @@ OUTSIDE = [
 ]
 
 
+@pytest.mark.requirement("resources.inside")
 @pytest.mark.parametrize("uri", OUTSIDE)
 async def test_nothing_outside_of_a_skill_can_be_read(folder: Path, uri: str) -> None:
     async with Client(serving(folder)) as client:
@@ -326,6 +327,7 @@ async def test_nothing_outside_of_a_skill_can_be_read(folder: Path, uri: str) ->
         await refusal(client, "skills/get", uri=f"{uri}/SKILL.md")
 
 
+@pytest.mark.requirement("resources.inside")
 @links
 async def test_a_link_that_leaves_the_folder_is_not_served(folder: Path, tmp_path: Path) -> None:
     outside = tmp_path / "outside"

@@ -28,6 +28,8 @@ from portico.wire.subscriptions import Filter
 from portico.wire.tools import CallToolResult, ListToolsResult
 from portico.wire.tools import Tool as Definition
 
+SERVED = ServerCapabilities(tools={}, prompts={}, resources={"subscribe": True}, completions={})
+
 Connect = Callable[..., Any]
 
 OBJECT = {"type": "object"}
@@ -172,9 +174,7 @@ async def test_a_draft_code_is_only_a_number_to_the_client() -> None:
     async def handler(call: Call) -> Any:
         if call.method == "tools/list":
             raise ProtocolError("Session not found", code=-32001)
-        return DiscoverResult(
-            supported_versions=[MODERN], capabilities=ServerCapabilities(), ttl_ms=0, cache_scope="private"
-        )
+        return DiscoverResult(supported_versions=[MODERN], capabilities=SERVED, ttl_ms=0, cache_scope="private")
 
     async with Client(handler) as client:
         with pytest.raises(ProtocolError) as raised:
@@ -397,9 +397,7 @@ class Asking:
 
     async def __call__(self, call: Call) -> Any:
         if call.method == "server/discover":
-            return DiscoverResult(
-                supported_versions=[MODERN], capabilities=ServerCapabilities(), ttl_ms=0, cache_scope="private"
-            )
+            return DiscoverResult(supported_versions=[MODERN], capabilities=SERVED, ttl_ms=0, cache_scope="private")
         if call.method == "subscriptions/listen":
             raise errors.MethodNotFound
         self.calls.append((call.id, msgspec.json.decode(call.params)))
@@ -631,9 +629,7 @@ async def test_progress_goes_on_growing_when_an_older_client_is_asked(connect: C
 
     async def handler(call: Call) -> Any:
         if call.method == "server/discover":
-            return DiscoverResult(
-                supported_versions=[MODERN], capabilities=ServerCapabilities(), ttl_ms=0, cache_scope="private"
-            )
+            return DiscoverResult(supported_versions=[MODERN], capabilities=SERVED, ttl_ms=0, cache_scope="private")
         if call.method == "subscriptions/listen":
             raise errors.MethodNotFound
         for progress in (1.0, 2.0):
@@ -772,9 +768,7 @@ async def test_an_empty_cursor_is_not_the_end() -> None:
 
     async def handler(call: Call) -> Any:
         if call.method == "server/discover":
-            return DiscoverResult(
-                supported_versions=[MODERN], capabilities=ServerCapabilities(), ttl_ms=0, cache_scope="private"
-            )
+            return DiscoverResult(supported_versions=[MODERN], capabilities=SERVED, ttl_ms=0, cache_scope="private")
         asked.append(msgspec.json.decode(call.params).get("cursor", "none"))
         tool = Definition(name=f"t{len(asked)}", input_schema=OBJECT)
         following: Any = ["", "x", UNSET][len(asked) - 1]
@@ -794,9 +788,7 @@ async def test_a_null_cursor_is_no_cursor(revision: str) -> None:
 
     async def handler(call: Call) -> Any:
         if call.method == "server/discover":
-            return DiscoverResult(
-                supported_versions=[MODERN], capabilities=ServerCapabilities(), ttl_ms=0, cache_scope="private"
-            )
+            return DiscoverResult(supported_versions=[MODERN], capabilities=SERVED, ttl_ms=0, cache_scope="private")
         if call.method == "subscriptions/listen":
             raise errors.MethodNotFound
         return Raw(b'{"tools":[],"nextCursor":null}')
@@ -1005,9 +997,7 @@ async def test_a_client_does_not_follow_a_remote_reference(revision: str) -> Non
 
     async def handler(call: Call) -> Any:
         if call.method == "server/discover":
-            return DiscoverResult(
-                supported_versions=[MODERN], capabilities=ServerCapabilities(), ttl_ms=0, cache_scope="private"
-            )
+            return DiscoverResult(supported_versions=[MODERN], capabilities=SERVED, ttl_ms=0, cache_scope="private")
         if call.method == "subscriptions/listen":
             raise errors.MethodNotFound
         if call.method == "tools/list":
@@ -1164,9 +1154,7 @@ async def test_an_unknown_result_type_is_not_taken_for_an_answer() -> None:
 
     async def handler(call: Call) -> Any:
         if call.method == "server/discover":
-            return DiscoverResult(
-                supported_versions=[MODERN], capabilities=ServerCapabilities(), ttl_ms=0, cache_scope="private"
-            )
+            return DiscoverResult(supported_versions=[MODERN], capabilities=SERVED, ttl_ms=0, cache_scope="private")
         return Raw(b'{"resultType":"postponed","content":[],"isError":false}')
 
     async with Client(handler) as client:
@@ -1371,3 +1359,29 @@ async def test_names_of_tools_have_a_case(revision: str) -> None:
         assert {tool.name for tool in await client.list_tools()} == {"Add", "add"}
         assert (await client.call_tool("Add")).text == "large"
         assert (await client.call_tool("add")).text == "small"
+
+
+@pytest.mark.requirement("prompts.list-changed")
+@pytest.mark.parametrize("revision", HANDSHAKE)
+async def test_a_prompt_that_comes_or_goes_is_told_of(connect: Connect, revision: str) -> None:
+    server = small()
+    wire = connect(server)
+    await wire.initialize(revision)
+    await wire.request("prompts/list")
+    server.prompt(name="newcomer")(lambda: "hello")
+    assert (await wire.receive())["method"] == notices.PROMPTS_CHANGED
+    server.remove("newcomer")
+    assert (await wire.receive())["method"] == notices.PROMPTS_CHANGED
+
+
+@pytest.mark.requirement("tools.declared")
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_a_server_declares_what_it_has(connect: Connect, revision: str) -> None:
+    wire = connect(small())
+    if revision == MODERN:
+        said = (await wire.modern("server/discover"))["result"]["capabilities"]
+    else:
+        said = (await wire.initialize(revision))["capabilities"]
+    assert {"tools", "resources", "prompts", "logging"} <= said.keys()
+    for method in ("tools/list", "resources/list", "resources/templates/list", "prompts/list"):
+        assert "result" in await wire.ask(revision, method)

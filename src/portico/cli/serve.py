@@ -77,7 +77,8 @@ def _built_in(arguments: argparse.Namespace) -> tuple[Any, Any]:
     data = data_directory(arguments.data)
     data.mkdir(mode=0o700, parents=True, exist_ok=True)
     store = store_url(arguments.store, arguments.data, assembly.NAME)
-    place = assembly.ServicePlace(data=data, store=store, read_only=arguments.read_only)
+    files = tuple(assembly.files(arguments.profile, arguments.config))
+    place = assembly.ServicePlace(data=data, store=store, read_only=arguments.read_only, settings=files)
     return assembly.assemble(names, settings, place), settings.serve
 
 

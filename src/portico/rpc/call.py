@@ -96,6 +96,9 @@ class Reply:
     async def _ask(self, method: str, params: Any) -> Raw:
         raise InternalError(f"There is no client here that could answer {method}")
 
+    def claim(self, token: ProgressToken) -> None:
+        """The request wants its progress told under this token. Raises InvalidParams if another has it already."""
+
     def begin(self, call: Call, task: asyncio.Task[Any]) -> None:
         """The request takes longer than one step: `task` is working on it."""
 

@@ -17,8 +17,9 @@ from msgspec import UNSET, Raw
 from portico.rpc.call import Call, Handler, Reply, stop
 from portico.rpc.door import UNKNOWN_SENDER, Door, Handshake, Sender, brings_revision
 from portico.wire import jsonrpc, notices
-from portico.wire.errors import Closed, InternalError, InvalidRequest, ProtocolError, TimedOut, from_wire
+from portico.wire.errors import Closed, InternalError, InvalidParams, InvalidRequest, ProtocolError, TimedOut, from_wire
 from portico.wire.jsonrpc import ErrorBody, Frame, Malformed, RequestId
+from portico.wire.meta import SUBSCRIPTION_ID, ProgressToken
 from portico.wire.methods import LASTING, METHODS
 from portico.wire.revisions import MODERN, Revision
 
@@ -57,6 +58,7 @@ class ChannelReply(Reply):
     """The way back of a request on a Channel: over its own stream where it has one, over the shared one elsewhere."""
 
     task: asyncio.Task[Any] | None = None
+    _token: ProgressToken | None = None
 
     def __init__(self, channel: Channel, stream: Stream, finish: Callable[[bytes | None], None]) -> None:
         self._channel = channel
@@ -74,6 +76,16 @@ class ChannelReply(Reply):
 
     def release(self) -> None:
         self._stream.release()
+
+    def claim(self, token: ProgressToken) -> None:
+        self._channel.claim(token)
+        self._token = token
+
+    def close(self) -> None:
+        self.closed = True
+        if self._token is not None:
+            self._channel.progress_tokens.discard(self._token)
+            self._token = None
 
     def begin(self, call: Call, task: asyncio.Task[Any]) -> None:
         self.call, self.task = call, task
@@ -119,6 +131,7 @@ class Channel:
         self._asked: dict[RequestId, asyncio.Future[Raw]] = {}
         self._last_id = 0
         self._errands: set[asyncio.Task[Any]] = set()
+        self.progress_tokens: set[ProgressToken] = set()
         self.closed = False
         self._reason: Exception | None = None
 
@@ -164,6 +177,12 @@ class Channel:
         if frame.id in self._running or len(self._running) >= self.most_in_flight:
             return self._refuse(frame)
         return self.door.enter(frame, ChannelReply(self, stream, finish), sender)
+
+    def claim(self, token: ProgressToken) -> None:
+        """basic, Progress: a token must be unique across active requests, or the client could not tell them apart."""
+        if token in self.progress_tokens:
+            raise InvalidParams("Invalid _meta: this progressToken is in use by a request that is still active")
+        self.progress_tokens.add(token)
 
     def begin(self, reply: ChannelReply) -> None:
         """A call goes on in a task."""
@@ -345,7 +364,7 @@ class Channel:
 
     def _ended(self, call: Call, task: asyncio.Task[Any]) -> None:
         # 2026-07-28, basic/patterns/cancellation: a server that ends a subscription on stdio also says so this way.
-        self.emit(notices.CANCELLED, notices.CancelledParams(request_id=call.id, reason="the server is going away"))
+        self.emit(notices.CANCELLED, ended_subscription(call))
 
     def close(self, reason: Exception | None = None) -> None:
         """Stop everything; requests of ours that are not answered yet fail."""
@@ -359,11 +378,18 @@ class Channel:
             task.cancel()
         self.fail(reason or Closed("the connection is closed"))
 
-    def fail(self, reason: Exception) -> None:
-        """Whatever we have asked will not be answered."""
-        for future in self._asked.values():
-            if not future.done():
+    def fail(self, reason: Exception, id: RequestId | None = None) -> None:
+        """What we have asked will not be answered: the request with this id, or all of them."""
+        for asked, future in self._asked.items():
+            if id in (None, asked) and not future.done():
                 future.set_exception(reason)
+
+
+def ended_subscription(call: Call) -> notices.CancelledParams:
+    """2026-07-28, basic/patterns/cancellation: what a server says of a subscription that it ends."""
+    return notices.CancelledParams(
+        request_id=call.id, reason="the server is going away", meta={SUBSCRIPTION_ID: call.id}
+    )
 
 
 # Batches: only 2025-03-26 has them

@@ -179,6 +179,8 @@ class Door:
         # Each call has contextvars of its own, with or without a task.
         context = copy_context()
         try:
+            if call.progress_token is not None:
+                call.reply.claim(call.progress_token)
             result = context.run(self._start if self.session is None else self._starter(call), call)
             if type(result) is CoroutineType:
                 task = get_running_loop().create_task(self._finish(call, result, began), context=context)
@@ -334,6 +336,10 @@ def new_call(frame: Frame, reply: Reply, sender: Sender, meta: Meta, typed: Any,
     )
 
 
+# What a body lets escape: the type alone tells a program something, and none of its words.
+_TELLING = (FileNotFoundError, PermissionError, TimeoutError)
+
+
 def _log(call: Call, failure: Exception) -> None:
     if isinstance(failure, ProtocolError):
         log.debug("%s: %s", call.method, failure.message)
@@ -363,7 +369,13 @@ def _text(error: Exception) -> str:
 
 def failed_result(call: Call, failure: BaseException) -> CallToolResult:
     """The result of a tool that failed, whatever it failed with."""
-    return refusal(failure if isinstance(failure, ToolError) else unexpected(failure, call.method))
+    if isinstance(failure, ToolError):
+        return refusal(failure)
+    result = refusal(unexpected(failure, call.method))
+    kind = next((one.__name__ for one in _TELLING if isinstance(failure, one)), None)
+    if kind is not None:
+        result.meta = {ERROR: {"error_type": kind, "retryable": False}}
+    return result
 
 
 def unexpected(failure: BaseException, where: str) -> InternalError:

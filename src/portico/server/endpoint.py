@@ -60,7 +60,7 @@ class AsgiOptions(EndpointOptions, total=False):
 
 def run(server: Server, **options: Unpack[HttpOptions]) -> None:
     """Serve on our own listener until the process is told to stop."""
-    check_options('run("http")', options, HttpOptions.__annotations__)
+    check_options('run("http")', options, HttpOptions)
     place = Place(**_fields(Place, options))
     announce = None if options.get("quiet") else _announce
     listener.run(_exchange_at(place, server, options), place, server.lifespan, announce)
@@ -74,7 +74,7 @@ async def serve_http(
     **options: Unpack[HttpOptions],
 ) -> None:
     """The same on a loop that runs already. `ready` is told the URL, and `stop` ends it."""
-    check_options("serve_http()", options, HttpOptions.__annotations__)
+    check_options("serve_http()", options, HttpOptions)
     place = Place(**_fields(Place, options))
     async with server.lifespan():
         await listener.serve(_exchange_at(place, server, options), place, ready=ready, stop=stop)
@@ -100,7 +100,7 @@ def _exchange_at(place: Place, server: Server, options: HttpOptions) -> Exchange
 
 def asgi(server: Server, **options: Unpack[AsgiOptions]) -> Application:
     """An ASGI application. Mounted or not, what is left of the path is the endpoint."""
-    check_options("asgi()", options, AsgiOptions.__annotations__)
+    check_options("asgi()", options, AsgiOptions)
     settings = _settings(options, token=options.get("token"))
     return Application(exchange(server, settings), server.lifespan)
 

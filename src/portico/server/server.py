@@ -17,6 +17,7 @@ from portico.rpc.call import Call, Handler, Middleware, members
 from portico.server.asking.request_state import Seal
 from portico.server.asking.spent import SpentStates
 from portico.server.calling import completion
+from portico.server.calling.checks import checked_extensions, checked_hints, checked_icons
 from portico.server.calling.prompts import Prompt
 from portico.server.calling.resources import Resource
 from portico.server.calling.runtime import MOST_THREADS, ArgumentErrors, Runtime, Threads
@@ -32,7 +33,7 @@ from portico.transport import stdio
 from portico.wire import jsonrpc, notices
 from portico.wire.completion import CompleteParams, PromptReference
 from portico.wire.discover import DiscoverResult
-from portico.wire.errors import InternalError, MethodNotFound, UsageError
+from portico.wire.errors import InternalError, InvalidParams, MethodNotFound, UsageError
 from portico.wire.meta import SERVER_INFO, Icon, Implementation, ServerCapabilities
 from portico.wire.mirrors import Mirror
 from portico.wire.prompts import GetPromptParams
@@ -104,7 +105,7 @@ class Server(Registrar):
         state_key: bytes | None = None,
         store: str | None = None,
     ) -> None:
-        self.info = Implementation(name, version, title, description, website_url, list(icons) if icons else None)
+        self.info = Implementation(name, version, title, description, website_url, checked_icons(icons))
         self.instructions = instructions
         self.threads = Threads(most_threads)
         self.seal = Seal(state_key)
@@ -112,8 +113,9 @@ class Server(Registrar):
         self.runtime = Runtime(name, self, self.threads, self.seal, SpentStates(store), argument_errors)
         self.capabilities = ServerCapabilities(**(CAPABILITIES if capabilities is None else capabilities))
         self._extensions: dict[str, Any] = self.capabilities.extensions or {}
+        checked_extensions(self._extensions)
         self.subscriptions = Subscriptions()
-        self._hints: dict[str, Any] = {"ttl_ms": ttl_ms, "cache_scope": cache_scope}
+        self._hints = checked_hints(ttl_ms, cache_scope)
         self._lifespans = Lifespans()
         # Where tasks are stored: a URL of the store. None: PORTICO_STORE, or memory.
         self.store = store
@@ -151,6 +153,7 @@ class Server(Registrar):
         answers = self._answerers()
         extensions = dict(self._extensions)
         for service in self._services:
+            checked_extensions(service.extensions())
             extensions |= {name: dict(settings) for name, settings in service.extensions().items()}
             answers |= service.methods()
         for service in self._services:
@@ -275,7 +278,10 @@ class Server(Registrar):
         completer = self.registry.completer(component, argument)
         if completer is not None:
             return await completer.complete(call, params, self.runtime)
-        return completion.from_schema(component.body.signature.input_schema, argument, params.argument.value)
+        schema = component.body.signature.input_schema
+        if argument not in schema.get("properties", {}):
+            raise InvalidParams(f"Nothing to complete: {component.name!r} has no argument {argument[:100]!r}")
+        return completion.from_schema(schema, argument, params.argument.value)
 
     @property
     def mirrored(self) -> Mapping[str, Sequence[Mirror]]:
@@ -435,7 +441,7 @@ class Server(Registrar):
         * and those of `asgi()`, except `loopback`.
         """
         if transport == "stdio":
-            check_options('run("stdio")', options, stdio.StdioOptions.__annotations__)
+            check_options('run("stdio")', options, stdio.StdioOptions)
             stdio.run(self, self.lifespan, **options)
         elif transport == "http":
             _endpoint().run(self, **options)

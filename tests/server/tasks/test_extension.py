@@ -254,7 +254,8 @@ async def test_an_error_of_the_protocol_is_a_failure(modern: Talk, serving: Serv
     found = await modern(await serving(server)).end("err")
     assert set(found) == COMMON | {"error", "statusMessage"}
     assert found["status"] == "failed"
-    assert found["error"] == {"code": -32050, "message": "It went wrong.", "data": {"why": "because"}}
+    # The tool raised a code that is the specification's, and that it does not define.
+    assert found["error"] == {"code": -32603, "message": "It went wrong.", "data": {"why": "because"}}
     assert found["statusMessage"] == "It went wrong."
 
 
@@ -378,6 +379,18 @@ async def test_an_answer_is_acknowledged_and_the_task_goes_on(modern: Talk, serv
     found = await client.get(id)
     assert found["result"]["content"][0]["text"] == "accept: yes"
     assert "inputRequests" not in found
+
+
+async def test_answers_have_to_be_there(modern: Talk, serving: Serve) -> None:
+    """The schema of `tasks/update`: `inputResponses` is required, empty or not."""
+    server, _ = with_tools()
+    client = modern(await serving(server))
+    id = await client.start("ask")
+    await until_asked(server, id, "elicitation-1")
+    error = await client.refused("tasks/update", {"taskId": id})
+    assert error["code"] == -32602
+    assert "inputResponses" in error["message"]
+    await client.ask("tasks/update", {"taskId": id, "inputResponses": {}})
 
 
 async def test_a_part_of_the_answers_may_come_first(modern: Talk, serving: Serve) -> None:

@@ -85,6 +85,20 @@ async def test_every_change_is_told_in_full(modern: Talk, serving: Serve) -> Non
     assert over["result"]["content"][0]["text"] == "accept: yes"
 
 
+async def test_only_those_who_listen_to_a_task_are_looked_at(modern: Talk, serving: Serve) -> None:
+    server, _ = with_tools()
+    client = modern(await serving(server))
+    ids = [await client.start("running", {"name": name}) for name in ("x", "y", "z")]
+    listening = [Listening(modern(server), [id]) for id in ids]
+    for one in listening:
+        await one.acknowledged()
+        await one.told()
+    assert server.tasks is not None
+    assert {id: len(those) for id, those in server.tasks._subscribers.items()} == dict.fromkeys(ids, 1)
+    await client.ask("tasks/cancel", {"taskId": ids[1]})
+    assert (await listening[1].until("cancelled"))["taskId"] == ids[1]
+
+
 async def test_progress_is_a_change(modern: Talk, serving: Serve) -> None:
     server = Server("tasks", store="sqlite://")
     go = asyncio.Event()

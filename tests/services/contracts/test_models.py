@@ -309,3 +309,11 @@ def test_importing_the_names_imports_no_pydantic() -> None:
         "import sys, portico.contracts; from portico.contracts import Contracts; assert 'pydantic' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_they_stand_in_a_module_of_the_name_that_the_standard_gives() -> None:
+    from portico.contracts import mcp_schemas
+
+    assert mcp_schemas.MCPToolCall is MCPToolCall
+    assert mcp_schemas.MCPToolResult is MCPToolResult
+    assert mcp_schemas.MCPErrorDetail is MCPErrorDetail

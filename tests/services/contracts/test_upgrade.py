@@ -120,13 +120,17 @@ async def test_a_server_that_is_started_anew_over_http(revision: str) -> None:
 
 @pytest.mark.parametrize("revision", [one for one in REVISIONS if one >= "2025-06-18"])
 async def test_a_promise_that_is_broken_stays_so(revision: str) -> None:
-    server = Server("up")
+    lying = Server("up")
 
-    @server.tool(output_schema=CLOSED)
+    @lying.tool
     async def t(x: int = 1) -> dict[str, str]:
         return {"a": "b"}
 
-    async with Client(server, revision=revision) as client:
+    class Liar(Upgraded):
+        async def __call__(self, call: Call) -> Any:
+            return await (lying if call.method == "tools/call" else self.server)(call)
+
+    async with Client(Liar(first(strict=True)), revision=revision) as client:
         result = await call(client, request(x=1))
         assert result.error is not None and "breaks its own output schema" in result.error.error_message
         with pytest.raises(ProtocolError, match="breaks its own output schema"):

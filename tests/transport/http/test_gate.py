@@ -317,6 +317,17 @@ async def test_the_environment_is_heard(run: Any, at: Any, tmp_path: Path) -> No
     assert (await site.modern("tools/list", headers={"authorization": None})).status == 401
 
 
+@pytest.mark.requirement("auth.invalid-token")
+@pytest.mark.parametrize("given", [None, "Bearer wrong", "Bearer", "Basic cmlnaHQ=", "Bearer right2"])
+async def test_a_wrong_token_is_said_to_be_one(serve: Serve, server: Server, given: str | None) -> None:
+    """RFC 6750, 3.1: `invalid_token` for a token that is wrong, and no error code where none was sent."""
+    site = await serve(server, token="right")
+    refused = await site.modern("tools/list", headers={"authorization": given})
+    assert refused.status == 401
+    challenge = 'Bearer realm="mcp"' if given is None else 'Bearer realm="mcp", error="invalid_token"'
+    assert refused["www-authenticate"] == challenge
+
+
 # Pages
 
 

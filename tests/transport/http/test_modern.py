@@ -329,12 +329,12 @@ async def test_a_name_that_is_no_base64_or_another_name_is_a_mismatch(
 @pytest.mark.requirement("http.header-base64")
 async def test_what_looks_like_base64_is_always_read_as_base64(serve: Serve, server: Server) -> None:
     """The same section: a value that is itself of the form must be wrapped, or a gateway would read another name."""
-    server.resource("=?base64?YQ==?=")(lambda: "misleading")
+    server.prompt("=?base64?YQ==?=")(lambda: "misleading")
     site = await serve(server)
-    literal = await site.modern("resources/read", {"uri": "=?base64?YQ==?="})
+    literal = await site.modern("prompts/get", {"name": "=?base64?YQ==?="})
     assert literal.error == (400, -32020)
     wrapped = {"mcp-name": based("=?base64?YQ==?=")}
-    assert (await site.modern("resources/read", {"uri": "=?base64?YQ==?="}, headers=wrapped)).status == 200
+    assert (await site.modern("prompts/get", {"name": "=?base64?YQ==?="}, headers=wrapped)).status == 200
 
 
 @pytest.mark.requirement("http.header-base64")
@@ -771,13 +771,20 @@ async def test_a_call_that_has_said_nothing_is_not_begun_by_a_comment(serve: Ser
 
 @pytest.mark.requirement("subscriptions.graceful-end")
 async def test_draining_ends_a_listen_stream_with_its_result(serve: Serve, server: Server) -> None:
-    """2026-07-28, basic/patterns/subscriptions: a graceful end is a result with its id, then the end."""
+    """2026-07-28, basic/patterns/subscriptions: a graceful end is a result with its id, then the end.
+
+    basic/patterns/cancellation wants `notifications/cancelled` for the same; it comes before the result, which is last.
+    """
     site = await serve(server)
     one, other = await site.listen(1, toolsListChanged=True), await site.listen("two", promptsListChanged=True)
     for raw in (one, other):
         await raw.message()
     await site.stop(grace=5)
     for raw, id in ((one, 1), (other, "two")):
+        cancelled = await raw.message()
+        assert cancelled["method"] == "notifications/cancelled"
+        assert cancelled["params"]["requestId"] == id
+        assert cancelled["params"]["_meta"] == {PREFIX + "subscriptionId": id}
         last = await raw.message()
         assert last["id"] == id
         assert last["result"]["resultType"] == "complete"

@@ -1175,6 +1175,158 @@ async def test_a_reader_that_is_far_behind_loses_its_connection_and_nothing_else
     assert text_of(said) == "shouted"
 
 
+# What is said while no stream is open
+
+
+async def test_an_idle_session_keeps_little_of_what_it_misses(serve: Serve, server: Server) -> None:
+    """Two hundred changes of a list are one to who was not there, and cost nothing until it is."""
+    site = await serve(server)
+    idle = [await site.initialize(R4) for _ in range(5)]
+    for number in range(200):
+        server.tool(f"new{number}")(lambda: None)
+        await site.turn(2)
+    for session in site.exchange.sessions.values():
+        assert (len(session._notices), session.kept.bytes, session.kept_of_get.bytes) == (0, 0, 0)
+    # However many sessions there are, one listener hears for all of them.
+    assert len(server.subscriptions._listeners) == 1
+    stream = await idle[0].get()
+    assert (await stream.message())["method"] == "notifications/tools/list_changed"
+    server.prompt("p")(lambda: "")
+    assert (await stream.message())["method"] == "notifications/prompts/list_changed"
+
+
+@every
+async def test_a_change_before_the_first_stream_is_told_on_it_once(serve: Serve, server: Server, revision: str) -> None:
+    site = await serve(server)
+    session = await site.initialize(revision)
+    await session.request("resources/subscribe", {"uri": "note://a"})
+    for _ in range(10):
+        server.resource_updated("note://a")
+        server.tool("new")(lambda: None)
+        server.remove("new")
+        await site.turn(3)
+    stream = await session.get()
+    said = [await stream.message(), await stream.message()]
+    assert {one["method"] for one in said} == {
+        "notifications/resources/updated",
+        "notifications/tools/list_changed",
+    }
+    server.prompt("p")(lambda: "")
+    assert (await stream.message())["method"] == "notifications/prompts/list_changed"
+
+
+async def test_what_is_kept_for_an_idle_session_is_bounded(serve: Serve, server: Server) -> None:
+    site = await serve(server)
+    session = await site.initialize(R4)
+    for number in range(keeping.MOST_NOTICES + 50):
+        await session.request("resources/subscribe", {"uri": f"note://{number}"})
+        server.resource_updated(f"note://{number}")
+    await site.turn(5)
+    (kept,) = site.exchange.sessions.values()
+    assert len(kept._notices) == keeping.MOST_NOTICES
+    assert sum(map(len, kept._notices)) == kept._notice_bytes <= keeping.MOST_NOTICE_BYTES
+    stream = await session.get()
+    assert (await stream.message())["params"]["uri"] == "note://50"
+    assert (len(kept._notices), kept._notice_bytes) == (0, 0)
+
+
+async def test_sessions_that_end_are_forgotten_by_the_server(serve: Serve, server: Server, wait_until: Any) -> None:
+    site = await serve(server)
+    sessions = [await site.initialize(R4) for _ in range(5)]
+    for session in sessions:
+        await session.request("resources/subscribe", {"uri": "note://a"})
+        await (await session.get()).event()
+    assert len(server.subscriptions._listeners) == 6
+    for session in sessions:
+        assert (await session.delete()).status == 204
+    await wait_until(lambda: len(server.subscriptions._listeners) == 1)
+    assert not site.exchange.sessions.open_streams
+    assert not site.exchange.sessions._by_address
+    assert not site.exchange.sessions.changes._told
+
+
+# Several streams by GET
+
+
+@pytest.mark.requirement("sessions.several-streams")
+@every
+async def test_a_client_may_hold_several_streams_and_each_message_is_on_one(
+    serve: Serve, server: Server, revision: str, wait_until: Any
+) -> None:
+    """basic/transports, Multiple Connections: they MAY be several; a message MUST be on only one of them."""
+    site = await serve(server)
+    session = await site.initialize(revision)
+    first, second = await session.get(), await session.get()
+    server.tool("one")(lambda: None)
+    assert (await second.message())["method"] == "notifications/tools/list_changed"
+    second.abort()
+    (kept,) = site.exchange.sessions.values()
+    await wait_until(lambda: len(kept._open) == 1)
+    server.prompt("two")(lambda: "")
+    # The first is open still, and has heard nothing of what the second was told.
+    assert (await first.message())["method"] == "notifications/prompts/list_changed"
+
+
+async def test_there_is_an_end_to_streams(serve: Serve, server: Server) -> None:
+    site = await serve(server)
+    session = await site.initialize(R4)
+    streams = [await session.get() for _ in range(keeping.MOST_STREAMS + 1)]
+    while await streams[0].event() is not None:
+        pass
+    server.tool("one")(lambda: None)
+    assert (await streams[-1].message())["method"] == "notifications/tools/list_changed"
+
+
+@pytest.mark.requirement("sessions.event-ids-once")
+async def test_no_event_id_is_given_twice(serve: Serve, server: Server, held: Any) -> None:
+    """2025-11-25, basic/transports, Resumability: ids MUST be globally unique within the session."""
+    site = await serve(server)
+    session = await site.initialize(R4)
+    stream = await session.open_call("talk", {"count": 2, "hold": True}, meta={"progressToken": 1})
+    ids = [(await stream.event()).id for _ in range(3)]
+    for _ in range(2):
+        stream.abort()
+        stream = await session.get(ids[-1])
+        ids.append((await stream.event()).id)
+    for last in (None, None, "the one before"):
+        listening = await session.get(last and ids[-1])
+        ids.append((await listening.event()).id)
+    assert None not in ids
+    assert len(ids) == len(set(ids)), ids
+    held.release.set()
+
+
+# Before `initialized`
+
+
+@pytest.mark.requirement("lifecycle.question-waits")
+@every
+async def test_a_question_waits_until_the_client_is_ready(
+    serve: Serve, server: Server, revision: str, wait_until: Any
+) -> None:
+    """basic/lifecycle, Initialization: before `initialized` the server SHOULD NOT send requests; calls may overtake."""
+    site = await serve(server)
+    opening = initialize(revision)
+    opening["params"]["capabilities"] = {"sampling": {}}
+    opened = await site.post(opening)
+    fields = {"mcp-session-id": opened["mcp-session-id"], "mcp-protocol-version": revision}
+    asking = await site.connect()
+    body = json.dumps(call("sample")).encode()
+    accept = "application/json, text/event-stream"
+    asking.send(site.bytes("POST", "/mcp", fields, body, content_type="application/json", accept=accept))
+    (session,) = site.exchange.sessions.values()
+    await wait_until(lambda: session.session._ready is not None)
+    assert not session.channel._asked
+    ready = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+    assert (await site.post(ready, fields)).status == 202
+    await asking.read_head()
+    question = await asking.message()
+    assert question["method"] == "sampling/createMessage"
+    answer = {"role": "assistant", "content": {"type": "text", "text": "well"}, "model": "m"}
+    await site.post({"jsonrpc": "2.0", "id": question["id"], "result": answer}, fields)
+    assert text_of(await asking.message()) == "well"
+
+
 @pytest.mark.parametrize("revision", [R2, R3, R4])
 async def test_an_error_has_the_id_that_its_revision_wants(serve: Serve, server: Server, revision: str) -> None:
     """Up to 2025-06-18 an id that could not be read is null; from 2025-11-25 on it is left out. One that could be read

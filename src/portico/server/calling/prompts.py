@@ -10,6 +10,7 @@ import msgspec
 from portico._options import check_options
 from portico.rpc.call import Call
 from portico.server.calling.bodies import Body
+from portico.server.calling.checks import checked_icons, checked_meta, given_name
 from portico.server.calling.results import to_block
 from portico.server.calling.runtime import Runtime
 from portico.server.calling.signature import ArgumentError
@@ -38,9 +39,9 @@ class Prompt:
     """
 
     def __init__(self, fn: Callable[..., Any], **options: Unpack[PromptOptions]) -> None:
-        check_options("a prompt", options, PromptOptions.__annotations__)
+        check_options("a prompt", options, PromptOptions)
         self.fn = fn
-        self.name = options.get("name") or str(getattr(fn, "__name__", ""))
+        self.name = given_name(options.get("name"), fn, "a prompt")
         self.body = Body(fn, self.name, inline=options.get("inline", False))
         description = options.get("description")
         self.definition = Definition(
@@ -48,8 +49,8 @@ class Prompt:
             title=options.get("title"),
             description=description if description is not None else self.body.signature.summary or None,
             arguments=self._arguments() or None,
-            icons=list(options.get("icons") or ()) or None,
-            meta=dict(options.get("meta") or {}) or None,
+            icons=checked_icons(options.get("icons")),
+            meta=checked_meta(options.get("meta")) or None,
         )
 
     def _arguments(self) -> list[PromptArgument]:

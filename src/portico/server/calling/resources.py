@@ -10,6 +10,13 @@ import msgspec
 from portico._options import check_options
 from portico.rpc.call import Call
 from portico.server.calling.bodies import Body
+from portico.server.calling.checks import (
+    checked_annotations,
+    checked_icons,
+    checked_meta,
+    checked_uri,
+    given_name,
+)
 from portico.server.calling.results import MEDIA, contents_of, to_json
 from portico.server.calling.runtime import Runtime
 from portico.server.calling.signature import ArgumentError
@@ -43,11 +50,11 @@ class Resource:
     """One resource, or with variables in its URI a family: a function, and the options of `@server.resource`."""
 
     def __init__(self, fn: Callable[..., Any], uri: str, **options: Unpack[ResourceOptions]) -> None:
-        check_options("a resource", options, ResourceOptions.__annotations__)
+        check_options("a resource", options, ResourceOptions)
         self.fn = fn
-        self.uri = uri
+        self.uri = checked_uri(uri)
         self.mime_type = options.get("mime_type")
-        self.name = options.get("name") or str(getattr(fn, "__name__", uri))
+        self.name = given_name(options.get("name"), fn, "a resource")
         self.template = Template(uri) if "{" in uri else None
         self.body = Body(fn, self.name, inline=options.get("inline", False))
         self._check()
@@ -57,9 +64,9 @@ class Resource:
             "title": options.get("title"),
             "description": description if description is not None else self.body.signature.summary or None,
             "mime_type": self.mime_type,
-            "annotations": options.get("annotations"),
-            "icons": list(options.get("icons") or ()) or None,
-            "meta": dict(options.get("meta") or {}) or None,
+            "annotations": checked_annotations(options.get("annotations")),
+            "icons": checked_icons(options.get("icons")),
+            "meta": checked_meta(options.get("meta")) or None,
         }
         self.definition = (
             Definition(uri=uri, size=size, **described)

@@ -26,7 +26,7 @@ from portico.wire.content import (
 )
 from portico.wire.errors import UsageError
 from portico.wire.inputs import InputRequiredResult
-from portico.wire.tools import CallToolResult
+from portico.wire.tools import ERROR, CallToolResult
 
 
 class _Media:
@@ -160,7 +160,10 @@ def to_json(value: Any) -> bytes:
 
 
 def to_result(value: Any, *, uri: str, verify: Verify | None = None) -> CallToolResult | InputRequiredResult | Detached:
-    """The result of a tool. `verify`: the tool has an output schema, so structured content that fits it is owed."""
+    """The result of a tool. `verify`: the tool has an output schema, so structured content that fits it is owed.
+
+    A class may know that one of its values is a failure: its `__tool_error__` gives what programs are told of it.
+    """
     kind = type(value)
     if kind is str and verify is None:
         return CallToolResult(content=[TextContent(text=value)], is_error=False)
@@ -176,7 +179,10 @@ def to_result(value: Any, *, uri: str, verify: Verify | None = None) -> CallTool
         return CallToolResult(content=[], is_error=False)
     if _is_content(value):
         return _verified(CallToolResult(content=to_blocks(value, uri), is_error=False), verify)
-    return _structured(value, verify)
+    result = _structured(value, verify)
+    about = getattr(kind, "__tool_error__", None)
+    error = None if about is None else about(value)
+    return result if error is None else replace(result, is_error=True, meta={ERROR: error})
 
 
 def _verified(result: CallToolResult, verify: Verify | None) -> CallToolResult:

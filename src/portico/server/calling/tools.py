@@ -13,6 +13,7 @@ from portico.legacy import translate
 from portico.rpc.call import Call
 from portico.rpc.questions import incapable
 from portico.server.calling.bodies import Body, unwrap_group
+from portico.server.calling.checks import checked_icons, checked_meta, given_name
 from portico.server.calling.results import MEDIA, ToolResult, to_result
 from portico.server.calling.runtime import ArgumentErrors, Runtime
 from portico.server.calling.schema_tools import SchemaVerifier
@@ -60,9 +61,9 @@ class Tool:
     argument_errors: ArgumentErrors | None = None
 
     def __init__(self, fn: Callable[..., Any], **options: Unpack[ToolOptions]) -> None:
-        check_options("a tool", options, ToolOptions.__annotations__)
+        check_options("a tool", options, ToolOptions)
         self.fn = fn
-        self.name = checked_name(options.get("name") or str(getattr(fn, "__name__", "")))
+        self.name = checked_name(given_name(options.get("name"), fn, "a tool"))
         self.task = config_of(options.get("task", "never"), self.name)
         self.aliases = tuple(checked_name(alias) for alias in options.get("aliases", ()))
         self.scopes = frozenset(options.get("scopes", ()))
@@ -83,7 +84,7 @@ class Tool:
             input_schema=signature.input_schema,
             output_schema=options.get("output_schema") or signature.output_schema,
             annotations=_annotations(options.get("annotations")),
-            icons=list(options.get("icons") or ()) or None,
+            icons=checked_icons(options.get("icons")),
             execution=None if self.task is None else {"taskSupport": self.task.mode},
             meta=_meta(options.get("meta"), options.get("version")),
         )
@@ -186,7 +187,7 @@ def _annotations(given: ToolAnnotations | Mapping[str, Any] | None) -> ToolAnnot
 
 
 def _meta(meta: Mapping[str, Any] | None, version: str | None) -> dict[str, Any] | None:
-    members = dict(meta or {})
+    members = checked_meta(meta)
     if version is not None:
         members[VERSION] = version
     return members or None

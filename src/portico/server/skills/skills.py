@@ -10,7 +10,9 @@ from typing import Any, Literal, Protocol
 
 from msgspec import UNSET, UnsetType
 
+from portico._options import explained
 from portico.rpc.call import Call
+from portico.server.calling.checks import checked_hints
 from portico.server.calling.resources import Resource
 from portico.server.calling.runtime import Runtime, Threads
 from portico.server.registry.registry import Registry
@@ -56,6 +58,7 @@ class Skills(Service):
 
     name = "skills"
 
+    @explained
     def __init__(
         self,
         folder: str | os.PathLike[str],
@@ -67,7 +70,7 @@ class Skills(Service):
         super().__init__()
         self._folder = SkillDirectory(folder)
         self._page_size = page_size
-        self._hints: dict[str, Any] = {"ttl_ms": ttl_ms, "cache_scope": cache_scope}
+        self._hints = checked_hints(ttl_ms, cache_scope)
         self._threads = Threads(2)
         self._told: set[str] = set()
         self._first, problems = self._folder.skills()

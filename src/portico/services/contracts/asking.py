@@ -97,7 +97,8 @@ async def ask(
         refused = refusal(failure)
         return refused if tool is not None else outcomes.suggesting(refused, name, contract)
     try:
-        return outcomes.outcome(result, tool, target.revision)
+        found = outcomes.outcome(result, tool, target.revision)
+        return found if tool is not None else outcomes.suggesting(found, name, contract)
     except outcomes.UnkeptPromise as broken:
         return broken.outcome if fresh else await _again(target, name, result, broken)
 

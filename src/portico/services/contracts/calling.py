@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Coroutine
@@ -10,12 +11,16 @@ from typing import Any, overload
 from weakref import WeakKeyDictionary
 
 import msgspec
+from pydantic_core import to_jsonable_python
 
 from portico import Client, SyncClient
 from portico.extend import Handler
+from portico.schema import Complaint
+from portico.services.contracts import outcomes
 from portico.services.contracts.asking import HandlerTarget, ask
 from portico.services.contracts.definitions import Contract, contract_of
-from portico.services.contracts.models import ContractContext, MCPToolCall, MCPToolResult
+from portico.services.contracts.models import CONTEXT_KEY, ContractContext, MCPToolCall, MCPToolResult
+from portico.services.contracts.outcomes import Outcome
 
 log = logging.getLogger("portico.contracts")
 
@@ -55,20 +60,51 @@ def call(
 async def _call(
     target: Client | Handler, request: MCPToolCall, context: ContractContext | None, timeout: float | None
 ) -> MCPToolResult:
-    began, seconds = time.monotonic(), _seconds_left(context, timeout)
-    meta = {} if context is None else context.meta()
-    # As JSON has them: a datetime and a path are texts there.
-    arguments: dict[str, Any] = request.model_dump(mode="json")["arguments"]
-    if isinstance(target, Client):
-        known = _known.get(target)
-        outcome = await ask(ClientTarget(target, seconds), request.tool_name, arguments, meta=meta, known=known)
+    began = time.monotonic()
+    try:
+        arguments, meta = _as_json(request, context)
+    except UnfitArgument as unfit:
+        outcome = outcomes.invalid([unfit.complaint])
     else:
-        handler = HandlerTarget(target, timeout=seconds)
-        async with handler.running():
-            outcome = await ask(handler, request.tool_name, arguments, meta=meta)
+        outcome = await _ask(target, request.tool_name, arguments, meta, _seconds_left(context, timeout))
     result = MCPToolResult.model_validate(outcome)
     _log(request, context, result, time.monotonic() - began)
     return result
+
+
+async def _ask(
+    target: Client | Handler, name: str, arguments: dict[str, Any], meta: dict[str, Any], seconds: float | None
+) -> Outcome:
+    if isinstance(target, Client):
+        return await ask(ClientTarget(target, seconds), name, arguments, meta=meta, known=_known.get(target))
+    handler = HandlerTarget(target, timeout=seconds)
+    async with handler.running():
+        return await ask(handler, name, arguments, meta=meta)
+
+
+class UnfitArgument(Exception):
+    """Something that JSON has no way to say; `complaint` tells which."""
+
+    def __init__(self, path: str, value: Any) -> None:
+        super().__init__(path)
+        said = f"{type(value).__name__} is no value of JSON, or holds one that is not"
+        self.complaint = Complaint(path, "type", said, type(value).__name__)
+
+
+def _as_json(request: MCPToolCall, context: ContractContext | None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The arguments and the `_meta`, as JSON has them: a datetime and a path are texts there. Raises UnfitArgument."""
+    arguments = {_told("arguments", name): _told(name, value) for name, value in request.arguments.items()}
+    return arguments, {} if context is None else {CONTEXT_KEY: _told("context", context.plain())}
+
+
+def _told(path: str, value: Any) -> Any:
+    try:
+        found = to_jsonable_python(value)
+        # Half of a pair of surrogates is a text for Python, and no UTF-8.
+        json.dumps(found, ensure_ascii=False).encode()
+    except (ValueError, TypeError, RecursionError):
+        raise UnfitArgument(path.encode(errors="replace").decode(), value) from None
+    return found
 
 
 def _seconds_left(context: ContractContext | None, timeout: float | None) -> float | None:

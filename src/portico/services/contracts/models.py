@@ -64,10 +64,21 @@ class MCPToolResult(Message):
     model_config = ConfigDict(extra="allow", title="MCP Tool Result", frozen=True)
     document: ClassVar[Mapping[str, Any]] = published.TOOL_RESULT
 
-    status: Status = "success"
+    status: Status
     data: dict[str, Any] | None = None
     error: MCPErrorDetail | None = None
     explanation: str | None = None
+
+    def __init__(self, /, status: Status = "success", **members: Any) -> None:
+        """A result of our own may leave out that it is a success; one that comes from elsewhere has to say it."""
+        super().__init__(**{"status": status, **members})
+
+    # So pydantic does not come by here with what it reads.
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
+
+    def __tool_error__(self) -> dict[str, Any] | None:
+        """A tool that returns a failure has failed, for every client."""
+        return None if self.error is None or self.status != "failure" else self.error.model_dump(mode="json")
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
@@ -113,3 +124,7 @@ class ContractContext(Message):
     def meta(self) -> dict[str, Any]:
         """The `_meta` that carries it."""
         return {CONTEXT_KEY: self.model_dump(mode="json", exclude_none=True)}
+
+    def plain(self) -> dict[str, Any]:
+        """What is said in it."""
+        return self.model_dump(exclude_none=True)

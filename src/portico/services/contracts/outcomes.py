@@ -119,8 +119,9 @@ def outcome(result: Mapping[str, Any], tool: Definition | None = None, revision:
         return _failed(result, text)
     structured = result.get("structuredContent")
     given = "structuredContent" in result
-    if isinstance(structured, dict) and _is_outcome(structured):
-        return _adopted(structured, text)
+    said = structured if given else _in_text(content, text, revision)
+    if isinstance(said, dict) and _is_outcome(said):
+        return _adopted(said, text)
     schema = tool.output_schema if tool is not None else None
     if schema is not None:
         broken = _broken(schema, structured, given)
@@ -150,9 +151,14 @@ def _typed(said: Any, text: str) -> Outcome:
     """An error as it describes itself; a text alone says that the tool failed, and no more."""
     if not isinstance(said, Mapping) or not isinstance(said.get("error_type"), str) or not said["error_type"]:
         return failure("ToolExecutionError", text or "The tool failed and did not say why.")
-    details = said.get("error_details", problems(said))
+    details = said["error_details"] if "error_details" in said else problems(said) or _rest(said)
     details = dict(details) if isinstance(details, Mapping) else details if isinstance(details, str) else None
     return failure(said["error_type"][:100], str(said.get("error_message") or text), details)
+
+
+def _rest(said: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What an error of ours says of itself besides its type: an id, a code, what would be legal."""
+    return {name: part for name, part in said.items() if name not in ("error_type", "error_message", "brief")} or None
 
 
 def _broken(schema: Schema, structured: Any, given: bool) -> Outcome | None:
@@ -181,12 +187,16 @@ def _from_content(content: list[Mapping[str, Any]], text: str, revision: str) ->
         return None
     if any(block.get("type") != "text" for block in content):
         return {"text": text, "content": [dict(block) for block in content]}
-    if revision and revision < V2025_06_18:
-        # There text was the only way to say anything, also what has structure.
-        found = _json(text)
-        if isinstance(found, dict):
-            return found
-    return {"text": text}
+    found = _in_text(content, text, revision)
+    return {"text": text} if found is None else found
+
+
+def _in_text(content: list[Mapping[str, Any]], text: str, revision: str) -> dict[str, Any] | None:
+    """The object in a text, where text was the only way to say anything, also what has structure."""
+    if not revision or revision >= V2025_06_18 or any(block.get("type") != "text" for block in content):
+        return None
+    found = _json(text)
+    return found if isinstance(found, dict) else None
 
 
 def _says(text: str, structured: Any) -> bool:
@@ -208,18 +218,31 @@ def _json(text: str) -> Any:
 def _failed(result: Mapping[str, Any], text: str) -> Outcome:
     meta, structured = result.get("_meta"), result.get("structuredContent")
     said = meta.get(ERROR) if isinstance(meta, Mapping) else None
-    if said is None and isinstance(structured, dict) and _is_outcome(structured):
-        said = structured.get("error")
+    spoken = structured if isinstance(structured, dict) else _json(text)
+    if said is None and isinstance(spoken, dict) and _is_outcome(spoken):
+        said = spoken.get("error")
     return _typed(said, text)
 
 
 def suggesting(found: Outcome, name: str, contract: Contract) -> Outcome:
-    """A tool that is not there, and the names that may have been meant."""
-    details = found["error"]["error_details"]
-    near = nearest(name, (tool.invocation for tool in contract.tools), most=3)
-    if not near or not isinstance(details, dict) or details.get("code") != NOT_FOUND:
+    """What came of a name that is not listed: where the server says that there is no such tool, with the names that
+    may have been meant."""
+    if found["status"] != "failure" or not _says_unknown(found["error"], name, contract):
         return found
-    return failure("ResourceNotFound", found["error"]["error_message"], {**details, "suggestions": near})
+    said = found["error"]["error_details"]
+    details = {"code": NOT_FOUND, **(said if isinstance(said, dict) else {}), "name": name}
+    near = nearest(name, (tool.invocation for tool in contract.tools), most=3)
+    suggestions = {"suggestions": near} if near else {}
+    return failure("ResourceNotFound", found["error"]["error_message"], {**details, **suggestions})
+
+
+def _says_unknown(error: Mapping[str, Any], name: str, contract: Contract) -> bool:
+    """Our own servers have a code for it. Others name what they do not know, and it is not listed."""
+    details = error["error_details"]
+    if isinstance(details, dict) and details.get("code") == NOT_FOUND:
+        return True
+    general = error["error_type"] in ("ToolExecutionError", "ValidationError")
+    return general and bool(contract.tools) and name in error["error_message"]
 
 
 def invalid(complaints: list[Complaint]) -> Outcome:

@@ -16,8 +16,8 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from portico import Context, Service, ToolError, ToolResult, prompt, resource, tool
-from portico.extend import ERROR, Handler, InvalidParams, notices
-from portico.schema import did_you_mean
+from portico.extend import ERROR, Handler, InvalidParams, explained, notices
+from portico.schema import did_you_mean, nearest
 from portico.services.contracts import asking, definitions, jobs, outcomes, published, reading, reports, specification
 from portico.services.contracts.codegen.python import python
 from portico.services.contracts.codegen.shapes import snake, surface
@@ -97,6 +97,7 @@ class Contracts(Service):
 
     name = "contracts"
 
+    @explained
     def __init__(
         self,
         *,
@@ -136,7 +137,8 @@ class Contracts(Service):
         if found is None:
             known = [tool.name for tool in contract.tools] + [tool.invocation for tool in contract.tools]
             meant = did_you_mean(name, known)
-            raise ToolError(f"There is no tool {name[:100]!r}{f'; {meant}' if meant else '.'}")
+            said = f"There is no tool {name[:100]!r}{f'; {meant}' if meant else '.'}"
+            raise ToolError(said, kind="ResourceNotFound", details=_not_found(name, contract))
         return contract, found
 
     # Specifications
@@ -356,7 +358,8 @@ class Contracts(Service):
     def _job(self, ctx: Context, id: str) -> BackgroundCall:
         job = self._jobs.find(id, _owner(ctx))
         if job is None:
-            raise ToolError(f"There is no job {id!r}: it was never started here, or ended too long ago.")
+            said = f"There is no job {id!r}: it was never started here, or ended too long ago."
+            raise ToolError(said, kind="ResourceNotFound", details={"job_id": id})
         return job
 
     # Resources
@@ -414,6 +417,10 @@ async def _aside(ctx: Context, work: Callable[..., T], *given: Any) -> T:
     """The result of `work`, in a thread: a hostile schema must not hold up other callers."""
     found: T = await ctx.server.threads.run(work, given)
     return found
+
+
+def _not_found(name: str, contract: Contract) -> dict[str, Any]:
+    return {"name": name[:300], "suggestions": nearest(name, (tool.invocation for tool in contract.tools), most=3)}
 
 
 def _page(name: str) -> str:

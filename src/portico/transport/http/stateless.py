@@ -9,6 +9,7 @@ from typing import Any
 from msgspec import UNSET
 
 from portico.rpc.call import Call, Reply, stop
+from portico.rpc.channel import ended_subscription
 from portico.rpc.door import Door, Sender
 from portico.transport.http import headers as http
 from portico.transport.http import sse
@@ -77,6 +78,9 @@ class StatelessRequests:
         """What would never end by itself is asked to. Gives everything that is still running."""
         for reply in self.replies:
             if not reply.counts:
+                # The pages of the specification differ: one wants this, the other a result. Both are said; the result
+                # ends the stream, so it comes last.
+                reply.emit(notices.CANCELLED, ended_subscription(reply.call))
                 stop(reply, reply.task)
         return [reply.task for reply in self.replies]
 
@@ -88,6 +92,7 @@ class StatelessRequests:
 class HttpReply(Reply):
     """The way back of one request: JSON, or events once something was said before the answer."""
 
+    call: Call
     task: asyncio.Task[Any]
     # Whether it is work. A subscription only waits.
     counts = True
@@ -100,7 +105,7 @@ class HttpReply(Reply):
 
     def begin(self, call: Call, task: asyncio.Task[Any]) -> None:
         """From now on it counts, and the client's going away ends it."""
-        self.task = task
+        self.call, self.task = call, task
         self.counts = call.method not in LASTING
         self._writer.on_close = self.abandon
         self._requests.replies.add(self)

@@ -1,0 +1,93 @@
+"""What the author of a server may say about what it offers. Whatever a client would have to refuse is refused here,
+while the server is built, with a UsageError."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from portico.wire.content import Annotations
+from portico.wire.errors import UsageError
+from portico.wire.meta import Icon
+
+# basic, `_meta`: labels with dots between them and a slash, then a name that may be empty.
+_PREFIX = r"[A-Za-z](?:[A-Za-z0-9-]*[A-Za-z0-9])?(?:\.[A-Za-z](?:[A-Za-z0-9-]*[A-Za-z0-9])?)*/"
+_NAME = r"(?:[A-Za-z0-9](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?)?"
+_META_KEY = re.compile(f"(?:{_PREFIX})?{_NAME}")
+_EXTENSION_ID = re.compile(f"{_PREFIX}[A-Za-z0-9](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?")
+# The same: a prefix whose second label is one of these belongs to the protocol.
+_RESERVED = frozenset({"modelcontextprotocol", "mcp"})
+
+# RFC 3986: a scheme and a colon, then nothing that would have to be escaped.
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?:[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=-]|%[0-9A-Fa-f]{2})+")
+_EXPRESSION = re.compile(r"\{[^{}]*\}")
+
+_ICON_SCHEMES = ("https:", "http:", "data:")
+_AUDIENCE = frozenset({"user", "assistant"})
+_CACHE_SCOPES = ("public", "private")
+
+
+def given_name(name: str | None, fn: Any, what: str) -> str:
+    """The name that was given, or else the function's."""
+    name = str(getattr(fn, "__name__", "")) if name is None else name
+    if not name:
+        raise UsageError(f"{what} needs a name: it cannot be empty")
+    return name
+
+
+def checked_uri(uri: str) -> str:
+    """A URI, or a template of one: absolute, and written as RFC 3986 has it."""
+    if not _URI.fullmatch(_EXPRESSION.sub("x", uri)):
+        raise UsageError(
+            f"{uri!r} is not a URI: it begins with a scheme, such as notes://, and blanks and other special characters "
+            "in it are percent-encoded"
+        )
+    return uri
+
+
+def checked_icons(icons: Sequence[Icon] | None) -> list[Icon] | None:
+    """Icons that a client may fetch: it has to refuse other schemes than these."""
+    for icon in icons or ():
+        if not icon.src.lower().startswith(_ICON_SCHEMES):
+            raise UsageError(f"an icon cannot be at {icon.src[:100]!r}: use https:, http: or data:")
+    return list(icons or ()) or None
+
+
+def checked_annotations(annotations: Annotations | None) -> Annotations | None:
+    if annotations is not None:
+        priority = annotations.priority
+        if priority is not None and not 0 <= priority <= 1:
+            raise UsageError(f"the priority {priority!r} is not between 0 and 1")
+        strangers = set(annotations.audience or ()) - _AUDIENCE
+        if strangers:
+            raise UsageError(f"unknown audience {sorted(strangers)[0]!r}; there are 'assistant' and 'user'")
+    return annotations
+
+
+def checked_meta(meta: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Members of a `_meta`: keys as the protocol has them, and none that it keeps for itself."""
+    for key in meta or ():
+        if not _META_KEY.fullmatch(key):
+            raise UsageError(
+                f"{key!r} cannot be a key of _meta: use a name, or a domain of yours and a name: com.you/name"
+            )
+        labels = key.partition("/")[0].split(".") if "/" in key else []
+        if len(labels) > 1 and labels[1] in _RESERVED:
+            raise UsageError(f"{key!r} cannot be a key of _meta: the prefix belongs to the protocol")
+    return dict(meta or {})
+
+
+def checked_extensions(ids: Iterable[str]) -> None:
+    for id in ids:
+        if not _EXTENSION_ID.fullmatch(id):
+            raise UsageError(f"{id!r} cannot be the id of an extension: it has a prefix, as in com.you/name")
+
+
+def checked_hints(ttl_ms: int, cache_scope: str) -> dict[str, Any]:
+    """For how long a result may be kept, and by whom, as its members have it."""
+    if type(ttl_ms) is not int or ttl_ms < 0:
+        raise UsageError(f"ttl_ms is {ttl_ms!r}: it has to be a number of milliseconds, 0 or more")
+    if cache_scope not in _CACHE_SCOPES:
+        raise UsageError(f"cache_scope is {cache_scope!r}: it has to be 'public' or 'private'")
+    return {"ttl_ms": ttl_ms, "cache_scope": cache_scope}

@@ -1,0 +1,130 @@
+"""Whatever goes wrong in a call by contract is a result, with a type and with what is known about it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from portico import Client, Server, ToolError
+from portico.contracts import ContractContext, Contracts, MCPToolCall, MCPToolResult, call
+from portico.server.server import Server as Base
+from portico.services.tasks import Tasks
+from portico.wire.errors import InvalidParams
+from portico.wire.revisions import REVISIONS
+
+
+def request(name: str, /, **arguments: Any) -> MCPToolCall:
+    return MCPToolCall(tool_name=name, arguments=arguments)
+
+
+def error(result: MCPToolResult) -> tuple[str, Any]:
+    assert result.error is not None
+    return result.error.error_type, result.error.error_details
+
+
+def plain() -> Server:
+    server = Server("s")
+
+    @server.tool
+    async def take(x: Any) -> str:
+        return "taken"
+
+    return server
+
+
+_circle: list[Any] = []
+_circle.append(_circle)
+
+
+@pytest.mark.parametrize("value", [b"\xff", object(), "\ud800", {"a": {"\udfff": 1}}, [{1: object()}], _circle])
+async def test_what_json_cannot_say_is_a_wrong_argument(value: Any) -> None:
+    result = await call(plain(), request("s.take", x=value))
+    kind, details = error(result)
+    assert kind == "ValidationError"
+    assert details["parameter"] == "x"
+    assert MCPToolResult.model_validate_json(result.model_dump_json()) == result
+
+
+async def test_a_name_that_json_cannot_say() -> None:
+    assert error(await call(plain(), request("s.take", **{"\ud800": 1})))[0] == "ValidationError"
+
+
+async def test_a_context_that_json_cannot_say() -> None:
+    context = ContractContext(metadata={"x": object()})
+    kind, details = error(await call(plain(), request("s.take", x=1), context=context))
+    assert (kind, details["parameter"]) == ("ValidationError", "context")
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_an_unknown_tool_or_job_is_not_found(revision: str) -> None:
+    server = Server("s")
+    server.add(Contracts())
+    async with Client(server, revision=revision) as client:
+        kind, details = error(await call(client, request("contracts.spec_get", tool="contracts.spec_gett")))
+        assert (kind, details["suggestions"][0]) == ("ResourceNotFound", "contracts.spec_get")
+        for name, arguments in (
+            ("tool_start", {"tool_name": "nobody.knows_it"}),
+            ("tool_status", {"job_id": "job_x"}),
+            ("tool_result", {"job_id": "job_x"}),
+            ("tool_cancel", {"job_id": "job_x"}),
+        ):
+            assert error(await call(client, request(f"contracts.{name}", **arguments)))[0] == "ResourceNotFound"
+
+
+class Foreign(Base):
+    """A server that says in words what it does not know, in the ways that others do."""
+
+    def __init__(self, answer: Any) -> None:
+        super().__init__("everything")
+        self.answer = answer
+        self.tool("get_sum")(plain)
+
+    def start(self, call: Any) -> Any:
+        if call.method == "tools/call":
+            return self._answered()
+        return super().start(call)
+
+    async def _answered(self) -> Any:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_an_unknown_tool_of_another_server_has_suggestions(revision: str) -> None:
+    said = "MCP error -32602: Tool everything.get_summ not found"
+    for answer in (ToolError(said), InvalidParams(said)):
+        async with Client(Foreign(answer), revision=revision) as client:
+            kind, details = error(await call(client, request("everything.get_summ")))
+            assert (kind, details["suggestions"]) == ("ResourceNotFound", ["everything.get_sum"])
+            assert error(await call(client, request("everything.get_sum")))[0] != "ResourceNotFound"
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_the_details_of_a_refusal_arrive(tmp_path: Path, revision: str) -> None:
+    server = Server("s")
+    server.add(Tasks(store=str(tmp_path / "tasks.db")))
+    async with Client(server, revision=revision) as client:
+        kind, details = error(await call(client, request("s.get_task", id="task_x")))
+        assert kind == "ResourceNotFound"
+        assert (details["code"], details["id"], details["retryable"]) == ("task_not_found", "task_x", False)
+
+
+@pytest.mark.parametrize("kind", [FileNotFoundError, PermissionError, TimeoutError])
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_the_type_of_what_a_body_raises_is_told_without_a_word_of_it(
+    revision: str, kind: type[Exception], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("CRITICAL", "portico")
+    server = Server("s")
+
+    @server.tool
+    async def fails() -> str:
+        raise kind("/secret/path")
+
+    async with Client(server, revision=revision) as client:
+        result = await call(client, request("s.fails"))
+        assert error(result)[0] == kind.__name__
+        assert "secret" not in result.model_dump_json()
