@@ -249,7 +249,8 @@ class PythonWorker:
     def _look_later(self, took: float = 0.0) -> None:
         if self._looking is None:
             # The more there is to look at, the less often: looking must not be what keeps the machine busy.
-            self._looking = self._loop.call_later(max(CHECK_SECONDS, SHARE_OF_LOOKING * took), self._look)
+            pause = SHARE_OF_LOOKING * took
+            self._looking = self._loop.call_later(max(CHECK_SECONDS, pause), self._look)
 
     def _look(self) -> None:
         self._looking = self._loop.create_task(self._measure())
