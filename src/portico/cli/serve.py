@@ -97,4 +97,5 @@ def _options(arguments: argparse.Namespace, serving: Any) -> dict[str, Any]:
 def _http(arguments: argparse.Namespace) -> dict[str, Any]:
     names = ("host", "port", "path", "insecure", "sse", "certificate", "key")
     given = {name: getattr(arguments, name) for name in names}
-    return {**given, "allow_hosts": arguments.allow_host, "allow_origins": arguments.allow_origin}
+    lists = {"allow_hosts": "allow_host", "allow_origins": "allow_origin", "trusted_proxies": "trusted_proxy"}
+    return given | {name: getattr(arguments, option) for name, option in lists.items()}

@@ -159,6 +159,10 @@ def _changes(
         yield _removed(before, heirs)
     else:
         if old.in_full and new.in_full:
+            if old.server and new.server and before.invocation != after.invocation:
+                said = f"it is called by `{after.invocation}` now, and was by `{before.invocation}`"
+                todo = f"Call it by `{after.invocation}` in contracts."
+                yield ContractChange(after.name, "breaking", "tool", "invocation", said, todo)
             yield from _texts(before, after)
             yield from _hints(before, after)
             yield from _tasks(before, after)

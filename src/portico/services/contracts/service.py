@@ -438,7 +438,8 @@ def _owner(ctx: Context) -> str:
 def _caller(ctx: Context) -> dict[str, Any]:
     """Who an inner call is for. What becomes a task elsewhere is waited for here."""
     capabilities = replace(ctx.capabilities, extensions=None)
-    return {"principal": ctx.principal, "client": ctx.client, "capabilities": capabilities}
+    who = {"principal": ctx.principal, "client": ctx.client, "address": ctx.address}
+    return {**who, "capabilities": capabilities}
 
 
 def _recorded(job: BackgroundCall, method: str, params: Any) -> None:
