@@ -867,7 +867,7 @@ async def test_a_listener_that_is_too_far_behind_is_let_go(serve: Serve, server:
     """docs/guide/deployment.md, Limits: what cannot be missed is not dropped; the connection is ended instead."""
     site = await serve(server)
     raw = await site.connect(receive_buffer=4096)
-    uri = "note://" + "x" * 10_000
+    uri = "note://" + "x" * 8_000
     wanted = {"notifications": {"resourceSubscriptions": [uri]}}
     raw.send(site.modern_bytes("subscriptions/listen", wanted))
     await raw.read_head()
