@@ -186,7 +186,8 @@ async def say_what_we_can_do(run: Run) -> None:
         return "a thought"
 
     options = {"sampling_handler": think, "elicitation_handler": dict, "roots": ["file:///tmp"]}
-    async with run.client(**options) as client:
+    # This server has tools, and does not declare them.
+    async with run.client(undeclared=True, **options) as client:
         await client.list_tools()
 
 

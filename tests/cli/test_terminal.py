@@ -223,11 +223,9 @@ def test_a_page_is_shown_with_its_host_before_anybody_agrees(terminal: Open, ans
 @pytest.mark.parametrize(
     "url, shown",
     [
-        ("https://аpple.com/", "a page of xn--pple-43d.com:"),
+        ("https://xn--pple-43d.com/", "Beware: the name of this site is in letters that may look like others."),
+        ("https://shop.XN--pple-43d.com/", "Beware: the name of this site is in letters that may look like others."),
         ("https://bank.example@evil.example/", "a page of evil.example:"),
-        ("javascript:alert(1)", "Declined."),
-        ("file:///etc/passwd", "Declined."),
-        ("https://[nonsense/", "Declined."),
     ],
 )
 def test_a_page_cannot_pretend_to_be_another(terminal: Open, server: Any, url: str, shown: str) -> None:
@@ -236,11 +234,26 @@ def test_a_page_cannot_pretend_to_be_another(terminal: Open, server: Any, url: s
     )
     seen = terminal("call", path, "go")
     seen.wait_for(shown)
-    if "Declined" not in shown:
-        seen.wait_for("[y/N] ")
-        seen.type("\n")
+    seen.wait_for("[y/N] ")
+    seen.type("\n")
     seen.wait_for("decline")
     assert seen.end() == 0
+
+
+@pytest.mark.requirement("elicitation.client-page")
+@pytest.mark.parametrize(
+    "url", ["https://аpple.com/", "javascript:alert(1)", "file:///etc/passwd", "https://[nonsense/", "https:///x"]
+)
+def test_what_is_no_page_is_not_shown(terminal: Open, liar: Any, url: str) -> None:
+    question = {"method": "elicitation/create", "params": {"mode": "url", "message": "Come", "url": url}}
+    hello = {"resultType": "complete", "supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}, "ttlMs": 0}
+    asking = {"resultType": "input_required", "inputRequests": {"a": question}}
+    tools = {"resultType": "complete", "tools": [{"name": "go", "inputSchema": {"type": "object"}}]}
+    answers = {"server/discover": hello, "tools/list": tools, "tools/call": asking}
+    seen = terminal("call", "go", "--", *liar(answers))
+    seen.wait_for("not an absolute http or https URL")
+    assert seen.end() != 0
+    assert "open a page" not in seen.shown
 
 
 def test_a_question_does_not_pass_for_one_of_ours(terminal: Open, server: Any) -> None:

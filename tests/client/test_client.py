@@ -21,6 +21,8 @@ from portico.wire.meta import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, PROTO
 from portico.wire.revisions import HANDSHAKE, MODERN, REVISIONS
 from portico.wire.subscriptions import Filter
 
+EVERYTHING = ServerCapabilities(tools={}, prompts={}, resources={"subscribe": True}, completions={})
+
 PATIENCE = 10.0
 
 
@@ -65,9 +67,7 @@ def handler_of(answer: Callable[[Call], Any]) -> Callable[[Call], Any]:
 
     async def handler(call: Call) -> Any:
         if call.method == "server/discover":
-            return DiscoverResult(
-                supported_versions=[MODERN], capabilities=ServerCapabilities(), ttl_ms=0, cache_scope="private"
-            )
+            return DiscoverResult(supported_versions=[MODERN], capabilities=EVERYTHING, ttl_ms=0, cache_scope="private")
         if call.method == "subscriptions/listen":
             raise MethodNotFound
         said = answer(call)
@@ -445,20 +445,6 @@ async def test_a_handler_may_answer_in_many_ways(revision: str, waiting: bool, a
     handler = later if waiting else (lambda asked: answer)
     async with Client(server, revision=revision, elicitation_handler=handler) as client:
         assert (await client.call_tool("ask")).text == expected
-
-
-@pytest.mark.requirement("elicitation.not-invited")
-@pytest.mark.parametrize("revision", HANDSHAKE)
-async def test_a_question_that_was_not_invited_is_refused(revision: str) -> None:
-    async def pushy(call: Call) -> Any:
-        assert call.reply.asks
-        try:
-            await call.reply.ask("sampling/createMessage", {"messages": [], "maxTokens": 1})
-        except ProtocolError as refusal:
-            return Raw(msgspec.json.encode({"content": [{"type": "text", "text": str(refusal.code)}]}))
-
-    async with Client(handler_of(pushy), revision=revision) as client:
-        assert (await client.call_tool("t")).text == "-32601"
 
 
 # Changes

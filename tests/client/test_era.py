@@ -117,6 +117,7 @@ async def test_over_http(serve: Serve, habit: str) -> None:
 CHILD = """
 import json, os, sys
 MODERN, OLD = "2026-07-28", "2025-11-25"
+HAS = {"tools": {}, "prompts": {}}
 def say(message):
     print(json.dumps(message), flush=True)
 def result(result):
@@ -126,13 +127,13 @@ def error(code, id=None, **data):
     say({"jsonrpc": "2.0", "id": said["id"] if id is None else id, "error": body})
 def discovery(*versions):
     hints = {"ttlMs": 0, "cacheScope": "private"}
-    result({"resultType": "complete", "supportedVersions": versions, "capabilities": {}, **hints})
+    result({"resultType": "complete", "supportedVersions": versions, "capabilities": HAS, **hints})
 for line in sys.stdin:
     said = json.loads(line)
     if said.get("method") == "server/discover":
         exec(sys.argv[1])
     elif said.get("method") == "initialize":
-        result({"protocolVersion": OLD, "capabilities": {}, "serverInfo": {"name": "child", "version": "1"}})
+        result({"protocolVersion": OLD, "capabilities": HAS, "serverInfo": {"name": "child", "version": "1"}})
     elif said.get("method") == "tools/list":
         result({"resultType": "complete", "tools": []})
 """

@@ -20,6 +20,8 @@ from portico.wire.inputs import CreateMessageResult, ElicitResult, Root
 from portico.wire.meta import ServerCapabilities
 from portico.wire.revisions import HANDSHAKE, MODERN, REVISIONS
 
+EVERYTHING = ServerCapabilities(tools={}, prompts={}, resources={"subscribe": True}, completions={})
+
 PATIENCE = 10.0
 
 
@@ -29,9 +31,7 @@ def asking(*rounds: Any) -> Any:
 
     async def handler(call: Call) -> Any:
         if call.method == "server/discover":
-            return DiscoverResult(
-                supported_versions=[MODERN], capabilities=ServerCapabilities(), ttl_ms=0, cache_scope="private"
-            )
+            return DiscoverResult(supported_versions=[MODERN], capabilities=EVERYTHING, ttl_ms=0, cache_scope="private")
         seen.append({"id": call.id, **json.loads(bytes(call.params))})
         number = len(seen) - 1
         if number >= len(rounds):
@@ -90,9 +90,9 @@ async def test_only_some_requests_may_be_answered_with_questions(method: str) ->
 @pytest.mark.parametrize(
     "asked, complaint",
     [
-        (question("elicitation/create", message=5), "asks what cannot be read"),
-        (question("sampling/createMessage"), "asks what cannot be read"),
-        ({"method": "elicitation/create", "params": 5}, "asks what cannot be read"),
+        (question("elicitation/create", message=5), "asks what cannot be answered"),
+        (question("sampling/createMessage"), "asks what cannot be answered"),
+        ({"method": "elicitation/create", "params": 5}, "asks what cannot be answered"),
         (question("tools/call"), "for which there is no handler"),
         ({"params": {}}, "invalid result"),
         (5, "invalid result"),
@@ -125,9 +125,7 @@ async def test_a_handler_that_fails_fails_the_call() -> None:
 async def test_a_handler_that_fails_is_told_without_its_words(revision: str, caplog: pytest.LogCaptureFixture) -> None:
     async def pushy(call: Call) -> Any:
         if call.method == "server/discover":
-            return DiscoverResult(
-                supported_versions=[MODERN], capabilities=ServerCapabilities(), ttl_ms=0, cache_scope="private"
-            )
+            return DiscoverResult(supported_versions=[MODERN], capabilities=EVERYTHING, ttl_ms=0, cache_scope="private")
         assert call.reply.asks
         try:
             await call.reply.ask("elicitation/create", FORM["params"])
@@ -200,7 +198,7 @@ async def test_a_visit_is_no_form() -> None:
         shown.append((asked.mode, asked.url, asked.message))
         return ElicitResult("accept", {"not": "sent"})
 
-    async with Client(handler, elicitation_handler=answer) as client:
+    async with Client(handler, elicitation_handler=answer, elicitation_modes=["url"]) as client:
         await client.call_tool("t")
     assert shown == [("url", "https://example.test/x", "Go")]
     assert seen[1]["inputResponses"] == {"a": {"action": "accept"}}
@@ -277,9 +275,7 @@ async def test_handlers_that_cannot_keep_up_do_not_pile_up(monkeypatch: pytest.M
 
     async def handler(call: Call) -> Any:
         if call.method == "server/discover":
-            return DiscoverResult(
-                supported_versions=[MODERN], capabilities=ServerCapabilities(), ttl_ms=0, cache_scope="private"
-            )
+            return DiscoverResult(supported_versions=[MODERN], capabilities=EVERYTHING, ttl_ms=0, cache_scope="private")
         for _ in range(500):
             call.reply.emit("notifications/x", {})
         return Raw(b'{"resultType":"complete","content":[]}')
@@ -317,9 +313,7 @@ async def test_a_handler_that_fails_is_our_own_affair(revision: str, caplog: pyt
 async def test_progress_for_nobody_is_ignored() -> None:
     async def handler(call: Call) -> Any:
         if call.method == "server/discover":
-            return DiscoverResult(
-                supported_versions=[MODERN], capabilities=ServerCapabilities(), ttl_ms=0, cache_scope="private"
-            )
+            return DiscoverResult(supported_versions=[MODERN], capabilities=EVERYTHING, ttl_ms=0, cache_scope="private")
         for token in (call.progress_token, 999, "x"):
             call.reply.emit("notifications/progress", {"progressToken": token, "progress": 1})
         return Raw(b'{"resultType":"complete","content":[]}')

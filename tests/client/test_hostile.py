@@ -23,11 +23,13 @@ from portico.client import client as clients
 from portico.rpc.call import Call
 from portico.schema.check import with_formats
 from portico.transport import process
+from portico.wire import jsonrpc
 from portico.wire.discover import DiscoverResult
 from portico.wire.errors import Closed, TimedOut
 from portico.wire.meta import ServerCapabilities
 
 Serve = Callable[..., Any]
+EVERYTHING = ServerCapabilities(tools={}, prompts={}, resources={"subscribe": True}, completions={})
 PATIENCE = 20.0
 MODERN, OLD = "2026-07-28", "2025-11-25"
 
@@ -41,15 +43,16 @@ def say(message):
     raw(json.dumps({"jsonrpc": "2.0", **message}).encode())
 def result(result, id=None):
     say({"id": said["id"] if id is None else id, "result": {"resultType": "complete", **result}})
+HAS = {"tools": {}, "prompts": {}, "resources": {"subscribe": True}, "completions": {}}
 early = sys.argv[2] if len(sys.argv) > 2 else ""
 exec(early)
 for line in sys.stdin:
     said = json.loads(line)
     method = said.get("method")
     if method == "server/discover":
-        result({"supportedVersions": ["2026-07-28"], "capabilities": {}, "ttlMs": 0, "cacheScope": "private"})
+        result({"supportedVersions": ["2026-07-28"], "capabilities": HAS, "ttlMs": 0, "cacheScope": "private"})
     elif method == "initialize":
-        result({"protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": {"name": "n", "version": "1"}})
+        result({"protocolVersion": "2025-11-25", "capabilities": HAS, "serverInfo": {"name": "n", "version": "1"}})
     elif method == "tools/call":
         exec(sys.argv[1])
     elif method == "prompts/list":
@@ -69,7 +72,7 @@ async def still_works(client: Client) -> None:
 
 LIES: dict[str, str] = {
     "result({'content': []}, id='2')": "id '2'",
-    "result({'content': []}, id=77)": "id '77'",
+    "result({'content': []}, id=77)": "was not answered within 0.3 s; it gave an answer with the id '77'",
     "say({'id': None, 'result': {}})": "was not answered within 0.3 s; it gave an answer without an id",
     "say({'id': said['id']})": "cannot be read",
     "say({'id': said['id'], 'result': {}, 'error': {'code': 1, 'message': ''}})": "cannot be read",
@@ -116,10 +119,17 @@ async def test_an_answer_that_comes_before_its_question_is_no_answer() -> None:
     answer = "say({'id': said['id'] + 1, 'result': {'prompts': 5}})"
     async with asyncio.timeout(PATIENCE), Client(child(answer), revision=MODERN) as client:
         with pytest.raises(
-            ProtocolError, match=r"python, tools/call: it gave an answer with the id '3', which was not asked"
+            TimedOut, match=r"python: tools/call .* it gave an answer with the id '3', which was not asked"
         ):
-            await client.call_tool("t")
+            await client.call_tool("t", timeout=0.3)
         await still_works(client)
+
+
+async def test_the_right_answer_may_come_after_a_wrong_one() -> None:
+    """JSON-RPC: an answer has the id of its request. One with another id is nobody's, and no reason to give up."""
+    answer = "result({'content': []}, id=77); result({'content': [{'type': 'text', 'text': 'right'}]})"
+    async with asyncio.timeout(PATIENCE), Client(child(answer), revision=MODERN) as client:
+        assert (await client.call_tool("t")).text == "right"
 
 
 @pytest.mark.requirement("jsonrpc.late-response")
@@ -336,9 +346,7 @@ async def test_a_server_that_lets_go_of_the_other_stream_at_once_is_not_hammered
 def handler_of(answer: Callable[[Call], Any]) -> Callable[[Call], Any]:
     async def handler(call: Call) -> Any:
         if call.method == "server/discover":
-            return DiscoverResult(
-                supported_versions=[MODERN], capabilities=ServerCapabilities(), ttl_ms=0, cache_scope="private"
-            )
+            return DiscoverResult(supported_versions=[MODERN], capabilities=EVERYTHING, ttl_ms=0, cache_scope="private")
         return answer(call)
 
     return handler
@@ -467,7 +475,7 @@ tool = b'{"name":"t%d","inputSchema":{"type":"object"}}'
 for line in sys.stdin:
     said = json.loads(line)
     if said["method"] == "server/discover":
-        say(said["id"], b'{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{}}')
+        say(said["id"], b'{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{}}}')
     elif said["method"] == "tools/list" and habit == "at once":
         say(said["id"], b'{"resultType":"complete","tools":[' + b",".join(tool % n for n in range(1_000_000)) + b"]}")
     elif said["method"] == "tools/list":
@@ -651,9 +659,7 @@ async def test_what_tools_promise_is_not_waited_for_longer_than_the_call(monkeyp
     async def slowly(call: Call) -> Any:
         nonlocal number
         if call.method == "server/discover":
-            return DiscoverResult(
-                supported_versions=[MODERN], capabilities=ServerCapabilities(), ttl_ms=0, cache_scope="private"
-            )
+            return DiscoverResult(supported_versions=[MODERN], capabilities=EVERYTHING, ttl_ms=0, cache_scope="private")
         if call.method == "tools/list":
             number += 1
             await asyncio.sleep(0.02)
@@ -663,3 +669,73 @@ async def test_what_tools_promise_is_not_waited_for_longer_than_the_call(monkeyp
     async with asyncio.timeout(PATIENCE), Client(slowly) as client:
         assert (await client.call_tool("t", timeout=0.2)).data == {"a": 1}
         assert (await client.call_tool("t", timeout=0.2)).data == {"a": 1}
+
+
+# Arrays, and what comes too late
+
+
+@pytest.mark.parametrize("revision", [MODERN, OLD])
+async def test_a_long_array_is_not_read(revision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before 2025-03-26 and after it there are no batches, so that nothing is made of one."""
+    answer = "raw(b'[' + b'1,' * 8_000_000 + b'1]')"
+    async with asyncio.timeout(PATIENCE), Client(child(answer), revision=revision) as client:
+        read = lengths_read(monkeypatch)
+        with pytest.raises(ProtocolError, match="tools/call: it gave a batch, where there are none"):
+            await client.call_tool("t", timeout=PATIENCE)
+        assert max(read, default=0) < 1000
+        await still_works(client)
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+@pytest.mark.parametrize("modern", [True, False])
+async def test_a_long_array_is_not_read_over_http(
+    serve: Serve, modern: bool, streamed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = await serve(Endpoint(modern=modern))
+    array = "[" + "1," * 8_000_000 + "1]"
+
+    def answer(peer: Peer, request: Request) -> None:
+        if streamed:
+            peer.stream()
+            peer.event(array)
+        else:
+            peer.answer(200, array)
+
+    there.rules["tools/call"] = answer
+    async with asyncio.timeout(PATIENCE), Client(there.url) as client:
+        read = lengths_read(monkeypatch)
+        with pytest.raises(ProtocolError, match=r"a batch, where there are none|instead of a message"):
+            await client.call_tool("t", timeout=PATIENCE)
+        assert max(read, default=0) < 1000
+        assert await client.list_tools() == []
+
+
+def lengths_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The lengths of the messages that are read from here on."""
+    lengths: list[int] = []
+    decode = jsonrpc.decode
+
+    def reading(data: bytes, *more: Any) -> Any:
+        lengths.append(len(data))
+        return decode(data, *more)
+
+    monkeypatch.setattr(jsonrpc, "decode", reading)
+    return lengths
+
+
+@pytest.mark.requirement("progress.client-late")
+@pytest.mark.parametrize("revision", [MODERN, OLD])
+async def test_progress_after_the_answer_is_too_late(revision: str) -> None:
+    """Also if both come in one read (basic/patterns/progress: it stops with the completion)."""
+    answer = (
+        "token = said['params']['_meta']['progressToken']\n"
+        "def progress(n): return {'jsonrpc': '2.0', 'method': 'notifications/progress', "
+        "'params': {'progressToken': token, 'progress': n}}\n"
+        "answer = {'jsonrpc': '2.0', 'id': said['id'], 'result': {'resultType': 'complete', 'content': []}}\n"
+        "raw(b'\\n'.join(json.dumps(one).encode() for one in (progress(1), answer, progress(2))))"
+    )
+    heard: list[float] = []
+    async with asyncio.timeout(PATIENCE), Client(child(answer), revision=revision) as client:
+        await client.call_tool("t", on_progress=lambda progress, total, message: heard.append(progress))
+        await still_works(client)
+    assert heard == [1.0]

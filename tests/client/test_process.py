@@ -23,7 +23,8 @@ habit = sys.argv[1]
 for line in sys.stdin:
     said = json.loads(line)
     if said.get("method") == "initialize":
-        result = {"protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": {"name": "old", "version": "1"}}
+        who = {"name": "old", "version": "1"}
+        result = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": who}
     elif said.get("method") == "tools/list":
         result = {"tools": []}
     elif "id" not in said:

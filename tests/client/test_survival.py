@@ -49,6 +49,7 @@ def die():
     os._exit(3)
 HINTS = {"reads": {"readOnlyHint": True}, "again": {"idempotentHint": True}, "once": {"destructiveHint": True}}
 TOOLS = [{"name": n, "inputSchema": {"type": "object"}, "annotations": h} for n, h in HINTS.items()]
+HAS = {"tools": {}, "prompts": {}, "resources": {"subscribe": True}, "completions": {}}
 note("start", os.getpid())
 if len(sys.argv) > 3:
     exec(sys.argv[3])
@@ -59,9 +60,9 @@ for line in sys.stdin:
     note(f"{method} {what}".strip())
     if method == "initialize" and era == "handshake":
         result = {"protocolVersion": "2025-11-25", "serverInfo": {"name": "child", "version": "1"},
-                  "capabilities": {"logging": {}}}
+                  "capabilities": {"logging": {}, **HAS}}
     elif method == "server/discover" and era == "modern":
-        result = {"resultType": "complete", "supportedVersions": ["2026-07-28"], "capabilities": {}, "ttlMs": 0,
+        result = {"resultType": "complete", "supportedVersions": ["2026-07-28"], "capabilities": HAS, "ttlMs": 0,
                   "cacheScope": "private"}
     elif method == "tools/list":
         result = {"resultType": "complete", "tools": TOOLS}
@@ -172,11 +173,23 @@ async def test_a_tool_that_may_have_run_is_not_called_again(book: Book, era: str
 
 @ERAS
 @pytest.mark.parametrize("tool", ["reads", "again"])
-async def test_a_tool_that_does_no_harm_is_called_again(book: Book, era: str, tool: str) -> None:
-    async with asyncio.timeout(PATIENCE), Client(book.command(era)) as client:
+async def test_what_a_tool_says_of_itself_is_believed_if_the_server_is_trusted(book: Book, era: str, tool: str) -> None:
+    """server/tools, Security: annotations are untrusted unless they come from trusted servers."""
+    async with asyncio.timeout(PATIENCE), Client(book.command(era), trust_annotations=True) as client:
         await client.list_tools()
         assert (await client.call_tool(tool)).text == "done"
     assert book.count(f"tools/call {tool}") == 2
+
+
+@pytest.mark.requirement("tools.annotations-untrusted")
+@ERAS
+@pytest.mark.parametrize("tool", ["reads", "again"])
+async def test_what_a_tool_says_of_itself_is_not_believed_otherwise(book: Book, era: str, tool: str) -> None:
+    async with asyncio.timeout(PATIENCE), Client(book.command(era)) as client:
+        await client.list_tools()
+        with pytest.raises(Closed, match="was not repeated"):
+            await client.call_tool(tool)
+    assert book.count(f"tools/call {tool}") == 1
 
 
 @pytest.mark.parametrize("tool, repeatable, runs", [("twice", True, 2), ("twice", None, 1), ("reads", False, 1)])

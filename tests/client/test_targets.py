@@ -28,7 +28,7 @@ import json, os, sys
 for line in sys.stdin:
     said = json.loads(line)
     if said["method"] == "server/discover":
-        result = {"supportedVersions": ["2026-07-28"], "capabilities": {}}
+        result = {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}, "prompts": {}}}
     else:
         data = {"cwd": os.getcwd(), "argv": sys.argv[1:], "env": {n: v for n, v in os.environ.items() if "PROBE" in n}}
         result = {"content": [{"type": "text", "text": json.dumps(data)}]}

@@ -203,6 +203,7 @@ async def test_a_body_cannot_report_what_json_cannot_say(
     assert [one["params"] for one in wire.aside if one["method"] == PROGRESS] == [{"progressToken": "p", "progress": 1}]
 
 
+@pytest.mark.requirement("progress.token-in-use")
 @pytest.mark.parametrize("revision", REVISIONS)
 async def test_a_progress_token_is_in_use_once(connect: Callable[..., Any], revision: str) -> None:
     """basic, Progress: tokens MUST be unique across active requests. One that is not active any more is free."""

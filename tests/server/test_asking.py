@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from msgspec import Raw
 
 from portico import Context, ProtocolError, Server
 from portico.auth.principal import Principal
@@ -17,6 +18,7 @@ from portico.server.asking.request_state import binding
 from portico.wire.content import TextContent, ToolResultContent, ToolUseContent
 from portico.wire.errors import Refused
 from portico.wire.inputs import InputRequest, InputRequiredResult, SamplingMessage
+from portico.wire.jsonrpc import encode
 from portico.wire.revisions import HANDSHAKE, MODERN, REVISIONS
 from portico.wire.tools import CallToolResult
 
@@ -291,6 +293,24 @@ async def test_a_handler_asks_no_revision_for_what_it_does_not_have(
     assert asked.questions == []
 
 
+@pytest.mark.parametrize("method, params, able", QUESTIONS.values(), ids=QUESTIONS)
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_a_mounted_server_elsewhere_asks_no_more_than_we_may(
+    connect: Connect, revision: str, method: str, params: Any, able: Any
+) -> None:
+    """What came over a wire, and is passed on as it came."""
+    inner, server = question(method, params), Server("outer")
+
+    async def elsewhere(call: Call) -> Any:
+        return Raw(encode(await inner(call)))
+
+    server.mount(elsewhere)
+    asked = Asked(connect, server, revision, able)
+    said = await asked.call("t")
+    assert asked.questions == []
+    assert said["code"] == -32021 if revision == MODERN else "does not support it" in text_of(said)
+
+
 @pytest.mark.parametrize("revision", ELICITING)
 async def test_a_handlers_question_is_asked_in_the_words_of_the_revision(connect: Connect, revision: str) -> None:
     schema = {"type": "object", "properties": {"size": {"type": "string", "oneOf": CHOICES}}}
@@ -470,6 +490,7 @@ async def test_a_client_that_does_not_answer_is_not_waited_for_for_ever(
 # What was read after a question
 
 
+@pytest.mark.requirement("caching.after-questions")
 @pytest.mark.parametrize("asks", [True, False])
 async def test_what_was_read_after_a_question_is_in_no_cache(connect: Connect, asks: bool) -> None:
     """server/utilities/caching: what depends on answers MUST NOT be cached."""
@@ -487,6 +508,7 @@ async def test_what_was_read_after_a_question_is_in_no_cache(connect: Connect, a
 # Codes
 
 
+@pytest.mark.requirement("jsonrpc.undefined-codes")
 @pytest.mark.parametrize(
     "code, modern",
     [(-32050, -32603), (-32099, -32603), (-32042, -32603), (-32002, -32602), (-32019, -32019), (-1, -1), (5, 5)],

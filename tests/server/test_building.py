@@ -65,12 +65,14 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
 }
 
 
+@pytest.mark.requirement("resources.uri-syntax", "caching.hints-valid")
 @pytest.mark.parametrize("build, words", MISTAKES.values(), ids=MISTAKES)
 def test_what_the_protocol_forbids_is_not_built(build: Callable[[], Any], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         build()
 
 
+@pytest.mark.requirement("caching.hints-valid")
 def test_hints_of_skills_are_looked_at_too(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="ttl_ms"):
         Skills(tmp_path, ttl_ms=-1)

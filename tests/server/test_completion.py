@@ -68,8 +68,9 @@ async def test_an_argument_of_a_prompt_is_completed(revision: str) -> None:
 @pytest.mark.requirement("completion.context")
 @pytest.mark.parametrize("revision", REVISIONS)
 async def test_a_variable_of_a_template_is_completed_with_what_is_known_so_far(revision: str) -> None:
+    """2025-06-18 brought the context; before, it is not said."""
     found = await complete(PLACE, "city", "P", context={"country": "fr"}, revision=revision)
-    assert found.values == ["Paris", "Pau"]
+    assert found.values == (["Paris", "Pau"] if revision >= "2025-06-18" else [])
     assert (await complete(PLACE, "city", "P", revision=revision)).values == []
 
 
@@ -92,6 +93,7 @@ async def test_what_has_a_few_values_completes_itself(argument: str, typed: str,
     assert (await complete(PAINT, argument, typed)).values == expected
 
 
+@pytest.mark.requirement("completion.argument-unknown")
 @pytest.mark.parametrize("revision", REVISIONS)
 async def test_an_argument_that_there_is_not_cannot_be_completed(revision: str) -> None:
     """server/utilities/completion, Error Handling: -32602."""

@@ -159,9 +159,11 @@ async def test_choices_are_choices_of_a_form(connect: Connect, response_type: An
 @pytest.mark.parametrize("revision", ELICITING)
 @pytest.mark.parametrize("response_type, content", [(int, {"value": "many"}), (Booking, {"name": "Ada"}), (int, {})])
 async def test_an_answer_of_another_kind_is_told_to_the_model(
-    revision: str, response_type: Any, content: dict[str, Any]
+    revision: str, response_type: Any, content: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = asking(response_type)
+    # Our client would not send it.
+    monkeypatch.setattr("portico.client.inputs.misfit", lambda form, content: None)
     text = await text_of(server, "ask", revision=revision, elicitation_handler=lambda asked: content)
     assert "The answer to the question" in text
     assert "error id" not in text
@@ -223,7 +225,8 @@ async def test_a_page_may_be_asked_for(revision: str) -> None:
         asked.append(question)
         return ElicitResult("accept")
 
-    assert await text_of(visiting(), "visit", revision=revision, elicitation_handler=answer) == "accept"
+    options: Any = {"elicitation_handler": answer, "elicitation_modes": ["form", "url"]}
+    assert await text_of(visiting(), "visit", revision=revision, **options) == "accept"
     [question] = asked
     assert (question.mode, question.url, question.message) == ("url", "https://example.com/sign-in", "Please sign in")
     assert (question.elicitation_id is not None) is (revision == "2025-11-25")
@@ -299,7 +302,7 @@ async def test_the_model_may_be_given_tools(revision: str) -> None:
         tools = [Definition(name="look", input_schema={"type": "object"})]
         return (await ctx.sample(["Think", "again"], tools=tools, tool_choice="auto")).text
 
-    assert await text_of(server, "think", revision=revision, sampling_handler=answer) == "ab"
+    assert await text_of(server, "think", revision=revision, sampling_handler=answer, sampling_tools=True) == "ab"
     assert asked[0].tools is not None
     assert asked[0].tools[0].name == "look"
     assert len(asked[0].messages) == 2

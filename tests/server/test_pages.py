@@ -153,7 +153,7 @@ async def test_a_cursor_is_taken_as_it_was_given_and_not_otherwise(
     assert (await wire.modern("tools/list", {"cursor": cursor}))["error"]["code"] == -32602
 
 
-@pytest.mark.requirement("pagination.cursor-invalid")
+@pytest.mark.requirement("pagination.cursor-invalid", "pagination.cursor-own-list")
 @pytest.mark.parametrize("revision", REVISIONS)
 async def test_a_cursor_belongs_to_its_list(connect: Connect, revision: str) -> None:
     wire = await opened(connect, full(4, page_size=2), revision)
@@ -164,6 +164,7 @@ async def test_a_cursor_belongs_to_its_list(connect: Connect, revision: str) -> 
             assert ("result" in said) == (other == method), (method, other)
 
 
+@pytest.mark.requirement("pagination.cursor-own-list")
 @pytest.mark.parametrize(
     "one, other, known",
     [

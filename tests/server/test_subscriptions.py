@@ -135,6 +135,7 @@ async def test_there_is_an_end_to_subscriptions(crowd: Crowd, bound: str, monkey
 # What does not exist
 
 
+@pytest.mark.requirement("resources.subscribe-existing")
 @pytest.mark.parametrize("revision", HANDSHAKE)
 @pytest.mark.parametrize(
     "uri, exists",
@@ -161,6 +162,7 @@ async def test_only_what_exists_can_be_subscribed_to(connect: Connect, revision:
     assert exists or said["error"]["code"] == -32002
 
 
+@pytest.mark.requirement("resources.subscribe-existing")
 async def test_a_listener_is_told_which_resources_exist(connect: Connect) -> None:
     """2026-07-28, basic/patterns/subscriptions: the acknowledgement has the subset that is honoured."""
     server = Server("s")
@@ -184,6 +186,7 @@ async def test_a_listener_is_told_which_resources_exist(connect: Connect) -> Non
 # The first call
 
 
+@pytest.mark.requirement("tools.list-changed-first")
 @pytest.mark.parametrize("around", ["nothing", "a middleware", "a mount"])
 @pytest.mark.parametrize("revision", HANDSHAKE)
 async def test_a_change_in_the_first_call_is_told(connect: Connect, revision: str, around: str) -> None:

@@ -28,6 +28,8 @@ from portico.wire.subscriptions import Filter
 from portico.wire.tools import CallToolResult, ListToolsResult
 from portico.wire.tools import Tool as Definition
 
+SERVED = ServerCapabilities(tools={}, prompts={}, resources={"subscribe": True}, completions={})
+
 Connect = Callable[..., Any]
 
 OBJECT = {"type": "object"}
@@ -172,9 +174,7 @@ async def test_a_draft_code_is_only_a_number_to_the_client() -> None:
     async def handler(call: Call) -> Any:
         if call.method == "tools/list":
             raise ProtocolError("Session not found", code=-32001)
-        return DiscoverResult(
-            supported_versions=[MODERN], capabilities=ServerCapabilities(), ttl_ms=0, cache_scope="private"
-        )
+        return DiscoverResult(supported_versions=[MODERN], capabilities=SERVED, ttl_ms=0, cache_scope="private")
 
     async with Client(handler) as client:
         with pytest.raises(ProtocolError) as raised:
@@ -397,9 +397,7 @@ class Asking:
 
     async def __call__(self, call: Call) -> Any:
         if call.method == "server/discover":
-            return DiscoverResult(
-                supported_versions=[MODERN], capabilities=ServerCapabilities(), ttl_ms=0, cache_scope="private"
-            )
+            return DiscoverResult(supported_versions=[MODERN], capabilities=SERVED, ttl_ms=0, cache_scope="private")
         if call.method == "subscriptions/listen":
             raise errors.MethodNotFound
         self.calls.append((call.id, msgspec.json.decode(call.params)))
@@ -631,9 +629,7 @@ async def test_progress_goes_on_growing_when_an_older_client_is_asked(connect: C
 
     async def handler(call: Call) -> Any:
         if call.method == "server/discover":
-            return DiscoverResult(
-                supported_versions=[MODERN], capabilities=ServerCapabilities(), ttl_ms=0, cache_scope="private"
-            )
+            return DiscoverResult(supported_versions=[MODERN], capabilities=SERVED, ttl_ms=0, cache_scope="private")
         if call.method == "subscriptions/listen":
             raise errors.MethodNotFound
         for progress in (1.0, 2.0):
@@ -772,9 +768,7 @@ async def test_an_empty_cursor_is_not_the_end() -> None:
 
     async def handler(call: Call) -> Any:
         if call.method == "server/discover":
-            return DiscoverResult(
-                supported_versions=[MODERN], capabilities=ServerCapabilities(), ttl_ms=0, cache_scope="private"
-            )
+            return DiscoverResult(supported_versions=[MODERN], capabilities=SERVED, ttl_ms=0, cache_scope="private")
         asked.append(msgspec.json.decode(call.params).get("cursor", "none"))
         tool = Definition(name=f"t{len(asked)}", input_schema=OBJECT)
         following: Any = ["", "x", UNSET][len(asked) - 1]
@@ -794,9 +788,7 @@ async def test_a_null_cursor_is_no_cursor(revision: str) -> None:
 
     async def handler(call: Call) -> Any:
         if call.method == "server/discover":
-            return DiscoverResult(
-                supported_versions=[MODERN], capabilities=ServerCapabilities(), ttl_ms=0, cache_scope="private"
-            )
+            return DiscoverResult(supported_versions=[MODERN], capabilities=SERVED, ttl_ms=0, cache_scope="private")
         if call.method == "subscriptions/listen":
             raise errors.MethodNotFound
         return Raw(b'{"tools":[],"nextCursor":null}')
@@ -1005,9 +997,7 @@ async def test_a_client_does_not_follow_a_remote_reference(revision: str) -> Non
 
     async def handler(call: Call) -> Any:
         if call.method == "server/discover":
-            return DiscoverResult(
-                supported_versions=[MODERN], capabilities=ServerCapabilities(), ttl_ms=0, cache_scope="private"
-            )
+            return DiscoverResult(supported_versions=[MODERN], capabilities=SERVED, ttl_ms=0, cache_scope="private")
         if call.method == "subscriptions/listen":
             raise errors.MethodNotFound
         if call.method == "tools/list":
@@ -1164,9 +1154,7 @@ async def test_an_unknown_result_type_is_not_taken_for_an_answer() -> None:
 
     async def handler(call: Call) -> Any:
         if call.method == "server/discover":
-            return DiscoverResult(
-                supported_versions=[MODERN], capabilities=ServerCapabilities(), ttl_ms=0, cache_scope="private"
-            )
+            return DiscoverResult(supported_versions=[MODERN], capabilities=SERVED, ttl_ms=0, cache_scope="private")
         return Raw(b'{"resultType":"postponed","content":[],"isError":false}')
 
     async with Client(handler) as client:

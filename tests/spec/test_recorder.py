@@ -29,7 +29,10 @@ async def broken(call: Call) -> Any:
     """A server that finds no words for what it has, and speaks before that."""
     if call.method == "server/discover":
         return DiscoverResult(
-            supported_versions=[MODERN], capabilities=ServerCapabilities(), ttl_ms=0, cache_scope="private"
+            supported_versions=[MODERN],
+            capabilities=ServerCapabilities(tools={}, prompts={}, resources={}),
+            ttl_ms=0,
+            cache_scope="private",
         )
     if call.method == "tools/call":
         call.reply.emit("notifications/tools/list_changed", {"_meta": "much"})

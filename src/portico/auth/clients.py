@@ -9,6 +9,7 @@ from urllib.parse import quote_plus, urlsplit
 import msgspec
 from msgspec import Struct
 
+from portico._options import check_fields
 from portico.auth.addresses import names_loopback
 from portico.auth.assertions import SigningKey, client_assertion
 from portico.auth.conversation import Conversation, fetch
@@ -35,6 +36,9 @@ class Registration(Struct, frozen=True, kw_only=True, omit_defaults=True):
     # The issuer that gave it. None, for one that a user configured: the issuer it is first used with.
     issuer: str | None = None
     key: SigningKey | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def serves(self, redirect_uri: str, now: float) -> bool:
         """Whether an earlier registration will still do."""

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
+from portico._options import explained
 from portico.auth.addresses import check_url, same_origin
 from portico.auth.assertions import ALGORITHM, Prover
 from portico.auth.challenges import Demand, demand
@@ -48,6 +49,7 @@ class OAuth:
     None binds tokens to a key where the server asks for that, True insists on it, False never does.
     """
 
+    @explained
     def __init__(
         self,
         server: str,

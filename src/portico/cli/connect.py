@@ -23,6 +23,7 @@ from portico.cli.logs import set_log_level
 from portico.cli.printer import Printer
 from portico.cli.questions import TerminalQuestions, can_ask
 from portico.client.client import Client
+from portico.client.inputs import MODES
 from portico.wire.errors import Error, MissingCapability, ProtocolError, UsageError
 from portico.wire.notices import MessageParams
 from portico.wire.revisions import MODERN
@@ -117,11 +118,14 @@ def client_for(target: Target, options: argparse.Namespace, printer: Printer) ->
         given["log_handler"] = lambda message: printer.aside(_logged(message))
     if questions is not None:
         given["elicitation_handler"] = questions.answer
+        given["elicitation_modes"] = MODES
     client = Client(
         target,
         name="portico",
         version=__version__,
         revision=options.revision,
+        # Who types a command has decided what to ask for.
+        undeclared=True,
         headers=_headers(options.header),
         env=_environment(options.env),
         cwd=options.cwd,

@@ -79,6 +79,9 @@ class TerminalQuestions:
             self._printer.aside("It wants you to open a page, but its address is not a web address. Declined.")
             return ElicitResult("decline")
         self._printer.aside(f"It wants you to open a page of {shown}:\n\n  {one_line(url)}\n")
+        if any(label.startswith("xn--") for label in shown.lower().split(".")):
+            # client/elicitation, Safe URL Handling: such a name may be made to look like another one.
+            self._printer.aside("Beware: the name of this site is in letters that may look like others.")
         is_agreed = await self._yes("Do you agree, and open it in your browser?", default=False)
         return ElicitResult("accept" if is_agreed else "decline")
 

@@ -77,7 +77,8 @@ def _built_in(arguments: argparse.Namespace) -> tuple[Any, Any]:
     data = data_directory(arguments.data)
     data.mkdir(mode=0o700, parents=True, exist_ok=True)
     store = store_url(arguments.store, arguments.data, assembly.NAME)
-    place = assembly.ServicePlace(data=data, store=store, read_only=arguments.read_only)
+    files = tuple(assembly.files(arguments.profile, arguments.config))
+    place = assembly.ServicePlace(data=data, store=store, read_only=arguments.read_only, settings=files)
     return assembly.assemble(names, settings, place), settings.serve
 
 
@@ -96,4 +97,5 @@ def _options(arguments: argparse.Namespace, serving: Any) -> dict[str, Any]:
 def _http(arguments: argparse.Namespace) -> dict[str, Any]:
     names = ("host", "port", "path", "insecure", "sse", "certificate", "key")
     given = {name: getattr(arguments, name) for name in names}
-    return {**given, "allow_hosts": arguments.allow_host, "allow_origins": arguments.allow_origin}
+    lists = {"allow_hosts": "allow_host", "allow_origins": "allow_origin", "trusted_proxies": "trusted_proxy"}
+    return given | {name: getattr(arguments, option) for name, option in lists.items()}

@@ -94,6 +94,12 @@ class Cache:
             if key[0] in stale or (about and _names(key[1], uri)):
                 self._drop(key)
 
+    def forget(self, method: str) -> None:
+        """All pages of a list: one of them leads to where nothing is any more."""
+        self.changes += 1
+        for key in [key for key in self._results if key[0] == method]:
+            self._drop(key)
+
     def clear(self) -> None:
         self.changes += 1
         self._results.clear()

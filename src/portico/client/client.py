@@ -7,7 +7,7 @@ import logging
 import math
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from inspect import isawaitable
@@ -16,14 +16,22 @@ from types import UnionType
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
-from msgspec import UNSET, Raw, Struct
-from msgspec.structs import replace
+from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec.structs import astuple, replace
 
 from portico._lazy import load_module
 from portico._options import explained
 from portico.client import results
 from portico.client.cache import CACHEABLE, Cache
-from portico.client.inputs import ElicitationHandler, Inputs, Roots, SamplingHandler
+from portico.client.inputs import (
+    FORMS,
+    ElicitationHandler,
+    ElicitationMode,
+    Inputs,
+    Roots,
+    SamplingHandler,
+    UnfitAnswer,
+)
 from portico.client.listen import ChangeListener
 from portico.client.results import BrokenPromise, CallToolResult, Promise, T
 from portico.client.tasks import RemoteTask, handle
@@ -35,16 +43,24 @@ from portico.transport.link import Link, Trace
 from portico.transport.targets import Target, target_of
 from portico.transport.upstream import RETRIES, TIMEOUT_SECONDS, Upstream
 from portico.wire import notices
+from portico.wire.capabilities import TASK_CALLS, declares
 from portico.wire.completion import Completion
 from portico.wire.content import Contents, EmptyResult
-from portico.wire.errors import Error, HeaderMismatch, InvalidParams, ProtocolError, ToolError, UsageError
-from portico.wire.inputs import InputRequest, InputRequiredResult
+from portico.wire.errors import (
+    Error,
+    HeaderMismatch,
+    InvalidParams,
+    ProtocolError,
+    ToolError,
+    UsageError,
+)
+from portico.wire.inputs import ElicitResult, InputRequest, InputRequiredResult
 from portico.wire.jsonrpc import encode
 from portico.wire.meta import CLIENT_CAPABILITIES, Implementation, LogLevel, ServerCapabilities
 from portico.wire.methods import ASKABLE, METHODS, plainly
 from portico.wire.prompts import GetPromptResult, Prompt
 from portico.wire.resources import Resource, ResourceTemplate
-from portico.wire.revisions import REVISIONS, Revision
+from portico.wire.revisions import REVISIONS, V2025_06_18, V2025_11_25, Revision
 from portico.wire.subscriptions import Filter
 from portico.wire.tasks import EXTENSION
 from portico.wire.tools import ReceivedToolResult, Tool
@@ -87,6 +103,21 @@ class _Kind(Struct):
     result_type: str = msgspec.field(default="complete", name="resultType")
 
 
+class _ToolName(Struct):
+    name: str
+
+
+class _NamesPage(Struct, rename="camel"):
+    """A page of the tools, of which only the names are read."""
+
+    tools: list[_ToolName]
+    next_cursor: str | UnsetType | None = UNSET
+
+
+class _RawPage(Struct):
+    tools: list[Raw]
+
+
 def _sender(auth: Auth, target: Target, browser: Visitor | None) -> RequestSender | None:
     # All that OAuth takes is imported by those who use it.
     if auth is None:
@@ -105,18 +136,24 @@ class Client:
       `file.py:object`, an mcp.json (`file.json:name`) or an entry of one, a Server or any Handler.
     * **revision** – the protocol revision to speak, to see a server as an older client does. Otherwise it is the
       newest one that both know.
+    * **undeclared** – whether to ask the server also for what it has not declared that it has. Otherwise that is a
+      MethodNotFound, and nothing is sent.
     * **name**, **version** – what the server is told about this client.
     * **sampling_handler** – answers a server that wants text from a model: gets the params, returns a text or a
       `CreateMessageResult`. May be `async`, as all handlers may.
     * **elicitation_handler** – answers a server that asks the user: gets the params, returns the fields of the form
       (accepted), None (declined) or an `ElicitResult`.
-    * **roots** – the folders that the server may work in, as URIs or Roots.
+    * **elicitation_modes** – what the elicitation handler can show: a "form", the page of a "url", or both.
+    * **sampling_tools** – whether the sampling handler can deal with tools.
+    * **roots** – the folders that the server may work in, as paths, `file://` URIs or Roots.
     * **log_handler** – gets each log message of the server.
     * **log_level** – the level from which the server should send log messages.
     * **progress_handler** – gets `(progress, total, message)` of every call that has no `on_progress` of its own.
     * **message_handler** – gets every notification of the server: its method, and its params undecoded.
     * **timeout** – how many seconds a request may take, retries included; None for no limit.
     * **retries** – how often a request that was not heard is sent again.
+    * **trust_annotations** – whether a tool that says of itself that it is read-only or idempotent is called again when
+      the connection breaks in the middle of its call. Every server can say so: this is for those that you trust.
     * **validate** – whether structured results are checked against the tool's output schema.
     * **extensions** – the protocol extensions to declare, with their settings.
     * **principal** – who the calls are from, for a Server or Handler in this process.
@@ -134,10 +171,13 @@ class Client:
         target: Handler | Sequence[str] | str | Mapping[str, Any],
         *,
         revision: Revision | None = None,
+        undeclared: bool = False,
         name: str = "portico",
         version: str = "0",
         sampling_handler: SamplingHandler | None = None,
         elicitation_handler: ElicitationHandler | None = None,
+        elicitation_modes: Collection[ElicitationMode] = FORMS,
+        sampling_tools: bool = False,
         roots: Roots | None = None,
         log_handler: LogHandler | None = None,
         log_level: LogLevel | None = None,
@@ -145,6 +185,7 @@ class Client:
         message_handler: MessageHandler | None = None,
         timeout: float | None = TIMEOUT_SECONDS,
         retries: int = RETRIES,
+        trust_annotations: bool = False,
         validate: bool = True,
         extensions: dict[str, Any] | None = None,
         principal: Any = None,
@@ -159,15 +200,19 @@ class Client:
         if revision is not None and revision not in REVISIONS:
             raise UsageError(f"there is no revision {revision!r}; there are {', '.join(REVISIONS)}")
         place = target_of(target, env=env, cwd=cwd, headers=headers)
-        self.inputs = Inputs(sampling_handler, elicitation_handler, roots)
+        self.inputs = Inputs(
+            sampling_handler, elicitation_handler, roots, modes=elicitation_modes, sampling_tools=sampling_tools
+        )
         able = replace(self.inputs.capabilities, extensions=extensions or None)
         self.timeout = timeout
         self._validate = validate
+        self._trusts_annotations = trust_annotations
         self._upstream = Upstream(
             place,
             self._answer,
             ClientIdentity(Implementation(name, version), able, log_level),
             revision=revision,
+            undeclared=undeclared,
             timeout=timeout,
             retries=retries,
             auth=_sender(auth, place, browser),
@@ -188,8 +233,9 @@ class Client:
         self._news: dict[str, asyncio.Event] = {}
         self._subscribed: dict[str, int] = {}
         self._cache = Cache(time.monotonic)
-        # What the tools promise; None until they have been listed.
-        self._promises: dict[str, Promise] | None = None
+        # What the tools promise, as far as they were looked at; and whether others need not be looked for.
+        self._promises: dict[str, Promise] = {}
+        self._knows_all = False
 
     # Who is there
 
@@ -252,7 +298,7 @@ class Client:
     async def _on_reopened(self) -> None:
         """The server is a new one, and does not know what we told the old one."""
         self._cache.clear()
-        self._promises = None
+        self._forget_promises()
         if not self._upstream.modern:
             await self._tell_log_level()
             for uri in list(self._subscribed):
@@ -265,9 +311,12 @@ class Client:
 
     def _on_gap(self) -> None:
         """Notifications may have been missed, or will be until the next request mends the connection."""
-        self._promises = None
+        self._forget_promises()
         for listener in list(self._listeners):
             listener.lost()
+
+    def _forget_promises(self) -> None:
+        self._promises, self._knows_all = {}, False
 
     async def _tell_log_level(self) -> None:
         """The level that was wished for at the start. A server that has no logs is not asked for any."""
@@ -281,7 +330,15 @@ class Client:
         if call.id is None:
             self._notice(call.method, call.params)
             return None
-        return EmptyResult() if call.method == "ping" else self.inputs.answer(call.method, call.params)
+        return EmptyResult() if call.method == "ping" else self._answer_question(call)
+
+    async def _answer_question(self, call: Call) -> Any:
+        """A question of a session. It has no caller here who could be told of the handler's mistake, so the log is."""
+        try:
+            return await self.inputs.answer(call.method, call.params, self.revision)
+        except UnfitAnswer as mistake:
+            log.error("%s: %s", self._name, mistake)
+            return ElicitResult("cancel")
 
     def _notice(self, method: str, params: Raw, on_progress: ProgressHandler | None = None) -> None:
         """Handle a notification. What a handler raises is logged, never passed on."""
@@ -305,7 +362,7 @@ class Client:
         elif method == notices.MESSAGE and self._log_handler is not None:
             told.append(self._log_handler(METHODS[method].decode(params)))
         elif method == notices.TOOLS_CHANGED:
-            self._promises = None
+            self._forget_promises()
         elif method == notices.RESOURCE_UPDATED:
             uri = METHODS[method].decode(params).uri
         elif method in (notices.TASK, notices.TASK_STATUS):
@@ -422,12 +479,12 @@ class Client:
         return again
 
     async def _reply(self, method: str, asked: InputRequest) -> Any:
-        if not self.inputs.can_answer(asked.method):
+        if not self.inputs.can_answer(asked.method, self.revision):
             raise ProtocolError(f"{self._name}: {method} asks for {asked.method[:100]}, for which there is no handler")
         try:
-            return await self.inputs.answer(asked.method, Raw(encode(asked.params or {})))
+            return await self.inputs.answer(asked.method, Raw(encode(asked.params or {})), self.revision)
         except (InvalidParams, RecursionError) as failure:
-            raise ProtocolError(f"{self._name}: {method} asks what cannot be read: {failure}") from None
+            raise ProtocolError(f"{self._name}: {method} asks what cannot be answered: {failure}") from None
 
     async def _result(
         self,
@@ -488,11 +545,14 @@ class Client:
         """Call a tool. What it refuses is raised as ToolError, unless `raise_on_error` is off.
 
         `returns`: the type that `result.data` is to have. `repeatable`: it may be called again when the connection
-        breaks in the middle; the default is what the tool says of itself.
+        breaks in the middle; the default is no, or with `trust_annotations` what the tool says of itself.
         """
+        if not self._upstream.modern and await self._task_support(name, timeout) == "required":
+            task = await self.start_task(name, arguments, timeout=timeout)
+            return await task.result(timeout=self._limit(timeout), returns=returns, raise_on_error=raise_on_error)
         params: dict[str, Any] = {"name": name, "arguments": arguments or {}}
         if repeatable is None:
-            known = (self._promises or {}).get(name)
+            known = self._promises.get(name) if self._trusts_annotations else None
             repeatable = known is not None and known.repeatable
         handler = on_progress or self._progress
         progress = None if handler is None else _Progress(next(self._tokens), handler)
@@ -510,15 +570,15 @@ class Client:
         self, tool: str, said: ReceivedToolResult, returns: Any, raise_on_error: bool, timeout: float | None = None
     ) -> CallToolResult[Any]:
         """A tool's result, as its caller wants it."""
-        promised = None if self._promises is None else self._promises.get(tool)
-        if self._promises is None and said.structured_content is not UNSET:
+        promised = self._promises.get(tool)
+        if promised is None and said.structured_content is not UNSET and (self._validate or returns is None):
             promised = await self._promised(tool, timeout)
         read = partial(results.read, said, returns, name=f"{self._name}: {tool}", validate=self._validate)
         try:
             result = read(promised)
         except BrokenPromise:
             # The server may have been upgraded since its tools were listed.
-            self._promises = None
+            self._forget_promises()
             result = read(await self._promised(tool, timeout, fresh=True) or promised)
         if result.is_error and raise_on_error:
             raise ToolError(result.text)
@@ -536,15 +596,25 @@ class Client:
     ) -> RemoteTask:
         """Call a tool that takes long, as a task: `task.result()` waits for it, `task.id` finds it again later.
 
-        `ttl`: for how many seconds it should be kept; 2026-07-28 leaves that to the server.
+        `ttl`: for how many seconds it should be kept; 2026-07-28 leaves that to the server. Where the server has no
+        tasks, or the tool does not run as one, it is a plain call, and the task is over when it is returned.
         """
         params: dict[str, Any] = {"name": name, "arguments": arguments or {}}
         if self.is_modern:
             params["_meta"] = self._declaring(EXTENSION)
-        else:
+        elif await self._task_support(name, timeout) != "forbidden":
             params["task"] = {} if ttl is None else {"ttl": int(ttl * 1000)}
         said = await self._rounds("tools/call", params, timeout, None, ("complete", "task"))
         return handle(self, name, said)
+
+    async def _task_support(self, name: str, timeout: float | None) -> str:
+        """2025-11-25, basic/utilities/tasks, Tool-Level Negotiation: the server has to have them, and then the tool."""
+        if self.server_capabilities.tasks is None or self.revision != V2025_11_25:
+            return "forbidden"
+        if not declares(self.server_capabilities, TASK_CALLS):
+            return "forbidden"
+        promised = await self._promised(name, timeout)
+        return "forbidden" if promised is None else promised.task_support
 
     def task(self, id: str, tool: str = "") -> RemoteTask:
         """A task that was started before, perhaps by another process."""
@@ -561,35 +631,47 @@ class Client:
         return self._news.setdefault(task, asyncio.Event())
 
     async def _promised(self, name: str, timeout: float | None = None, *, fresh: bool = False) -> Promise | None:
-        """What a tool has promised. To know that, the tools have to be listed once."""
-        if self._promises is None:
+        """What a tool has promised. To know that, it has to be found among the tools, page by page."""
+        if name not in self._promises and not self._knows_all:
             try:
-                async with asyncio.timeout(self.timeout if timeout is None else timeout):
-                    await self.list_tools(fresh=fresh)
+                async with asyncio.timeout(self._limit(timeout)):
+                    tool = await self._started_over(lambda: self._find_tool(name, fresh=fresh))
             except (Error, TimeoutError) as failure:
                 log.debug("%s: what its tools promise is not known: %s", self._name, failure)
-                self._promises = {}
-        return (self._promises or {}).get(name)
+                tool = None
+            if tool is None:
+                self._knows_all = True
+            else:
+                self._promises[name] = results.promise(tool)
+        return self._promises.get(name)
+
+    async def _find_tool(self, name: str, *, fresh: bool) -> Tool | None:
+        """Of the tools before it only the names are read."""
+        async for page, said in self._pages("tools/list", _NamesPage, fresh=fresh):
+            for at, one in enumerate(page.tools):
+                if one.name == name:
+                    found = self._decoded("tools/list", self._decoded("tools/list", said, _RawPage).tools[at], Tool)
+                    return next(iter(self._upstream.link.usable_tools([found])), None)
+        return None
 
     # Lists: `list_…` gives all, `iter_…` gives them as they come
 
-    async def _pages(self, method: str, member: str, *, fresh: bool = False) -> AsyncIterator[tuple[list[Any], int]]:
-        """Every page. Only a missing cursor ends a list; an empty one is a cursor."""
+    async def _pages(self, method: str, kind: Any = None, *, fresh: bool = False) -> AsyncIterator[tuple[Any, Raw]]:
+        """Every page, as its method has it or as this kind, and undecoded. Only a missing cursor ends a list; an empty
+        one is a cursor."""
         params: dict[str, Any] = {}
         seen: set[str] = set()
         empty = 0
         while True:
-            said = await self._cached_raw(method, params, fresh=fresh)
-            size = len(bytes(said))
-            if size > LONGEST_PAGE:
+            said = await self._page(method, params, fresh=fresh)
+            if len(bytes(said)) > LONGEST_PAGE:
                 raise ProtocolError(f"{self._name}: {method} gave more than {LONGEST_PAGE} bytes at once")
-            page = self._decoded(method, said)
-            found = getattr(page, member)
-            yield (self._upstream.link.usable_tools(found) if method == "tools/list" else found), size
+            page = self._decoded(method, said, kind)
+            yield page, said
             cursor = page.next_cursor
             if cursor is UNSET or cursor is None:
                 return
-            empty = 0 if found else empty + 1
+            empty = 0 if any(isinstance(one, list) and one for one in astuple(page)) else empty + 1
             if cursor in seen or empty > MOST_EMPTY:
                 what = "the same cursor again and again" if cursor in seen else "one empty page after the other"
                 raise ProtocolError(f"{self._name}: {method} gives {what}")
@@ -597,13 +679,35 @@ class Client:
                 seen.add(cursor)
             params = {"cursor": cursor}
 
+    async def _page(self, method: str, params: dict[str, Any], *, fresh: bool) -> Raw:
+        try:
+            return await self._cached_raw(method, params, fresh=fresh)
+        except InvalidParams:
+            # The page before may have been kept for longer than its cursor was good (server/utilities/caching).
+            if params:
+                self._cache.forget(method)
+            raise
+
+    async def _started_over(self, look: Callable[[], Awaitable[T]]) -> T:
+        """What looking through a list gives; once more from its beginning, if a page has led nowhere."""
+        changes = self._cache.changes
+        try:
+            return await look()
+        except InvalidParams:
+            if self._cache.changes == changes:
+                raise
+            return await look()
+
     async def _all(self, method: str, member: str, *, fresh: bool = False) -> list[Any]:
+        return await self._started_over(lambda: self._gathered(method, member, fresh=fresh))
+
+    async def _gathered(self, method: str, member: str, *, fresh: bool) -> list[Any]:
         found: list[Any] = []
         pages = total = 0
-        async for page, size in self._pages(method, member, fresh=fresh):
-            found += page
+        async for page, said in self._pages(method, fresh=fresh):
+            found += self._entries(method, page, member)
             pages += 1
-            total += size
+            total += len(bytes(said))
             if len(found) > MOST_LISTED or total > LONGEST_LIST or pages > MOST_PAGES:
                 raise ProtocolError(
                     f"{self._name}: {method} has no end: {len(found)} entries, and more to come. Use the iterator."
@@ -611,14 +715,18 @@ class Client:
         return found
 
     async def _each(self, method: str, member: str) -> AsyncIterator[Any]:
-        async for page, _ in self._pages(method, member):
-            for one in page:
+        async for page, _ in self._pages(method):
+            for one in self._entries(method, page, member):
                 yield one
+
+    def _entries(self, method: str, page: Any, member: str) -> list[Any]:
+        found: list[Any] = getattr(page, member)
+        return self._upstream.link.usable_tools(found) if method == "tools/list" else found
 
     async def list_tools(self, *, fresh: bool = False) -> list[Tool]:
         """All tools. `fresh`: not from what was kept."""
         tools = await self._all("tools/list", "tools", fresh=fresh)
-        self._promises = {tool.name: results.promise(tool) for tool in tools}
+        self._promises, self._knows_all = {tool.name: results.promise(tool) for tool in tools}, True
         return tools
 
     async def list_resources(self) -> list[Resource]:
@@ -659,9 +767,12 @@ class Client:
     async def complete(
         self, ref: dict[str, str], argument: str, value: str, context: dict[str, str] | None = None
     ) -> Completion:
-        """Values for an argument of `{"type": "ref/prompt", "name": …}` or `{"type": "ref/resource", "uri": …}`."""
+        """Values for an argument of `{"type": "ref/prompt", "name": …}` or `{"type": "ref/resource", "uri": …}`.
+
+        `context`: the arguments that are known already. Before 2025-06-18 there is no way to say it.
+        """
         params: dict[str, Any] = {"ref": ref, "argument": {"name": argument, "value": value}}
-        if context is not None:
+        if context is not None and self.revision >= V2025_06_18:
             params["context"] = {"arguments": context}
         said = await self._result("completion/complete", params)
         return said.completion  # type: ignore[no-any-return]
@@ -705,6 +816,7 @@ class Client:
             except Error as failure:
                 log.debug("%s: %s", self._name, failure)
 
+    @explained
     def listen(
         self,
         wanted: Filter | None = None,

@@ -241,8 +241,9 @@ class ChangeListener:
     async def _request(self) -> bool:
         """2026-07-28: a request that goes on. When it ends without a result, it is made again. True: it is over."""
         pause = PAUSE_SECONDS
+        clock = asyncio.get_running_loop().time
         while True:
-            link = None
+            link, begun_at = None, clock()
             try:
                 link = await self._upstream.alive()
                 if not self._upstream.modern:
@@ -256,9 +257,11 @@ class ChangeListener:
                 begun = self._on is None or self._on.done()
                 if not await self._upstream.should_retry(link, failure, patient=begun):
                     raise
-            pause = min(LONGEST_PAUSE_SECONDS, pause * 2) if self._gap else PAUSE_SECONDS
             self._gap = True
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+            # To be acknowledged is not enough: a server that ends it each time is not hurried back to.
+            lasted = clock() - begun_at > 2 * LONGEST_PAUSE_SECONDS
+            pause = PAUSE_SECONDS if lasted else min(LONGEST_PAUSE_SECONDS, pause * 2)
 
     async def _subscribe(self) -> bool:
         """Before: resources are subscribed to one by one, and the rest comes unasked. False: it has become newer."""

@@ -53,6 +53,8 @@ class Promise(Struct):
     schema: dict[str, Any] | None
     # To call it twice is as good as once, if the server is to be believed.
     repeatable: bool
+    # 2025-11-25, basic/utilities/tasks: "forbidden", "optional" or "required".
+    task_support: str = "forbidden"
     # Why there is none, where the schema cannot be used.
     _checker: Checker | str | None = None
     # None until it was looked for.
@@ -121,7 +123,7 @@ def _separators(said: bytes) -> int:
 def promise(tool: Tool) -> Promise:
     hints = tool.annotations
     harmless = hints is not None and bool(hints.read_only_hint or hints.idempotent_hint)
-    return Promise(tool.output_schema, harmless)
+    return Promise(tool.output_schema, harmless, str((tool.execution or {}).get("taskSupport", "forbidden")))
 
 
 def read(

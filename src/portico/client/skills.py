@@ -21,6 +21,7 @@ from msgspec import UNSET
 
 from portico import frontmatter
 from portico.client.client import Client
+from portico.wire.capabilities import declares
 from portico.wire.content import Contents
 from portico.wire.errors import ProtocolError, UsageError
 from portico.wire.skills import EXTENSION, MOST_BYTES, MOST_FILES, GetSkillResult, Skill, SkillFile
@@ -107,7 +108,7 @@ def check_entry(skill: Skill) -> None:
 
 def _declared(client: Client) -> None:
     """Clients ask for skills only where they are declared (SEP-2640, Capability Negotiation)."""
-    if EXTENSION not in (client.server_capabilities.extensions or {}):
+    if not declares(client.server_capabilities, ("extensions", EXTENSION)):
         raise UsageError(f"the server serves no skills: it does not declare the extension {EXTENSION}")
 
 

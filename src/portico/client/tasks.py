@@ -15,6 +15,7 @@ from msgspec import UNSET, Raw, Struct
 
 from portico.client.results import CallToolResult, T
 from portico.wire.errors import Error, InternalError, InvalidParams, ProtocolError, TimedOut, from_wire
+from portico.wire.inputs import InputRequest
 from portico.wire.subscriptions import Filter
 from portico.wire.tasks import EXTENSION, DetailedTask, Status
 
@@ -137,8 +138,7 @@ class RemoteTask:
             await asyncio.sleep(min(self._poll, POLL_SECONDS))
             return
         for key, one in new.items():
-            params = Raw(msgspec.json.encode(one.get("params") or {}))
-            answer = await self._client.inputs.answer(one["method"], params)
+            answer = await self._client._reply("tasks/get", InputRequest(one["method"], one.get("params")))
             self._answered.add(key)
             await self._client.request("tasks/update", {**self._params(), "inputResponses": {key: answer}})
 

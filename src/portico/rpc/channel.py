@@ -378,10 +378,10 @@ class Channel:
             task.cancel()
         self.fail(reason or Closed("the connection is closed"))
 
-    def fail(self, reason: Exception) -> None:
-        """Whatever we have asked will not be answered."""
-        for future in self._asked.values():
-            if not future.done():
+    def fail(self, reason: Exception, id: RequestId | None = None) -> None:
+        """What we have asked will not be answered: the request with this id, or all of them."""
+        for asked, future in self._asked.items():
+            if id in (None, asked) and not future.done():
                 future.set_exception(reason)
 
 

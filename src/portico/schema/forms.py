@@ -8,7 +8,17 @@ import msgspec
 
 from portico.schema import Schema, SchemaError
 from portico.schema.describe import SIMPLE
-from portico.schema.reader import kind_of, list_of, options_of, properties_of, resolved, types_of, values_of
+from portico.schema.reader import (
+    cleaned,
+    kind_of,
+    list_of,
+    options_of,
+    properties_of,
+    required_of,
+    resolved,
+    types_of,
+    values_of,
+)
 
 # What may be said of a field of each kind.
 _WORDS = ("type", "title", "description", "default")
@@ -29,7 +39,7 @@ def as_form(schema: Schema, of: str) -> Schema:
     fields = properties_of(schema)
     if types_of(schema) not in ([], ["object"]) or (schema.get("additionalProperties") and not fields):
         raise SchemaError(f"a form has fields with names; {of} has none")
-    required = {"required": schema["required"]} if schema.get("required") else {}
+    required = {"required": names} if (names := required_of(schema)) else {}
     return {
         "type": "object",
         "properties": {name: _field(name, resolved(one, schema), of) for name, one in fields.items()},
@@ -39,12 +49,13 @@ def as_form(schema: Schema, of: str) -> Schema:
 
 def _field(name: str, field: Schema, of: str) -> Schema:
     """One field, with the keywords a form knows and no others."""
+    field = cleaned(field, keep=("anyOf", "oneOf"))
     if "const" in field:
         field = {**field, "enum": [field["const"]]}
     # An optional field is one that is not required; a form has no null.
-    options = [one for one in options_of(field) if types_of(one) != ["null"]]
+    options = [one for one in options_of(field) if not isinstance(one, dict) or types_of(one) != ["null"]]
     if "anyOf" in field and len(options) == 1:
-        field = {**field, **options[0]}
+        field = {**field, **cleaned(options[0])}
     elif choices := _titled(options):
         field = {"type": "string", **field, "oneOf": choices}
     kinds = [kind for kind in types_of(field) if kind != "null"]

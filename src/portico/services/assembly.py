@@ -15,12 +15,15 @@ from portico import Server, Service, UsageError, __version__
 from portico._lazy import load_module
 from portico.extend import Tool
 from portico.services import profiles, settings, shapes
+from portico.services.contracts.definitions import INVOCATION, VERSION, is_invocation
 from portico.services.settings import ServerIdentity, ServeSettings
 from portico.services.shapes import ServiceShape
 
 log = logging.getLogger("portico")
 
 NAME = "portico"
+# Of a tool whose author says none.
+FIRST_VERSION = "1.0.0"
 # What --read-only means to each, whatever its settings say.
 _READ_ONLY: dict[str, dict[str, Any]] = {
     "memory": {"read_only": True},
@@ -44,17 +47,27 @@ class ServicePlace(Struct, frozen=True, kw_only=True):
     data: Path
     store: str
     read_only: bool = False
+    # The files that the settings come from.
+    settings: tuple[Path, ...] = ()
 
 
 def read_settings(profile: str | None, config: str | None) -> ServeSettings:
     """What a configuration says, on top of what a profile says."""
+    return settings.of(*(settings.read(path, HOMES) for path in files(profile, config)))
+
+
+def files(profile: str | None, config: str | None) -> list[Path]:
+    """Where settings are read from; what a later one says stands."""
     files = [profiles.find(profile)] if profile is not None else []
-    files += [Path(config)] if config is not None else []
-    return settings.of(*(settings.read(path, HOMES) for path in files))
+    return files + ([Path(config)] if config is not None else [])
 
 
 def assemble(names: Sequence[str] | None, said: ServeSettings, place: ServicePlace) -> Server:
-    """A server of these services. With no names, of those that the settings name, or all that can be had here."""
+    """A server of these services. With no names, of those that the settings name, or all that can be had here.
+
+    What cannot be had and was not asked for is left out with a warning. A service that the settings speak of was asked
+    for: with a mistake in them nothing is served.
+    """
     server = Server(**_identity(said.server))
     if said.server.unknown_tool:
         server.use(shapes.naming_unknown_tools(said.server.unknown_tool))
@@ -66,10 +79,18 @@ def assemble(names: Sequence[str] | None, said: ServeSettings, place: ServicePla
             _fit(service, server, said.shapes.get(service_name))
             server.add(service)
         except UsageError as reason:
-            if wanted is not None:
-                raise UsageError(f"the service {name!r}: {reason}") from None
+            if wanted is not None or service_name in said.services or service_name in said.shapes:
+                where = _where(place.settings, service_name, getattr(reason, "option", ""))
+                raise UsageError(f"{where}the service {name!r}: {reason}") from None
             log.warning("the service %r is not there: %s", name, reason)
     return server
+
+
+def _where(files: Sequence[Path], service: str, option: str) -> str:
+    """The file and the line that an option of a service comes from: the last that has it."""
+    key = f"services.{service}.{option}"
+    found = [one for one in (settings.place(path, key) for path in files) if ", line " in one]
+    return f"{found[-1]}: " if found and option else ""
 
 
 def _identity(said: ServerIdentity) -> dict[str, Any]:
@@ -98,11 +119,17 @@ def _fit(service: Service, server: Server, shape: ServiceShape | None) -> None:
 
 
 def _addressed(tool: Tool, service: str) -> Tool:
-    """Every tool can be called by the name of its service, too: `live.evaluate`, `live_evaluate`."""
-    if any("." in name for name in (tool.name, *tool.aliases)):
-        return tool
+    """Every tool can be called by the name of its service, too: `live.evaluate`, `live_evaluate`.
+
+    The dotted name is the one that contracts call it by; it is listed in `_meta`, with the tool's version.
+    """
     other = copy(tool)
-    other.aliases = (*tool.aliases, f"{service}.{tool.name}", f"{service}_{tool.name}")
+    dotted = next((name for name in (tool.name, *tool.aliases) if is_invocation(name)), None)
+    if dotted is None:
+        dotted = f"{service}.{tool.name}"
+        other.aliases = (*tool.aliases, dotted, f"{service}_{tool.name}")
+    meta = {VERSION: FIRST_VERSION, INVOCATION: dotted, **(tool.definition.meta or {})}
+    other.definition = replace(tool.definition, meta=meta)
     return other
 
 
@@ -135,11 +162,8 @@ def make(name: str, options: Mapping[str, Any], place: ServicePlace) -> Service:
         kind = getattr(load_module(home[0]), home[1])
     except ImportError as missing:
         raise UsageError(f"it needs a package that is not installed: portico[{name}] ({missing.name})") from None
-    try:
-        made: Service = kind(**given)
-    except TypeError as failure:
-        # Its constructor is the list of its settings.
-        raise UsageError(str(failure).partition("() ")[2] or str(failure)) from None
+    # Its constructor is the list of its settings.
+    made: Service = kind(**given)
     return made
 
 

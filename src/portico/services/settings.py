@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -15,6 +16,11 @@ from portico.extend import ServerCapabilities
 from portico.services.shapes import ServiceShape
 
 Table = dict[str, Any]
+# What msgspec says at the end: `… - at `$.serve.max_message``.
+_PLACE = re.compile(r"at `(?:key in )?\$\.?([^`\[]*)")
+_HEAD = re.compile(r"\s*\[+([^\[\]]+)\]+\s*(?:#.*)?$")
+_HEAD_NAME = re.compile(r"[\s\"']")
+_PAIR = re.compile(r"\s*([A-Za-z0-9_.\"' -]+?)\s*=")
 Text = Annotated[str, Meta(min_length=1)]
 
 
@@ -60,17 +66,39 @@ def read(path: str | Path, known: Collection[str]) -> Table:
         said = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as failure:
         raise UsageError(f"{path} cannot be read: {failure.strerror}") from None
-    except ValueError as failure:
+    except (ValueError, RecursionError) as failure:
         raise UsageError(f"{path} is not TOML: {failure}") from None
     try:
         settings = of(said)
     except UsageError as mistake:
-        raise UsageError(f"{path}: {mistake}") from None
+        found = _PLACE.search(str(mistake))
+        raise UsageError(f"{place(path, found[1] if found else '')}: {mistake}") from None
     unknown = [f"services.{name}" for name in settings.services if name not in known]
     unknown += [f"shapes.{name}" for name in settings.shapes if name not in known]
     if unknown:
-        raise UsageError(f"{path}: unknown {', '.join(unknown)}; the services are {', '.join(known)}")
+        services = ", ".join(known)
+        raise UsageError(f"{place(path, unknown[0])}: unknown {', '.join(unknown)}; the services are {services}")
     return said
+
+
+def place(path: str | Path, key: str) -> str:
+    """`portico.toml, line 3` for the line that says something about a key such as `services.system.roots`; without the
+    line where there is none."""
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError):
+        return str(path)
+    table, nearest, number = "", "", None
+    for at, line in enumerate(lines, 1):
+        head = _HEAD.match(line)
+        name = _HEAD_NAME.sub("", head[1]) if head else ""
+        if head:
+            table = name
+        elif (pair := _PAIR.match(line)) is not None:
+            name = f"{table}.{_HEAD_NAME.sub('', pair[1])}".strip(".")
+        if name and len(name) > len(nearest) and f"{key}.".startswith(f"{name}."):
+            nearest, number = name, at
+    return f"{path}, line {number}" if number is not None else str(path)
 
 
 def of(*tables: Mapping[str, Any]) -> ServeSettings:

@@ -9,16 +9,17 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any
 
+import msgspec
 from msgspec import UNSET, Raw
 
 from portico.legacy.session import Session
 from portico.rpc.call import Call, Handler
 from portico.rpc.channel import Channel
 from portico.rpc.door import Sender
-from portico.wire import jsonrpc
-from portico.wire.errors import InternalError
+from portico.wire import jsonrpc, notices
+from portico.wire.errors import Closed, InternalError, InvalidParams
 from portico.wire.jsonrpc import ErrorBody, Frame, Malformed, RequestId
-from portico.wire.methods import LASTING
+from portico.wire.methods import LASTING, METHODS
 from portico.wire.revisions import MODERN, V2025_03_26, Revision
 from portico.wire.tools import Tool
 
@@ -31,6 +32,32 @@ Trace = Callable[[str, bytes], None]
 """Is shown every message: "sent" or "received", and its bytes."""
 
 _ID = re.compile(rb'"id"\s*:\s*(\d{1,18})\b')
+_BATCH = re.compile(rb"\s*\[")
+_anything = msgspec.json.Decoder(Raw)
+
+
+def is_batch(data: bytes) -> bool:
+    """Whether a message is an array. It is asked before the message is read: reading a long one takes long.
+
+    Programs print lines that begin like one, so it is looked at to its end, without making anything of it."""
+    try:
+        return _BATCH.match(data) is not None and bool(_anything.decode(data))
+    except (msgspec.DecodeError, RecursionError):
+        return False
+
+
+def ended_subscription(notice: Frame) -> RequestId | None:
+    """The request whose subscription a server says to have ended; None if this says nothing of the kind.
+
+    2026-07-28, basic/patterns/cancellation: there is nothing else that servers cancel.
+    """
+    if notice.method != notices.CANCELLED or notice.id is not UNSET:
+        return None
+    try:
+        id: RequestId = METHODS[notices.CANCELLED].decode(notice.params).request_id
+    except InvalidParams:
+        return None
+    return id
 
 
 class Link:
@@ -38,7 +65,7 @@ class Link:
 
     The id of a Call is its id on the wire, and its params are sent as they are; a Call without an id is a
     notification. Cancelling the Call tells the server. What the server sends besides results goes to the handler that
-    the link was made with.
+    the link was made with. The Reply of a Call is closed when its answer is there.
     """
 
     channel: Channel
@@ -87,7 +114,7 @@ class Duplex(Link):
 
     def __init__(self, trace: Trace | None = None) -> None:
         super().__init__(trace)
-        self._pending: dict[RequestId, str] = {}
+        self._pending: dict[RequestId, Call] = {}
         self._newest = 0
         self._modern = False
 
@@ -98,7 +125,7 @@ class Duplex(Link):
             return None
         assert isinstance(id, int)
         self._newest = max(self._newest, id)
-        self._pending[id] = call.method
+        self._pending[id] = call
         try:
             return await self._ask(id, call.method, call.params)
         finally:
@@ -118,24 +145,36 @@ class Duplex(Link):
         """One message, as it came."""
         if self._trace is not None:
             self._trace("received", data)
+        if not self.channel.batches and is_batch(data):
+            self._fail_sole_pending("a batch, where there are none")
+            return
         frame = jsonrpc.decode(data)
-        if type(frame) is Frame:
-            if frame.method is UNSET:
-                if frame.id not in self._pending:
-                    self._on_unmatched_response(frame)
-                    return
-            elif self._modern and frame.id is not UNSET:
-                self._refuse_question()
-                return
-        elif isinstance(frame, Malformed):
+        if isinstance(frame, Malformed):
             self._on_malformed(frame, data)
             return
-        elif not self.channel.batches:
-            self._fail_sole_pending("a batch, where there are none")
+        if type(frame) is Frame and not self._is_expected(frame):
             return
         reply = self.channel.accept(frame)
         if reply is not None:
             self.channel.send(reply)
+
+    def _is_expected(self, frame: Frame) -> bool:
+        """Whether a message is one for the Channel; what is not has been dealt with."""
+        if frame.method is UNSET:
+            call = self._pending.get(frame.id)  # type: ignore[arg-type]
+            if call is None:
+                self._on_unmatched_response(frame)
+                return False
+            # At once: what is said of it in the same breath, but after the answer, is too late.
+            call.reply.close()
+        elif self._modern and frame.id is not UNSET:
+            self._refuse_question()
+            return False
+        elif self._modern and (id := ended_subscription(frame)) is not None:
+            if id in self._pending and self._pending[id].method in LASTING:
+                self.channel.fail(Closed(f"{self.name} has ended {self._pending[id].method}"), id)
+            return False
+        return True
 
     # What is not as it should be
 
@@ -145,7 +184,11 @@ class Duplex(Link):
         if isinstance(id, int) and 0 < id <= self._newest:
             log.debug("%s: a late answer to the request %d", self.name, id)
         elif isinstance(id, int | str):
-            self._fail_sole_pending(f"an answer with the id {str(id)[:100]!r}, which was not asked")
+            what = f"an answer with the id {str(id)[:100]!r}, which was not asked"
+            self.hint = f"; it gave {what}"
+            # A server that makes texts of numbers will go on so; else the right answer may still come.
+            for meant in [one for one in self._pending if str(one) == id]:
+                self._fail(meant, what)
         elif isinstance(frame.error, ErrorBody) and len(pending := self._pending_requests()) == 1:
             # It could not read what we said, so it could not read its id.
             self._conclude(pending[0], frame.error)
@@ -174,14 +217,14 @@ class Duplex(Link):
             self._fail(pending[0], what)
 
     def _pending_requests(self) -> list[RequestId]:
-        return [id for id, method in self._pending.items() if method not in LASTING]
+        return [id for id, call in self._pending.items() if call.method not in LASTING]
 
     def _fail_all(self, what: str) -> None:
         for id in list(self._pending):
             self._fail(id, what)
 
     def _fail(self, id: RequestId, what: str) -> None:
-        self._conclude(id, ErrorBody(InternalError.code, f"{self.name}, {self._pending[id]}: it gave {what}"))
+        self._conclude(id, ErrorBody(InternalError.code, f"{self.name}, {self._pending[id].method}: it gave {what}"))
 
     def _conclude(self, id: RequestId, error: ErrorBody) -> None:
         self.channel.accept(Frame(jsonrpc="2.0", id=id, error=error))

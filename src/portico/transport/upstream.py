@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from portico.rpc.call import Call, members
+from portico.rpc.call import Call, Listening, members
 from portico.transport.greeting import ClientIdentity, Greeting, discover, initialize, is_modern, means_handshake_server
 from portico.transport.http_client.limits import limited
 from portico.transport.http_client.pool import Pool
@@ -29,6 +29,7 @@ from portico.transport.process import ProcessLink
 from portico.transport.targets import Command, Here, Target, Url
 from portico.wire import jsonrpc, notices
 from portico.wire import meta as metas
+from portico.wire.capabilities import undeclared as undeclared_by
 from portico.wire.content import EmptyResult
 from portico.wire.errors import (
     BadStatus,
@@ -114,6 +115,7 @@ class Upstream:
         identity: ClientIdentity | None = None,
         *,
         revision: Revision | None = None,
+        undeclared: bool = False,
         timeout: float | None = TIMEOUT_SECONDS,
         retries: int = RETRIES,
         auth: RequestSender | None = None,
@@ -126,6 +128,7 @@ class Upstream:
         self.target = target
         self.identity = identity or ClientIdentity(Implementation("portico", "0"))
         self._pinned = revision
+        self._asks_undeclared = undeclared
         self._timeout = timeout
         self._retries = retries
         self._answer = answer
@@ -142,7 +145,7 @@ class Upstream:
         # Set unless the connection is to be open, whatever is under way.
         self._closing = asyncio.Event()
         self._closing.set()
-        # The Calls that want to hear of their progress, by the token that the server was given.
+        # The Calls that want to hear of their progress, as they were sent, by the token that the server was given.
         self._progressing: dict[Any, Call] = {}
         # The Calls that listen for changes, by their ids on the wire; and in a session, where there are no such ids.
         self._subscribed: dict[Any, Call] = {}
@@ -154,6 +157,8 @@ class Upstream:
     def _greet_with(self, greeting: Greeting) -> None:
         self.greeting = greeting
         self.modern = greeting.revision >= MODERN
+        # The methods that are not sent, because the server has not declared what they need; and what that is.
+        self._undeclared = {} if self._asks_undeclared else undeclared_by(greeting.capabilities, greeting.revision)
         self._encode_meta()
 
     def _encode_meta(self) -> None:
@@ -390,21 +395,34 @@ class Upstream:
             raise TimedOut(f"{self.name}: {what}") from None
 
     def send(self, link: Link, call: Call) -> Awaitable[Raw]:
-        """One Call over one link."""
+        """One Call over one link. What the server has not declared is not asked of it (basic/lifecycle, Operation)."""
+        if call.method in self._undeclared:
+            raise MethodNotFound(
+                f"{self.name} does not declare {self._undeclared[call.method]}, so it is not asked for {call.method}; "
+                "with undeclared=True it is asked all the same"
+            )
         id, token = link.new_id(), call.progress_token
         if token in self._progressing:
             # Two callers of ours chose the same; the server has to tell them apart.
             token = f"{token}-{id}"
         revision = self.greeting.revision if self.modern else None
-        sent = Call(method=call.method, params=self._params(call, token), id=id, revision=revision, reply=call.reply)
+        sent = Call(
+            method=call.method,
+            params=self._params(call, token),
+            id=id,
+            revision=revision,
+            progress_token=call.progress_token,
+            # The Call may go on after this answer: in another round, or at the server that it came to.
+            reply=Listening(call.reply.emit),
+        )
         if token is None and call.method not in LASTING:
             return link(sent)
         known, key = (self._progressing, token) if token is not None else (self._subscribed, id)
-        return self._send_listening(link, sent, call, known, key)
+        return self._send_listening(link, sent, known, key)
 
-    async def _send_listening(self, link: Link, sent: Call, call: Call, known: dict[Any, Call], key: Any) -> Raw:
+    async def _send_listening(self, link: Link, sent: Call, known: dict[Any, Call], key: Any) -> Raw:
         """What the server sends before the result, and says to belong to it, goes to the Call."""
-        known[key] = call
+        known[key] = sent
         try:
             return await link(sent)  # type: ignore[no-any-return]
         finally:
@@ -551,6 +569,8 @@ class Upstream:
             return await self.send(link, call)
         wanted = msgspec.json.decode(call.params, type=ListenParams).notifications
         uris = wanted.resource_subscriptions or []
+        if "resources/subscribe" in self._undeclared:
+            uris = []
         self._listening.append(call)
         try:
             for uri in uris:

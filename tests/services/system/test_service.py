@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from portico import Client, ProtocolError, Server, ToolError
+from portico import Client, ProtocolError, Server, ToolError, UsageError
 from portico.services.system import System
 from portico.wire.revisions import REVISIONS
 
@@ -275,7 +275,13 @@ async def test_where_the_user_can_be_asked_writing_is_confirmed(folder: Path, an
     assert asked == [r"Write 42 to HKEY_CURRENT_USER\Software\Example\Answer?"]
 
 
-@pytest.mark.parametrize("level", ["disabled", "readonly", "", None, 7])
+@pytest.mark.parametrize("level", [None, 7])
+def test_a_level_that_is_no_text_is_refused(folder: Path, level: Any) -> None:
+    with pytest.raises(UsageError, match="levels"):
+        system(folder, levels={"fs": level})
+
+
+@pytest.mark.parametrize("level", ["disabled", "readonly", ""])
 async def test_what_is_disabled_or_not_understood_is_not_there(
     folder: Path, level: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

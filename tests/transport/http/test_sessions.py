@@ -1248,6 +1248,7 @@ async def test_sessions_that_end_are_forgotten_by_the_server(serve: Serve, serve
 # Several streams by GET
 
 
+@pytest.mark.requirement("sessions.several-streams")
 @every
 async def test_a_client_may_hold_several_streams_and_each_message_is_on_one(
     serve: Serve, server: Server, revision: str, wait_until: Any
@@ -1276,6 +1277,7 @@ async def test_there_is_an_end_to_streams(serve: Serve, server: Server) -> None:
     assert (await streams[-1].message())["method"] == "notifications/tools/list_changed"
 
 
+@pytest.mark.requirement("sessions.event-ids-once")
 async def test_no_event_id_is_given_twice(serve: Serve, server: Server, held: Any) -> None:
     """2025-11-25, basic/transports, Resumability: ids MUST be globally unique within the session."""
     site = await serve(server)
@@ -1297,6 +1299,7 @@ async def test_no_event_id_is_given_twice(serve: Serve, server: Server, held: An
 # Before `initialized`
 
 
+@pytest.mark.requirement("lifecycle.question-waits")
 @every
 async def test_a_question_waits_until_the_client_is_ready(
     serve: Serve, server: Server, revision: str, wait_until: Any

@@ -211,7 +211,9 @@ class Endpoint:
     modern: bool = True
     revision: str = NEWEST_HANDSHAKE
     session: str | None = "s-1"
-    capabilities: dict[str, Any] = field(default_factory=dict)
+    capabilities: dict[str, Any] = field(
+        default_factory=lambda: {"tools": {}, "prompts": {}, "resources": {"subscribe": True}, "completions": {}}
+    )
     rules: dict[str, Rule] = field(default_factory=dict)
     seen: list[Request] = field(default_factory=list)
     site: Site = field(init=False)

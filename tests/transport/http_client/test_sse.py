@@ -216,7 +216,7 @@ async def test_a_post_that_is_refused_fails_the_call(serve: Serve) -> None:
 @pytest.mark.parametrize(
     "answer, complaint",
     [
-        ({"jsonrpc": "2.0", "id": "x", "result": {}}, "id 'x'"),
+        ({"jsonrpc": "2.0", "id": "2", "result": {}}, "id '2'"),
         ({"jsonrpc": "2.0", "id": 2}, "cannot be read"),
         ('{"jsonrpc":"2.0","id":2,"result":', "cannot be read"),
         ([{"jsonrpc": "2.0", "id": 2, "result": {}}], "batch"),

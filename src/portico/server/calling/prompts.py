@@ -39,7 +39,7 @@ class Prompt:
     """
 
     def __init__(self, fn: Callable[..., Any], **options: Unpack[PromptOptions]) -> None:
-        check_options("a prompt", options, PromptOptions.__annotations__)
+        check_options("a prompt", options, PromptOptions)
         self.fn = fn
         self.name = given_name(options.get("name"), fn, "a prompt")
         self.body = Body(fn, self.name, inline=options.get("inline", False))

@@ -50,7 +50,7 @@ class Resource:
     """One resource, or with variables in its URI a family: a function, and the options of `@server.resource`."""
 
     def __init__(self, fn: Callable[..., Any], uri: str, **options: Unpack[ResourceOptions]) -> None:
-        check_options("a resource", options, ResourceOptions.__annotations__)
+        check_options("a resource", options, ResourceOptions)
         self.fn = fn
         self.uri = checked_uri(uri)
         self.mime_type = options.get("mime_type")

@@ -61,7 +61,7 @@ class Tool:
     argument_errors: ArgumentErrors | None = None
 
     def __init__(self, fn: Callable[..., Any], **options: Unpack[ToolOptions]) -> None:
-        check_options("a tool", options, ToolOptions.__annotations__)
+        check_options("a tool", options, ToolOptions)
         self.fn = fn
         self.name = checked_name(given_name(options.get("name"), fn, "a tool"))
         self.task = config_of(options.get("task", "never"), self.name)
@@ -148,12 +148,15 @@ class Tool:
         return InvalidParams(str(mistake), problems)
 
     def _authorize(self, call: Call) -> None:
-        """A client on stdio is the user of this machine and may do all; a principal has scopes. Raises ToolError."""
+        """A client on stdio is the user of this machine and may do all; a principal has scopes, and who comes over HTTP
+        without being one has none. Raises ToolError."""
         if call.principal is not None:
             missing = call.principal.lacks(self.scopes)
-            if missing:
-                scopes = ", ".join(sorted(missing))
-                raise ToolError(f"The tool {self.name!r} needs the scope {scopes}.", kind="PermissionError")
+        else:
+            missing = self.scopes if call.anonymous else frozenset()
+        if missing:
+            scopes = ", ".join(sorted(missing))
+            raise ToolError(f"The tool {self.name!r} needs the scope {scopes}.", kind="PermissionError")
 
 
 def _wrap(result: CallToolResult) -> None:

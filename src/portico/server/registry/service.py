@@ -50,7 +50,7 @@ class Registrar:
 
     def _offer(self, make: Callable[..., Component], what: str, known: type, fn: Any, options: dict[str, Any]) -> Any:
         """With and without parentheses, and with the name as the only positional argument."""
-        check_options(what, options, known.__annotations__)
+        check_options(what, options, known)
         if fn is None or isinstance(fn, str):
             named = options if fn is None else {"name": fn, **options}
             return self._decorate(lambda function: make(function, **named))
@@ -115,7 +115,7 @@ class Registrar:
         """
         if not isinstance(uri, str):
             raise UsageError('a resource needs its URI: @server.resource("scheme://path")')
-        check_options("a resource", options, ResourceOptions.__annotations__)
+        check_options("a resource", options, ResourceOptions)
         return self._decorate(lambda fn: Resource(fn, uri, **options))
 
     def completion(self, of: str, argument: str) -> Callable[[F], F]:

@@ -10,6 +10,7 @@ from typing import Any, Literal, Protocol
 
 from msgspec import UNSET, UnsetType
 
+from portico._options import explained
 from portico.rpc.call import Call
 from portico.server.calling.checks import checked_hints
 from portico.server.calling.resources import Resource
@@ -57,6 +58,7 @@ class Skills(Service):
 
     name = "skills"
 
+    @explained
     def __init__(
         self,
         folder: str | os.PathLike[str],

@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypeVar
 from msgspec import Meta
 
 from portico import Context, Image, Service, ToolError, ToolResult, UsageError, completion, prompt, resource, tool
-from portico.extend import GetPromptResult, InternalError, PromptMessage, TextContent
+from portico.extend import GetPromptResult, InternalError, PromptMessage, TextContent, explained
 from portico.services.live import replies
 from portico.services.live.kernel import SandboxUnavailable
 from portico.services.live.limits import LONGEST_REPLY, Limits
@@ -63,6 +63,7 @@ class Live(Service):
     name = "live"
     schemes = {"pharo": "python"}
 
+    @explained
     def __init__(
         self,
         *,

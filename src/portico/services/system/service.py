@@ -18,7 +18,7 @@ from msgspec import Meta
 
 from portico import Context, Server, Service, ToolError, completion, prompt, resource, tool
 from portico._lazy import load_module
-from portico.extend import Completes, Component, Resource
+from portico.extend import Completes, Component, Resource, explained
 from portico.services.system import levels as allowed
 from portico.services.system.errors import Absent, MachineError
 from portico.services.system.eventlog.entries import LEVELS, Level, Query, microseconds
@@ -86,6 +86,7 @@ class System(Service):
 
     name = "system"
 
+    @explained
     def __init__(
         self,
         *,

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from msgspec import Meta
 
 from portico import Context
-from portico.extend import Component, Event, StoreError, Tool
+from portico.extend import Component, Event, StoreError, Tool, explained
 from portico.services import moments
 from portico.services.stored import StoredService, requester
 from portico.services.tasks import records, results
@@ -97,6 +97,7 @@ class Tasks(StoredService[WorkItems]):
     name = "tasks"
     topics = (records.TOPIC,)
 
+    @explained
     def __init__(
         self,
         store: str | os.PathLike[str] = ":memory:",

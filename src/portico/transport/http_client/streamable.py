@@ -35,7 +35,7 @@ from portico.transport.http_client.connection import Response
 from portico.transport.http_client.events import EventReader
 from portico.transport.http_client.limits import limited
 from portico.transport.http_client.pool import Headers, Location, Pool
-from portico.transport.link import LONGEST_ANSWER, Link, Trace
+from portico.transport.link import LONGEST_ANSWER, Link, Trace, ended_subscription, is_batch
 from portico.wire import jsonrpc, mirrors, notices
 from portico.wire.errors import (
     BadStatus,
@@ -48,7 +48,7 @@ from portico.wire.errors import (
     UsageError,
 )
 from portico.wire.jsonrpc import NOTHING, Frame, Malformed, RequestId
-from portico.wire.methods import METHODS
+from portico.wire.methods import LASTING, METHODS
 from portico.wire.mirrors import Mirror
 from portico.wire.revisions import MODERN, V2025_03_26, V2025_06_18, Revision
 from portico.wire.tools import Tool
@@ -258,7 +258,7 @@ class StreamableHttp(HttpSide, Link):
         status = response.status
         if self._trace is not None:
             self._trace("received", data)
-        frame = jsonrpc.decode(data) if data.lstrip()[:1] in (b"{", b"[") else None
+        frame = jsonrpc.decode(data) if data.lstrip()[:1] == b"{" else None
         if status == 200 and type(frame) is Frame and frame.id == id and frame.result is not NOTHING:
             return frame.result
         if self._session is not None and method != "initialize" and is_lost(status, frame, id, data):
@@ -277,11 +277,6 @@ class StreamableHttp(HttpSide, Link):
             raise ProtocolError(f"{self.name} answered {method} with a malformed message: {frame.error.message}")
         what = f"{response.kind[:100] or 'nothing'}" if data else "no content"
         raise ProtocolError(f"{self.name} answered {method} with {what} instead of a message (HTTP status {status})")
-
-    def _decode(self, data: bytes) -> Frame | Malformed | list[Frame | Malformed]:
-        if self._trace is not None:
-            self._trace("received", data)
-        return jsonrpc.decode(data)
 
     # Streams
 
@@ -344,6 +339,9 @@ class StreamableHttp(HttpSide, Link):
                     for frame in self._frames(event.data):
                         if call is not None and frame.method is UNSET:
                             found = expected(frame, call.id)
+                            call.reply.close()
+                        elif call is not None and call.method in LASTING and ended_subscription(frame) == call.id:
+                            return None
                         else:
                             self._take(frame, call if modern else None)
                     if found is not None:
@@ -353,9 +351,11 @@ class StreamableHttp(HttpSide, Link):
         return None
 
     def _frames(self, data: bytes) -> list[Frame]:
-        frame = self._decode(data)
-        if isinstance(frame, list) and self._revision != V2025_03_26:
+        if self._trace is not None:
+            self._trace("received", data)
+        if self._revision != V2025_03_26 and is_batch(data):
             raise ProtocolError("a batch, where there are none")
+        frame = jsonrpc.decode(data)
         found = frame if isinstance(frame, list) else [frame]
         for one in found:
             if isinstance(one, Malformed):

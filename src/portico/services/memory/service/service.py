@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from portico import Context, ProtocolError, Server, UsageError
-from portico.extend import V2024_11_05, V2025_11_25, Component, Event, InvalidParams, StoreError, Tool
+from portico.extend import V2024_11_05, V2025_11_25, Component, Event, InvalidParams, StoreError, Tool, explained
 from portico.services.memory.errors import InvalidInput, MemoryRefusal, UnknownNamespace
 from portico.services.memory.search import model
 from portico.services.memory.service.access import Access
@@ -67,6 +67,7 @@ class Memory(StoredService[Memories]):
     name = "memory"
     topics = (records.TOPIC, templates.TOPIC)
 
+    @explained
     def __init__(
         self,
         store: str | os.PathLike[str] = ":memory:",

@@ -1,0 +1,197 @@
+"""Options and settings are what their annotations say: a text is never taken for a list of letters."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pytest
+
+from portico import Client, Server, Skills, SyncClient, UsageError
+from portico._options import _resolved, fits
+from portico.auth import OAuth, Registration
+from portico.extend import serve_http
+from portico.server import endpoint
+from portico.server.calling.prompts import PromptOptions
+from portico.server.calling.resources import ResourceOptions
+from portico.server.calling.tools import ToolOptions
+from portico.services.contracts import Contracts
+from portico.services.live import Live
+from portico.services.memory import Memory
+from portico.services.system import System
+from portico.services.tasks import Tasks
+from portico.transport.stdio import StdioOptions
+
+SERVICES: dict[str, type[Any]] = {
+    "memory": Memory,
+    "tasks": Tasks,
+    "system": System,
+    "live": Live,
+    "contracts": Contracts,
+}
+CONSTRUCTED = [Server, Client, SyncClient, OAuth, Skills, *SERVICES.values()]
+OPTIONS = [ToolOptions, ResourceOptions, PromptOptions, endpoint.HttpOptions, endpoint.AsgiOptions, StdioOptions]
+SEVERAL = (list, tuple, set, frozenset, Sequence, Iterable, Collection)
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "is_fit"),
+    [
+        ("/tmp", Sequence[str], False),
+        (b"/tmp", Iterable[str], False),
+        (["/tmp"], Iterable[str | os.PathLike[str]], True),
+        ([Path("/tmp")], Iterable[str | os.PathLike[str]], True),
+        ([1], Iterable[str], False),
+        ((), Collection[str], True),
+        (iter(["a"]), Iterable[str], True),
+        (iter(["a"]), Sequence[str], True),
+        ({"a": "b"}, Sequence[str], False),
+        (None, Sequence[str] | None, True),
+        (None, Sequence[str], False),
+        ("a", str | Sequence[str], True),
+        (True, int, False),
+        (1, bool, False),
+        (1, float, True),
+        ("1", int, False),
+        ("blok", Literal["block", "allow"], False),
+        ("block", Literal["block", "allow"], True),
+        ({"a": 1}, Mapping[str, str], False),
+        ({"a": "1"}, dict[str, str], True),
+        ("a", Mapping[str, str], False),
+        (3, Annotated[int, "so many"], True),
+        (len, Callable[..., Any], True),
+        (3, Callable[..., Any], False),
+        (object(), Any, True),
+    ],
+)
+def test_a_value_fits_its_annotation_or_does_not(value: Any, kind: Any, is_fit: bool) -> None:
+    assert fits(value, kind) is is_fit
+
+
+def several(hint: Any) -> bool:
+    """Whether a list is meant, and a text is not."""
+    return fits(["x"], hint) and not fits("x", hint)
+
+
+def hints(kind: Any) -> dict[str, Any]:
+    """The types of its options; those that only a type checker can read are Any."""
+    asked = inspect.unwrap(kind.__init__) if kind in CONSTRUCTED else kind
+    names = vars(sys.modules[asked.__module__])
+    return {name: _resolved(hint, names) for name, hint in asked.__annotations__.items() if name != "return"}
+
+
+def lists() -> Iterator[Any]:
+    """Every option that is a list, with what sets it."""
+    for kind in CONSTRUCTED:
+        for name, hint in hints(kind).items():
+            if several(hint):
+                yield pytest.param(
+                    lambda value, kind=kind, name=name: made(kind, {name: value}), id=f"{kind.__name__}.{name}"
+                )
+    for name in ("aliases", "scopes", "icons"):
+        yield pytest.param(lambda value, name=name: Server("s").tool(**{name: value}), id=f"tool.{name}")
+    for name in ("allow_hosts", "allow_origins"):
+        yield pytest.param(lambda value, name=name: Server("s").asgi(**{name: value}), id=f"asgi.{name}")
+        yield pytest.param(lambda value, name=name: Server("s").run("http", **{name: value}), id=f"run.{name}")
+    for name in ("redirect_uris", "scopes"):
+        yield pytest.param(
+            lambda value, name=name: Registration(client_id="x", **{name: value}), id=f"Registration.{name}"
+        )
+    yield pytest.param(lambda value: Client(Server("s")).listen(uris=value), id="listen.uris")
+
+
+def made(kind: type[Any], options: dict[str, Any]) -> None:
+    needed: dict[Any, tuple[Any, ...]] = {
+        Server: ("s",),
+        Client: (Server("s"),),
+        SyncClient: (Server("s"),),
+        Skills: (".",),
+    }
+    if kind is OAuth:
+        options = {"clock": float, **options}
+        needed[OAuth] = ("https://example.com", None)
+    kind(*needed.get(kind, ()), **options)
+
+
+@pytest.mark.parametrize("set_to", list(lists()))
+@pytest.mark.parametrize("text", ["/", "buy", ""])
+def test_a_text_where_a_list_is_meant_is_refused(set_to: Callable[[Any], Any], text: str) -> None:
+    with pytest.raises(UsageError, match="must be a list"):
+        set_to(text)
+
+
+def test_the_list_of_lists_is_not_empty() -> None:
+    names = {one.id for one in lists()}
+    assert {"System.roots", "System.deny", "Live.readable", "Live.preload", "OAuth.scopes", "tool.aliases"} <= names
+
+
+@pytest.mark.parametrize("kind", [*CONSTRUCTED, *OPTIONS], ids=lambda kind: kind.__name__)
+def test_every_annotation_can_be_read_when_it_is_needed(kind: Any) -> None:
+    """One that only a type checker can read would let everything through."""
+    assert {name for name, hint in hints(kind).items() if hint is Any} <= {"auth", "browser", "principal", "trace"}
+
+
+def test_the_refusal_says_what_to_write() -> None:
+    with pytest.raises(UsageError, match=r"System: roots is '/srv/data', and must be a list: write \['/srv/data'\]"):
+        System(roots="/srv/data")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="Memory: secrets is 'blok', and must be one of block, redact, allow"):
+        Memory(secrets="blok")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="System has no option 'root'; did you mean 'roots'"):
+        System(root=["/srv/data"])  # type: ignore[call-arg]
+
+
+def test_serving_on_a_loop_checks_as_well() -> None:
+    with pytest.raises(UsageError, match="must be a list"):
+        serve_http(Server("s"), allow_hosts="example.com").send(None)  # type: ignore[arg-type]
+
+
+# A file of settings
+
+
+def serve(tmp_path: Path, config: str, *words: str) -> subprocess.CompletedProcess[str]:
+    file = tmp_path / "portico.toml"
+    file.write_text(config)
+    command = [
+        sys.executable,
+        "-m",
+        "portico",
+        "serve",
+        "--config",
+        str(file),
+        "--data",
+        str(tmp_path / "data"),
+        *words,
+    ]
+    return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize(
+    ("config", "line", "said"),
+    [
+        ('[services.system]\nindex = false\nroots = "/tmp"', 3, "roots is '/tmp', and must be a list"),
+        ('[services.live]\nreadable = "/srv/data"', 2, "readable is '/srv/data', and must be a list"),
+        ('# ours\n\n[services.memory]\nsecrets = "blok"', 4, "must be one of block, redact, allow"),
+        ("[services.memory]\nfoo = 1", 2, "Memory has no option 'foo'"),
+        ("[services.system.levels]\nfiles = 3", 1, "levels is"),
+        ('services.system.deny = "x"', 1, "deny is 'x', and must be a list"),
+        ('[services]\nsystem = { roots = "/tmp" }', 2, "roots is '/tmp'"),
+        ('[serve]\nmax_message = "much"', 2, "max_message"),
+        ('[serve]\nservices = "memory"', 2, "services"),
+        ("[services.memry]\nfoo = 1", 1, "unknown services.memry"),
+        ("[server]\nname = 3", 2, "name"),
+        ("[serve]\nfoo = 3", 1, "foo"),
+        ("x = ]", 1, "not TOML"),
+    ],
+)
+def test_with_a_wrong_setting_nothing_is_served_and_the_line_is_named(
+    tmp_path: Path, config: str, line: int, said: str
+) -> None:
+    done = serve(tmp_path, config)
+    assert done.returncode == 2 and done.stdout == ""
+    assert said in done.stderr and f"line {line}" in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr and len(done.stderr.splitlines()) == 1
