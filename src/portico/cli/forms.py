@@ -144,6 +144,12 @@ def _count(text: str) -> int:
     return int(text)
 
 
+def _port(text: str) -> int:
+    if not text.isdecimal() or not text.isascii() or len(text) > 5 or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"expected a port, 0 to 65535, not {text!r}")
+    return int(text)
+
+
 # Options that several commands have
 
 _CONNECTION = {
@@ -229,7 +235,7 @@ FORMS: dict[str, CommandForm] = {
             "what is stored": (*_STORE, _WORKING),
             "over HTTP": (
                 flag("--host", default="127.0.0.1", help="the address to listen on (default: %(default)s)"),
-                flag("--port", type=int, default=8080, help="the port (default: %(default)s; 0: any free one)"),
+                flag("--port", type=_port, default=8080, help="the port (default: %(default)s; 0: any free one)"),
                 flag("--path", default="/mcp", help="the endpoint (default: %(default)s; / is the same)"),
                 flag("--allow-host", action="append", default=[], metavar="NAME", help="a host name of this server"),
                 flag("--allow-origin", action="append", default=[], metavar="URL", help="an origin of web pages"),
