@@ -240,6 +240,7 @@ def test_a_page_cannot_pretend_to_be_another(terminal: Open, server: Any, url: s
     assert seen.end() == 0
 
 
+@pytest.mark.requirement("elicitation.client-page")
 @pytest.mark.parametrize(
     "url", ["https://аpple.com/", "javascript:alert(1)", "file:///etc/passwd", "https://[nonsense/", "https:///x"]
 )

@@ -14,7 +14,7 @@ from portico import Client
 from portico.client.cache import Cache
 from portico.rpc.call import Call
 from portico.wire.discover import DiscoverResult
-from portico.wire.errors import ProtocolError
+from portico.wire.errors import InvalidParams, ProtocolError
 from portico.wire.meta import PROTOCOL_VERSION, ServerCapabilities
 
 EVERYTHING = ServerCapabilities(tools={}, prompts={}, resources={"subscribe": True}, completions={})
@@ -301,3 +301,66 @@ async def test_an_error_is_not_kept() -> None:
         with pytest.raises(ProtocolError, match="not now"):
             await client.list_tools()
         assert await client.list_tools() == []
+
+
+# Pages that lead nowhere
+
+
+class Paged(Counting):
+    """A list of two pages. The cursor of the first is good for as long as `cursor` is the same."""
+
+    cursor = "1"
+
+    async def __call__(self, call: Call) -> Any:
+        if not call.method.endswith("/list"):
+            return await super().__call__(call)
+        params = json.loads(bytes(call.params) or b"{}")
+        self.asked.append(f"{call.method} {params.get('cursor', '')}".strip())
+        if params.get("cursor", self.cursor) != self.cursor:
+            raise InvalidParams("Invalid cursor")
+        name = "b" if "cursor" in params else "a"
+        more = {} if "cursor" in params else {"nextCursor": self.cursor}
+        more_of = {"tools": {"inputSchema": {"type": "object"}}, "resources": {"uri": f"x://{name}"}, "prompts": {}}
+        hints = {"ttlMs": 0 if "cursor" in params else 60_000, "cacheScope": "public"}
+        member = call.method.partition("/")[0]
+        entry = {"name": name, **more_of[member]}
+        return Raw(json.dumps({"resultType": "complete", member: [entry], **more, **hints}).encode())
+
+
+@pytest.mark.requirement("caching.cursor-dead")
+@pytest.mark.parametrize("kind", ["tools", "prompts", "resources"])
+async def test_a_list_is_fetched_anew_if_a_kept_page_leads_nowhere(kind: str) -> None:
+    """2026-07-28, server/utilities/caching, Interaction with Pagination."""
+    server = Paged()
+    async with Client(server) as client:
+        fetch = getattr(client, f"list_{kind}")
+        assert [one.name for one in await fetch()] == ["a", "b"]
+        server.cursor = "2"
+        assert [one.name for one in await fetch()] == ["a", "b"]
+    method = f"{kind}/list"
+    assert server.asked == [method, f"{method} 1", f"{method} 1", method, f"{method} 2"]
+
+
+@pytest.mark.requirement("mrtr.client-once")
+async def test_a_resource_that_asks_first_is_asked_for_once_in_each_round() -> None:
+    """2026-07-28, basic/patterns: the state of the first result goes back as it came, and nothing is asked twice."""
+    seen: list[Any] = []
+
+    async def handler(call: Call) -> Any:
+        if call.method == "server/discover":
+            return await Counting()(call)
+        params = json.loads(bytes(call.params))
+        seen.append((params.get("requestState"), "inputResponses" in params))
+        if len(seen) == 1:
+            asked = {
+                "resultType": "input_required",
+                "requestState": "s",
+                "inputRequests": {"r": {"method": "roots/list"}},
+            }
+            return Raw(json.dumps(asked).encode())
+        return Raw(json.dumps({"resultType": "complete", "contents": [], **HINTS}).encode())
+
+    async with Client(handler, roots=[]) as client:
+        assert await client.read_resource("a://b") == []
+        assert client._cache._results == {}
+    assert seen == [(None, False), ("s", True)]

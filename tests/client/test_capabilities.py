@@ -51,6 +51,7 @@ def endpoint(revision: str, capabilities: dict[str, Any]) -> Endpoint:
 # What the server declared
 
 
+@pytest.mark.requirement("lifecycle.client-declared-only")
 @pytest.mark.parametrize("revision, method", CASES)
 @pytest.mark.parametrize("capabilities", [{}, {"resources": {"subscribe": False}}], ids=["nothing", "false"])
 async def test_what_is_not_declared_is_not_asked_for(
@@ -118,6 +119,7 @@ def tasking(support: str | None, capabilities: dict[str, Any], revision: str = V
     return there
 
 
+@pytest.mark.requirement("tasks.client")
 @pytest.mark.parametrize(
     "support, capabilities, as_task",
     [
@@ -149,6 +151,7 @@ async def test_before_2025_11_25_there_are_no_tasks(serve: Serve, revision: str)
     assert "task" not in there.asked("tools/call")[0].json["params"]
 
 
+@pytest.mark.requirement("tasks.client")
 @pytest.mark.parametrize("support, as_task", [("required", True), ("optional", False), ("forbidden", False)])
 async def test_a_tool_that_only_runs_as_a_task_is_called_as_one(serve: Serve, support: str, as_task: bool) -> None:
     there = await serve(tasking(support, TASKS))
@@ -236,6 +239,7 @@ def is_refused(answer: dict[str, Any]) -> bool:
     return bool(answer.get("error", {}).get("code") == InvalidParams.code)
 
 
+@pytest.mark.requirement("elicitation.client-rules")
 @pytest.mark.parametrize("revision", ELICITING)
 @pytest.mark.parametrize("question", WRONG.values(), ids=WRONG)
 async def test_a_question_that_breaks_the_rules_reaches_no_handler(
@@ -282,6 +286,7 @@ async def test_before_2025_06_18_there_is_no_elicitation(serve: Serve, revision:
     assert answer["error"]["code"] == MethodNotFound.code
 
 
+@pytest.mark.requirement("elicitation.client-fits")
 @pytest.mark.parametrize("revision", ELICITING)
 @pytest.mark.parametrize("given", [{"age": "x"}, {}, {"age": -1}, {"age": {"deep": 1}}, {"age": None}], ids=str)
 async def test_an_answer_that_does_not_fit_its_form_is_not_sent(
@@ -305,6 +310,7 @@ async def test_an_answer_that_fits_is_sent(serve: Serve, revision: str) -> None:
     assert answer["result"] == {"action": "accept", "content": {"age": 0}}
 
 
+@pytest.mark.requirement("elicitation.client-page")
 @pytest.mark.parametrize("revision", [V2025_11_25, MODERN])
 async def test_fields_do_not_agree_to_a_page(serve: Serve, revision: str, caplog: pytest.LogCaptureFixture) -> None:
     options: Any = {"elicitation_handler": lambda asked: {}, "elicitation_modes": ["form", "url"]}
@@ -313,6 +319,7 @@ async def test_fields_do_not_agree_to_a_page(serve: Serve, revision: str, caplog
     assert answer.get("result", {"action": "cancel"}) == {"action": "cancel"}
 
 
+@pytest.mark.requirement("elicitation.client-modes")
 def test_only_what_was_said_is_declared() -> None:
     def handler(asked: Any) -> Any:
         return None
@@ -330,6 +337,7 @@ def test_only_what_was_said_is_declared() -> None:
 # Roots
 
 
+@pytest.mark.requirement("roots.client-file")
 @pytest.mark.parametrize("revision", REVISIONS)
 async def test_roots_are_uris_of_files(serve: Serve, revision: str, tmp_path: Path) -> None:
     roots = ["/home/x y", tmp_path, "file:///a", Root("file:///b", "B"), Root("/c")]
@@ -338,6 +346,7 @@ async def test_roots_are_uris_of_files(serve: Serve, revision: str, tmp_path: Pa
     assert [one["uri"] for one in json.loads(json.dumps(answer["result"]["roots"]))] == uris
 
 
+@pytest.mark.requirement("roots.client-file")
 @pytest.mark.parametrize("root", ["https://example.com", "", "file:relative", "untitled:x", Root("http://a")], ids=str)
 def test_other_roots_are_a_mistake(root: Any) -> None:
     with pytest.raises(UsageError, match="a root is a folder"):

@@ -23,6 +23,7 @@ from portico.client import client as clients
 from portico.rpc.call import Call
 from portico.schema.check import with_formats
 from portico.transport import process
+from portico.wire import jsonrpc
 from portico.wire.discover import DiscoverResult
 from portico.wire.errors import Closed, TimedOut
 from portico.wire.meta import ServerCapabilities
@@ -668,3 +669,73 @@ async def test_what_tools_promise_is_not_waited_for_longer_than_the_call(monkeyp
     async with asyncio.timeout(PATIENCE), Client(slowly) as client:
         assert (await client.call_tool("t", timeout=0.2)).data == {"a": 1}
         assert (await client.call_tool("t", timeout=0.2)).data == {"a": 1}
+
+
+# Arrays, and what comes too late
+
+
+@pytest.mark.parametrize("revision", [MODERN, OLD])
+async def test_a_long_array_is_not_read(revision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before 2025-03-26 and after it there are no batches, so that nothing is made of one."""
+    answer = "raw(b'[' + b'1,' * 8_000_000 + b'1]')"
+    async with asyncio.timeout(PATIENCE), Client(child(answer), revision=revision) as client:
+        read = lengths_read(monkeypatch)
+        with pytest.raises(ProtocolError, match="tools/call: it gave a batch, where there are none"):
+            await client.call_tool("t", timeout=PATIENCE)
+        assert max(read, default=0) < 1000
+        await still_works(client)
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+@pytest.mark.parametrize("modern", [True, False])
+async def test_a_long_array_is_not_read_over_http(
+    serve: Serve, modern: bool, streamed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = await serve(Endpoint(modern=modern))
+    array = "[" + "1," * 8_000_000 + "1]"
+
+    def answer(peer: Peer, request: Request) -> None:
+        if streamed:
+            peer.stream()
+            peer.event(array)
+        else:
+            peer.answer(200, array)
+
+    there.rules["tools/call"] = answer
+    async with asyncio.timeout(PATIENCE), Client(there.url) as client:
+        read = lengths_read(monkeypatch)
+        with pytest.raises(ProtocolError, match=r"a batch, where there are none|instead of a message"):
+            await client.call_tool("t", timeout=PATIENCE)
+        assert max(read, default=0) < 1000
+        assert await client.list_tools() == []
+
+
+def lengths_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The lengths of the messages that are read from here on."""
+    lengths: list[int] = []
+    decode = jsonrpc.decode
+
+    def reading(data: bytes, *more: Any) -> Any:
+        lengths.append(len(data))
+        return decode(data, *more)
+
+    monkeypatch.setattr(jsonrpc, "decode", reading)
+    return lengths
+
+
+@pytest.mark.requirement("progress.client-late")
+@pytest.mark.parametrize("revision", [MODERN, OLD])
+async def test_progress_after_the_answer_is_too_late(revision: str) -> None:
+    """Also if both come in one read (basic/patterns/progress: it stops with the completion)."""
+    answer = (
+        "token = said['params']['_meta']['progressToken']\n"
+        "def progress(n): return {'jsonrpc': '2.0', 'method': 'notifications/progress', "
+        "'params': {'progressToken': token, 'progress': n}}\n"
+        "answer = {'jsonrpc': '2.0', 'id': said['id'], 'result': {'resultType': 'complete', 'content': []}}\n"
+        "raw(b'\\n'.join(json.dumps(one).encode() for one in (progress(1), answer, progress(2))))"
+    )
+    heard: list[float] = []
+    async with asyncio.timeout(PATIENCE), Client(child(answer), revision=revision) as client:
+        await client.call_tool("t", on_progress=lambda progress, total, message: heard.append(progress))
+        await still_works(client)
+    assert heard == [1.0]

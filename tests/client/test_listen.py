@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from msgspec import Raw
+from scripted import Endpoint
 
 from portico import Client, Server
 from portico.client import listen as listening
 from portico.client.listen import Change
 from portico.rpc.call import Call
 from portico.wire.discover import DiscoverResult
-from portico.wire.errors import MethodNotFound, ProtocolError, TimedOut, UsageError
+from portico.wire.errors import Closed, MethodNotFound, ProtocolError, TimedOut, UsageError
 from portico.wire.meta import ServerCapabilities
 from portico.wire.revisions import REVISIONS
 from portico.wire.subscriptions import Filter
@@ -331,3 +333,101 @@ async def test_many_may_listen_to_the_same_resource(revision: str) -> None:
             server.resource_updated("note://a")
             assert await anext(aiter(one)) == Change("resource", "note://a")
         assert client._subscribed == {}
+
+
+# A server that takes a subscription back
+
+CANCELLING = """
+import json, sys
+def say(message):
+    print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)
+listens = 0
+for line in sys.stdin:
+    said = json.loads(line)
+    id, method = said.get("id"), said.get("method")
+    if method == "server/discover":
+        say({"id": id, "result": {"resultType": "complete", "supportedVersions": ["2026-07-28"], "capabilities": {}}})
+    elif method == "subscriptions/listen":
+        listens += 1
+        params = {"_meta": {"io.modelcontextprotocol/subscriptionId": id}}
+        say({"method": "notifications/subscriptions/acknowledged",
+             "params": {**params, "notifications": said["params"]["notifications"]}})
+        if listens == 1:
+            for odd in ({}, {"requestId": "x"}, {"requestId": id + 77}, {"requestId": []}):
+                say({"method": "notifications/cancelled", "params": odd})
+            say({"method": "notifications/cancelled", "params": {"requestId": id, "reason": "no more"}})
+        else:
+            say({"method": "notifications/tools/list_changed", "params": params})
+"""
+
+
+@pytest.mark.requirement("subscriptions.cancelled")
+async def test_a_subscription_that_the_server_cancels_is_made_again_over_stdio() -> None:
+    """2026-07-28, basic/patterns/cancellation: that is how a server says it, and there may be no result."""
+    command = [sys.executable, "-S", "-c", CANCELLING]
+    heard: list[Change] = []
+    async with asyncio.timeout(PATIENCE), Client(command) as client, client.listen(tools=True) as changes:
+        async for change in changes:
+            heard.append(change)
+            if change == Change("tools"):
+                break
+    assert heard == [Change("tools", missed=True), Change("tools")]
+
+
+@pytest.mark.requirement("subscriptions.cancelled")
+async def test_a_subscription_that_the_server_cancels_is_made_again_over_http(serve: Any) -> None:
+    """Also if it leaves the stream open."""
+    there = await serve(Endpoint())
+
+    def listen(peer: Any, request: Any) -> None:
+        params = {"_meta": {ID: request.json["id"]}}
+        wanted = request.json["params"]["notifications"]
+        peer.stream()
+        acknowledged = {
+            "method": "notifications/subscriptions/acknowledged",
+            "params": {**params, "notifications": wanted},
+        }
+        peer.event({"jsonrpc": "2.0", **acknowledged})
+        if len(there.asked("subscriptions/listen")) == 1:
+            cancelled = {"requestId": request.json["id"]}
+            peer.event({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": cancelled})
+        else:
+            peer.event({"jsonrpc": "2.0", "method": "notifications/tools/list_changed", "params": params})
+
+    there.rules["subscriptions/listen"] = listen
+    async with asyncio.timeout(PATIENCE), Client(there.url) as client, client.listen(tools=True) as changes:
+        async for change in changes:
+            if change == Change("tools"):
+                break
+    assert len(there.asked("subscriptions/listen")) == 2
+
+
+async def test_to_be_acknowledged_does_not_shorten_the_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that ends each subscription at once is asked less and less often."""
+    pauses: list[float] = []
+    enough = asyncio.Event()
+    sleep = asyncio.sleep
+
+    async def listen(call: Call) -> Any:
+        acknowledge(call)
+        raise Closed("not now")
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 8:
+            enough.set()
+        await sleep(0)
+
+    server = Pleasing(listen)
+    async with asyncio.timeout(PATIENCE), Client(server) as client:
+        monkeypatch.setattr(client._upstream, "should_retry", _always)
+        monkeypatch.setattr(listening.random, "uniform", lambda low, high: 1.0)
+        monkeypatch.setattr(listening.asyncio, "sleep", pause)
+        async with client.listen(tools=True):
+            await enough.wait()
+        monkeypatch.undo()
+    assert pauses[:8] == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8]
+
+
+async def _always(link: Any, failure: Any, *, patient: bool) -> bool:
+    return True

@@ -284,3 +284,36 @@ async def test_structured_content_that_is_null_is_not_none_at_all() -> None:
     async with Client(giving(None, {"type": "null"})) as client:
         await client.list_tools()
         assert (await client.call_tool("t")).data is None
+
+
+# What a tool promised is looked for page by page
+
+
+@pytest.mark.parametrize("revision", ["2025-06-18", "2025-11-25", "2026-07-28"])
+async def test_a_promise_is_looked_for_until_it_is_found(revision: str) -> None:
+    pages = 0
+
+    def counting(handler: Any) -> Any:
+        async def answer(call: Call) -> Any:
+            nonlocal pages
+            pages += call.method == "tools/list"
+            return await handler(call)
+
+        return answer
+
+    server = Server("many", page_size=2, middleware=[counting])
+    for number in range(8):
+        server.tool(f"t{number}", output_schema={"type": "object"})(lambda: {"n": 1})
+    async with Client(server, revision=revision) as client:
+        for _ in range(2):
+            assert (await client.call_tool("t2")).data == {"n": 1}
+        assert (pages, list(client._promises)) == (2, ["t2"])
+        await client.call_tool("t1")
+        assert (pages, list(client._promises)) == (3, ["t2", "t1"])
+        assert len(await client.list_tools()) == 8
+        before = pages
+        await client.call_tool("t7")
+        assert pages == before
+    async with Client(server, revision=revision, validate=False) as client:
+        assert (await client.call_tool("t3", returns=dict)).data == {"n": 1}
+        assert pages == before

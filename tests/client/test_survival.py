@@ -181,6 +181,7 @@ async def test_what_a_tool_says_of_itself_is_believed_if_the_server_is_trusted(b
     assert book.count(f"tools/call {tool}") == 2
 
 
+@pytest.mark.requirement("tools.annotations-untrusted")
 @ERAS
 @pytest.mark.parametrize("tool", ["reads", "again"])
 async def test_what_a_tool_says_of_itself_is_not_believed_otherwise(book: Book, era: str, tool: str) -> None:

@@ -490,6 +490,7 @@ async def test_a_client_that_does_not_answer_is_not_waited_for_for_ever(
 # What was read after a question
 
 
+@pytest.mark.requirement("caching.after-questions")
 @pytest.mark.parametrize("asks", [True, False])
 async def test_what_was_read_after_a_question_is_in_no_cache(connect: Connect, asks: bool) -> None:
     """server/utilities/caching: what depends on answers MUST NOT be cached."""
@@ -507,6 +508,7 @@ async def test_what_was_read_after_a_question_is_in_no_cache(connect: Connect, a
 # Codes
 
 
+@pytest.mark.requirement("jsonrpc.undefined-codes")
 @pytest.mark.parametrize(
     "code, modern",
     [(-32050, -32603), (-32099, -32603), (-32042, -32603), (-32002, -32602), (-32019, -32019), (-1, -1), (5, 5)],

@@ -96,6 +96,10 @@ REQUIREMENTS = {
         "2024-11-05", "2026-07-28", "basic/index", "Requests",
         "Each request of a client has an id that it has not used before."
     ),
+    "jsonrpc.undefined-codes": Requirement(
+        "2026-07-28", "2026-07-28", "basic/index", "Error Codes",
+        "No code of the specification's range is sent that it does not define."
+    ),
     "schema.frames": Requirement(
         "2024-11-05", "2026-07-28", "basic/index", "Schema",
         "Every frame that either side sends is valid against the schema of the revision, and has no member that it "
@@ -219,6 +223,10 @@ REQUIREMENTS = {
     "lifecycle.question-waits": Requirement(
         "2025-03-26", "2025-11-25", "basic/lifecycle", "Initialization",
         "Over HTTP too a question waits until the client has said `initialized`."
+    ),
+    "lifecycle.client-declared-only": Requirement(
+        "2025-06-18", "2025-11-25", "basic/lifecycle", "Operation",
+        "A client asks for nothing that the server has not declared."
     ),
     "ping.empty": Requirement(
         "2024-11-05", "2025-11-25", "basic/utilities/ping", "Behavior Requirements",
@@ -412,6 +420,10 @@ REQUIREMENTS = {
         "2025-03-26", "2026-07-28", "client/elicitation", "Capabilities",
         "A handler's questions need what the client declared, as a server's do."
     ),
+    "mrtr.client-once": Requirement(
+        "2026-07-28", "2026-07-28", "basic/patterns/mrtr", "Client Requirements (Basic Workflow)",
+        "A resource that asks is asked for once in each round, with its state."
+    ),
     "questions.on-the-stream": Requirement(
         "2025-03-26", "2025-11-25", "basic/transports", "Sending Messages to the Server",
         "In a session a question travels on the stream of its call, and the answer is a POST."
@@ -468,6 +480,22 @@ REQUIREMENTS = {
         "2025-06-18", "2026-07-28", "client/elicitation", "Security Considerations",
         "A person can decline a form, and leave it, at any time."
     ),
+    "elicitation.client-rules": Requirement(
+        "2025-06-18", "2026-07-28", "client/elicitation", "Error Handling",
+        "A question that breaks the rules of its mode reaches nobody, and is refused."
+    ),
+    "elicitation.client-fits": Requirement(
+        "2025-06-18", "2026-07-28", "client/elicitation", "Form Mode Security",
+        "An answer that does not fit its form is not sent."
+    ),
+    "elicitation.client-page": Requirement(
+        "2025-11-25", "2026-07-28", "client/elicitation", "Safe URL Handling",
+        "The fields of a form do not agree to a page, and what is no page is not shown."
+    ),
+    "elicitation.client-modes": Requirement(
+        "2025-11-25", "2026-07-28", "client/elicitation", "Capabilities",
+        "A client declares the modes it was told to, and tools for sampling only then."
+    ),
     "sampling.stop-reason-open": Requirement(
         "2024-11-05", "2026-07-28", "client/sampling", "Creating Messages",
         "The reason why a model stopped may be any text."
@@ -491,6 +519,10 @@ REQUIREMENTS = {
     "roots.file": Requirement(
         "2024-11-05", "2026-07-28", "client/roots", "Root",
         "A root is a `file://` address; a server leaves others out."
+    ),
+    "roots.client-file": Requirement(
+        "2024-11-05", "2026-07-28", "client/roots", "Root",
+        "A client gives folders as `file://` addresses, and nothing else as roots."
     ),
     # Patterns
     "cancellation.no-response": Requirement(
@@ -593,6 +625,10 @@ REQUIREMENTS = {
         "2024-11-05", "2026-07-28", "basic/patterns/progress", "Progress Flow",
         "A token that an active request of the stream has is not accepted for a second."
     ),
+    "progress.client-late": Requirement(
+        "2024-11-05", "2026-07-28", "basic/patterns/progress", "Implementation Notes",
+        "Progress after the answer reaches nobody."
+    ),
     "subscriptions.listen-only": Requirement(
         "2026-07-28", "2026-07-28", "basic/patterns/subscriptions", "Receiving Notifications",
         "Changes are told to those who listen, and to no one for having made requests."
@@ -641,6 +677,10 @@ REQUIREMENTS = {
         "2026-07-28", "2026-07-28", "basic/patterns/subscriptions", "Graceful Closure",
         "When a connection is made anew a client listens anew."
     ),
+    "subscriptions.cancelled": Requirement(
+        "2026-07-28", "2026-07-28", "basic/patterns/cancellation", "Behavior Requirements",
+        "A client whose subscription the server cancels listens again, and takes its time."
+    ),
     # Caching
     "caching.hints": Requirement(
         "2026-07-28", "2026-07-28", "server/utilities/caching", "Cacheable Results",
@@ -681,6 +721,14 @@ REQUIREMENTS = {
     "caching.hints-valid": Requirement(
         "2026-07-28", "2026-07-28", "server/utilities/caching", "Time-to-Live (TTL) Field",
         "A time to live is not negative, and a scope is one of the two."
+    ),
+    "caching.after-questions": Requirement(
+        "2026-07-28", "2026-07-28", "server/utilities/caching", "Cache Key",
+        "What was read after a question is marked as not to be kept."
+    ),
+    "caching.cursor-dead": Requirement(
+        "2026-07-28", "2026-07-28", "server/utilities/caching", "Interaction with Pagination",
+        "A kept page whose cursor has died is forgotten, and the list is fetched from its beginning."
     ),
     # Tools
     "tools.closed-schema": Requirement(
@@ -794,6 +842,10 @@ REQUIREMENTS = {
         "2024-11-05", "2025-11-25", "server/tools", "List Changed Notification",
         "A change in the first call after `initialized` is told as well."
     ),
+    "tools.annotations-untrusted": Requirement(
+        "2025-03-26", "2026-07-28", "server/tools", "Tool",
+        "What a tool says of itself is not believed, unless its server is trusted."
+    ),
     "content.audio-since": Requirement(
         "2025-03-26", "2026-07-28", "server/tools", "Audio Content",
         "Audio exists since 2025-03-26 and is told in words before."
@@ -889,6 +941,14 @@ REQUIREMENTS = {
     "tasks.told": Requirement(
         "2025-11-25", "2025-11-25", "basic/utilities/tasks", "Task Notifications",
         "Whoever made a task is told how it comes along, and nobody else."
+    ),
+    "tasks.client": Requirement(
+        "2025-11-25", "2025-11-25", "basic/utilities/tasks", "Tool-Level Negotiation",
+        "A client asks for a task where server and tool have them, and calls what has to be one as one."
+    ),
+    "tasks.progress": Requirement(
+        "2025-11-25", "2025-11-25", "basic/utilities/progress", "Behavior Requirements",
+        "The progress of a task is told under the token of its call, until it is over."
     ),
     # Resources, prompts, completion, logging, pages
     "resources.missing-modern": Requirement(

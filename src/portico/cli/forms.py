@@ -145,9 +145,10 @@ def _count(text: str) -> int:
 
 
 def _port(text: str) -> int:
-    if not text.isdecimal() or not text.isascii() or len(text) > 5 or int(text) > 65535:
-        raise argparse.ArgumentTypeError(f"expected a port, 0 to 65535, not {text!r}")
-    return int(text)
+    number = _count(text)
+    if number > 65535:
+        raise argparse.ArgumentTypeError(f"a port is at most 65535, not {text}")
+    return number
 
 
 # Options that several commands have
@@ -237,9 +238,27 @@ FORMS: dict[str, CommandForm] = {
                 flag("--host", default="127.0.0.1", help="the address to listen on (default: %(default)s)"),
                 flag("--port", type=_port, default=8080, help="the port (default: %(default)s; 0: any free one)"),
                 flag("--path", default="/mcp", help="the endpoint (default: %(default)s; / is the same)"),
-                flag("--allow-host", action="append", default=[], metavar="NAME", help="a host name of this server"),
+                flag(
+                    "--allow-host",
+                    action="append",
+                    default=[],
+                    metavar="NAME",
+                    help="a host name of this server, or *.example.com",
+                ),
                 flag("--allow-origin", action="append", default=[], metavar="URL", help="an origin of web pages"),
+                flag(
+                    "--trusted-proxy",
+                    action="append",
+                    default=[],
+                    metavar="ADDRESS",
+                    help="a proxy, or a network of them, whose X-Forwarded-For is believed",
+                ),
                 flag("--insecure", action="store_true", help="serve other machines without a token"),
+                flag(
+                    "--open",
+                    action="store_true",
+                    help="serve the built-in services to every user of this machine, without a token",
+                ),
                 flag("--sse", action="store_true", help="also the endpoints of 2024-11-05: /sse and /messages"),
                 flag("--certificate", metavar="FILE", help="a TLS certificate with its chain"),
                 flag("--key", metavar="FILE", help="its private key, if it is not in the same file"),

@@ -763,6 +763,7 @@ async def test_both_designs_see_the_same_task(old: Talk, modern: Callable[..., M
     assert (await now.get(id))["status"] == "completed"
 
 
+@pytest.mark.requirement("tasks.progress")
 @pytest.mark.parametrize("wanted", [True, False])
 async def test_the_progress_of_a_task_is_told_under_its_token(old: Talk, serving: Serve, wanted: bool) -> None:
     """2025-11-25, basic/utilities/tasks: the token of the request stays valid as long as its task."""
