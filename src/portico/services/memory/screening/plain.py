@@ -13,7 +13,11 @@ _SPACES = (
 # The full-width letters, digits and signs are the ones of ASCII, in the same order.
 _WIDE = {0xFF01 + at: 0x21 + at for at in range(94)}
 _OTHERS = {"﹕": ":", "∶": ":", "꞉": ":", "ː": ":", "﹦": "=", "₌": "=", "᠄": ":"}
-_LETTERS = {**dict.fromkeys(map(ord, _SPACES), " "), **_WIDE, **{ord(one): other for one, other in _OTHERS.items()}}
+_LETTERS: dict[int, str | int] = {
+    **dict.fromkeys(map(ord, _SPACES), " "),
+    **_WIDE,
+    **{ord(one): other for one, other in _OTHERS.items()},
+}
 # `密码是…`: what stands for `is` there is written without a space.
 _IS = pattern(
     "(?<=密码|密碼|口令)[是为為]|(?:(?<=パスワード)|(?<=暗証番号))[はが]|(?:(?<=비밀번호|패스워드)|(?<=암호))[는은]"
