@@ -59,12 +59,12 @@ class AsgiOptions(EndpointOptions, total=False):
     loopback: bool
 
 
-def run(server: Server, **options: Unpack[HttpOptions]) -> None:
-    """Serve on our own listener until the process is told to stop."""
+def run(server: Server, *, announce: Callable[[str], None] | None = None, **options: Unpack[HttpOptions]) -> None:
+    """Serve on our own listener until the process is told to stop. `announce` is told the URL, in place of stderr."""
     check_options('run("http")', options, HttpOptions)
     place = Place(**_fields(Place, options))
-    announce = None if options.get("quiet") else _announce
-    listener.run(_exchange_at(place, server, options), place, server.lifespan, announce)
+    told = None if options.get("quiet") else announce or _announce
+    listener.run(_exchange_at(place, server, options), place, server.lifespan, told)
 
 
 async def serve_http(
