@@ -28,7 +28,7 @@ def run(words: list[str]) -> None:
     if arguments.target is None:
         server, serving = _built_in(arguments)
     elif arguments.profile is not None:
-        raise UsageError("--profile is for the services that come with Portico, not for a server of your own")
+        server, serving = _dressed(arguments)
     else:
         server, serving = load(arguments.target), None
     _set_up_tasks(server, arguments)
@@ -125,6 +125,15 @@ def _built_in(arguments: argparse.Namespace) -> tuple[Any, Any]:
     files = tuple(assembly.files(arguments.profile, arguments.config))
     place = assembly.ServicePlace(data=data, store=store, read_only=arguments.read_only, settings=files)
     return assembly.assemble(names, settings, place), settings.serve
+
+
+def _dressed(arguments: argparse.Namespace) -> tuple[Any, Any]:
+    """A server of the user's own that looks as a profile says."""
+    assembly = load_module("portico.services.assembly")
+    settings = assembly.read_settings(arguments.profile, arguments.config)
+    server = load(arguments.target)
+    assembly.dress(server, settings)
+    return server, settings.serve
 
 
 def _options(arguments: argparse.Namespace, serving: Any) -> dict[str, Any]:
