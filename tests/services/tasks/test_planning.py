@@ -54,17 +54,21 @@ async def test_a_plan_may_go_on_from_what_is_there(items: WorkItems) -> None:
     await check(items)
 
 
+def draft(description: str, **more: Any) -> TaskDraft:
+    return TaskDraft(description=description, **more)
+
+
 @pytest.mark.parametrize(
     "drafts, refusal",
     [
-        ([TaskDraft(description="a", ref="x"), TaskDraft(description="b", ref="x")], InvalidTask),
-        ([TaskDraft(description="a", ref="x", parent_id="y"), TaskDraft(description="b", ref="y", parent_id="x")], InvalidTask),
-        ([TaskDraft(description="a", ref="x", parent_id="x")], InvalidTask),
-        ([TaskDraft(description="a", ref="x", blocked_by=["y"]), TaskDraft(description="b", ref="y", blocked_by=["x"])], Circle),
-        ([TaskDraft(description="a"), TaskDraft(description="b", blocked_by=["nowhere"])], NoSuchTask),
-        ([TaskDraft(description="a"), TaskDraft(description=" ")], InvalidTask),
+        ([draft("a", ref="x"), draft("b", ref="x")], InvalidTask),
+        ([draft("a", ref="x", parent_id="y"), draft("b", ref="y", parent_id="x")], InvalidTask),
+        ([draft("a", ref="x", parent_id="x")], InvalidTask),
+        ([draft("a", ref="x", blocked_by=["y"]), draft("b", ref="y", blocked_by=["x"])], Circle),
+        ([draft("a"), draft("b", blocked_by=["nowhere"])], NoSuchTask),
+        ([draft("a"), draft(" ")], InvalidTask),
     ],
-)  # fmt: skip
+)
 async def test_all_of_a_plan_or_nothing(items: WorkItems, drafts: list[TaskDraft], refusal: type[Exception]) -> None:
     with pytest.raises(refusal):
         await items.create_all(drafts)
