@@ -119,8 +119,9 @@ def _elicited(said: ElicitResult | dict[str, Any] | None, asked: ElicitParams) -
     answer = said if isinstance(said, ElicitResult) else ElicitResult("accept", said)
     if answer.action != "accept" or is_page:
         return ElicitResult(answer.action)  # content is for accepted forms (2025-11-25, client/elicitation)
-    content = {**defaults_of(asked.requested_schema), **(answer.content or {})}
-    wrong = misfit(as_form(asked.requested_schema, "the form"), content)
+    form = as_form(asked.requested_schema, "the form")
+    content = {**defaults_of(form), **(answer.content or {})}
+    wrong = misfit(form, content)
     if wrong is not None:
         raise UnfitAnswer(
             f"the elicitation handler's answer does not fit the form: {wrong[:100]!r} is not as asked for"
