@@ -23,7 +23,12 @@ BLOCKS = re.findall(r"<!-- block: (.*?) -->\n```json\n(.*?)```", README, re.S)
 
 
 @pytest.fixture(scope="module")
-def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("data")
+
+
+@pytest.fixture(scope="module")
+def port(data: Path) -> Iterator[int]:
     """`make serve`, on a port that is free."""
     if shutil.which("curl") is None:
         assert "CI" not in os.environ, "CI has no curl"
@@ -33,7 +38,7 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     recipe = re.search(r"^serve:.*\n\t@\$\(BIN\)/portico (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert recipe is not None
     command = [sys.executable, "-m", "portico", *recipe.group(1).split(), "--port", str(number)]
-    env = {**os.environ, "PORTICO_DATA": str(tmp_path_factory.mktemp("data"))}
+    env = {**os.environ, "PORTICO_DATA": str(data)}
     child = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, env=env)
     try:
         assert child.stderr is not None
@@ -54,19 +59,22 @@ def command(name: str) -> str:
     return block.group(1)
 
 
-def printed(name: str, port: int) -> str:
-    line = command(name).replace("127.0.0.1:8080", f"127.0.0.1:{port}")
+def printed(name: str, port: int, data: Path) -> str:
+    token = re.search(r"<!-- token -->\n```console\n\$ (.*)\n", README)
+    assert token is not None
+    first = token[1].replace("~/.local/share/portico", str(data)).replace("8080", str(port))
+    line = first + "\n" + command(name).replace("127.0.0.1:8080", f"127.0.0.1:{port}")
     return subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=20, check=True).stdout
 
 
-def test_the_newest_revision_is_answered_without_a_handshake(port: int) -> None:
-    said = printed("modern", port)
+def test_the_newest_revision_is_answered_without_a_handshake(port: int, data: Path) -> None:
+    said = printed("modern", port, data)
     assert '"resultType":"complete"' in said
     assert '"modes":["text"],"indexed":0,' in said
 
 
-def test_the_older_ones_get_a_session(port: int) -> None:
-    said = printed("handshake", port)
+def test_the_older_ones_get_a_session(port: int, data: Path) -> None:
+    said = printed("handshake", port, data)
     assert said.startswith("HTTP/1.1 200 OK")
     assert re.search(r"^mcp-session-id: [0-9a-f]{48}\r?$", said, re.MULTILINE)
     assert '"protocolVersion":"2025-11-25"' in said

@@ -7,43 +7,42 @@ import sys
 import tempfile
 from pathlib import Path
 
-from portico import __version__
-from portico.server.registry.service import Service
+from msgspec.structs import replace
+
 from portico.server.server import Server
 from portico.services import assembly
 from portico.services.contracts import asking, lock, specification
 from portico.services.contracts.definitions import Contract
 from portico.services.contracts.render import render
+from portico.services.settings import ServeSettings
 
 HERE = Path(__file__).parent
 # Some do not list everything unless they are asked to.
 _WHOLE = {"memory": "memory:all"}
 
 
-def made(name: str, place: assembly.ServicePlace) -> Service:
-    """A service with all its tools."""
-    return assembly.make(_WHOLE.get(name, name), {}, place)
+def served(name: str, folder: Path) -> Server:
+    """What `portico serve --services NAME` serves, with all its tools."""
+    place = assembly.ServicePlace(data=folder, store=str(folder / "store.db"))
+    return assembly.assemble([_WHOLE.get(name, name)], ServeSettings(), place)
 
 
-async def contract_of(service: Service) -> Contract:
-    """What a service promises when it is the only one of a server that is called like it."""
-    server = Server(service.name, version=__version__)
-    server.add(service)
-    return await asking.contract_from(server)
+async def contract_of(server: Server) -> Contract:
+    found = await asking.contract_from(server)
+    return replace(found, instructions=server.instructions or "")
 
 
-def files(contract: Contract) -> dict[Path, str]:
+def files(name: str, contract: Contract) -> dict[Path, str]:
     """What stands in the service's folder here."""
-    folder = HERE / contract.server
+    folder = HERE / name
     return {folder / specification.FILE: render(contract), folder / lock.FILE: lock.write(contract)}
 
 
 def _write(names: list[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        place = assembly.ServicePlace(data=Path(folder), store=str(Path(folder) / "store.db"))
         for name in names:
-            contract = asyncio.run(contract_of(made(name, place)))
-            for path, text in files(contract).items():
+            contract = asyncio.run(contract_of(served(name, Path(folder))))
+            for path, text in files(name, contract).items():
                 path.write_text(text, encoding="utf-8")
 
 

@@ -327,6 +327,7 @@ class Paged(Counting):
         return Raw(json.dumps({"resultType": "complete", member: [entry], **more, **hints}).encode())
 
 
+@pytest.mark.requirement("caching.cursor-dead")
 @pytest.mark.parametrize("kind", ["tools", "prompts", "resources"])
 async def test_a_list_is_fetched_anew_if_a_kept_page_leads_nowhere(kind: str) -> None:
     """2026-07-28, server/utilities/caching, Interaction with Pagination."""
@@ -340,6 +341,7 @@ async def test_a_list_is_fetched_anew_if_a_kept_page_leads_nowhere(kind: str) ->
     assert server.asked == [method, f"{method} 1", f"{method} 1", method, f"{method} 2"]
 
 
+@pytest.mark.requirement("mrtr.client-once")
 async def test_a_resource_that_asks_first_is_asked_for_once_in_each_round() -> None:
     """2026-07-28, basic/patterns: the state of the first result goes back as it came, and nothing is asked twice."""
     seen: list[Any] = []

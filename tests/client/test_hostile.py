@@ -723,6 +723,7 @@ def lengths_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return lengths
 
 
+@pytest.mark.requirement("progress.client-late")
 @pytest.mark.parametrize("revision", [MODERN, OLD])
 async def test_progress_after_the_answer_is_too_late(revision: str) -> None:
     """Also if both come in one read (basic/patterns/progress: it stops with the completion)."""

@@ -361,6 +361,7 @@ for line in sys.stdin:
 """
 
 
+@pytest.mark.requirement("subscriptions.cancelled")
 async def test_a_subscription_that_the_server_cancels_is_made_again_over_stdio() -> None:
     """2026-07-28, basic/patterns/cancellation: that is how a server says it, and there may be no result."""
     command = [sys.executable, "-S", "-c", CANCELLING]
@@ -373,6 +374,7 @@ async def test_a_subscription_that_the_server_cancels_is_made_again_over_stdio()
     assert heard == [Change("tools", missed=True), Change("tools")]
 
 
+@pytest.mark.requirement("subscriptions.cancelled")
 async def test_a_subscription_that_the_server_cancels_is_made_again_over_http(serve: Any) -> None:
     """Also if it leaves the stream open."""
     there = await serve(Endpoint())

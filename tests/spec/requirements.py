@@ -420,6 +420,10 @@ REQUIREMENTS = {
         "2025-03-26", "2026-07-28", "client/elicitation", "Capabilities",
         "A handler's questions need what the client declared, as a server's do."
     ),
+    "mrtr.client-once": Requirement(
+        "2026-07-28", "2026-07-28", "basic/patterns/mrtr", "Client Requirements (Basic Workflow)",
+        "A resource that asks is asked for once in each round, with its state."
+    ),
     "questions.on-the-stream": Requirement(
         "2025-03-26", "2025-11-25", "basic/transports", "Sending Messages to the Server",
         "In a session a question travels on the stream of its call, and the answer is a POST."
@@ -621,6 +625,10 @@ REQUIREMENTS = {
         "2024-11-05", "2026-07-28", "basic/patterns/progress", "Progress Flow",
         "A token that an active request of the stream has is not accepted for a second."
     ),
+    "progress.client-late": Requirement(
+        "2024-11-05", "2026-07-28", "basic/patterns/progress", "Implementation Notes",
+        "Progress after the answer reaches nobody."
+    ),
     "subscriptions.listen-only": Requirement(
         "2026-07-28", "2026-07-28", "basic/patterns/subscriptions", "Receiving Notifications",
         "Changes are told to those who listen, and to no one for having made requests."
@@ -669,6 +677,10 @@ REQUIREMENTS = {
         "2026-07-28", "2026-07-28", "basic/patterns/subscriptions", "Graceful Closure",
         "When a connection is made anew a client listens anew."
     ),
+    "subscriptions.cancelled": Requirement(
+        "2026-07-28", "2026-07-28", "basic/patterns/cancellation", "Behavior Requirements",
+        "A client whose subscription the server cancels listens again, and takes its time."
+    ),
     # Caching
     "caching.hints": Requirement(
         "2026-07-28", "2026-07-28", "server/utilities/caching", "Cacheable Results",
@@ -713,6 +725,10 @@ REQUIREMENTS = {
     "caching.after-questions": Requirement(
         "2026-07-28", "2026-07-28", "server/utilities/caching", "Cache Key",
         "What was read after a question is marked as not to be kept."
+    ),
+    "caching.cursor-dead": Requirement(
+        "2026-07-28", "2026-07-28", "server/utilities/caching", "Interaction with Pagination",
+        "A kept page whose cursor has died is forgotten, and the list is fetched from its beginning."
     ),
     # Tools
     "tools.closed-schema": Requirement(

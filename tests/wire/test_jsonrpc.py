@@ -599,3 +599,41 @@ def test_what_may_be_either_is_one_of_the_two(path: Path) -> None:
         # What is let in can be passed on: a gateway writes it back as it came.
         assert isinstance(inside, Frame)
         assert bytes(inside.params) in msgspec.json.encode({"params": inside.params})
+
+
+# One reading
+
+
+@pytest.mark.parametrize("separators", [(",", ":"), (", ", ": "), (" ,\n", "\t:  ")])
+def test_an_honest_message_is_not_read_again(separators: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """However it is spaced and escaped: looking for members that stand twice is no second parse of all of it."""
+    monkeypatch.setattr(jsonrpc, "_read_again", lambda text: pytest.fail("it was read again"))
+    nested = [
+        {"name": f"ä{n}", "id": n, "method": "x", "params": {"a": [1, {"a": 2}], "\u1234": '\\u0041"}'}}
+        for n in range(50)
+    ]
+    arguments = {"params": nested, "id": {"arguments": 1}, "ü": "{", "e": {}, "n": None}
+    params = {"name": "t", "arguments": arguments, "_meta": {"name": 1, "arguments": 2}}
+    message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+    data = json.dumps(message, separators=separators).encode()
+    frame = jsonrpc.decode(data)
+    assert isinstance(frame, jsonrpc.Frame)
+    typed, _ = methods.read("tools/call", frame.params)
+    assert json.loads(bytes(typed.arguments)) == arguments
+
+
+@pytest.mark.parametrize(
+    "text, twice",
+    [
+        ('{"a": 1, "a": 2}', True),
+        ('{"a": 1, "a": 1}', True),
+        ('{"a": {"b": 1}, "c": 1, "a": {"b": 1}}', True),
+        ('{"a" : 1 , "\\u0061" : 2 }', True),
+        ('{"a": 1, "b": {"a": 1, "c": {"a": 2}}}', False),
+        ('{"a": "\\"a\\": 1", "b": ":{,"}', False),
+        ('{"a\\"": 1, "a": 2, "": 3}', False),
+        ("{ }", False),
+    ],
+)
+def test_a_member_that_stands_twice_is_found_whatever_the_space(text: str, twice: bool) -> None:
+    assert jsonrpc.doubled(msgspec.Raw(text.encode())) is twice

@@ -19,6 +19,7 @@ import msgspec
 from portico import __version__
 from portico.auth.addresses import names_loopback
 from portico.auth.errors import AuthorizationFailed
+from portico.cli import local_token
 from portico.cli.logs import set_log_level
 from portico.cli.printer import Printer
 from portico.cli.questions import TerminalQuestions, can_ask
@@ -145,7 +146,8 @@ def is_url(target: Target) -> bool:
 def _auth(target: Target, options: argparse.Namespace) -> str | None:
     """ "oauth", a bearer token, or None. A token of the environment is used for URLs only: a child inherits it.
 
-    PORTICO_TOKEN protects a `portico serve`, so it is sent to this machine only.
+    PORTICO_TOKEN protects a `portico serve`, so it is sent to this machine only; and so is the token that a
+    `portico serve` of this user has made for its port.
     """
     if options.oauth:
         return "oauth"
@@ -153,8 +155,10 @@ def _auth(target: Target, options: argparse.Namespace) -> str | None:
         return str(options.token)
     if not isinstance(target, str) or not is_url(target):
         return None
-    local = names_loopback(urlsplit(target).hostname or "")
-    return os.environ.get("PORTICO_CLIENT_TOKEN") or (os.environ.get("PORTICO_TOKEN") if local else None) or None
+    own = os.environ.get("PORTICO_CLIENT_TOKEN")
+    if own or not names_loopback(urlsplit(target).hostname or ""):
+        return own or None
+    return os.environ.get("PORTICO_TOKEN") or local_token.for_url(target)
 
 
 async def _no_browser(url: str, redirect_uri: str) -> str:

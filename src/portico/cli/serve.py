@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import sys
+from functools import partial
+from shlex import quote
 from typing import Any
+from urllib.parse import urlsplit
 
 from portico._lazy import load_module
+from portico.cli import local_token
 from portico.cli.data import store_url
 from portico.cli.forms import parser_for
 from portico.cli.logs import set_log_level
@@ -28,7 +33,49 @@ def run(words: list[str]) -> None:
     else:
         server, serving = load(arguments.target), None
     _set_up_tasks(server, arguments)
-    server.run(arguments.transport, **_options(arguments, serving))
+    options = _options(arguments, serving)
+    if arguments.transport == "http" and arguments.target is None:
+        _serve_guarded(server, arguments, options)
+    else:
+        server.run(arguments.transport, **options)
+
+
+# The services that hold a person's own: what was said, planned, run and stored.
+_PERSONAL = frozenset({"memory", "tasks", "live", "system"})
+
+
+def _serve_guarded(server: Server, arguments: argparse.Namespace, options: dict[str, Any]) -> None:
+    """Serve the built-in services over HTTP. Other users of this machine can reach the address, so there is a token."""
+    endpoint = load_module("portico.server.endpoint")
+    personal = sorted(_PERSONAL & {service.name for service in server.services})
+    guarded = os.environ.get("PORTICO_TOKEN") or not personal or not endpoint.is_loopback(arguments.host)
+    announce = None
+    if guarded:
+        pass
+    elif arguments.open or arguments.profile is not None:
+        why = "--open" if arguments.open else f"as the profile {arguments.profile!r} has it"
+        announce = partial(_announce_open, f"without a token, {why}: every user of this machine can use it")
+    else:
+        known = local_token.find(arguments.port, arguments.data) if arguments.port else None
+        options["token"] = known or local_token.make()
+        announce = partial(_announce_token, options["token"], arguments.data, known is None)
+    endpoint.run(server, announce=announce, **options)
+
+
+def _announce_open(how: str, url: str) -> None:
+    print(f"Serving on {url}\n  {how}", file=sys.stderr, flush=True)
+
+
+def _announce_token(token: str, data: str | None, is_new: bool, url: str) -> None:
+    """The token is printed once; after that it is in its file."""
+    path = local_token.keep(token, urlsplit(url).port or 0, data)
+    line = (
+        f"{url}#token={token}\n  export PORTICO_TOKEN={token}"
+        if is_new
+        else f"export PORTICO_TOKEN=$(cat {quote(path)})"
+    )
+    said = f"  only with its token; `portico` commands of this user find it, others need it: {line}"
+    print(f"Serving on {url}\n{said}", file=sys.stderr, flush=True)
 
 
 def run_work(words: list[str]) -> None:
@@ -97,4 +144,5 @@ def _options(arguments: argparse.Namespace, serving: Any) -> dict[str, Any]:
 def _http(arguments: argparse.Namespace) -> dict[str, Any]:
     names = ("host", "port", "path", "insecure", "sse", "certificate", "key")
     given = {name: getattr(arguments, name) for name in names}
-    return {**given, "allow_hosts": arguments.allow_host, "allow_origins": arguments.allow_origin}
+    lists = {"allow_hosts": "allow_host", "allow_origins": "allow_origin", "trusted_proxies": "trusted_proxy"}
+    return given | {name: getattr(arguments, option) for name, option in lists.items()}

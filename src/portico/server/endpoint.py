@@ -33,6 +33,7 @@ class EndpointOptions(TypedDict, total=False):
     token: str | None
     allow_hosts: Sequence[str]
     allow_origins: Sequence[str]
+    trusted_proxies: Sequence[str]
     sse: bool
     assume: Revision | None
     longest_body: int
@@ -58,12 +59,12 @@ class AsgiOptions(EndpointOptions, total=False):
     loopback: bool
 
 
-def run(server: Server, **options: Unpack[HttpOptions]) -> None:
-    """Serve on our own listener until the process is told to stop."""
+def run(server: Server, *, announce: Callable[[str], None] | None = None, **options: Unpack[HttpOptions]) -> None:
+    """Serve on our own listener until the process is told to stop. `announce` is told the URL, in place of stderr."""
     check_options('run("http")', options, HttpOptions)
     place = Place(**_fields(Place, options))
-    announce = None if options.get("quiet") else _announce
-    listener.run(_exchange_at(place, server, options), place, server.lifespan, announce)
+    told = None if options.get("quiet") else announce or _announce
+    listener.run(_exchange_at(place, server, options), place, server.lifespan, told)
 
 
 async def serve_http(
@@ -82,33 +83,46 @@ async def serve_http(
 
 def _exchange_at(place: Place, server: Server, options: HttpOptions) -> Exchange:
     """Beyond this machine only with a token, or with `insecure`."""
-    token = options.get("token") or os.environ.get("PORTICO_TOKEN") or None
+    named = () if place.host in ("0.0.0.0", "::", "") else (place.host,)
+    settings = _settings(server, options, named=named)
     local = is_loopback(place.host)
-    alone = next((one.name for one in server.services if getattr(one, "local_only", False)), None)
+    alone = _local_service(server)
     if alone is not None and not local:
         raise UsageError(
             f"{place.host} can be reached from other machines, and the service {alone!r} is for this one alone; leave "
             "it out, or tell it that others are meant (remote=True)"
         )
-    if not local and token is None and not options.get("insecure"):
+    if not local and settings.token is None and not options.get("insecure"):
         raise UsageError(
             f"{place.host} can be reached from other machines: set PORTICO_TOKEN, or say --insecure (insecure=True)"
         )
-    named = () if place.host in ("0.0.0.0", "::", "") else (place.host,)
-    return exchange(server, _settings(options, token=token, named=named))
+    return exchange(server, settings)
 
 
 def asgi(server: Server, **options: Unpack[AsgiOptions]) -> Application:
     """An ASGI application. Mounted or not, what is left of the path is the endpoint."""
     check_options("asgi()", options, AsgiOptions)
-    settings = _settings(options, token=options.get("token"))
-    return Application(exchange(server, settings), server.lifespan)
+    return Application(exchange(server, _settings(server, options)), server.lifespan)
 
 
-def _settings(options: EndpointOptions, *, token: str | None, named: Sequence[str] = ()) -> Settings:
+def _local_service(server: Server) -> str | None:
+    """The first service that is for this machine alone."""
+    return next((one.name for one in server.services if getattr(one, "local_only", False)), None)
+
+
+def _settings(server: Server, options: EndpointOptions, *, named: Sequence[str] = ()) -> Settings:
+    """What both doors go by: what was given, and what the environment says."""
     hosts = (*options.get("allow_hosts", ()), *from_environment("PORTICO_ALLOW_HOST"), *named)
     origins = (*options.get("allow_origins", ()), *from_environment("PORTICO_ALLOW_ORIGIN"))
-    return Settings(**{**_fields(Settings, options), "token": token, "allow_hosts": hosts, "allow_origins": origins})
+    proxies = (*options.get("trusted_proxies", ()), *from_environment("PORTICO_TRUSTED_PROXY"))
+    decided: dict[str, Any] = {
+        "token": options.get("token") or os.environ.get("PORTICO_TOKEN") or None,
+        "allow_hosts": hosts,
+        "allow_origins": origins,
+        "trusted_proxies": proxies,
+        "local_only": _local_service(server) is not None,
+    }
+    return Settings(**_fields(Settings, options) | decided)
 
 
 def _fields(of: type[Struct], options: Mapping[str, Any]) -> dict[str, Any]:

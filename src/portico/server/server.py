@@ -452,8 +452,9 @@ class Server(Registrar):
         """This server as an ASGI application, to mount in another one or to run on an ASGI server.
 
         * **path** – of the endpoint: "/mcp" unless said otherwise. "/" is the same endpoint.
-        * **token** – the bearer token that every request must have.
+        * **token** – the bearer token that every request must have; PORTICO_TOKEN unless said otherwise.
         * **allow_hosts**, **allow_origins** – what may stand in the Host and Origin headers.
+        * **trusted_proxies** – addresses or networks whose X-Forwarded-For or Forwarded header is believed.
         * **loopback** – whether the names of this machine are among them, which is the default.
         * **sse** – whether the two endpoints of 2024-11-05 are there too.
         * **assume** – the revision to speak with clients that belong to no session and name no newer one.

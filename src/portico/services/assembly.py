@@ -15,12 +15,15 @@ from portico import Server, Service, UsageError, __version__
 from portico._lazy import load_module
 from portico.extend import Tool
 from portico.services import profiles, settings, shapes
+from portico.services.contracts.definitions import INVOCATION, VERSION, is_invocation
 from portico.services.settings import ServerIdentity, ServeSettings
 from portico.services.shapes import ServiceShape
 
 log = logging.getLogger("portico")
 
 NAME = "portico"
+# Of a tool whose author says none.
+FIRST_VERSION = "1.0.0"
 # What --read-only means to each, whatever its settings say.
 _READ_ONLY: dict[str, dict[str, Any]] = {
     "memory": {"read_only": True},
@@ -116,11 +119,17 @@ def _fit(service: Service, server: Server, shape: ServiceShape | None) -> None:
 
 
 def _addressed(tool: Tool, service: str) -> Tool:
-    """Every tool can be called by the name of its service, too: `live.evaluate`, `live_evaluate`."""
-    if any("." in name for name in (tool.name, *tool.aliases)):
-        return tool
+    """Every tool can be called by the name of its service, too: `live.evaluate`, `live_evaluate`.
+
+    The dotted name is the one that contracts call it by; it is listed in `_meta`, with the tool's version.
+    """
     other = copy(tool)
-    other.aliases = (*tool.aliases, f"{service}.{tool.name}", f"{service}_{tool.name}")
+    dotted = next((name for name in (tool.name, *tool.aliases) if is_invocation(name)), None)
+    if dotted is None:
+        dotted = f"{service}.{tool.name}"
+        other.aliases = (*tool.aliases, dotted, f"{service}_{tool.name}")
+    meta = {VERSION: FIRST_VERSION, INVOCATION: dotted, **(tool.definition.meta or {})}
+    other.definition = replace(tool.definition, meta=meta)
     return other
 
 

@@ -31,6 +31,11 @@ _LARGEST_ID = 2**63
 _STEERING = re.compile(rb'"(?:method|id|params)"').findall
 _STEERING_PARAMS = re.compile(rb'"(?:name|arguments|_meta|uri|taskId)"').findall
 
+# What stands before the value of a member. Objects with more members are read again sooner than walked through.
+_SPACE = b" \t\r\n"
+_GAP = re.compile(rb'[ \t\r\n]*[{,][ \t\r\n]*"(?:[^"\\]|\\.)*"[ \t\r\n]*:[ \t\r\n]*', re.DOTALL).match
+_MOST_WALKED = 1000
+
 # A request without spaces is as long as this and its values.
 _LEAST = len('{"jsonrpc":"2.0","method":""}')
 _LEAST_ID = len(',"id":')
@@ -156,7 +161,10 @@ def repeats(text: bytes, *values: bytes, steering: Callable[[bytes], list[bytes]
     names = steering(outside)
     if len(names) == len(set(names)) and b"\\u" not in outside:
         return False
-    return _read_again(text)
+    try:
+        return not _stand_alone(text, _raws.decode(text)) and _read_again(text)
+    except msgspec.DecodeError:
+        return _read_again(text)
 
 
 def doubled(arguments: Raw) -> bool:
@@ -173,7 +181,21 @@ def doubled(arguments: Raw) -> bool:
     if colons == len(members):
         return False
     least = 1 + 4 * len(members) + sum(map(len, members)) + sum(map(len, members.values()))
-    return len(text) != least and _read_again(text)
+    return len(text) != least and not _stand_alone(text, members) and _read_again(text)
+
+
+def _stand_alone(text: bytes, members: dict[str, Raw]) -> bool:
+    """Whether the object is these members and the space between them. Then none stands twice: a decoder that meets a
+    name again keeps one value of the two, and the other would be left over here."""
+    if len(members) > _MOST_WALKED:
+        return False
+    place = 0
+    for value in members.values():
+        gap = _GAP(text, place)
+        if gap is None or not text.startswith(bytes(value), gap.end()):
+            return False
+        place = gap.end() + len(value)
+    return not text[place:].strip(_SPACE + b"}")
 
 
 def _read_again(text: bytes) -> bool:

@@ -15,6 +15,7 @@ from portico.schema import check
 from portico.schema.compare import shifts
 from portico.schema.samples import Unsayable, sample
 from portico.services.contracts import definitions
+from portico.services.contracts import diff as diffs
 from portico.services.contracts.definitions import Contract, contract_of
 from portico.services.contracts.diff import diff, migration
 
@@ -291,3 +292,40 @@ def test_hostile_schemas_take_bounded_time(tool: Make) -> None:
     doubling = {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(30)}
     bomb = {"$ref": "#/$defs/d0", "$defs": {**doubling, "d30": {"type": "string"}}}
     diff(tool(bomb), tool({**bomb, "$defs": {**doubling, "d30": {"type": "integer"}}}))
+
+
+def test_many_tools_are_compared_in_time_that_grows_with_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every tool gone, and as many new ones: what each promises is looked at once, not once for each other."""
+    looked = 0
+    promises = diffs._promises
+
+    def counted(tool: Any) -> bytes:
+        nonlocal looked
+        looked += 1
+        return promises(tool)
+
+    monkeypatch.setattr(diffs, "_promises", counted)
+    old = contract_of([{"name": f"old{n}", "inputSchema": {"type": "object", "title": str(n)}} for n in range(500)])
+    new = contract_of([{"name": f"new{n}", "inputSchema": {"type": "object", "title": str(n)}} for n in range(500)])
+    found = diffs.diff(old, new)
+    assert looked == 1000
+    assert found.changes[7].migration == "Call `new7`, which takes and gives the same."
+
+
+def test_a_comparison_that_is_not_wanted_any_more_ends() -> None:
+    tools = contract_of([{"name": f"tool{n}", "inputSchema": {"type": "object"}} for n in range(5)])
+    asked: list[int] = []
+
+    def is_over() -> bool:
+        asked.append(1)
+        return len(asked) > 2
+
+    with pytest.raises(diffs.Stopped):
+        diffs.diff(tools, tools, is_over)
+
+
+def test_tools_that_want_one_name_are_numbered_one_after_the_other() -> None:
+    taken: dict[str, None] = {}
+    for _ in range(40):
+        taken[definitions.numbered("m.tool", taken)] = None
+    assert list(taken) == ["m.tool", *(f"m.tool_{number}" for number in range(2, 41))]

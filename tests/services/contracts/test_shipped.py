@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -14,32 +16,67 @@ sys.path.insert(0, str(Path(__file__).parents[3] / "docs" / "specifications"))
 
 import write as shipped
 
+from portico import Client
 from portico.services import assembly
-from portico.services.contracts import lock, specification
+from portico.services.contracts import definitions, lock, specification
 from portico.services.contracts.definitions import Contract
 from portico.services.contracts.lint import lint
+from portico.services.settings import ServeSettings
 from portico.wire.errors import UsageError
 
 
+class Shipped(NamedTuple):
+    name: str
+    contract: Contract
+
+
 @pytest.fixture(params=list(assembly.HOMES))
-async def contract(request: pytest.FixtureRequest, tmp_path: Path) -> Contract:
-    place = assembly.ServicePlace(data=tmp_path, store=str(tmp_path / "store.db"))
+async def service(request: pytest.FixtureRequest, tmp_path: Path) -> Shipped:
     try:
-        return await shipped.contract_of(shipped.made(request.param, place))
+        server = shipped.served(request.param, tmp_path)
     except UsageError as reason:
         pytest.skip(f"the service {request.param!r} cannot be had on this machine: {reason}")
+    return Shipped(request.param, await shipped.contract_of(server))
 
 
-def test_the_files_are_those_that_would_be_written(contract: Contract) -> None:
-    for path, text in shipped.files(contract).items():
+def test_the_files_are_those_that_would_be_written(service: Shipped) -> None:
+    for path, text in shipped.files(*service).items():
         assert path.read_text(encoding="utf-8") == text, f"{path.name} is out of date: make specifications"
 
 
-def test_the_specification_has_nothing_wrong_with_it(contract: Contract) -> None:
-    text = (shipped.HERE / contract.server / specification.FILE).read_text(encoding="utf-8")
+def test_the_specification_has_nothing_wrong_with_it(service: Shipped) -> None:
+    text = (shipped.HERE / service.name / specification.FILE).read_text(encoding="utf-8")
     assert [one for one in lint(text) if one.severity == "error"] == []
 
 
-def test_nothing_has_drifted_from_the_lock(contract: Contract) -> None:
-    pinned = lock.read((shipped.HERE / contract.server / lock.FILE).read_bytes())
-    assert lock.check(pinned, contract).changes == []
+def test_nothing_has_drifted_from_the_lock(service: Shipped) -> None:
+    pinned = lock.read((shipped.HERE / service.name / lock.FILE).read_bytes())
+    assert lock.check(pinned, service.contract).changes == []
+
+
+def test_the_lock_fits_what_the_command_line_serves(service: Shipped, tmp_path: Path) -> None:
+    portico = [sys.executable, "-m", "portico"]
+    extent = shipped._WHOLE.get(service.name, service.name)
+    serve = [*portico, "serve", "--services", extent, "--data", str(tmp_path)]
+    pinned = str(shipped.HERE / service.name / lock.FILE)
+    check = subprocess.run(
+        [*portico, "contracts", "check", "--lock", pinned, "--", *serve],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert check.returncode == 0, check.stdout + check.stderr
+
+
+async def test_a_tool_has_one_dotted_name_everywhere(service: Shipped, tmp_path: Path) -> None:
+    """What is declared in the specification is what tools/call takes and what spec_get knows; each has a version."""
+    with_contracts = list(dict.fromkeys([shipped._WHOLE.get(service.name, service.name), "contracts"]))
+    place = assembly.ServicePlace(data=tmp_path, store=str(tmp_path / "other.db"))
+    server = assembly.assemble(with_contracts, ServeSettings(), place)
+    for tool in service.contract.tools:
+        assert definitions.parse(tool.version), tool.name
+        found = server.registry.tool(tool.invocation)
+        assert found is not None and found.definition.meta is not None, tool.invocation
+        assert found.definition.meta[definitions.INVOCATION] == tool.invocation
+    async with Client(server) as client:
+        first = service.contract.tools[0]
+        said = await client.call_tool("spec_get", {"tool": first.invocation, "format": "json"})
+        assert said.structured["tool"] == first.invocation

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from portico import Client, Server
 from portico.services.live import Live
+from portico.transport.loops import new_loop
 
 sys.path.insert(0, str(Path(__file__).parent))  # for prison.py and escapes.py
 
@@ -31,3 +33,10 @@ async def talk() -> AsyncIterator[Callable[..., Any]]:
     yield begin
     for client in clients:
         await client.__aexit__(None, None, None)
+
+
+def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> dict[str, Callable[[], Any]]:
+    """Workers of both kinds hang on what a loop has for processes and descriptors, so on both loops."""
+    if item.path.name in ("test_strict.py", "test_workers.py"):
+        return {"asyncio": asyncio.new_event_loop, "uvloop": new_loop}
+    return {"asyncio": asyncio.new_event_loop}

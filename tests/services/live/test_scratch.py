@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 import os
+import signal
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
+import pytest
+
+from portico.services.live import scratch
+from portico.services.live.forking import Forked
+from portico.services.live.limits import Limits
 from portico.services.live.scratch import remove, usage
 
 
@@ -82,3 +91,35 @@ def test_a_directory_that_not_even_its_owner_may_enter_is_removed(tmp_path: Path
 
 def test_what_cannot_be_removed_is_said_to_be_left(tmp_path: Path) -> None:
     assert not remove(str(tmp_path / "never-was"))
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="what Linux says of a process")
+async def test_what_has_not_run_is_not_counted_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a session that sleeps over many files, the files are counted once."""
+    counted: list[str] = []
+    ran: list[int | None] = [5, 5, 5, 7, 7, None, None]
+    monkeypatch.setattr(scratch, "usage", lambda directory, process, *, most: counted.append(directory) or (0, 0))
+    monkeypatch.setattr(scratch, "time_run", lambda process: ran.pop(0))
+    ours, theirs = socket.socketpair()
+    ends = Forked(ours, os.open(os.devnull, os.O_RDONLY), str(tmp_path))
+    counts = []
+    while ran:
+        assert ends.excess(Limits()) is None
+        counts.append(len(counted))
+    # Where it is not known whether it has run, it is counted.
+    assert counts == [1, 1, 1, 2, 2, 3, 4]
+    theirs.close()
+    ends.close()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="what Linux says of a process")
+def test_how_long_a_process_has_run_is_the_same_while_it_does_not() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
+        os.kill(other.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, other.pid, os.WSTOPPED)
+        before = scratch.time_run(other.pid)
+        assert before == scratch.time_run(other.pid)
+        other.kill()
+    assert scratch.time_run(other.pid) is None
+    mine = scratch.time_run(os.getpid())
+    assert mine is None or mine > 0

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from portico import Server
+from portico import Client, Server, Service
 
 R4 = "2025-11-25"
 
@@ -544,3 +544,101 @@ async def test_a_root_path_is_only_a_prefix_at_a_border() -> None:
     assert await door.request("/mcp/health", root="/mcp") == 200
     assert await door.request("/mcphealth", root="/mcp") == 404
     await door.app.stop()
+
+
+# What both doors go by
+
+
+CALL = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "tools/call",
+    "params": {"name": "admin", "arguments": {}, "_meta": {
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientCapabilities": {},
+    }},
+}  # fmt: skip
+
+
+async def asked(app: Any, *, headers: Any = (), client: str = "127.0.0.1", trailers: Any = ()) -> tuple[int, Any]:
+    """The status and the answer of a call of `admin`."""
+    body = json.dumps(CALL).encode()
+    usual = [(b"host", b"localhost"), (b"content-type", b"application/json"), (b"mcp-method", b"tools/call")]
+    usual += [(b"mcp-name", b"admin"), (b"mcp-protocol-version", b"2026-07-28")]
+    scope = {
+        "type": "http", "method": "POST", "path": "/mcp", "query_string": b"", "headers": [*usual, *headers],
+        "client": (client, 1),
+    }  # fmt: skip
+    sent: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        # As uvicorn has it: the list goes on when there are trailers.
+        scope["headers"] += trailers  # type: ignore[operator]
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async with asyncio.timeout(5):
+        await app(scope, receive, send)
+    return sent[0]["status"], json.loads(sent[1]["body"])
+
+
+@pytest.fixture
+def scoped() -> Server:
+    server = Server("scoped", version="1")
+
+    @server.tool(scopes=["admin"])
+    async def admin() -> str:
+        return "did it"
+
+    return server
+
+
+async def test_the_environment_has_a_token_for_both_doors(scoped: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """docs/guide/deployment.md: PORTICO_TOKEN is demanded by whatever serves."""
+    monkeypatch.setenv("PORTICO_TOKEN", "right")
+    app = scoped.asgi()
+    assert (await asked(app))[0] == 401
+    status, answer = await asked(app, headers=[(b"authorization", b"Bearer right")])
+    assert (status, answer["result"]["content"][0]["text"]) == (200, "did it")
+    await app.stop()
+
+
+async def test_scopes_refuse_who_is_nobody(scoped: Server) -> None:
+    """docs/guide/security.md: over HTTP without a principal there is no scope; in this process all are there."""
+    app = scoped.asgi()
+    result = (await asked(app))[1]["result"]
+    assert result["isError"]
+    assert "needs the scope admin" in result["content"][0]["text"]
+    await app.stop()
+    async with Client(scoped) as client:
+        assert (await client.call_tool("admin")).text == "did it"
+
+
+@pytest.mark.parametrize("proxies", [(), ("10.0.0.1",)])
+async def test_a_service_for_this_machine_is_for_this_machine(scoped: Server, proxies: tuple[str, ...]) -> None:
+    """docs/guide/live.md: whichever door it is behind, also when the head of a request is known already."""
+    scoped.add(Alone())
+    app = scoped.asgi(trusted_proxies=proxies)
+    for _ in range(3):
+        assert (await asked(app))[0] == 200
+        assert (await asked(app, client="192.0.2.1"))[0] == 403
+    near = [(b"x-forwarded-for", b"127.0.0.1")]
+    assert (await asked(app, headers=near, client="10.0.0.1"))[0] == (200 if proxies else 403)
+    await app.stop()
+
+
+class Alone(Service):
+    name = "alone"
+    local_only = True
+
+
+@pytest.mark.parametrize("name", [b"authorization", b"mcp-name", b"origin", b"host"])
+async def test_what_comes_behind_the_head_is_no_header(scoped: Server, name: bytes) -> None:
+    """RFC 9110, 6.5.1: what stands behind the body was not judged, so nothing is decided by it."""
+    app = scoped.asgi(token="right")
+    assert (await asked(app, trailers=[(b"authorization", b"Bearer right")]))[0] == 401
+    right = [(b"authorization", b"Bearer right")]
+    assert (await asked(app, headers=right, trailers=[(name, b"evil")]))[0] == 200
+    await app.stop()

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from portico import Server
-from portico.transport.http.headers import Gate, Headers
+from portico.transport.http.headers import Gate, Headers, Proxies
+from portico.wire.errors import UsageError
 
 Serve = Callable[..., Any]
 
@@ -117,14 +118,6 @@ async def test_a_name_ends_with_one_dot_at_most(serve: Serve, server: Server, ho
     assert (await site.call("echo", {"text": "x"}, headers={"host": host})).status in (400, 403)
 
 
-ORIGINS = [
-    "http://localhost",
-    "http://localhost:3000",
-    "https://localhost:3000",
-    "http://127.0.0.1:8080",
-    "http://[::1]:8080",
-    "HTTP://LOCALHOST:3000",
-]
 FOREIGN = [
     "null",
     "",
@@ -162,11 +155,24 @@ FOREIGN = [
 ]
 
 
-@pytest.mark.parametrize("origin", [None, *ORIGINS])
-async def test_pages_of_this_machine_are_let_in(serve: Serve, server: Server, origin: str | None) -> None:
+@pytest.mark.parametrize("host", ["localhost:{}", "127.0.0.1:{}", "[::1]:{}", "LOCALHOST:{}"])
+async def test_our_own_pages_are_let_in(serve: Serve, server: Server, host: str) -> None:
     """2025-11-25, basic/transports, Security Warning; no Origin is no browser, and no danger."""
     site = await serve(server)
-    assert (await site.call("echo", {"text": "x"}, headers={"origin": origin})).status == 200
+    own = host.format(site.port)
+    for origin in (None, f"http://{own}", f"https://{own}", f"HTTP://{own}"):
+        assert (await site.call("echo", {"text": "x"}, headers={"host": own, "origin": origin})).status == 200
+
+
+@pytest.mark.parametrize(
+    "origin", ["http://localhost", "http://localhost:3000", "http://127.0.0.1:1", "http://[::1]:1"]
+)
+async def test_other_pages_of_this_machine_are_named_or_403(serve: Serve, server: Server, origin: str) -> None:
+    """Any user of a machine can have a page on it."""
+    site = await serve(server)
+    assert (await site.call("echo", {"text": "x"}, headers={"origin": origin})).status == 403
+    named = await serve(server, allow_origins=[origin])
+    assert (await named.call("echo", {"text": "x"}, headers={"origin": origin})).status == 200
 
 
 @pytest.mark.requirement("http.origin")
@@ -193,7 +199,6 @@ def test_no_origin_makes_the_gate_fail(origin: str) -> None:
         ("GET", "/mcp"),
         ("DELETE", "/mcp"),
         ("OPTIONS", "/mcp"),
-        ("GET", "/health"),
         ("GET", "/metrics"),
         ("GET", "/sse"),
         ("POST", "/messages"),
@@ -210,11 +215,11 @@ async def test_every_request_is_looked_at(serve: Serve, server: Server, method: 
 async def test_a_refusal_names_the_setting(serve: Serve, server: Server) -> None:
     """docs/guide/deployment.md: a refusal says which setting would have allowed it."""
     site = await serve(server)
-    host = await site.request("GET", "/health", {"host": "evil.example"})
+    host = await site.request("GET", "/metrics", {"host": "evil.example"})
     assert "--allow-host" in host.json["error"]["message"]
     assert "PORTICO_ALLOW_HOST" in host.json["error"]["message"]
     assert "evil.example" in host.json["error"]["message"]
-    origin = await site.request("GET", "/health", {"origin": "http://evil.example"})
+    origin = await site.request("GET", "/metrics", {"origin": "http://evil.example"})
     assert "--allow-origin" in origin.json["error"]["message"]
     assert "PORTICO_ALLOW_ORIGIN" in origin.json["error"]["message"]
 
@@ -222,7 +227,7 @@ async def test_a_refusal_names_the_setting(serve: Serve, server: Server) -> None
 async def test_a_refusal_quotes_only_so_much(serve: Serve, server: Server) -> None:
     """docs/guide/security.md: a value quoted in an error is cut off."""
     site = await serve(server)
-    response = await site.request("GET", "/health", {"host": "e" * 5000})
+    response = await site.request("GET", "/metrics", {"host": "e" * 5000})
     assert len(response.body) < 500
 
 
@@ -232,16 +237,16 @@ async def test_a_refusal_quotes_only_so_much(serve: Serve, server: Server) -> No
 async def test_a_host_that_is_listed_is_let_in(serve: Serve, server: Server, host: str) -> None:
     """docs/guide/deployment.md: a name, with or without a port, that clients reach us by."""
     site = await serve(server, allow_hosts=["tools.example", "2001:db8::1"])
-    assert (await site.request("GET", "/health", {"host": host})).status == 200
-    assert (await site.request("GET", "/health", {"host": f"x{host}"})).status in (400, 403)
+    assert (await site.request("GET", "/metrics", {"host": host})).status == 200
+    assert (await site.request("GET", "/metrics", {"host": f"x{host}"})).status in (400, 403)
 
 
 async def test_a_host_that_is_listed_with_its_port_is_let_in_with_it(serve: Serve, server: Server) -> None:
     """The same: with a port, that port alone."""
     site = await serve(server, allow_hosts=["tools.example:8443"])
-    assert (await site.request("GET", "/health", {"host": "tools.example:8443"})).status == 200
-    assert (await site.request("GET", "/health", {"host": "tools.example:8444"})).status == 403
-    assert (await site.request("GET", "/health", {"host": "tools.example"})).status == 403
+    assert (await site.request("GET", "/metrics", {"host": "tools.example:8443"})).status == 200
+    assert (await site.request("GET", "/metrics", {"host": "tools.example:8444"})).status == 403
+    assert (await site.request("GET", "/metrics", {"host": "tools.example"})).status == 403
 
 
 async def test_an_origin_that_is_listed_is_let_in(serve: Serve, server: Server) -> None:
@@ -255,23 +260,23 @@ async def test_an_origin_that_is_listed_is_let_in(serve: Serve, server: Server) 
         "https://app.example.evil": 403,
         "https://x.app.example": 403,
     }.items():
-        assert (await site.request("GET", "/health", {"origin": origin})).status == status, origin
+        assert (await site.request("GET", "/metrics", {"origin": origin})).status == status, origin
 
 
 async def test_anybody_is_let_in_where_that_is_said(serve: Serve, server: Server) -> None:
     """docs/guide/deployment.md: behind something else that looks."""
     site = await serve(server, allow_hosts=["*"], allow_origins=["*"])
     fields = {"host": "whatever.example", "origin": "http://evil.example"}
-    assert (await site.request("GET", "/health", fields)).status == 200
+    assert (await site.request("GET", "/metrics", fields)).status == 200
 
 
 async def test_this_machine_can_be_left_out(serve: Serve, server: Server) -> None:
     """Settings.loopback: a server for others lists its own names, and these alone."""
     site = await serve(server, loopback=False, allow_hosts=["tools.example"])
-    assert (await site.request("GET", "/health")).status == 403
-    assert (await site.request("GET", "/health", {"host": "tools.example"})).status == 200
+    assert (await site.request("GET", "/metrics")).status == 403
+    assert (await site.request("GET", "/metrics", {"host": "tools.example"})).status == 200
     local = {"host": "tools.example", "origin": "http://localhost:3000"}
-    assert (await site.request("GET", "/health", local)).status == 403
+    assert (await site.request("GET", "/metrics", local)).status == 403
 
 
 def test_the_gate_does_not_remember_without_end() -> None:
@@ -331,6 +336,7 @@ async def test_a_wrong_token_is_said_to_be_one(serve: Serve, server: Server, giv
 # Pages
 
 
+PAGES = ["http://localhost:3000"]
 PREFLIGHT = {
     "origin": "http://localhost:3000",
     "access-control-request-method": "POST",
@@ -340,7 +346,7 @@ PREFLIGHT = {
 
 async def test_a_page_that_is_let_in_may_ask_first(serve: Serve, server: Server) -> None:
     """Fetch, 3.2: the preflight has no token, and needs none; it says what is allowed."""
-    site = await serve(server, token="right")
+    site = await serve(server, token="right", allow_origins=PAGES)
     response = await site.request("OPTIONS", "/mcp", {**PREFLIGHT, "authorization": None})
     assert response.status in (200, 204)
     assert response["access-control-allow-origin"] == "http://localhost:3000"
@@ -353,7 +359,7 @@ async def test_a_page_that_is_let_in_may_ask_first(serve: Serve, server: Server)
 
 async def test_a_page_that_is_not_let_in_learns_nothing(serve: Serve, server: Server) -> None:
     """Fetch, 3.2: no CORS header at all."""
-    site = await serve(server)
+    site = await serve(server, allow_origins=PAGES)
     response = await site.request("OPTIONS", "/mcp", {**PREFLIGHT, "origin": "http://evil.example"})
     assert response.status == 403
     assert not [name for name, _ in response.fields if name.startswith("access-control")]
@@ -361,7 +367,7 @@ async def test_a_page_that_is_not_let_in_learns_nothing(serve: Serve, server: Se
 
 async def test_a_page_that_is_let_in_can_read_the_answers(serve: Serve, server: Server) -> None:
     """Fetch, 3.2: on JSON, on streams, in sessions, and on errors; the session's id is exposed."""
-    site = await serve(server)
+    site = await serve(server, allow_origins=PAGES)
     page = {"origin": "http://localhost:3000"}
     stream = await site.open_call("talk", {"count": 1}, meta={"progressToken": 1}, headers=page)
     session = await site.initialize("2025-11-25", headers=page)
@@ -397,7 +403,7 @@ async def test_a_page_that_is_let_in_can_read_refusals(
     serve: Serve, server: Server, fields: dict[str, str | None], status: int
 ) -> None:
     """Fetch, 3.2: without the header a page sees a network failure, and cannot know that it must log in again."""
-    site = await serve(server, token="right")
+    site = await serve(server, token="right", allow_origins=PAGES)
     message = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
     response = await site.post(message, {"origin": "http://localhost:3000", "authorization": "Bearer right", **fields})
     assert response.status == status
@@ -422,3 +428,79 @@ def test_what_the_gate_remembers_is_bounded_in_bytes() -> None:
         assert tracemalloc.get_traced_memory()[0] < 1_000_000
     finally:
         tracemalloc.stop()
+
+
+# Probes, domains, proxies
+
+
+@pytest.mark.parametrize("path", ["/health", "/healthz"])
+async def test_a_probe_may_call_us_anything(serve: Serve, server: Server, path: str) -> None:
+    """docs/guide/deployment.md: a probe knows the address of a pod, and no name. No page of another origin is one."""
+    site = await serve(server, token="right", loopback=False)
+    for method in ("GET", "HEAD"):
+        assert (await site.request(method, path, {"host": "192.0.2.2:8080"})).status == 200
+    assert (await site.request("GET", path, {"host": "192.0.2.2", "origin": "http://evil.example"})).status == 403
+    for elsewhere in ("/metrics", "/mcp", "/", path + "/", path + "/x"):
+        assert (await site.request("GET", elsewhere, {"host": "192.0.2.2:8080"})).status == 403
+    assert (await site.request("POST", path, {"host": "192.0.2.2:8080"})).status == 403
+
+
+async def test_a_domain_has_many_names(serve: Serve, server: Server) -> None:
+    """docs/guide/deployment.md: `*.example.com` is what is below it, and not itself."""
+    site = await serve(server, allow_hosts=["*.example.com"])
+    for host in ("a.example.com", "b.a.example.com:8443", "A.EXAMPLE.COM"):
+        assert (await site.modern("tools/list", headers={"host": host})).status == 200, host
+    for host in ("example.com", ".example.com", "aexample.com", "example.com.evil.example", "a.example.com.evil"):
+        assert (await site.modern("tools/list", headers={"host": host})).status in (400, 403), host
+
+
+FORWARDED = [
+    ({}, "10.0.0.1"),
+    ({b"x-forwarded-for": b"192.0.2.7"}, "192.0.2.7"),
+    ({b"x-forwarded-for": b"6.6.6.6, 192.0.2.7"}, "192.0.2.7"),
+    ({b"x-forwarded-for": b"6.6.6.6, 192.0.2.7, 10.0.0.9"}, "192.0.2.7"),
+    ({b"x-forwarded-for": b"192.0.2.7:1234"}, "192.0.2.7"),
+    ({b"x-forwarded-for": b"2001:db8::1"}, "2001:db8::1"),
+    ({b"x-forwarded-for": b"[2001:db8::1]:99"}, "2001:db8::1"),
+    ({b"x-forwarded-for": b"10.0.0.8"}, "10.0.0.8"),
+    ({b"x-forwarded-for": b"nonsense"}, "10.0.0.1"),
+    ({b"x-forwarded-for": b"6.6.6.6, unknown"}, "10.0.0.1"),
+    ({b"forwarded": b'for="[2001:db8::1]:4711";proto=https'}, "2001:db8::1"),
+    ({b"forwarded": b"for=6.6.6.6, proto=http;For=192.0.2.7;by=10.0.0.1"}, "192.0.2.7"),
+    ({b"forwarded": b"for=_hidden"}, "10.0.0.1"),
+]
+
+
+@pytest.mark.parametrize(("headers", "client"), FORWARDED)
+def test_a_proxy_says_where_a_request_comes_from(headers: dict[bytes, bytes], client: str) -> None:
+    """RFC 7239, 5.2: the last address that is not a proxy of ours; what stands before it is the client's own word."""
+    proxies = Proxies(["10.0.0.0/8", "::1"])
+    assert proxies.trusts("10.0.0.1")
+    assert proxies.trusts("::ffff:10.0.0.1")
+    assert not proxies.trusts("11.0.0.1")
+    assert proxies.client(Headers(headers), "10.0.0.1") == client
+
+
+async def test_limits_count_the_clients_behind_a_proxy(
+    serve: Serve, server: Server, held: Any, wait_until: Callable[..., Any]
+) -> None:
+    """docs/guide/deployment.md: behind a proxy all would be one address. A stranger is not believed."""
+    for trusted, status in ((["127.0.0.1"], 200), ([], 503)):
+        site = await serve(server, most_in_flight_per_client=1, trusted_proxies=trusted)
+        busy = await site.connect()
+        busy.send(site.modern_bytes("tools/call", {"name": "hold"}, headers={"x-forwarded-for": "192.0.2.1"}))
+        metrics = site.listener.exchange.metrics
+        await wait_until(lambda metrics=metrics: metrics.in_flight == 1)
+        for _ in range(3):
+            other = {"x-forwarded-for": "192.0.2.2"}
+            assert (await site.call("echo", {"text": "x"}, headers=other)).status == status
+            same = {"x-forwarded-for": "192.0.2.1"}
+            assert (await site.call("echo", {"text": "x"}, headers=same)).status == 503
+        held.release.set()
+        assert (await busy.response()).status == 200
+        held.release.clear()
+
+
+def test_a_proxy_is_an_address_or_a_network() -> None:
+    with pytest.raises(UsageError, match="trusted proxy"):
+        Proxies(["proxy.example"])

@@ -765,6 +765,42 @@ async def test_trailers_are_bounded_too(serve: Serve, server: Server) -> None:
     assert (await raw.response()).status in (400, 408, 413, 431)
 
 
+@pytest.mark.parametrize(
+    ("missing", "trailer", "status"),
+    [
+        (b"authorization", b"Authorization: Bearer right", 401),
+        (b"mcp-method", b"Mcp-Method: tools/call", 400),
+        (b"mcp-name", b"Mcp-Name: echo", 400),
+        (b"none", b"Authorization: Bearer wrong", 200),
+        (b"none", b"Origin: http://evil.example", 200),
+        (b"none", b"Host: evil.example", 200),
+        (b"none", b"X-Forwarded-For: 192.0.2.1", 200),
+    ],
+)
+async def test_trailers_are_no_headers(
+    serve: Serve, server: Server, missing: bytes, trailer: bytes, status: int
+) -> None:
+    """RFC 9110, 6.5.1: what stands behind the body was not judged, so nothing is decided by it."""
+    site = await serve(server, token="right", trusted_proxies=["127.0.0.1"])
+    data = calling(site, "echo", {"text": "x"}, headers={"authorization": "Bearer right"})
+    head, _, body = data.partition(b"\r\n\r\n")
+    lines = b"\r\n".join(one for one in head.split(b"\r\n") if not one.lower().startswith(missing))
+    raw = await site.connect()
+    raw.send(chunked(lines + b"\r\n\r\n", body, 50, b"0\r\n" + trailer + b"\r\n\r\n"))
+    response = await raw.response()
+    assert response.status == status
+    assert "access-control-allow-origin" not in response
+
+
+async def test_credentials_are_looked_at_when_a_request_is_handled(serve: Serve, server: Server) -> None:
+    """Whatever happened to its headers since they were judged, a request without the token does nothing."""
+    site = await serve(server, token="right")
+    exchange = site.listener.exchange
+    exchange.refuse = exchange.refuse_now = lambda request: None
+    response = await site.call("echo", {"text": "x"}, headers={"authorization": "Bearer wrong"})
+    assert response.status == 401
+
+
 # Whatever comes
 
 _piece = st.one_of(
@@ -867,7 +903,7 @@ async def test_a_listener_that_is_too_far_behind_is_let_go(serve: Serve, server:
     """docs/guide/deployment.md, Limits: what cannot be missed is not dropped; the connection is ended instead."""
     site = await serve(server)
     raw = await site.connect(receive_buffer=4096)
-    uri = "note://" + "x" * 10_000
+    uri = "note://" + "x" * 8000
     wanted = {"notifications": {"resourceSubscriptions": [uri]}}
     raw.send(site.modern_bytes("subscriptions/listen", wanted))
     await raw.read_head()

@@ -150,6 +150,11 @@ class Context:
         return self._call.principal
 
     @property
+    def address(self) -> str | None:
+        """Where the request comes from, over HTTP; None where only one client can be meant."""
+        return self._call.address
+
+    @property
     def server(self) -> Server:
         return cast("Server", self._runtime.handler)
 

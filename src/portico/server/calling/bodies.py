@@ -14,7 +14,7 @@ from msgspec import UNSET, Raw
 from portico.rpc.call import Call
 from portico.server.asking.context import Context
 from portico.server.asking.rounds import Rounds
-from portico.server.calling.runtime import Runtime
+from portico.server.calling.runtime import Runtime, caller_of
 from portico.server.calling.schema_tools import SchemaSignature, schema_signature
 from portico.server.calling.signature import Signature, signature_of
 from portico.wire.errors import ProtocolError, ToolError, UsageError
@@ -69,7 +69,7 @@ class Body:
             return self._fn(*args, **kwargs)
         if self.running == "async" and context is None and self.timeout is None:
             return self._fn(*args, **kwargs)
-        return self._run(context, runtime, args, kwargs)
+        return self._run(call, context, runtime, args, kwargs)
 
     async def run(self, call: Call, runtime: Runtime, params: Any, target: str, arguments: bytes | Raw) -> Any:
         """The same for a caller that can wait."""
@@ -89,15 +89,15 @@ class Body:
             await runtime.spent.spend(state)
         if self.running == "inline":
             return self._fn(*args, **kwargs)
-        return await self._run(context, runtime, args, kwargs)
+        return await self._run(call, context, runtime, args, kwargs)
 
-    async def _run(self, context: Context | None, runtime: Runtime, args: Args, kwargs: Kwargs) -> Any:
+    async def _run(self, call: Call, context: Context | None, runtime: Runtime, args: Args, kwargs: Kwargs) -> Any:
         if context is not None:
             context.enter()
         try:
             if self.timeout is None:
-                return await self._call(context, runtime, args, kwargs)
-            return await self._in_time(context, runtime, args, kwargs, self.timeout)
+                return await self._call(call, context, runtime, args, kwargs)
+            return await self._in_time(call, context, runtime, args, kwargs, self.timeout)
         except asyncio.CancelledError:
             required = context.required() if context is not None else None
             if required is None:
@@ -105,23 +105,24 @@ class Body:
             return required
 
     async def _in_time(
-        self, context: Context | None, runtime: Runtime, args: Args, kwargs: Kwargs, seconds: float
+        self, call: Call, context: Context | None, runtime: Runtime, args: Args, kwargs: Kwargs, seconds: float
     ) -> Any:
         deadline = asyncio.timeout(seconds)
         try:
             async with deadline:
-                return await self._call(context, runtime, args, kwargs)
+                return await self._call(call, context, runtime, args, kwargs)
         except TimeoutError:
             if not deadline.expired():
                 raise
             raise ToolError(f"{self.name!r} did not finish within {seconds:g} s.", kind="TimeoutError") from None
 
-    async def _call(self, context: Context | None, runtime: Runtime, args: Args, kwargs: Kwargs) -> Any:
+    async def _call(self, call: Call, context: Context | None, runtime: Runtime, args: Args, kwargs: Kwargs) -> Any:
         if self.running == "async":
             return await self._fn(*args, **kwargs)
         if context is not None:
             context.leave_loop()
-        return await runtime.threads.run(partial(self._fn, **kwargs) if kwargs else self._fn, args)
+        fn = partial(self._fn, **kwargs) if kwargs else self._fn
+        return await runtime.threads.run(fn, args, caller_of(call))
 
 
 def unwrap_group(group: BaseExceptionGroup[Any]) -> BaseException | None:

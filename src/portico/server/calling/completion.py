@@ -8,7 +8,7 @@ from typing import Any
 
 from portico.rpc.call import Call
 from portico.schema.reader import Reader, types_of, values_of
-from portico.server.calling.runtime import Runtime
+from portico.server.calling.runtime import Runtime, caller_of
 from portico.wire.completion import MOST_COMPLETIONS, CompleteParams, CompleteResult, Completion
 
 Complete = Callable[..., Any]
@@ -27,7 +27,7 @@ class Completer:
         if iscoroutinefunction(self.fn):
             found = await self.fn(*args)
         else:
-            found = await runtime.threads.run(self.fn, args)
+            found = await runtime.threads.run(self.fn, args, caller_of(call))
             if isawaitable(found):
                 found = await found
         return result(found)

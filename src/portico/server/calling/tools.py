@@ -148,12 +148,15 @@ class Tool:
         return InvalidParams(str(mistake), problems)
 
     def _authorize(self, call: Call) -> None:
-        """A client on stdio is the user of this machine and may do all; a principal has scopes. Raises ToolError."""
+        """A client on stdio is the user of this machine and may do all; a principal has scopes, and who comes over HTTP
+        without being one has none. Raises ToolError."""
         if call.principal is not None:
             missing = call.principal.lacks(self.scopes)
-            if missing:
-                scopes = ", ".join(sorted(missing))
-                raise ToolError(f"The tool {self.name!r} needs the scope {scopes}.", kind="PermissionError")
+        else:
+            missing = self.scopes if call.anonymous else frozenset()
+        if missing:
+            scopes = ", ".join(sorted(missing))
+            raise ToolError(f"The tool {self.name!r} needs the scope {scopes}.", kind="PermissionError")
 
 
 def _wrap(result: CallToolResult) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from typing import Any, Literal
 
 import msgspec
@@ -127,7 +128,7 @@ class Definition(Struct, frozen=True, kw_only=True):
         return said if isinstance(said, bool) else ASSUMED[name]
 
 
-class Contract(Struct, frozen=True, kw_only=True):
+class Contract(Struct, frozen=True, kw_only=True, dict=True):
     """Everything a server promises about its tools."""
 
     server: str = ""
@@ -141,9 +142,14 @@ class Contract(Struct, frozen=True, kw_only=True):
 
     def find(self, name: str) -> Definition | None:
         """By the name that is listed, or by the invocation name."""
-        return next((tool for tool in self.tools if tool.name == name), None) or next(
-            (tool for tool in self.tools if tool.invocation == name), None
-        )
+        by_name, by_invocation = self._names
+        return by_name.get(name) or by_invocation.get(name)
+
+    @cached_property
+    def _names(self) -> tuple[dict[str, Definition], dict[str, Definition]]:
+        # Of two with one name, the first.
+        tools = self.tools[::-1]
+        return {tool.name: tool for tool in tools}, {tool.invocation: tool for tool in tools}
 
     def version_of(self, tool: Definition) -> Version:
         """The tool's own version, or the server's where it has none."""
@@ -291,7 +297,11 @@ def numbered(wanted: str, taken: Iterable[str]) -> str:
     """The name, or with a number behind it if it is taken."""
     if wanted not in taken:
         return wanted
-    number = 2
-    while f"{wanted}_{number}" in taken:
-        number += 1
-    return f"{wanted}_{number}"
+    # Numbers are given one after the other: the first that is free lies between one that is taken and one that is not.
+    below, free = 1, 2
+    while f"{wanted}_{free}" in taken:
+        below, free = free, 2 * free
+    while free - below > 1:
+        middle = (below + free) // 2
+        below, free = (middle, free) if f"{wanted}_{middle}" in taken else (below, middle)
+    return f"{wanted}_{free}"

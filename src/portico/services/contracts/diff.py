@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from collections.abc import Callable, Iterator
+from typing import Annotated, Literal
 
+import msgspec
 from msgspec import Struct
 
 from portico.schema import Effect, Shift, shifts
@@ -82,13 +83,20 @@ class Difference(Struct, frozen=True):
         return [one for one in self.verdicts if not one.is_declared]
 
 
-def diff(old: Contract, new: Contract) -> Difference:
-    """From what was promised to what is."""
+class Stopped(Exception):
+    """The comparison was not wanted any more, or took too long."""
+
+
+def diff(old: Contract, new: Contract, is_over: Callable[[], bool] = lambda: False) -> Difference:
+    """From what was promised to what is. Raises Stopped once `is_over`, which is looked at before each tool."""
     changes: list[ContractChange] = []
     verdicts: list[VersionVerdict] = []
     pairs = _pairs(old, new)
+    heirs = _heirs(pairs)
     for before, after in pairs:
-        found = list(_changes(before, after, old, new, pairs))
+        if is_over():
+            raise Stopped
+        found = list(_changes(before, after, old, new, heirs))
         changes += found[: MOST_CHANGES - len(changes)]
         if found:
             verdicts.append(_verdict(before, after, old, new, definitions.worst([one.level for one in found])))
@@ -99,6 +107,8 @@ def diff(old: Contract, new: Contract) -> Difference:
 
 
 Pair = tuple[Definition | None, Definition | None]
+Heirs = dict[bytes, str]
+"""The names of new tools by what they promise."""
 
 
 def _pairs(old: Contract, new: Contract) -> list[Pair]:
@@ -140,15 +150,19 @@ def _name(tool: Definition | None) -> str:
 
 
 def _changes(
-    before: Definition | None, after: Definition | None, old: Contract, new: Contract, pairs: list[Pair]
+    before: Definition | None, after: Definition | None, old: Contract, new: Contract, heirs: Heirs
 ) -> Iterator[ContractChange]:
     if before is None:
         assert after is not None
         yield ContractChange(after.name, "minor", "tool", "", "the tool is new", "")
     elif after is None:
-        yield _removed(before, pairs)
+        yield _removed(before, heirs)
     else:
         if old.in_full and new.in_full:
+            if old.server and new.server and before.invocation != after.invocation:
+                said = f"it is called by `{after.invocation}` now, and was by `{before.invocation}`"
+                todo = f"Call it by `{after.invocation}` in contracts."
+                yield ContractChange(after.name, "breaking", "tool", "invocation", said, todo)
             yield from _texts(before, after)
             yield from _hints(before, after)
             yield from _tasks(before, after)
@@ -156,14 +170,22 @@ def _changes(
         yield from _outputs(before, after, words=old.in_full and new.in_full)
 
 
-def _removed(tool: Definition, pairs: list[Pair]) -> ContractChange:
-    heirs = [one for was, one in pairs if was is None and one is not None and _promises(one) == _promises(tool)]
-    todo = f"Call `{heirs[0].name}`, which takes and gives the same." if heirs else "Do without it."
+def _removed(tool: Definition, heirs: Heirs) -> ContractChange:
+    heir = heirs.get(_promises(tool))
+    todo = f"Call `{heir}`, which takes and gives the same." if heir is not None else "Do without it."
     return ContractChange(tool.name, "breaking", "tool", "", "the tool was removed", todo)
 
 
-def _promises(tool: Definition) -> tuple[Any, Any]:
-    return tool.input_schema, tool.output_schema
+def _heirs(pairs: list[Pair]) -> Heirs:
+    heirs: Heirs = {}
+    for was, one in pairs:
+        if was is None and one is not None:
+            heirs.setdefault(_promises(one), one.name)
+    return heirs
+
+
+def _promises(tool: Definition) -> bytes:
+    return msgspec.json.encode((tool.input_schema, tool.output_schema), order="sorted")
 
 
 def _texts(before: Definition, after: Definition) -> Iterator[ContractChange]:
@@ -260,20 +282,17 @@ def _output_todo(shift: Shift) -> str:
 
 def migration(difference: Difference) -> str:
     """A guide for those who call these tools, in Markdown: what they have to do, tool by tool."""
-    tools = list(dict.fromkeys(one.tool for one in difference.changes if one.migration))
+    tools: dict[str, list[ContractChange]] = {}
+    for change in difference.changes:
+        if change.migration:
+            tools.setdefault(change.tool, []).append(change)
+    verdicts = {one.tool: one for one in reversed(difference.verdicts)}
     if not tools:
         return "# Migration\n\nNothing has to be done: every call that was right still is.\n"
     said = ["# Migration"]
     for name in tools:
-        verdict = next((one for one in difference.verdicts if one.tool == name), None)
-        said.append(f"## `{name}`{_steps(verdict)}")
-        said.append(
-            "\n".join(
-                f"- {one.reason[:1].upper()}{one.reason[1:]}. {one.migration}"
-                for one in difference.changes
-                if one.tool == name and one.migration
-            )
-        )
+        said.append(f"## `{name}`{_steps(verdicts.get(name))}")
+        said.append("\n".join(f"- {one.reason[:1].upper()}{one.reason[1:]}. {one.migration}" for one in tools[name]))
     return "\n\n".join(said) + "\n"
 
 

@@ -23,7 +23,7 @@ from portico.services.contracts.codegen.python import python
 from portico.services.contracts.codegen.shapes import snake, surface
 from portico.services.contracts.codegen.typescript import typescript
 from portico.services.contracts.definitions import Contract, Definition
-from portico.services.contracts.diff import diff
+from portico.services.contracts.diff import Stopped, diff
 from portico.services.contracts.jobs import BackgroundCall, BackgroundCalls, Full
 from portico.services.contracts.lint import lint
 from portico.services.contracts.markdown import pretty
@@ -39,6 +39,7 @@ T = TypeVar("T")
 PAGES = Path(__file__).parent / "pages"
 LONGEST_TEXT = 2 * 1024 * 1024
 LONGEST_WAIT_SECONDS = 30.0
+COMPARING_SECONDS = 5.0
 
 ToolName = Annotated[str, Meta(description="A tool, by its listed or its invocation name", max_length=300)]
 SpecText = Annotated[str, Meta(description="The Markdown of a specification", max_length=LONGEST_TEXT)]
@@ -199,7 +200,12 @@ class Contracts(Service):
             before, after = reading.pair(old, new, now)
         except reading.UnreadableContract as failure:
             raise ToolError(f"This cannot be compared: {failure}.") from None
-        return reports.compared(await _aside(ctx, diff, before, after))
+        until = time.monotonic() + COMPARING_SECONDS
+        try:
+            found = await _aside(ctx, diff, before, after, lambda: ctx.cancelled or time.monotonic() > until)
+        except Stopped:
+            raise ToolError(f"This takes longer than {COMPARING_SECONDS:g} s: compare fewer tools at a time.") from None
+        return reports.compared(found)
 
     @_offer("spec_codegen", READ)
     async def spec_codegen(
@@ -432,7 +438,8 @@ def _owner(ctx: Context) -> str:
 def _caller(ctx: Context) -> dict[str, Any]:
     """Who an inner call is for. What becomes a task elsewhere is waited for here."""
     capabilities = replace(ctx.capabilities, extensions=None)
-    return {"principal": ctx.principal, "client": ctx.client, "capabilities": capabilities}
+    who = {"principal": ctx.principal, "client": ctx.client, "address": ctx.address}
+    return {**who, "capabilities": capabilities}
 
 
 def _recorded(job: BackgroundCall, method: str, params: Any) -> None:

@@ -52,6 +52,8 @@ class Forked:
 
     def __init__(self, channel: socket.socket, output: int, home: str) -> None:
         self.scratch = home
+        # How long it had run when its files were last counted.
+        self._counted_at: int | None = None
         self.pid = 0
         self._process = -1
         self._channel = channel
@@ -144,6 +146,11 @@ class Forked:
                 pass  # it has ended, and cannot be mistaken for another
 
     def excess(self, limits: Limits) -> str | None:
+        """What has not run since the last look has not made any files either, and is not counted again."""
+        ran = scratch.time_run(self.pid)
+        if ran is not None and ran == self._counted_at:
+            return None
+        self._counted_at = ran
         used, entries = scratch.usage(self.scratch, self.pid, most=limits.entries)
         if used > limits.scratch:
             return f"it wrote more than {limits.scratch // 2**20} MiB to its directory"

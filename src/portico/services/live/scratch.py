@@ -32,6 +32,22 @@ def usage(directory: str, process: int | None = None, *, most: int) -> tuple[int
     return bytes_used + (_nameless(process) if process is not None else 0), entries
 
 
+def time_run(process: int) -> int | None:
+    """Nanoseconds that the threads of a process have run. None where the kernel does not say, or where it has children:
+    they run by themselves."""
+    total = 0
+    try:
+        for thread in os.listdir(f"/proc/{process}/task"):
+            with open(f"/proc/{process}/task/{thread}/schedstat") as file:
+                total += int(file.read().split()[0])
+            with open(f"/proc/{process}/task/{thread}/children") as file:
+                if file.read():
+                    return None
+    except (OSError, ValueError, IndexError):
+        return None
+    return total
+
+
 def _entries(directory: str) -> Iterator[os.DirEntry[str]]:
     try:
         with os.scandir(directory) as found:

@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from typing import cast
 
 import msgspec
 
@@ -39,9 +40,9 @@ class Piped(asyncio.SubprocessProtocol):
         self._end: Callable[[], None] = lambda: None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.SubprocessTransport)
-        self._transport = transport
-        self.pid = transport.get_pid()
+        # Not every loop's transport says so of itself: uvloop's is one, and no subclass.
+        self._transport = cast("asyncio.SubprocessTransport", transport)
+        self.pid = self._transport.get_pid()
 
     def listen(self, hear: Callable[[bytes], None], print: Callable[[bytes], None], end: Callable[[], None]) -> None:
         self._hear, self._end = hear, end
@@ -55,8 +56,8 @@ class Piped(asyncio.SubprocessProtocol):
 
     def send(self, data: bytes) -> None:
         pipe = self._transport.get_pipe_transport(0) if self._transport is not None else None
-        if isinstance(pipe, asyncio.WriteTransport) and not pipe.is_closing():
-            pipe.write(data)
+        if pipe is not None and not pipe.is_closing():
+            cast("asyncio.WriteTransport", pipe).write(data)
 
     def rest(self, most: int) -> bytes:
         return b""

@@ -18,6 +18,8 @@ GRACE_SECONDS = 0.5
 REPLY_SECONDS = 30.0
 # How often it is looked at what a worker uses, while it may use more.
 CHECK_SECONDS = 0.1
+# How much longer than a look the time to the next one is, at least.
+SHARE_OF_LOOKING = 20
 
 LONGEST_REFUSAL = 64 * KIB
 
@@ -244,21 +246,24 @@ class PythonWorker:
 
     # What it uses
 
-    def _look_later(self) -> None:
+    def _look_later(self, took: float = 0.0) -> None:
         if self._looking is None:
-            self._looking = self._loop.call_later(CHECK_SECONDS, self._look)
+            # The more there is to look at, the less often: looking must not be what keeps the machine busy.
+            pause = SHARE_OF_LOOKING * took
+            self._looking = self._loop.call_later(max(CHECK_SECONDS, pause), self._look)
 
     def _look(self) -> None:
         self._looking = self._loop.create_task(self._measure())
 
     async def _measure(self) -> None:
         """Once after each evaluation, and again and again during one."""
+        began = self._loop.time()
         excess = await asyncio.to_thread(self.ends.excess, self.limits)
         self._looking = None
         if excess is not None:
             self.kill(excess)
         elif self.reason is None and self._waiting is not None:
-            self._look_later()
+            self._look_later(self._loop.time() - began)
 
 
 def _signal(number: int) -> str:

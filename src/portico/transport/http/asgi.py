@@ -97,11 +97,12 @@ class Application:
         known = self._known.get(head)
         if known is None:
             request = _request(scope, self.exchange)
+            request.peer = self._client(scope, request.headers)
             refusal = self.exchange.refuse(request)
             if refusal is None and request.method == "POST":
                 self._remember(head, request)
         else:
-            request = replace(known, peer=_peer(scope))
+            request = replace(known, peer=self._client(scope, known.headers))
             refusal = self.exchange.refuse_now(request)
         try:
             if refusal is None:
@@ -114,6 +115,11 @@ class Application:
             await writer.run(receive)
         finally:
             self._held -= len(request.body)
+
+    def _client(self, scope: Message, headers: Headers) -> str:
+        """Where a request comes from."""
+        peer, proxies = _peer(scope), self.exchange.proxies
+        return proxies.client(headers, peer) if proxies.trusts(peer) else peer
 
     async def _read(self, request: Request, receive: Receive) -> Answer | None:
         """Read the body of a request, or why it is not read."""

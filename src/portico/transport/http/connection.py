@@ -162,6 +162,8 @@ class Connection(asyncio.Protocol):
         self._parser: Any = httptools.HttpRequestParser(self)
         self._transport: Any = None
         self.peer = ""
+        # Whether it is a proxy's, who says where each request comes from.
+        self.proxied = False
         self._queue: deque[Turn] = deque()
         self._turn: Turn | None = None
         self._closing = False
@@ -191,8 +193,13 @@ class Connection(asyncio.Protocol):
         self._transport = transport
         peer = transport.get_extra_info("peername")
         self.peer = str(peer[0]) if isinstance(peer, tuple) and peer else "local"
+        self.proxied = self.exchange.proxies.trusts(self.peer)
         self._wait(self.listener.deadlines.idle)
         self.listener.add(self)
+
+    def _client(self, headers: Headers) -> str:
+        """Where a request comes from."""
+        return self.exchange.proxies.client(headers, self.peer) if self.proxied else self.peer
 
     def connection_lost(self, failure: Exception | None) -> None:
         self._closing = True
@@ -289,7 +296,8 @@ class Connection(asyncio.Protocol):
         known = self.listener.known.get(data[:end])
         if known is None or len(data) != end + known[1]:
             return False
-        request = replace(known[0], body=data[end:], peer=self.peer)
+        peer = self._client(known[0].headers) if self.proxied else self.peer
+        request = replace(known[0], body=data[end:], peer=peer)
         turn = Turn(self, self.exchange.refuse_now(request) or request)
         turn.size = known[1]
         self.listener.held += known[1]
@@ -373,7 +381,7 @@ class Connection(asyncio.Protocol):
             path = unquote(path)
         if method == "HEAD" and path in _READABLE:
             method = "GET"
-        return Request(method, path, query, self._headers, b"", self.peer)
+        return Request(method, path, query, self._headers, b"", self._client(self._headers))
 
     def _judge(self, request: Request) -> Answer | None:
         headers, version = self._headers, self._parser.get_http_version()

@@ -22,7 +22,7 @@ from portico.rpc.door import Door, Sender, brings_revision
 from portico.rpc.metrics import Metrics
 from portico.transport.http import headers as http
 from portico.transport.http import sse
-from portico.transport.http.headers import Gate, Headers
+from portico.transport.http.headers import Gate, Headers, Proxies
 from portico.transport.http.response import JSON, MOST_UNREAD, TEXT, Answer, Pairs, Request, ResponseWriter, Traffic
 from portico.transport.http.sessions import IDLE_SECONDS, HttpSession, Sessions
 from portico.transport.http.stateless import StatelessRequests
@@ -50,6 +50,10 @@ class Settings(Struct, kw_only=True):
     # Names of this machine are allowed without being listed; a server for others lists its own.
     loopback: bool = True
     token: str | None = None
+    # Addresses and networks of proxies that say where a request comes from (X-Forwarded-For, Forwarded).
+    trusted_proxies: Sequence[str] = ()
+    # Whether requests from other machines are refused, whatever they name and however they reach us.
+    local_only: bool = False
     # 2024-11-05's two endpoints, /sse and /messages.
     sse: bool = False
     # Who belongs to no session and is not modern is spoken to as at this revision, in place of being refused.
@@ -76,6 +80,7 @@ class Exchange:
         self._describe = describe
         self._gate = Gate(settings.allow_hosts, settings.allow_origins, loopback=settings.loopback)
         self._token = BearerToken(settings.token) if settings.token else None
+        self.proxies = Proxies(settings.trusted_proxies)
         self._began = time.monotonic()
         self._old: dict[str, _OldStream] = {}
         self.traffic = Traffic()
@@ -96,7 +101,9 @@ class Exchange:
 
     def refuse(self, request: Request) -> Answer | None:
         """What is wrong with a request before its body matters. The order is that of the ladder."""
-        reason = self._gate.refusal(request.headers)
+        # A probe knows an address, and no name.
+        gate = self._gate.refuse_origin if self._is_probe(request) else self._gate.refusal
+        reason = gate(request.headers)
         if reason is not None:
             return _error(request, 403, f"Forbidden: {reason}")
         if b"origin" in request.headers:
@@ -113,25 +120,29 @@ class Exchange:
             return _preflight(request.headers)
         if (request.method, request.path) not in self._routes:
             return self._nowhere(request)
-        if self._token is not None and not self._is_known(request):
-            # RFC 6750, 3.1: the error is said only to who has sent a token.
-            wrong = b"authorization" in request.headers
-            challenge = b'Bearer realm="mcp", error="invalid_token"' if wrong else b'Bearer realm="mcp"'
-            reason = "the bearer token is not valid" if wrong else "a bearer token is needed"
-            return _error(request, 401, f"Unauthorized: {reason}", ((b"www-authenticate", challenge),))
+        if self._is_probe(request):
+            return None
+        if self._token is not None and self._token.verify(request.headers.get(b"authorization")) is None:
+            return _unauthorized(request)
         if request.method == "POST":
             return self._refuse_kind(request) or self.refuse_now(request)
-        return None
+        return self._refuse_far(request)
 
-    def _is_known(self, request: Request) -> bool:
-        if request.path in _HEALTH and request.path != self.settings.path:
-            return True
-        return self._token is None or self._token.verify(request.headers.get(b"authorization")) is not None
+    def _is_probe(self, request: Request) -> bool:
+        """Whether it only asks if we are well, which is no secret."""
+        return request.path in _HEALTH and request.path != self.settings.path and request.method == "GET"
+
+    def _refuse_far(self, request: Request) -> Answer | None:
+        if self.settings.local_only and not is_near(request.peer):
+            return _error(request, 403, "Forbidden: this server has a service that is for its own machine alone")
+        return None
 
     def refuse_now(self, request: Request) -> Answer | None:
         """The part of it that depends on the moment, and not on what the request says."""
         if self.draining or self.metrics.in_flight >= self.settings.most_in_flight:
             return busy(request)
+        if self.settings.local_only and not is_near(request.peer):
+            return self._refuse_far(request)
         by_client = self.stateless.by_client
         if by_client and by_client.get(request.peer, 0) >= self.settings.most_in_flight_per_client:
             return busy(request)
@@ -157,6 +168,10 @@ class Exchange:
         self.traffic.received += len(request.body)
         if self._token is not None:
             request.principal = self._token.verify(request.headers.get(b"authorization"))
+            if request.principal is None and not self._is_probe(request):
+                # It was refused before, unless its headers have changed since: then they are believed no more.
+                writer.answer(_unauthorized(request))
+                return
         self._routes[request.method, request.path](request, writer)
 
     # 2026-07-28: each request alone
@@ -405,6 +420,19 @@ def _revision(request: Request) -> Revision:
     if version is None:
         return V2025_03_26
     return version.decode() if version in _HANDSHAKE else MODERN
+
+
+def is_near(peer: str) -> bool:
+    """Whether a request comes from this machine."""
+    return peer.startswith(("127.", "::ffff:127.")) or peer in ("::1", "local")
+
+
+def _unauthorized(request: Request) -> Answer:
+    # RFC 6750, 3.1: the error is said only to who has sent a token.
+    wrong = b"authorization" in request.headers
+    challenge = b'Bearer realm="mcp", error="invalid_token"' if wrong else b'Bearer realm="mcp"'
+    reason = "the bearer token is not valid" if wrong else "a bearer token is needed"
+    return _error(request, 401, f"Unauthorized: {reason}", ((b"www-authenticate", challenge),))
 
 
 def _error(request: Request, status: int, reason: str, headers: Pairs = (), id: RequestId | None = None) -> Answer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -10,7 +11,7 @@ import msgspec
 
 from portico.rpc.call import Call
 from portico.wire import mirrors
-from portico.wire.errors import HeaderMismatch
+from portico.wire.errors import HeaderMismatch, UsageError
 from portico.wire.mirrors import Mirror
 
 VERSION = b"mcp-protocol-version"
@@ -25,6 +26,12 @@ LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 # Longer names of hosts and pages are not kept: there are none (RFC 1035, 2.3.4), but a client can make some up.
 LONGEST_KNOWN = 600
+
+MOST_HOPS = 20
+# RFC 7239, 6: an address, with a port or without; one of version 6 may be in brackets.
+_FOR = re.compile(
+    r'\bfor="?(?:\[?(?P<v6>[0-9a-f]{0,4}:[0-9a-f:.]{1,45})\]?|(?P<v4>[0-9]{1,3}(?:\.[0-9]{1,3}){3}))', re.IGNORECASE
+).search
 
 # A header of these that stands twice could be read differently by two parties.
 _SINGLE = frozenset({b"host", b"origin", b"authorization", b"content-type", SESSION, LAST_EVENT})
@@ -140,6 +147,8 @@ class Gate:
 
     def __init__(self, hosts: Collection[str] = (), origins: Collection[str] = (), *, loopback: bool = True) -> None:
         self._hosts = {host.lower() for host in hosts}
+        # `*.example.com` is any name below example.com.
+        self._domains = tuple(host[1:] for host in self._hosts if host.startswith("*."))
         self._origins = {origin.lower().rstrip("/") for origin in origins}
         self._loopback = loopback
         self._known: dict[tuple[bytes | None, bytes | None], str | None] = {}
@@ -150,7 +159,7 @@ class Gate:
         try:
             return self._known[key]
         except KeyError:
-            reason = self._host(key[0]) or self._origin(key[1])
+            reason = self._host(key[0]) or self.refuse_origin(headers)
             if len(self._known) < 1000 and len(key[0] or b"") + len(key[1] or b"") <= LONGEST_KNOWN:
                 self._known[key] = reason
             return reason
@@ -163,17 +172,59 @@ class Gate:
         return f"Host {host[:100]!r} is not allowed here; --allow-host (or PORTICO_ALLOW_HOST) would allow it"
 
     def _names(self, name: str, host: str) -> bool:
-        return host in self._hosts or name in self._hosts or (self._loopback and name in LOOPBACK)
+        if host in self._hosts or name in self._hosts or (self._loopback and name in LOOPBACK):
+            return True
+        return name.endswith(self._domains)
 
-    def _origin(self, given: bytes | None) -> str | None:
+    def refuse_origin(self, headers: Headers) -> str | None:
+        """The same for the origin alone. A page of our own, from the host that is asked, is let in as that is."""
+        given = headers.get(b"origin")
         if given is None:
             return None
         origin = given.decode("latin-1").strip(" \t").lower()
         scheme, _, authority = origin.partition("://")
-        name = _name(authority) if scheme in ("http", "https") else ""
-        if "*" in self._origins or origin in self._origins or (self._loopback and name in LOOPBACK):
+        host = headers.get(b"host", b"").decode("latin-1").strip(" \t").lower()
+        own = (
+            scheme in ("http", "https") and authority == host and _name(authority) and self._host(host.encode()) is None
+        )
+        if "*" in self._origins or origin in self._origins or own:
             return None
         return f"Origin {origin[:100]!r} is not allowed here; --allow-origin (or PORTICO_ALLOW_ORIGIN) would allow it"
+
+
+class Proxies:
+    """Those in front of us whose word on where a request comes from is taken: addresses, or networks of them."""
+
+    def __init__(self, trusted: Collection[str] = ()) -> None:
+        try:
+            self._networks = [ipaddress.ip_network(one, strict=False) for one in trusted]
+        except ValueError as failure:
+            raise UsageError(f"a trusted proxy is an address or a network: {failure}") from None
+
+    def trusts(self, address: str) -> bool:
+        if not self._networks:
+            return False
+        try:
+            known = ipaddress.ip_address(address.partition("%")[0])
+        except ValueError:
+            return False
+        mapped = getattr(known, "ipv4_mapped", None)
+        return any((mapped or known) in network for network in self._networks)
+
+    def client(self, headers: Headers, peer: str) -> str:
+        """Where a request of a trusted peer comes from: the last address in its list that is not one of ours."""
+        said = headers.get(b"x-forwarded-for")
+        hops = [b"for=" + one.strip() for one in said.split(b",")] if said is not None else []
+        hops = hops or headers.get(b"forwarded", b"").split(b",")
+        for hop in reversed(hops[-MOST_HOPS:]):
+            found = _FOR(hop.decode("latin-1"))
+            address = (found["v6"] or found["v4"]) if found is not None else ""
+            if not address:
+                return peer
+            if not self.trusts(address):
+                return address
+            peer = address
+        return peer
 
 
 def _name(authority: str) -> str:

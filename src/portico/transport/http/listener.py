@@ -63,7 +63,7 @@ class Listener:
         beside[connection] = None
         if len(self._connections) > self.most_connections:
             self._make_room(max(self._addresses.values(), key=len), connection)
-        elif len(beside) > self.most_per_address:
+        elif len(beside) > self.most_per_address and not connection.proxied:
             self._make_room(beside, connection)
 
     def _make_room(self, connections: dict[Connection, None], newest: Connection) -> None:

@@ -1,0 +1,72 @@
+"""The token of a server on this machine: made when it first serves a port, found again by commands of the same user.
+
+Every user of a machine can reach its loopback addresses; what lies in a file of mode 0600 is for one of them.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from contextlib import suppress
+from urllib.parse import urlsplit
+
+from portico.store.folder import data_directory
+
+_LONGEST = 256
+
+
+def find(port: int, data: str | None = None) -> str | None:
+    """The token for a port, if there is one that only this user can read."""
+    try:
+        opened = os.open(_path(port, data), os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
+    except OSError:
+        return None
+    with os.fdopen(opened, "rb") as file:
+        about = os.fstat(opened)
+        ours = os.name == "nt" or (about.st_uid == os.geteuid() and not about.st_mode & 0o077)
+        if not ours or not stat.S_ISREG(about.st_mode):
+            return None
+        token = file.read(_LONGEST).decode("ascii", "replace").strip()
+    return token if token.isascii() and token.isprintable() and token else None
+
+
+def for_url(url: str) -> str | None:
+    """The token for a URL on this machine, if it is this user who listens there: another could have taken the port."""
+    try:
+        place = urlsplit(url)
+        port = place.port or (443 if place.scheme == "https" else 80)
+    except ValueError:
+        return None
+    return find(port) if _listeners(port) <= {str(os.geteuid()) if os.name != "nt" else ""} else None
+
+
+def _listeners(port: int) -> set[str]:
+    """The users who listen at a port of this machine, as Linux tells them; elsewhere none is known."""
+    users: set[str] = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with suppress(OSError), open(table) as file:
+            rows = [line.split() for line in file]
+            users |= {row[7] for row in rows if row[3] == "0A" and int(row[1].rpartition(":")[2], 16) == port}
+    return users
+
+
+def make() -> str:
+    return secrets.token_urlsafe(24)
+
+
+def keep(token: str, port: int, data: str | None = None) -> str:
+    """Write it down for this user alone. Gives the file's path."""
+    path = _path(port, data)
+    fresh = f"{path}.{os.getpid()}"
+    with suppress(FileNotFoundError):
+        os.unlink(fresh)
+    opened = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), 0o600)
+    with os.fdopen(opened, "w") as file:
+        file.write(token + "\n")
+    os.replace(fresh, path)
+    return path
+
+
+def _path(port: int, data: str | None) -> str:
+    return str(data_directory(data) / f"http-{port}.token")

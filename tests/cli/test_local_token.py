@@ -1,0 +1,131 @@
+"""Over HTTP the built-in services are their owner's, and not every user's of the machine."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from portico.cli import local_token
+
+Start = Callable[..., tuple[str, str]]
+PORTICO = [sys.executable, "-m", "portico"]
+
+
+@pytest.fixture
+def env(tmp_path: Path) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PORTICO_")}
+    return kept | {"PORTICO_DATA": str(tmp_path / "data")}
+
+
+@pytest.fixture
+def start(env: dict[str, str]) -> Iterator[Start]:
+    """Serves the built-in services; gives the URL, and the line after it."""
+    children: list[subprocess.Popen[str]] = []
+
+    def begin(*options: str, lines: int = 1, **more: str) -> tuple[str, str]:
+        command = [*PORTICO, "serve", "--services", "tasks", "--transport", "http", *options]
+        child = subprocess.Popen(command, env=env | more, stderr=subprocess.PIPE, text=True)
+        children.append(child)
+        assert child.stderr is not None
+        url = next(line for line in child.stderr if line.startswith("Serving on")).split()[2]
+        return url, "".join(child.stderr.readline() for _ in range(lines))
+
+    yield begin
+    for child in children:
+        child.terminate()
+        child.communicate(timeout=20)
+
+
+def status(url: str, token: str | None = None) -> int:
+    """Of a look at the metrics, which is refused before anything is done."""
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url.replace("/mcp", "/metrics"), headers=headers)) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as refusal:
+        return refusal.code
+
+
+def listed(url: str, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*PORTICO, "list", "tools", url], env=env, capture_output=True, text=True, timeout=30)
+
+
+def test_there_is_a_token_that_commands_of_the_same_user_find(
+    start: Start, env: dict[str, str], tmp_path: Path
+) -> None:
+    url, said = start("--port", "0", lines=2)
+    (token,) = set(re.findall(r"(?:token|TOKEN)=(\S+)", said))
+    assert status(url) == 401
+    assert status(url, "wrong") == 401
+    assert status(url, token) == 200
+    (file,) = (tmp_path / "data").glob("http-*.token")
+    assert file.read_text().strip() == token
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert listed(url, env).returncode == 0
+    assert listed(url, env | {"PORTICO_DATA": str(tmp_path / "other")}).returncode == 3
+
+
+def test_it_stays_the_same_and_is_printed_once(start: Start, env: dict[str, str], tmp_path: Path) -> None:
+    url, said = start("--port", "0", lines=2)
+    port = url.rpartition(":")[2].partition("/")[0]
+    kept = tmp_path / "data" / f"http-{port}.token"
+    token = kept.read_text()
+    assert token.strip() in said
+    # The same port on the same data, in another family of addresses.
+    again, said = start("--port", port, "--host", "::1")
+    assert token.strip() not in said
+    assert str(kept) in said
+    assert status(again, token.strip()) == 200
+
+
+def test_open_is_said_in_so_many_words(start: Start, env: dict[str, str]) -> None:
+    url, said = start("--port", "0", "--open")
+    assert "without a token, --open: every user of this machine" in said
+    assert status(url) == 200
+
+
+def test_a_profile_stays_as_its_document_has_it(start: Start) -> None:
+    url, said = start("--port", "0", "--profile", "subcog")
+    assert "as the profile 'subcog' has it" in said
+    assert status(url) == 200
+
+
+def test_a_token_of_the_environment_is_the_one(start: Start) -> None:
+    url, _ = start("--port", "0", lines=0, PORTICO_TOKEN="mine")
+    assert (status(url), status(url, "mine")) == (401, 200)
+
+
+def test_a_file_that_others_can_read_is_no_secret(tmp_path: Path) -> None:
+    path = Path(local_token.keep("secret", 1, str(tmp_path)))
+    assert local_token.find(1, str(tmp_path)) == "secret"
+    path.chmod(0o644)
+    assert local_token.find(1, str(tmp_path)) is None
+    path.unlink()
+    path.symlink_to(tmp_path / "elsewhere")
+    assert local_token.find(1, str(tmp_path)) is None
+
+
+def test_a_token_is_not_sent_to_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who has taken the port of a server that is not running is not told its token."""
+    monkeypatch.setenv("PORTICO_DATA", str(tmp_path))
+    local_token.keep("secret", 8080)
+    assert local_token.for_url("http://127.0.0.1:8080/mcp") == "secret"
+    monkeypatch.setattr(local_token, "_listeners", lambda port: {str(os.geteuid() + 1)})
+    assert local_token.for_url("http://127.0.0.1:8080/mcp") is None
+    assert local_token.for_url("http://127.0.0.1:99999/mcp") is None
+
+
+def test_a_port_is_a_port(env: dict[str, str]) -> None:
+    command = [*PORTICO, "serve", "--transport", "http", "--port", "80000"]
+    ended = subprocess.run(command, env=env, capture_output=True, text=True, timeout=30)
+    assert ended.returncode == 2
+    assert "at most 65535" in ended.stderr
