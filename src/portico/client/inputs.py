@@ -71,7 +71,7 @@ class Inputs:
     ) -> None:
         if not modes or not set(modes) <= set(MODES):
             raise UsageError(f"elicitation_modes are some of {', '.join(MODES)}, not {modes!r}")
-        self._roots = None if roots is None else [_root(one) for one in roots]
+        self.roots = roots
         self._handlers = {"sampling/createMessage": sampling, "elicitation/create": elicitation}
         # Only what has a handler is declared.
         self.capabilities = ClientCapabilities(
@@ -79,6 +79,14 @@ class Inputs:
             elicitation=None if elicitation is None else {mode: {} for mode in MODES if mode in modes},
             roots=None if roots is None else {},
         )
+
+    @property
+    def roots(self) -> list[Root] | None:
+        return self._roots
+
+    @roots.setter
+    def roots(self, given: Roots | None) -> None:
+        self._roots = None if given is None else [_root(one) for one in given]
 
     def can_answer(self, method: str, revision: Revision) -> bool:
         has_handler = self._roots is not None if method == "roots/list" else self._handlers.get(method) is not None
