@@ -9,6 +9,10 @@ PEERS  := $(VENV)/.peers
 # A file is one process's, with its servers; in the order of tests/conftest.py.
 SPREAD := --dist=loadfile --no-loadscope-reorder
 
+# pip would say that no version of anything fits.
+RIGHT_PYTHON := if command -v $(PYTHON) >/dev/null 2>&1 && ! $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then \
+	echo "Portico needs Python 3.11 or newer, and $(PYTHON) is $$($(PYTHON) --version 2>&1): make ... PYTHON=python3.13" >&2; exit 1; fi
+
 # The tests start hundreds of processes; each would compile everything anew.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -28,6 +32,7 @@ install: $(READY)
 
 # uv where it is, because it is quick; pip otherwise. The versions are pinned in constraints.txt either way.
 $(READY): pyproject.toml constraints.txt
+	@$(RIGHT_PYTHON)
 	@if command -v uv >/dev/null 2>&1; then \
 		uv venv --quiet --allow-existing --python $(PYTHON) $(VENV) && \
 		uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '.[dev]'; \

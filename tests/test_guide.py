@@ -38,7 +38,8 @@ from portico.server.endpoint import AsgiOptions, HttpOptions
 from portico.transport.stdio import GRACE_SECONDS, LONGEST_MESSAGE, StdioOptions
 from portico.wire import errors
 from portico.wire.completion import MOST_COMPLETIONS
-from portico.wire.jsonrpc import MOST_IN_BATCH
+from portico.wire.jsonrpc import MOST_ARGUMENTS, MOST_IN_BATCH, MOST_NODES
+from portico.wire.meta import LONGEST_NAME
 from portico.wire.revisions import LATEST, REVISIONS
 from portico.wire.uris import Template
 
@@ -235,12 +236,23 @@ def test_the_bounds_are_those_of_the_code() -> None:
     assert table["a message on stdio"].startswith(f"{LONGEST_MESSAGE // 2**20} MiB")
     assert table["calls in flight on one stream"] == f"{MOST_IN_FLIGHT:,}"
     assert table["messages in one batch"] == f"{MOST_IN_BATCH:,}"
+    assert table["objects, arrays and members in a message"] == f"{MOST_NODES:,}"
+    assert table["arguments of a call"] == f"{MOST_ARGUMENTS:,}"
+    assert table["a name or a URI"] == f"{LONGEST_NAME:,} characters"
     assert table["subscriptions of a session, or in one listen"] == f"{MOST_SUBSCRIPTIONS:,}"
     assert table["`requestState`"] == f"{LARGEST_STATE // 1024} KiB, {LIFETIME_SECONDS / 60:.0f} minutes"
     assert table["problems named in one error"] == str(MOST_PROBLEMS)
     assert table["a value quoted in an error"] == f"{LONGEST_QUOTE} characters"
     assert table["completions in one answer"] == str(MOST_COMPLETIONS)
     assert table["the end, for calls still running"] == f"{GRACE_SECONDS:.0f} seconds"
+
+
+def test_what_is_promised_is_tested_where_the_page_says() -> None:
+    for _, held in rows("security", "What is promised, and the test that holds it"):
+        folder = Path()
+        for name in re.findall(r"`([^`]+)`", held):
+            folder = Path(name).parent if "/" in name else folder
+            assert (ROOT / (name if "/" in name else folder / name)).exists(), name
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from portico.server.endpoint import serve_http as serve_http
     from portico.server.registry.service import Completes as Completes, Component as Component
     from portico.store.bus import Subscription as Subscription
-    from portico.store.database import Database as Database
+    from portico.store.database import Database as Database, when_ready as when_ready
     from portico.store.errors import (
         BadStatement as BadStatement, Conflict as Conflict, Damaged as Damaged, DatabaseClosed as DatabaseClosed,
         NotUnique as NotUnique, ReadOnly as ReadOnly, StoreError as StoreError, UnfitValue as UnfitValue,
@@ -115,7 +115,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "portico.server.endpoint": ("serve_http",),
     "portico.server.registry.service": ("Completes", "Component"),
     "portico.store.bus": ("Subscription",),
-    "portico.store.database": ("Database",),
+    "portico.store.database": ("Database", "when_ready"),
     "portico.store.errors": (
         "BadStatement", "Conflict", "Damaged", "DatabaseClosed", "NotUnique", "ReadOnly", "StoreError",
         "UnfitValue", "Violated",

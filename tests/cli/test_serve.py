@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -258,3 +259,43 @@ async def test_the_longest_message_can_be_chosen(spawn: Spawn, tmp_path: Path) -
     assert refusal["error"]["code"] == -32600
     assert "1000 bytes" in refusal["error"]["message"]
     assert (await child.request("ping"))["result"] == {}
+
+
+@pytest.mark.parametrize("level", ["warn", "WARN", "trace", "fatal", "", " ", "info"])
+def test_the_level_of_the_log_goes_by_the_usual_names(tmp_path: Path, level: str) -> None:
+    done = run("serve", "--services", "tasks", cwd=tmp_path, env={"LOG_LEVEL": level, "PORTICO_DATA": str(tmp_path)})
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_level_of_the_log_that_is_none_is_refused(tmp_path: Path) -> None:
+    assert "LOG_LEVEL is 'loud'" in refused("serve", cwd=tmp_path, env={"LOG_LEVEL": "loud"})
+
+
+@pytest.mark.parametrize("port", ["80000", "65536", "-1", "http", "²", "8080.5"])
+def test_a_port_that_is_none_is_an_error(tmp_path: Path, port: str) -> None:
+    done = run("serve", "--transport", "http", f"--port={port}", cwd=tmp_path)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert "a port is at most 65535" in done.stderr or "expected a number" in done.stderr
+    with pytest.raises(portico.UsageError, match="0 to 65535"):
+        portico.Server("s").run("http", port=80000)
+
+
+@pytest.mark.parametrize("command", [["serve"], ["memory", "list"], ["tasks", "list"]])
+@pytest.mark.parametrize("place", ["/proc/nowhere", "{file}/below"])
+def test_a_data_directory_that_cannot_be_made_is_one_sentence(tmp_path: Path, command: list[str], place: str) -> None:
+    (tmp_path / "file").touch()
+    data = place.format(file=tmp_path / "file")
+    assert f"the data directory {data} cannot be made" in refused(*command, cwd=tmp_path, env={"PORTICO_DATA": data})
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed here")
+def test_make_says_which_python_it_needs(tmp_path: Path) -> None:
+    old = tmp_path / "python3.10"
+    old.write_text('#!/bin/sh\n[ "$1" = --version ] && echo "Python 3.10.12" && exit 0\nexit 1\n')
+    old.chmod(0o755)
+    root = Path(__file__).parents[2]
+    command = ["make", "-C", str(root), "install", f"PYTHON={old}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode != 0
+    assert f"needs Python 3.11 or newer, and {old} is Python 3.10.12" in done.stderr
+    assert not (root / ".venv-python3.10").exists()

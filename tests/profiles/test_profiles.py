@@ -67,7 +67,10 @@ def test_show_prints_the_file_with_its_comments(name: str) -> None:
         (["profiles", "show"], "`show` needs a name: bossman"),
         (["profiles", "list", "subcog"], "portico profiles show subcog"),
         (["serve", "--profile", "subcogg"], "there is no profile 'subcogg'"),
-        (["serve", "--profile", "subcog", "examples/hello.py"], "--profile is for the services that come with Portico"),
+        (
+            ["serve", "--profile", "subcog", "examples/hello.py"],
+            "these settings are for the services that come with Portico",
+        ),
     ],
 )
 def test_a_mistake_is_one_sentence(words: list[str], said: str) -> None:

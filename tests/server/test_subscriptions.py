@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from portico import Client, Server
-from portico.extend import Call, Listening
+from portico.extend import Call, Closed, Listening
 from portico.rpc.relay import ChangeRelay
 from portico.server.registry import subscriptions
 from portico.server.registry.subscriptions import Subscriber
@@ -163,6 +163,22 @@ async def test_only_what_exists_can_be_subscribed_to(connect: Connect, revision:
 
 
 @pytest.mark.requirement("resources.subscribe-existing")
+@pytest.mark.parametrize("revision", HANDSHAKE)
+async def test_a_subscription_to_what_cannot_be_reached_is_refused(connect: Connect, revision: str) -> None:
+    """It does not wait for a connection that may never come back."""
+    server = Server("s")
+
+    async def broken(call: Call) -> Any:
+        if call.method == "subscriptions/listen":
+            raise Closed("the connection is closed")
+        return await server(call)
+
+    wire = connect(broken)
+    await wire.initialize(revision)
+    said = await wire.request("resources/subscribe", {"uri": "a://one"})
+    assert said["error"]["code"] == -32603
+
+
 async def test_a_listener_is_told_which_resources_exist(connect: Connect) -> None:
     """2026-07-28, basic/patterns/subscriptions: the acknowledgement has the subset that is honoured."""
     server = Server("s")

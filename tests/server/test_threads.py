@@ -455,8 +455,9 @@ async def test_beyond_a_bound_a_caller_is_told_when_to_come_back(
     monkeypatch.setattr(runtime, "MOST_WAITING", 3)
     server = ordered([], gate)
     async with Client(server, revision=revision, principal="ada") as many, Client(server, principal="bob") as one:
-        calls = [asyncio.create_task(many.call_tool("work", {"who": "ada"})) for _ in range(4)]
+        calls = [asyncio.create_task(many.call_tool("work", {"who": "ada"}))]
         await gate.has(1)
+        calls += [asyncio.create_task(many.call_tool("work", {"who": "ada"})) for _ in range(3)]
         await queued(server, 3)
         with pytest.raises(ToolError, match=r"Try again in \d+ s"):
             await many.call_tool("work", {"who": "ada"})

@@ -1272,7 +1272,7 @@ async def test_a_client_answers_a_ping(revision: str) -> None:
     async def handler(call: Call) -> Any:
         if call.method == "server/discover":
             return DiscoverResult(
-                supported_versions=[MODERN], capabilities=ServerCapabilities(), ttl_ms=0, cache_scope="private"
+                supported_versions=[MODERN], capabilities=ServerCapabilities(tools={}), ttl_ms=0, cache_scope="private"
             )
         # No body can; the stream that it is answered on can.
         answers.append(bytes(await call.reply._ask("ping", None)))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+from pathlib import Path
 
 from portico.store.folder import data_directory
+from portico.wire.errors import UsageError
 
 # The database of the built-in services: `portico serve`, `portico memory` and `portico tasks` share it.
 NAME = "portico"
@@ -16,6 +18,15 @@ def store_url(store: str | None, data: str | None, name: str) -> str:
     url = store or os.environ.get("PORTICO_STORE")
     if url:
         return url
-    folder = data_directory(data)
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder = made_directory(data)
     return str(folder / f"{re.sub(r'[^A-Za-z0-9_.-]', '_', name)[:100]}.db")
+
+
+def made_directory(given: str | None) -> Path:
+    """The data directory, which is there when this returns. Raises UsageError where it cannot be made."""
+    folder = data_directory(given)
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as failure:
+        raise UsageError(f"the data directory {folder} cannot be made: {failure.strerror}") from None
+    return folder

@@ -13,11 +13,10 @@ from urllib.parse import urlsplit
 
 from portico._lazy import load_module
 from portico.cli import local_token
-from portico.cli.data import store_url
+from portico.cli.data import made_directory, store_url
 from portico.cli.forms import parser_for
 from portico.cli.logs import set_log_level
 from portico.server.server import Server
-from portico.store.folder import data_directory
 from portico.transport import modules
 from portico.transport.loops import new_loop, on_signals
 from portico.wire.errors import UsageError
@@ -29,7 +28,7 @@ def run(words: list[str]) -> None:
     if arguments.target is None:
         server, serving = _built_in(arguments)
     elif arguments.profile is not None:
-        raise UsageError("--profile is for the services that come with Portico, not for a server of your own")
+        server, serving = _dressed(arguments)
     else:
         server, serving = load(arguments.target), None
     _set_up_tasks(server, arguments)
@@ -121,12 +120,20 @@ def _built_in(arguments: argparse.Namespace) -> tuple[Any, Any]:
     assembly = load_module("portico.services.assembly")
     settings = assembly.read_settings(arguments.profile, arguments.config)
     names = None if arguments.services is None else [name for name in arguments.services.split(",") if name]
-    data = data_directory(arguments.data)
-    data.mkdir(mode=0o700, parents=True, exist_ok=True)
+    data = made_directory(arguments.data)
     store = store_url(arguments.store, arguments.data, assembly.NAME)
     files = tuple(assembly.files(arguments.profile, arguments.config))
     place = assembly.ServicePlace(data=data, store=store, read_only=arguments.read_only, settings=files)
     return assembly.assemble(names, settings, place), settings.serve
+
+
+def _dressed(arguments: argparse.Namespace) -> tuple[Any, Any]:
+    """A server of the user's own that looks as a profile says."""
+    assembly = load_module("portico.services.assembly")
+    settings = assembly.read_settings(arguments.profile, arguments.config)
+    server = load(arguments.target)
+    assembly.dress(server, settings)
+    return server, settings.serve
 
 
 def _options(arguments: argparse.Namespace, serving: Any) -> dict[str, Any]:

@@ -360,7 +360,9 @@ class Session:
         if relay.acknowledged is not None and relay.acknowledged.resource_subscriptions:
             return EmptyResult()
         self._unsubscribe_from(uri)
-        raise relay.refusal or ResourceNotFound(uri)
+        if relay.acknowledged is None:
+            raise relay.refusal or InternalError("Changes cannot be listened to at the moment")
+        raise ResourceNotFound(uri)
 
     def _unsubscribe(self, call: Call) -> EmptyResult:
         self._admit_feature(call, (self._offered.resources or {}).get("subscribe"))

@@ -44,7 +44,7 @@ class ChangeRelay:
         # What the handler has agreed to tell of, or why it tells of nothing.
         self.acknowledged: Filter | None = None
         self.refusal: ProtocolError | None = None
-        # Set as soon as one of the two is known.
+        # Set as soon as one of the two is known, or the first attempt has failed.
         self.settled = asyncio.Event()
         self._tell = tell
         self._missed = missed
@@ -106,6 +106,7 @@ class ChangeRelay:
             self.refusal = refusal
         except TransportError as failure:
             log.debug("a connection is listened to again: %s", failure)
+            self.settled.set()
             return True
         except Exception:
             log.exception("error while listening for changes")

@@ -15,7 +15,7 @@ from portico import Server, Service, UsageError, __version__
 from portico._lazy import load_module
 from portico.extend import Tool
 from portico.services import profiles, settings, shapes
-from portico.services.contracts.definitions import INVOCATION, VERSION, is_invocation
+from portico.services.contracts.definitions import INVOCATION, VERSION, invocation, is_invocation, numbered
 from portico.services.settings import ServerIdentity, ServeSettings
 from portico.services.shapes import ServiceShape
 
@@ -84,6 +84,23 @@ def assemble(names: Sequence[str] | None, said: ServeSettings, place: ServicePla
                 raise UsageError(f"{where}the service {name!r}: {reason}") from None
             log.warning("the service %r is not there: %s", name, reason)
     return server
+
+
+def dress(server: Server, said: ServeSettings) -> None:
+    """Give the tools of a server of the user's own the shape that `[shapes.own]` says. Raises UsageError."""
+    shape = said.shapes.get(settings.OWN)
+    if shape is None:
+        raise UsageError("these settings are for the services that come with Portico: they have no [shapes.own]")
+    names: dict[str, str] = {}
+    registry = server.registry
+    tools = list(registry.tools)
+    for tool in tools:
+        meant = (tool.definition.meta or {}).get(INVOCATION) or invocation(server.info.name, tool.name)
+        names[tool.name] = numbered(meant, names.values()) if shape.dotted else tool.name
+        registry.remove(tool)
+    registry.add_all(list(shapes.shaped(tools, replace(shape, tools=names))))
+    if shape.log_calls:
+        server.use(shapes.logging_calls)
 
 
 def _where(files: Sequence[Path], service: str, option: str) -> str:

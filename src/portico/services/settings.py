@@ -16,6 +16,8 @@ from portico.extend import ServerCapabilities
 from portico.services.shapes import ServiceShape
 
 Table = dict[str, Any]
+# `[shapes.own]`: the shape of a server that is no service of ours.
+OWN = "own"
 # What msgspec says at the end: `… - at `$.serve.max_message``.
 _PLACE = re.compile(r"at `(?:key in )?\$\.?([^`\[]*)")
 _HEAD = re.compile(r"\s*\[+([^\[\]]+)\]+\s*(?:#.*)?$")
@@ -74,7 +76,7 @@ def read(path: str | Path, known: Collection[str]) -> Table:
         found = _PLACE.search(str(mistake))
         raise UsageError(f"{place(path, found[1] if found else '')}: {mistake}") from None
     unknown = [f"services.{name}" for name in settings.services if name not in known]
-    unknown += [f"shapes.{name}" for name in settings.shapes if name not in known]
+    unknown += [f"shapes.{name}" for name in settings.shapes if name not in known and name != OWN]
     if unknown:
         services = ", ".join(known)
         raise UsageError(f"{place(path, unknown[0])}: unknown {', '.join(unknown)}; the services are {services}")

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import logging
 import re
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from copy import copy
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import UNSET, Raw, Struct, UnsetType, field
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 from msgspec.structs import replace
 
 from portico import ProtocolError, ToolError
@@ -49,8 +50,10 @@ from portico.extend import (
     translate,
 )
 from portico.schema import Problem, Reader, kind_of, simplified, types_of
+from portico.services.limits import Limiter
 
 log = logging.getLogger("portico")
+calls = logging.getLogger("portico.contracts")
 
 # Until this revision a result has no member for structured content, so an envelope has something to add. Later it would
 # say everything twice, so it is in `_meta`, for clients that ask for it there.
@@ -77,6 +80,13 @@ class ServiceShape(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     brief_errors: bool = False
     # success, status, data, error and explanation beside the content, where there is no structured content.
     envelope: bool = False
+    # Tools are listed by their dotted names.
+    dotted: bool = False
+    # Every call leaves a line in the log.
+    log_calls: bool = False
+    # Calls a second of each tool that may reach outside, and how many at once; no limit if it is not said.
+    rate: Annotated[float, Meta(gt=0)] | None = None
+    burst: Annotated[int, Meta(ge=1)] = 10
     # `type: "text"` in the contents of resources, on the same revisions.
     typed_contents: bool = False
     # Schemas that say number for integer, and do not say that null is the same as nothing.
@@ -175,12 +185,16 @@ class ShapedTool(Tool):
         )
         self._tool, self._shape, self._words = copy(tool), shape, words
         self._tool.argument_errors = shape.argument_errors
+        reaches_out = said.annotations is None or said.annotations.open_world_hint is not False
+        self._limiter = Limiter(shape.rate, shape.burst, time.monotonic) if shape.rate and reaches_out else None
 
     def start(self, call: Call, params: CallToolParams, runtime: Runtime) -> Any:
         return self._shaped(call, params, runtime)
 
     async def _shaped(self, call: Call, params: CallToolParams, runtime: Runtime) -> Any:
         try:
+            if self._limiter is not None:
+                self._limiter.require(self.name)
             result = await self._tool.call(call, params, runtime)
         except ProtocolError as refusal:
             refusal.message = self._words(refusal.message)
@@ -246,9 +260,10 @@ def _asks_for_envelope(call: Call) -> bool:
 def _envelope(result: CallToolResult, error: Mapping[str, Any]) -> dict[str, Any]:
     """On success it has no `error` at all: its published schema wants an object there."""
     if not result.is_error:
-        return {"success": True, "status": "success", "data": _data(result), "explanation": None}
+        data = _data(result)
+        return {"success": True, **(_own_words(data) or {"status": "success", "data": data, "explanation": None})}
     text = "\n".join(one.text for one in result.content if isinstance(one, TextContent))
-    message = error.get("message", text)
+    message = error.get("message", error.get("error_message", text))
     details = error.get("details", error.get("error_details"))
     described = {
         "error_type": error.get("error_type", "ToolExecutionError"),
@@ -259,6 +274,16 @@ def _envelope(result: CallToolResult, error: Mapping[str, Any]) -> dict[str, Any
         "details": details,
     }
     return {"success": False, "status": "failure", "data": None, "error": described, "explanation": None}
+
+
+def _own_words(data: Any) -> dict[str, Any] | None:
+    """What a tool says that speaks the envelope's words itself; None for every other."""
+    if not isinstance(data, Raw):
+        return None
+    said = msgspec.json.decode(data)
+    if not isinstance(said, dict) or said.keys() != {"status", "data", "error", "explanation"}:
+        return None
+    return {name: part for name, part in said.items() if name != "error" or part is not None}
 
 
 def _about(result: CallToolResult) -> dict[str, Any]:
@@ -351,6 +376,28 @@ class ShapedPrompt(Prompt):
         if not isinstance(block, TextContent):
             return message
         return PromptMessage(message.role, replace(block, text=self._words(block.text)))
+
+
+def logging_calls(handler: Handler) -> Handler:
+    """Around a server: every call of a tool leaves a line, with what came of it and nothing that it was given."""
+
+    async def handle(call: Call) -> Any:
+        if call.method != "tools/call":
+            return await handler(call)
+        began, said = time.monotonic(), "failure"
+        try:
+            result = await handler(call)
+            said = "failure" if getattr(result, "is_error", False) is True else "success"
+            return result
+        finally:
+            name = msgspec.json.decode(call.params, type=_Named).name
+            calls.info("%r: %s in %.1f ms", name[:300], said, 1000 * (time.monotonic() - began))
+
+    return handle
+
+
+class _Named(Struct, gc=False):
+    name: str = ""
 
 
 def naming_unknown_tools(members: Mapping[str, Any]) -> Middleware:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from msgspec import Struct
 
 from portico import Context, Server, Service, ToolError
-from portico.extend import Database, Event, StoreError
+from portico.extend import Database, Event, StoreError, when_ready
 from portico.services import texts
 
 StoreT = TypeVar("StoreT")
@@ -58,7 +58,7 @@ class StoredService(Service, Generic[StoreT]):
     @asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:
         # A StoreError from here names paths and addresses: the person who starts the server may see them.
-        await self._open_once()
+        await when_ready(self._open_once)
         try:
             yield
         finally:

@@ -12,9 +12,10 @@ A write that returned is on the disk. One that was cancelled has happened wholly
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -23,7 +24,7 @@ from urllib.parse import unquote
 from portico._lazy import load_module
 from portico.store.bus import Bus, Subscription
 from portico.store.connection_threads import CompletionQueue, perform
-from portico.store.errors import CannotOpen, DatabaseClosed
+from portico.store.errors import CannotOpen, DatabaseClosed, StoreError
 from portico.store.migrations import load, migrate
 from portico.store.sqlite import MEMORY, Sqlite
 from portico.store.transaction import Engine, Event, Isolation, Transaction
@@ -33,10 +34,12 @@ if TYPE_CHECKING:
     from portico.store.postgres import Postgres
 
 T = TypeVar("T")
+log = logging.getLogger("portico")
 
 # Threads that each have a connection: of SQLite those that read, of PostgreSQL all.
 CONNECTIONS = {"sqlite": 4, "postgresql": 8}
 PATIENCE_SECONDS = 10.0
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 10.0
 
 
 class Database:
@@ -111,6 +114,21 @@ class Database:
     def _tell(self, events: list[Event]) -> None:
         if self._bus is not None:
             self._bus.tell(events)
+
+
+async def when_ready(begin: Callable[[], Awaitable[T]]) -> T:
+    """What a server begins with. A store that is locked, full, busy or not up yet is waited for, and the log says so:
+    it is no reason to end. What will not pass by itself is raised."""
+    pause_seconds = FIRST_PAUSE_SECONDS
+    while True:
+        try:
+            return await begin()
+        except StoreError as failure:
+            if not failure.passing:
+                raise
+            log.warning("waiting for the store: %s", failure)
+        await asyncio.sleep(pause_seconds)
+        pause_seconds = min(pause_seconds * 2, LONGEST_PAUSE_SECONDS)
 
 
 def _postgres() -> type[Postgres]:

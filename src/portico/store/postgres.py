@@ -46,6 +46,14 @@ class NumberLoader(Loader):
         return int(text) if text.lstrip(b"-").isdigit() else float(text)
 
 
+# What a server says that is there and cannot serve us now. libpq has no code for it.
+_BUSY = re.compile(
+    "too many (clients|connections)|connection slots|starting up|shutting down|in recovery|not currently accepting"
+    "|not yet accepting|timeout|closed the connection|reset by peer",
+    re.IGNORECASE,
+)
+
+
 class Postgres:
     """The engine of one database on a server."""
 
@@ -67,7 +75,9 @@ class Postgres:
         try:
             await perform(self.submit, lambda tx: tx.one(int, "select 1"), writes=False)
         except errors.ConnectionLost as failure:
-            raise errors.CannotOpen(str(failure)) from failure
+            refused = errors.CannotOpen(str(failure))
+            refused.passing = _BUSY.search(str(failure)) is not None
+            raise refused from failure
         self.patience = self._most_patience
 
     def submit(self, job: TransactionJob) -> None:

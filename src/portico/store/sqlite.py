@@ -6,6 +6,7 @@ the same moment become one commit. `:memory:` has one connection, so there the t
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import socket
@@ -19,6 +20,8 @@ from portico.store.connection_threads import CompletionQueue, ThreadPool, Transa
 from portico.store.errors import CannotOpen, ReadOnly
 from portico.store.sqlite_bus import SqliteBus
 from portico.store.sqlite_transaction import SqliteTransaction, explain_sqlite
+
+log = logging.getLogger("portico")
 
 MEMORY = ":memory:"
 _OLDEST = (3, 35, 0)  # has `returning`
@@ -64,9 +67,13 @@ class Sqlite:
         return SqliteReader(self._connect("query_only = on", patience=self._patience), self._path)
 
     def _new_writer(self) -> SqliteWriter:
+        if _is_empty(self._path):
+            log.warning(
+                "%s is empty, and becomes a new store. If it was one before, stop now and restore a backup.", self._path
+            )
         # This one does its waiting in `patiently`.
-        log = ("journal_mode = wal", f"journal_size_limit = {_LONGEST_LOG}", f"wal_autocheckpoint = {_CHECKPOINT}")
-        connection = self._connect(*log, f"cache_size = -{_WRITERS_CACHE}", patience=0.0)
+        wal = ("journal_mode = wal", f"journal_size_limit = {_LONGEST_LOG}", f"wal_autocheckpoint = {_CHECKPOINT}")
+        connection = self._connect(*wal, f"cache_size = -{_WRITERS_CACHE}", patience=0.0)
         if connection.execute("pragma journal_mode").fetchone() != ("wal",) and self._path != MEMORY:
             connection.close()
             raise CannotOpen(f"{self._path} is on a file system where SQLite cannot have a write-ahead log.")
@@ -89,10 +96,18 @@ class Sqlite:
                 patiently(connection, f"pragma {pragma}", self._patience)
             # Opening a file does not look into it; this does.
             patiently(connection, "select count(*) from sqlite_master", self._patience)
-        except (sqlite3.Error, OSError) as failure:
+        except (sqlite3.Error, OSError, UnicodeError, OverflowError) as failure:
             connection.close()
             raise explain_sqlite(failure, self._path) from failure
         return connection
+
+
+def _is_empty(path: str) -> bool:
+    """A file of no bytes, and no log beside it that has what is to come into it."""
+    try:
+        return os.path.getsize(path) == 0 and not os.path.exists(f"{path}-wal") and os.path.isfile(path)
+    except OSError:
+        return False
 
 
 class _SqliteConnection:

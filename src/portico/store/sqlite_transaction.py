@@ -111,6 +111,9 @@ _SAID: dict[int, tuple[type[StoreError], str]] = {
     sqlite3.SQLITE_MISMATCH: (errors.UnfitValue, "The value is not of the column's type: {said}."),
 }
 
+# What the driver finds by itself in a damaged file, and has no code for.
+_UNREADABLE = re.compile("Could not decode to UTF-8|unsupported file format|malformed")
+
 _VIOLATED: dict[int, type[errors.Violated]] = {
     sqlite3.SQLITE_CONSTRAINT_UNIQUE: errors.NotUnique,
     sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY: errors.NotUnique,
@@ -126,6 +129,8 @@ def explain_sqlite(failure: Exception, path: str) -> StoreError:
         return failure
     if isinstance(failure, OSError):
         return errors.CannotOpen(f"{path} cannot be opened: {failure.strerror}.")
+    if isinstance(failure, UnicodeDecodeError) or _UNREADABLE.search(str(failure)):
+        return errors.Damaged(_SAID[sqlite3.SQLITE_CORRUPT][1].format(path=path, said="it holds what is no text"))
     if not isinstance(failure, sqlite3.Error):
         return errors.UnfitValue(f"The database cannot hold this value: {failure}")
     code = getattr(failure, "sqlite_errorcode", sqlite3.SQLITE_ERROR)

@@ -20,6 +20,7 @@ RequestId = int | str
 NOTHING = Raw(b"")
 
 MOST_IN_BATCH = 1000
+MOST_ARGUMENTS = 1000
 # Reading so many of them takes some fifty milliseconds, in which nothing else is done.
 MOST_NODES = 200_000
 _NO_NODES = bytes(set(range(256)) - set(b'"{[:'))
@@ -177,6 +178,8 @@ def doubled(arguments: Raw) -> bool:
         members = _raws.decode(arguments)
     except msgspec.DecodeError:
         return False  # no object, which the decoder of the arguments will say
+    if len(members) > MOST_ARGUMENTS:
+        raise InvalidRequest(f"Invalid request: at most {MOST_ARGUMENTS} arguments")
     # Each member has a colon, so these are all; or, as above, there is no room for another.
     if colons == len(members):
         return False

@@ -13,8 +13,8 @@ import pytest
 from portico import Client, Context, Server, ToolError
 from portico.auth.principal import Principal
 from portico.services.contracts import Contracts, jobs
-from portico.services.contracts.jobs import Limiter
 from portico.services.contracts.lint import lint
+from portico.services.limits import Limiter
 from portico.wire.errors import InvalidParams, ProtocolError
 from portico.wire.revisions import REVISIONS
 

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from portico.services.system import machine, processes, programs
-from portico.services.system.errors import DamagedData, MissingDependency, package
-from portico.services.system.machine import Audit, verify
+from portico.services.system import audit, machine, processes, programs
+from portico.services.system.audit import Audit, verify
+from portico.services.system.errors import DamagedData, Denied, MissingDependency, package
+from portico.services.system.service import System
 from portico.services.system.text import cut, meant_path, plain, plain_all, shown_path
 
 
@@ -86,13 +87,57 @@ def test_records_are_a_chain_that_shows_every_change(tmp_path: Path) -> None:
 
 
 def test_an_audit_file_that_is_full_is_put_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "LARGEST_AUDIT_FILE", 1000)
-    trail = Audit(tmp_path / "audit.jsonl")
+    monkeypatch.setattr(audit, "LARGEST_FILE", 1000)
+    file = tmp_path / "audit.jsonl"
+    trail = Audit(file)
     for _ in range(20):
         trail.add("fs_read", {}, "ok")
-    assert (tmp_path / "audit.jsonl.1").exists()
-    assert verify(tmp_path / "audit.jsonl") is None
     assert [record.number for record in trail.recent] == list(range(1, 21))
+    assert [part.name for part in audit.parts(file)][:2] == ["audit.jsonl.1", "audit.jsonl.2"]
+    assert verify(file) is None
+    # It goes on where it was, and nothing that was put aside is written over.
+    Audit(file).add("fs_read", {}, "ok")
+    assert verify(file) is None
+    (tmp_path / "audit.jsonl.1").unlink()
+    first = verify(file)
+    assert first is not None and first > 1
+    kept = {part.name: part.read_bytes() for part in audit.parts(file)[:-1]}
+    trail = Audit(file)
+    for _ in range(20):
+        trail.add("fs_read", {}, "ok")
+    assert all((tmp_path / name).read_bytes() == data for name, data in kept.items())
+
+
+def test_calls_that_are_refused_do_not_push_out_the_evidence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit, "LARGEST_FILE", 2000)
+    file = tmp_path / "audit.jsonl"
+    trail = Audit(file)
+    trail.add("fs_read", {"path": "the evidence"}, "ok")
+    for number in range(21_000):
+        trail.add("fs_stat", {"path": f"/{number}" * 20}, "outside")
+    assert "the evidence" in (tmp_path / "audit.jsonl.1").read_text()
+    assert trail.recent[0].arguments == {"path": "the evidence"}
+    # They are counted, and what is not a refusal is recorded among them.
+    trail.add("fs_read", {"path": "more evidence"}, "ok")
+    trail.close()
+    assert [record.arguments for record in list(trail.recent)[-2:]] == [{"path": "more evidence"}, {"more": 20_900}]
+    assert verify(file) is None
+    assert sum(part.stat().st_size for part in audit.parts(file)) < 100_000
+
+
+def test_where_nothing_can_be_recorded_nothing_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit, "LARGEST_TRAIL", 1000)
+    service = System(roots=[tmp_path], data=tmp_path / "data", machine_logs=False, index=False, privacy="off")
+
+    def go_on() -> None:
+        for _ in range(10):
+            service.fs_list()
+
+    with pytest.raises(Denied, match="is full"):
+        go_on()
+    (tmp_path / "data" / "system-audit.jsonl").unlink()
+    service.fs_list()
+    service._close()
 
 
 # The key

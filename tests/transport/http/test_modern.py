@@ -122,7 +122,7 @@ async def test_a_request_is_judged_in_the_order_of_the_ladder(
     async def ask(region: Annotated[str, mirrored("Region")], ctx: Context) -> str:
         return str((await ctx.elicit("Where?", str)).data)
 
-    site = await serve(server, token="right")
+    site = await serve(server, token="right", allow_origins=["http://localhost:3000"])
     method, fields, body = Ladder.request(site, step)
     response = await site.request(method, "/mcp", fields, body)
     assert response.status == status

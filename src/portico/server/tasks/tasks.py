@@ -31,7 +31,7 @@ from portico.server.tasks.engine import CONCURRENCY, LEASE_SECONDS, Engine
 from portico.server.tasks.jobs import Job, Outcome, now
 from portico.server.tasks.running import Caller, RunningJob, run
 from portico.server.tasks.tasks_2025_11_25 import Asked, InputRelay, TaskWish
-from portico.store.database import Database
+from portico.store.database import Database, when_ready
 from portico.store.errors import DiskFull, StoreError
 from portico.wire import notices
 from portico.wire.content import EmptyResult
@@ -101,7 +101,7 @@ class TaskService(Service):
 
     @asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:
-        await self.engine()
+        await when_ready(self.engine)
         try:
             yield
         finally:

@@ -30,6 +30,7 @@ from portico.services.contracts.markdown import pretty
 from portico.services.contracts.outcomes import Outcome, require_validator
 from portico.services.contracts.render import render
 from portico.services.contracts.search import search
+from portico.services.limits import Limiter
 
 log = logging.getLogger("portico.contracts")
 
@@ -109,7 +110,7 @@ class Contracts(Service):
         super().__init__()
         # Nothing here can be said about a schema without what reads it, so that is missed now and not in the middle.
         require_validator()
-        self._limiter = None if rate is None else jobs.Limiter(rate, burst, time.monotonic)
+        self._limiter = None if rate is None else Limiter(rate, burst, time.monotonic)
         self._jobs = BackgroundCalls(longest=job_seconds, kept_for=keep_seconds)
         for name, schema in published.MESSAGES.items():
             said = f"The JSON Schema (draft-07) of the contract's {name.replace('_', ' ')}."

@@ -190,6 +190,7 @@ class System(Service):
     def _recorded(self, tool: str, **arguments: Any) -> Iterator[None]:
         """Adds a record of this call to the audit trail."""
         outcome = "stopped"
+        self.machine.audit.permit()
         try:
             yield
             outcome = "ok"

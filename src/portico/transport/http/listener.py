@@ -150,6 +150,11 @@ class Place(Struct, kw_only=True):
     reuse_port: bool = False
     grace: float = 10.0
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.port <= 65535:
+            # What is above would be cut to sixteen bits.
+            raise UsageError(f"{self.port} is no port: there are 0 to 65535")
+
     def tls(self) -> ssl.SSLContext | None:
         if self.certificate is None:
             return None

@@ -39,7 +39,7 @@ def named_secrets(text: str, lower: str) -> Iterator[Finding]:
             yield Finding("secret", _finding_name(kind, name, value.text), value.start, reached, confidence)
 
 
-_PASS = pattern(r"pass(?!word|wort|wd|phrase|code)")
+_PASS = pattern(r"pass(?!word|wort|ord|wd|phrase|code)")
 _OWNERS = "db user root smtp mail bind sudo ssh ftp my app http sql admin"
 _OWNERS_OF_PASS = tuple(_OWNERS.split())
 

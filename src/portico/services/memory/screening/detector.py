@@ -24,6 +24,7 @@ from portico.services.memory.screening.findings import KINDS, Finding, Kind, wit
 from portico.services.memory.screening.names import SECRET_SIGNS
 from portico.services.memory.screening.numbers import ibans, identities_with_letters, numbers, vat_numbers
 from portico.services.memory.screening.patterns import pattern
+from portico.services.memory.screening.plain import plain
 from portico.services.memory.screening.providers import provider_keys, shaped_keys
 from portico.services.memory.screening.randomness import is_random
 from portico.services.memory.screening.structures import (
@@ -70,6 +71,7 @@ def scan(text: str, kinds: Collection[Kind] = KINDS, least: float = 0.5) -> Iter
 
 
 def _findings_in(text: str, kinds: Collection[Kind]) -> Iterator[Finding]:
+    text = plain(text)
     lower = _lowered(text)
     secrets = _secrets(text, lower) if "secret" in kinds else ()
     personal = _personal(text, lower) if "personal" in kinds else ()

@@ -10,13 +10,19 @@ from portico.services.memory.screening.patterns import pattern
 SecretKind = Literal["password", "secret", "token", "key", "credential"]
 
 PASSWORD_WORDS = (
-    r"pass(?:word|wort|wd|phrase|code)?|p(?:wd|sk|w)(?<![a-z]p[ws])(?<![a-z]p[ws][dk])(?![a-z])|kennwort|contrase[ñn]a"
-    r"|mot de passe|senha|wachtwoord|hasło|пароль|密码|パスワード"
+    r"pass(?:word|wort|ord|wd|phrase|code)?|p(?:wd|sk|w)(?<![a-z]p[ws])(?<![a-z]p[ws][dk])(?![a-z])|kennwort|contrase[ñn]a"
+    r"|mot de passe|senha|wachtwoord|hasło|пароль|密[码碼]|口令|パスワード|暗証番号|비밀번호|패스워드|암호"
+    r"|parol[aă](?![a-z])|[şs]ifre|lösenord|adgangskode|kodeord|salasana|heslo|jelszó|κωδικός|סיסמה"
+    r"|كلمة (?:المرور|السر)|पासवर्ड|mật khẩu|kata sandi|รหัสผ่าน"
 )
 SECRET_WORDS = rf"{PASSWORD_WORDS}|secret|token|key|auth|cred"
 # A lowered text that has none of these has none of the words.
-_SIGNS = "pass|pwd|secret|token|key|auth|cred|pw|psk|kennwort|contrase|senha|wachtwoord|hasło|пароль|密码|パスワード"
-SECRET_SIGNS = tuple(_SIGNS.split("|"))
+_SIGNS = """
+    pass pwd secret token key auth cred pw psk kennwort contrase senha wachtwoord hasło пароль 密码 密碼 口令 パスワード
+    暗証番号 비밀번호 패스워드 암호 parol şifre sifre lösenord adgangskode kodeord salasana heslo jelszó κωδικός סיסמה
+    كلمة पासवर्ड khẩu sandi รหัสผ่าน
+"""
+SECRET_SIGNS = tuple(_SIGNS.split())
 
 # A name with one of these is no secret, whatever else it says.
 _OPEN = pattern(r"public|pub_?key|webtoken|[cx]srf|nonce|fingerprint|checksum|digest|\bsha[0-9]|etag|integrity|hash")

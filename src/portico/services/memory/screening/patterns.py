@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any, cast
 
-_METHODS = ("finditer", "fullmatch", "match", "search", "split")
+_METHODS = ("finditer", "fullmatch", "match", "search", "split", "sub")
 
 
 class _Uncompiled:

@@ -17,14 +17,12 @@ from portico.services.memory.screening.patterns import pattern
 # `<key>Token</key><string>…`; `token: |` has it below.
 _TYPED = r":[ \t]{0,3}+[&'\w.<>\[\]?| ]{1,30}?=(?=[ \t]?+[bu]?+[\"'`])"
 _FIELD = r"[:=]?[\s\"',;{]{0,40}+(?:value|val|default)[\"']?[ \t]{0,3}+[:=]|</\w{1,10}+>\s{0,12}+<\w{1,10}+>"
-_WORDED = (
-    r"(?:, (?:it|which|that) )?(?:['’]s|\b(?:is|to|or|was|from|ist|lautet|est|es|é))\b(?: now| currently| still)?:?"
-)
+_WORDED = r"(?:, (?:it|which|that) )?(?:['’]s|\b(?:is|to|or|was|from|ist|lautet|est|es|é|è|jest|är|je|là|adalah|это|este|on))\b(?: now| currently| still)?:?"
 _BLOCK = r":[ \t]{0,3}+[|>][+\-]?+[ \t]{0,3}+(?=\r?\n)"
 _MARK = r"=>|->|→|[:?+.|]{0,3}={1,3}|:{1,2}|[>(,]|\|\||\||\?\?|[\-–—](?=[ \t])|(?=[\"'`])"
 _SIGN = rf"{_TYPED}|{_FIELD}|{_WORDED}|{_BLOCK}|{_MARK}"
 _NAMED = pattern(
-    rf"(?P<word>{SECRET_WORDS})(?P<rest>[\w.\-]{{0,24}}+)"
+    rf"(?P<word>(?>{SECRET_WORDS}))(?P<rest>[\w.\-]{{0,24}}+)"
     r"(?P<said>(?:[ \t]{1,3}+[a-z0-9_’\-]{1,20}+){0,6}?)"
     r"(?P<closed>[\"'`\]\)\\*]{0,4}+)(?:[ \t]{0,2}+\([^()\r\n]{1,40}+\)(?=[ \t]?[:=]))?[ \t]{0,12}+"
     rf"(?P<sign>{_SIGN})"
