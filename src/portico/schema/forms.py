@@ -33,7 +33,7 @@ _FIELDS = {
 }
 _FORMATS = ("email", "uri", "date", "date-time")
 _TYPES = {body["format"]: tp for tp, body in SIMPLE.items() if body.get("format") in _FORMATS}
-# No more than what every such text has: whether there is somebody at an address is not for us to know.
+# No more than what every such text has: whether an address is in use cannot be told from it.
 _TEXTS = {"email": re.compile(r"[^@\s]+@[^@\s]+"), "uri": re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:\S+")}
 # What would say more of the fields than the fields do.
 _COMPOSING = ("$ref", "allOf", "anyOf", "oneOf", "not", "if", "patternProperties")
