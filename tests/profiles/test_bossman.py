@@ -104,7 +104,7 @@ async def test_there_is_nothing_but_tools_and_a_log(bossman: Any) -> None:
 
 
 async def test_a_task_is_created_and_found_again(bossman: Any) -> None:
-    await bossman.result("logging/setLevel", {"level": "error"})
+    # No level was set, and nothing is logged unasked: the next line is the answer.
     answer = json.loads(await bossman.exchange(calling("create_task", description="Fix parser bug")))
     assert answer.keys() == {"jsonrpc", "id", "result"}
     assert answer["result"].keys() == {"content", "isError"}
@@ -193,7 +193,6 @@ async def test_cancelling_what_is_not_there_is_heard_in_silence(bossman: Any) ->
 
 
 async def test_a_call_that_is_cancelled_gets_no_answer(bossman: Any, tmp_path: Path) -> None:
-    await bossman.result("logging/setLevel", {"level": "error"})
     # Somebody else is writing, so the call has to wait.
     with closing(sqlite3.connect(tmp_path / "data" / "portico.db", isolation_level=None)) as other:
         other.execute("begin immediate")

@@ -141,10 +141,12 @@ def _addressed(tool: Tool, service: str) -> Tool:
     The dotted name is the one that contracts call it by; it is listed in `_meta`, with the tool's version.
     """
     other = copy(tool)
-    dotted = next((name for name in (tool.name, *tool.aliases) if is_invocation(name)), None)
-    if dotted is None:
-        dotted = f"{service}.{tool.name}"
+    dotted = f"{service}.{tool.name}"
+    known = [name for name in (tool.name, *tool.aliases) if is_invocation(name)]
+    if not known:
         other.aliases = (*tool.aliases, dotted, f"{service}_{tool.name}")
+    elif dotted not in known:
+        dotted = known[0]
     meta = {VERSION: FIRST_VERSION, INVOCATION: dotted, **(tool.definition.meta or {})}
     other.definition = replace(tool.definition, meta=meta)
     return other

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from prison import REVISION, Talk, until
 
-from portico import Client, Server, UsageError
+from portico import Client, Server, ToolError, UsageError
 from portico.services.live import attach
 from portico.services.live.attached import Attached
 
@@ -190,3 +190,112 @@ def test_an_address_that_is_taken_is_an_error_at_once() -> None:
         port = int(first.url.rpartition(":")[2].partition("/")[0])
         with pytest.raises(UsageError, match="cannot listen"):
             attach({}, port=port)
+
+
+# Classes and objects that run code when they are merely looked at
+
+
+def noticing(name: str) -> Any:
+    def method(self: Any, *given: Any) -> Any:
+        touched.append(name)
+        raise RuntimeError(name)
+
+    return method
+
+
+class Watchful(type):
+    __name__ = property(noticing("meta __name__"))  # type: ignore[assignment]
+
+    def __getattribute__(cls, name: str) -> Any:
+        touched.append(f"meta {name}")
+        return super().__getattribute__(name)
+
+    def __dir__(cls) -> Any:
+        touched.append("meta dir")
+        return ["seen"]
+
+    def __instancecheck__(cls, one: object) -> bool:
+        touched.append("instancecheck")
+        return True
+
+
+class Watched(metaclass=Watchful):
+    limit = 5
+
+    def go(self) -> str:
+        """Goes."""
+        return "gone"
+
+    def __getattribute__(self, name: str) -> Any:
+        touched.append(f"self {name}")
+        return super().__getattribute__(name)
+
+    def __repr__(self) -> str:
+        return "<watched>"
+
+
+class Key:
+    def __init__(self, like: str) -> None:
+        self.like = like
+
+    def __hash__(self) -> int:
+        return hash(self.like)
+
+    def __eq__(self, other: object) -> bool:
+        touched.append("eq")
+        return False
+
+    def __repr__(self) -> str:
+        return "<key>"
+
+
+class Odd(list[int]):
+    __len__ = noticing("len")
+    __iter__ = noticing("iter")
+
+    def __repr__(self) -> str:
+        return "<odd>"
+
+
+class OddDict(dict[str, int]):
+    __len__ = noticing("len")
+    __iter__ = noticing("iter")
+    items = noticing("items")
+
+    def __repr__(self) -> str:
+        return "<odd>"
+
+
+async def test_nothing_but_repr_is_run_by_looking() -> None:
+    namespace: dict[str, Any] = {
+        "__name__": __name__,
+        "Watched": Watched,
+        "one": Watched(),
+        "keys": {Key("ada"): 1, "ada": 2, Key("bob"): 3, ("a", 1): 4, 7: 5},
+        "odd": Odd([1, 2]),
+        "odds": OddDict(a=1),
+    }
+    async with await talk_to(Attached(namespace)) as client:
+        touched.clear()
+        for expression, shown in (
+            ("one", "<watched>"),
+            ("keys['ada']", "2"),
+            ("keys['a', 1]", "4"),
+            ("keys[7]", "5"),
+            ("odd", "<odd>"),
+            ("odds", "<odd>"),
+        ):
+            result = await client.call_tool("inspect_object", {"expression": expression})
+            assert result.structured["repr"] == shown
+        assert (await client.call_tool("inspect_object", {"expression": "odd"})).structured["length"] == 2
+        assert (await client.call_tool("inspect_object", {"expression": "odds"})).structured["length"] == 1
+        with pytest.raises(ToolError, match="KeyError"):
+            await client.call_tool("inspect_object", {"expression": "keys['bob']"})
+        await client.call_tool("list_classes", {"package": "__main__"})
+        details = (await client.call_tool("class_details", {"className": "Watched"})).structured
+        assert details["name"] == "Watched"
+        assert "go" in {method["name"] for method in details["methods"]}
+        source = await client.call_tool("method_source", {"className": "Watched", "selector": "go"})
+        assert "gone" in source.text
+        await client.call_tool("search_methods", {"pattern": "go", "className": "Watched"})
+        assert touched == []

@@ -23,6 +23,7 @@ Serving = Callable[..., Any]
 PATIENCE = 20.0
 NAMES = [
     "create_task",
+    "create_tasks",
     "list_tasks",
     "get_task",
     "update_task",
@@ -394,4 +395,4 @@ async def test_what_happens_is_logged_to_a_client_that_wants_to_know(serving: Se
     heard: list[Any] = []
     client = await serving(revision="2025-06-18", client={"log_handler": heard.append, "log_level": "debug"})
     id = await make(client)
-    assert [(one.level, one.logger, one.data) for one in heard] == [("info", "tasks", f"Created {id}")]
+    assert [(one.level, one.logger, one.data) for one in heard] == [("debug", "tasks", f"Created {id}")]

@@ -113,7 +113,7 @@ class Rounds:
         call = self._call
         if call.reply.closed:
             raise Closed("the request is over")
-        require(call, method, params)
+        params = require(call, method, params)
         result = METHODS[method].result
         key = self.keys.question(method.partition("/")[0], key)
         if call.reply.asks:

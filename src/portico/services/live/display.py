@@ -42,13 +42,30 @@ def one_line(text: str, most: int = LONGEST_CELL) -> str:
     return clean(text if len(text) <= most else text[: most - 1] + "…")
 
 
+# What a class has, past a metaclass that would run code when it is asked.
+_OF_CLASS = {
+    name: vars(type)[name].__get__
+    for name in ("__name__", "__qualname__", "__module__", "__base__", "__bases__", "__mro__", "__dict__")
+}
+
+
+def of_class(cls: type, name: str) -> Any:
+    """A member that every class has, as Python itself keeps it."""
+    return _OF_CLASS[name](cls)
+
+
+def kind_name(value: Any) -> str:
+    """The name of the class of a value."""
+    return str(of_class(type(value), "__name__"))
+
+
 def repr_of(value: Any) -> str:
     """What the value says of itself, also if it will not."""
     try:
         said = repr(value)
-        return said if type(said) is str else str(said)
+        return said if type(said) is str else str.__str__(said)
     except Exception as failure:
-        return f"<{type(value).__name__} object, and its repr failed: {type(failure).__name__}>"
+        return f"<{kind_name(value)} object, and its repr failed: {kind_name(failure)}>"
 
 
 def text_of(value: Any, limits: Limits) -> str:

@@ -10,11 +10,18 @@ import sys
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from itertools import islice
-from types import BuiltinFunctionType, FunctionType, ModuleType
+from types import (
+    BuiltinFunctionType,
+    ClassMethodDescriptorType,
+    FunctionType,
+    MethodDescriptorType,
+    ModuleType,
+    WrapperDescriptorType,
+)
 from typing import Any
 
-from portico.services.live.display import clean, one_line, repr_of, shortened
-from portico.services.live.names import InspectionError, Names, static
+from portico.services.live.display import clean, kind_name, of_class, one_line, repr_of, shortened
+from portico.services.live.names import InspectionError, Names, behind, is_computed, own_members, static
 
 MOST_PACKAGES = 1000
 MOST_CLASSES = 1000
@@ -26,6 +33,10 @@ MOST_VALUES = 100
 LONGEST_DOC = 4000
 LONGEST_SOURCE = 64 * 1024
 LONGEST_FILE = 2_000_000
+
+# Functions of classes that are written in C.
+_IN_C = (MethodDescriptorType, WrapperDescriptorType, ClassMethodDescriptorType)
+_SIZED = (dict, list, tuple, set, frozenset, str, bytes, bytearray, range)
 
 Json = dict[str, Any]
 
@@ -72,9 +83,9 @@ def classes(names: Names, package: str) -> Json:
     else:
         module = names.module(package)
         live = {
-            f"{cls.__module__}.{cls.__qualname__}": cls
+            _full_name(cls): cls
             for cls in list(vars(module).values())
-            if isinstance(cls, type) and f"{cls.__module__}.".startswith(f"{package}.")
+            if issubclass(type(cls), type) and f"{of_class(cls, '__module__')}.".startswith(f"{package}.")
         }
         found = [_brief(full, cls) for full, cls in live.items()]
         written = (one for one in _written(module, package) if one["qualifiedName"] not in live)
@@ -84,7 +95,30 @@ def classes(names: Names, package: str) -> Json:
 
 
 def _brief(full: str, cls: type) -> Json:
-    return {"name": cls.__name__, "qualifiedName": full, "summary": _summary(cls)}
+    return {"name": of_class(cls, "__name__"), "qualifiedName": full, "summary": _summary(cls)}
+
+
+def _full_name(cls: type) -> str:
+    return f"{of_class(cls, '__module__')}.{of_class(cls, '__qualname__')}"
+
+
+def _doc(value: Any) -> str:
+    """What a class or a function says it is for, if that is a text; it is not computed."""
+    if issubclass(type(value), type):
+        said = of_class(value, "__dict__").get("__doc__")
+    elif type(value) in (FunctionType, BuiltinFunctionType, *_IN_C):
+        said = value.__doc__
+    else:
+        said = next(
+            (of_class(cls, "__dict__")["__doc__"] for cls in _bases(value) if "__doc__" in of_class(cls, "__dict__")),
+            None,
+        )
+    return said if type(said) is str else ""
+
+
+def _bases(value: Any) -> tuple[type, ...]:
+    bases: tuple[type, ...] = of_class(type(value), "__mro__")
+    return bases
 
 
 def _written(module: ModuleType, package: str) -> Iterator[Json]:
@@ -122,14 +156,15 @@ def _tree(path: str) -> ast.Module:
 def class_details(names: Names, className: str) -> Json:
     cls = names.find_class(className)
     methods = [_method(cls, name) for name in islice(_selectors(cls), MOST_MEMBERS)]
+    superclass = of_class(cls, "__base__")
     return {
-        "name": cls.__name__,
-        "qualifiedName": f"{cls.__module__}.{cls.__qualname__}",
-        "module": cls.__module__,
-        "superclass": cls.__base__.__name__ if cls.__base__ is not None else None,
-        "bases": [base.__qualname__ for base in cls.__bases__],
-        "mro": [base.__qualname__ for base in cls.__mro__],
-        "doc": shortened(inspect.cleandoc(cls.__doc__ or ""), LONGEST_DOC) if isinstance(cls.__doc__, str) else "",
+        "name": of_class(cls, "__name__"),
+        "qualifiedName": _full_name(cls),
+        "module": str(of_class(cls, "__module__")),
+        "superclass": None if superclass is None else of_class(superclass, "__name__"),
+        "bases": [of_class(base, "__qualname__") for base in of_class(cls, "__bases__")],
+        "mro": [of_class(base, "__qualname__") for base in of_class(cls, "__mro__")],
+        "doc": shortened(inspect.cleandoc(_doc(cls)), LONGEST_DOC),
         "fields": _fields(cls)[:MOST_MEMBERS],
         "instanceVariables": _instance_variables(cls)[:MOST_MEMBERS],
         "methods": methods,
@@ -140,33 +175,41 @@ def class_details(names: Names, className: str) -> Json:
 
 def _subclasses(cls: type) -> list[str]:
     found: list[type] = type.__subclasses__(cls)
-    return [one.__qualname__ for one in found[:MOST_ITEMS]]
+    return [of_class(one, "__qualname__") for one in found[:MOST_ITEMS]]
 
 
 def _selectors(cls: type) -> Iterator[str]:
-    return (name for name, value in list(vars(cls).items()) if _function(value) is not None)
+    return (name for name, value in list(of_class(cls, "__dict__").items()) if _function(value) is not None)
 
 
 def _function(value: Any) -> Any:
     """The function behind a member of a class, or None if there is none."""
-    if isinstance(value, staticmethod | classmethod):
-        value = value.__func__
-    elif isinstance(value, property):
-        value = value.fget
-    elif isinstance(value, functools.cached_property):
-        value = value.func
-    return value if callable(value) and not isinstance(value, type) else None
+    kind = type(value)
+    if issubclass(kind, staticmethod | classmethod):
+        value = behind(value)
+    elif issubclass(kind, property):
+        value = vars(property)["fget"].__get__(value)
+    elif issubclass(kind, functools.cached_property):
+        value = static(value, "func")
+    return value if callable(value) and not issubclass(type(value), type) else None
 
 
 def _method(cls: type, name: str) -> Json:
-    value = vars(cls)[name]
+    value = of_class(cls, "__dict__")[name]
     kinds = {staticmethod: "static", classmethod: "class", property: "property", functools.cached_property: "property"}
     function = _function(value)
-    kind = kinds.get(type(value), "async" if inspect.iscoroutinefunction(function) else "method")
+    kind = kinds.get(type(value), "async" if _is_async(function) else "method")
     return {"name": name, "kind": kind, "signature": _signature(function), "summary": _summary(function)}
 
 
+def _is_async(function: Any) -> bool:
+    return type(function) is FunctionType and inspect.iscoroutinefunction(function)
+
+
 def _signature(function: Any) -> str:
+    # Of a callable object, and of a class with a metaclass of its own, it would have to be asked for.
+    if type(function) not in (FunctionType, BuiltinFunctionType, *_IN_C, type):
+        return "(…)"
     try:
         return one_line(str(inspect.signature(function)))
     except (ValueError, TypeError):
@@ -174,26 +217,27 @@ def _signature(function: Any) -> str:
 
 
 def _summary(value: Any) -> str:
-    doc = getattr(value, "__doc__", None)
-    return one_line(doc.strip().partition("\n")[0]) if isinstance(doc, str) else ""
+    return one_line(_doc(value).strip().partition("\n")[0])
 
 
 def _fields(cls: type) -> list[Json]:
     """What a class has besides methods: annotated names, slots, and values."""
     found = {name: {"name": name, "type": _type_name(hint)} for name, hint in _annotations(cls).items()}
-    for name, value in list(vars(cls).items()):
+    for name, value in list(of_class(cls, "__dict__").items()):
         if name.startswith("__") or _function(value) is not None:
             continue
-        field = found.setdefault(name, {"name": name, "type": type(value).__name__})
-        if not inspect.isdatadescriptor(value):
+        field = found.setdefault(name, {"name": name, "type": kind_name(value)})
+        if not is_computed(value):
             field["value"] = one_line(repr_of(value))
     return list(found.values())
 
 
 def _annotations(cls: type) -> dict[str, Any]:
-    stored = vars(cls).get("__annotations__")
-    if isinstance(stored, dict):
+    stored = of_class(cls, "__dict__").get("__annotations__")
+    if type(stored) is dict:
         return stored
+    if type(cls) is not type:
+        return {}
     try:
         return inspect.get_annotations(cls)
     except Exception:
@@ -201,18 +245,26 @@ def _annotations(cls: type) -> dict[str, Any]:
 
 
 def _type_name(hint: Any) -> str:
-    return one_line(hint if isinstance(hint, str) else hint.__name__ if isinstance(hint, type) else repr_of(hint))
+    return one_line(
+        hint if type(hint) is str else of_class(hint, "__name__") if issubclass(type(hint), type) else repr_of(hint)
+    )
 
 
 def _instance_variables(cls: type) -> list[str]:
     """The names its instances have: annotated, in slots, or assigned to in `__init__`."""
-    slots = vars(cls).get("__slots__", ())
-    found = dict.fromkeys([slots] if isinstance(slots, str) else [str(one) for one in slots])
+    found = dict.fromkeys(_slots(cls))
     found |= dict.fromkeys(_annotations(cls))
-    init = vars(cls).get("__init__")
-    if isinstance(init, FunctionType):
+    init = of_class(cls, "__dict__").get("__init__")
+    if type(init) is FunctionType:
         found |= dict.fromkeys(_assigned(init))
     return list(found)
+
+
+def _slots(cls: type) -> list[str]:
+    slots = of_class(cls, "__dict__").get("__slots__", ())
+    if type(slots) is str:
+        return [slots]
+    return [one for one in slots if type(one) is str] if type(slots) in (tuple, list, dict, set, frozenset) else []
 
 
 def _assigned(init: FunctionType) -> Iterator[str]:
@@ -231,29 +283,32 @@ def _assigned(init: FunctionType) -> Iterator[str]:
 
 def method_source(names: Names, className: str, selector: str) -> Json:
     cls = names.find_class(className)
-    for owner in cls.__mro__:
-        if selector in vars(owner):
+    bases = of_class(cls, "__mro__")
+    for owner in bases:
+        if selector in of_class(owner, "__dict__"):
             break
     else:
-        known = [name for base in cls.__mro__ for name in vars(base)]
+        known = [name for base in bases for name in of_class(base, "__dict__")]
         raise InspectionError(f"{className} has no {selector!r}.{names._meant(selector, known)}")
-    function = _function(vars(owner)[selector])
+    function = _function(of_class(owner, "__dict__")[selector])
     if function is None:
         raise InspectionError(
-            f"{className}.{selector} is not a method, it is a {type(vars(owner)[selector]).__name__}."
+            f"{className}.{selector} is not a method, it is a {kind_name(of_class(owner, '__dict__')[selector])}."
         )
-    function = inspect.unwrap(function)
     try:
+        if type(function) is not FunctionType:
+            raise TypeError
+        function = _unwrapped(function)
         lines, line = inspect.getsourcelines(function)
     except (OSError, TypeError):
-        why = "is written in C" if not isinstance(function, FunctionType) else "has no source here"
+        why = "has no source here" if type(function) is FunctionType else "is written in C"
         raise InspectionError(
             f"{className}.{selector} {why}. {_signature(function)} {_summary(function)}".rstrip()
         ) from None
     return {
-        "className": cls.__qualname__,
+        "className": of_class(cls, "__qualname__"),
         "selector": selector,
-        "definedIn": owner.__qualname__,
+        "definedIn": of_class(owner, "__qualname__"),
         "kind": _method(owner, selector)["kind"],
         "line": line,
         "source": shortened(inspect.cleandoc("\n" + "".join(lines)), LONGEST_SOURCE),
@@ -264,7 +319,8 @@ def search_methods(names: Names, pattern: str, className: str | None = None, inc
     """Methods by a part of their name or a pattern with * and ?, of one class or of all."""
     if className:
         cls = names.find_class(className)
-        searched = [(base.__qualname__, base) for base in (cls.__mro__ if includeSuper else (cls,))]
+        bases = of_class(cls, "__mro__") if includeSuper else (cls,)
+        searched = [(of_class(base, "__qualname__"), base) for base in bases]
     else:
         searched = list(names.classes())
     found: list[Json] = []
@@ -287,37 +343,47 @@ def inspected(value: Any, expression: str) -> Json:
     kind = type(value)
     result: Json = {
         "expression": one_line(expression),
-        "type": clean(kind.__qualname__),
-        "module": clean(str(kind.__module__)),
+        "type": clean(of_class(kind, "__qualname__")),
+        "module": clean(str(of_class(kind, "__module__"))),
         "repr": shortened(repr_of(value), LONGEST_DOC),
-        "doc": shortened(inspect.cleandoc(kind.__doc__), LONGEST_DOC) if isinstance(kind.__doc__, str) else "",
+        "doc": shortened(inspect.cleandoc(_doc(kind)), LONGEST_DOC),
         "attributes": _attributes(value),
-        "methods": [name for name in dir(kind) if not name.startswith("_")][:MOST_MEMBERS],
+        "methods": _public(value)[:MOST_MEMBERS],
         "items": _items(value),
     }
     # By its type: an object can claim to be an instance of anything, and run code to say so.
-    if issubclass(kind, dict | list | tuple | set | frozenset | str | bytes | bytearray | range):
-        result["length"] = len(value)
+    built_in = next((one for one in _SIZED if issubclass(kind, one)), None)
+    if built_in is not None:
+        result["length"] = built_in.__len__(value)
     if issubclass(kind, type | FunctionType | BuiltinFunctionType):
         result["signature"] = _signature(value)
     return result
 
 
+def _public(value: Any) -> list[str]:
+    names = {name for base in _bases(value) for name in of_class(base, "__dict__") if type(name) is str}
+    return sorted(name for name in names if not name.startswith("_"))
+
+
+def _unwrapped(function: FunctionType) -> FunctionType:
+    """What decorators were put around, as long as that is a function."""
+    seen = {id(function)}
+    while type(inner := function.__dict__.get("__wrapped__")) is FunctionType and id(inner) not in seen:
+        function = inner
+        seen.add(id(function))
+    return function
+
+
 def _part(name: str, value: Any) -> Json:
-    return {"name": one_line(name), "type": type(value).__name__, "repr": one_line(repr_of(value))}
+    return {"name": one_line(name), "type": kind_name(value), "repr": one_line(repr_of(value))}
 
 
 def _attributes(value: Any) -> list[Json]:
     """What the object itself has, not its class."""
-    try:
-        # Past whatever its class does when it is asked for an attribute.
-        own = object.__getattribute__(value, "__dict__")
-    except AttributeError:
-        own = {}
-    parts = [(name, one) for name, one in list(own.items()) if isinstance(name, str) and not name.startswith("__")]
-    for cls in type(value).__mro__:
-        slots = vars(cls).get("__slots__", ())
-        for name in [slots] if isinstance(slots, str) else slots:
+    members = list(own_members(value).items())
+    parts = [(name, one) for name, one in members if type(name) is str and not name.startswith("__")]
+    for cls in _bases(value):
+        for name in _slots(cls):
             try:
                 parts.append((name, static(value, name)))
             except InspectionError:
@@ -329,11 +395,14 @@ def _items(value: Any) -> list[Json]:
     """The first of what a collection holds."""
     kind = type(value)
     if issubclass(kind, dict):
-        return [_part(repr_of(key), one) for key, one in islice(list(value.items()), MOST_ITEMS)]
-    if issubclass(kind, list | tuple | range):
-        return [_part(str(place), one) for place, one in enumerate(islice(value, MOST_ITEMS))]
-    if issubclass(kind, set | frozenset):
-        return [_part("", one) for one in islice(list(value), MOST_ITEMS)]
+        return [_part(repr_of(key), one) for key, one in islice(list(dict.items(value)), MOST_ITEMS)]
+    # By the iterator of the built-in class: that of a subclass could run any code.
+    for sequence in (list, tuple, range):
+        if issubclass(kind, sequence):
+            return [_part(str(place), one) for place, one in enumerate(islice(sequence.__iter__(value), MOST_ITEMS))]
+    for collection in (set, frozenset):
+        if issubclass(kind, collection):
+            return [_part("", one) for one in islice(list(collection.__iter__(value)), MOST_ITEMS)]
     return []
 
 
@@ -347,7 +416,7 @@ def complete(names: Names, kind: str, typed: str, className: str | None = None) 
         candidates: Iterator[str] = (one["name"] for one in packages()["packages"])
     elif kind == "method":
         cls = names.find_class(className or "")
-        candidates = (name for base in cls.__mro__ for name in _selectors(base))
+        candidates = (name for base in of_class(cls, "__mro__") for name in _selectors(base))
     else:
         candidates = (name for name, _ in names.classes())
     fitting = dict.fromkeys(

@@ -5,15 +5,14 @@ from __future__ import annotations
 import ast
 import builtins
 import importlib
-import inspect
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from itertools import islice
-from types import GetSetDescriptorType, MemberDescriptorType, ModuleType
-from typing import Any
+from types import GetSetDescriptorType, MappingProxyType, MemberDescriptorType, ModuleType
+from typing import Any, cast
 
-from portico.services.live.display import one_line
+from portico.services.live.display import kind_name, of_class, one_line
 
 # Comparing names takes time, so not all of them are.
 MOST_COMPARED = 5000
@@ -66,7 +65,7 @@ class Names:
         home = self.namespace.get("__name__", "__main__")
         found = {}
         for name, value in list(self.namespace.items()):
-            if isinstance(value, type) and getattr(value, "__module__", None) == home:
+            if issubclass(type(value), type) and _is_of(value, home):
                 found[name] = value
         return found
 
@@ -74,21 +73,22 @@ class Names:
         """Every class there is, with its full name: those of the namespace first."""
         yield from self.own_classes().items()
         for name, value in vars(builtins).items():
-            if isinstance(value, type):
+            if issubclass(type(value), type):
                 yield name, value
         for module_name, module in self.loaded():
             if module is builtins:
                 continue
             for name, value in list(vars(module).items()):
-                if isinstance(value, type) and getattr(value, "__module__", None) == module_name:
+                if issubclass(type(value), type) and _is_of(value, module_name):
                     yield f"{module_name}.{name}", value
 
     def find_class(self, name: str) -> type:
         found = self._find(name)
-        if isinstance(found, type):
-            return found
+        # By its type: an object can claim to be an instance of anything, and run code to say so.
+        if issubclass(type(found), type):
+            return cast("type", found)
         if found is not _MISSING:
-            raise InspectionError(f"{name!r} is not a class, it is a {type(found).__name__}.")
+            raise InspectionError(f"{name!r} is not a class, it is a {kind_name(found)}.")
         same = {full: cls for full, cls in self.classes() if full.rpartition(".")[2] == name}
         if len({id(cls) for cls in same.values()}) == 1:
             return next(iter(same.values()))
@@ -118,7 +118,7 @@ class Names:
     @staticmethod
     def _member(value: Any, path: list[str]) -> Any:
         for name in path:
-            value = inspect.getattr_static(value, name, _MISSING)
+            value = stored(value, name)
             if value is _MISSING:
                 return _MISSING
         return value
@@ -160,23 +160,84 @@ class Names:
             raise InspectionError("Only constants may stand in brackets here: evaluating is switched off.") from None
         # The subscript of a subclass could run any code.
         if type(value) not in (dict, list, tuple, str, bytes):
-            raise InspectionError(f"A {type(value).__name__} is not looked into here: evaluating is switched off.")
+            raise InspectionError(f"A {kind_name(value)} is not looked into here: evaluating is switched off.")
         try:
-            return value[constant]
+            return _at(value, constant) if type(value) is dict else value[constant]
         except (LookupError, TypeError) as failure:
             raise InspectionError(f"{type(failure).__name__}: {failure}") from None
 
 
 def static(value: Any, name: str) -> Any:
     """An attribute as it is stored. What would have to be computed is refused."""
-    found = inspect.getattr_static(value, name, _MISSING)
+    found = stored(value, name)
     if found is _MISSING:
-        raise InspectionError(f"{type(value).__name__!r} object has no attribute {name!r}.")
-    if isinstance(found, MemberDescriptorType | GetSetDescriptorType):
+        raise InspectionError(f"{kind_name(value)!r} object has no attribute {name!r}.")
+    kind = type(found)
+    if issubclass(kind, MemberDescriptorType | GetSetDescriptorType):
         try:
             return found.__get__(value)
         except AttributeError:
             raise InspectionError(f"{name!r} has no value.") from None
-    if isinstance(found, property):
+    if issubclass(kind, property):
         raise InspectionError(f"{name!r} is a property: looking at it would run code, and evaluating is switched off.")
-    return found.__func__ if isinstance(found, staticmethod | classmethod) else found
+    return behind(found) if issubclass(kind, staticmethod | classmethod) else found
+
+
+def stored(value: Any, name: str) -> Any:
+    """An attribute where it is kept, and what computes it where it is computed; `inspect.getattr_static` asks
+    metaclasses on the way."""
+    in_class = _in_classes(of_class(type(value), "__mro__"), name)
+    if issubclass(type(value), type):
+        found = _in_classes(of_class(value, "__mro__"), name)
+        return in_class if found is _MISSING else found
+    if in_class is not _MISSING and is_computed(in_class):
+        return in_class
+    try:
+        return _at(own_members(value), name)
+    except KeyError:
+        return in_class
+
+
+def own_members(value: Any) -> Any:
+    """What the object itself has, not its class: past whatever that does when it is asked for an attribute."""
+    kept = _in_classes(of_class(type(value), "__mro__"), "__dict__")
+    members = kept.__get__(value) if type(kept) in (GetSetDescriptorType, MemberDescriptorType) else {}
+    return members if type(members) in (dict, MappingProxyType) else {}
+
+
+def is_computed(found: Any) -> bool:
+    """Whether an attribute is what a data descriptor makes of it."""
+    return any(
+        {"__set__", "__delete__"} & of_class(base, "__dict__").keys() for base in of_class(type(found), "__mro__")
+    )
+
+
+def _in_classes(classes: tuple[type, ...], name: str) -> Any:
+    return next((members[name] for one in classes if name in (members := of_class(one, "__dict__"))), _MISSING)
+
+
+def behind(found: Any) -> Any:
+    """The function of a static or class method, whatever a subclass of those does when it is asked."""
+    owner = staticmethod if issubclass(type(found), staticmethod) else classmethod
+    return vars(owner)["__func__"].__get__(found)
+
+
+def _is_of(cls: type, module: Any) -> bool:
+    said = of_class(cls, "__module__")
+    return type(said) is str and said == module
+
+
+_PLAIN = (str, bytes, int, float, bool, complex, type(None), type(...))
+
+
+def _at(value: Mapping[Any, Any], constant: Any) -> Any:
+    """What a dict has for a constant. Looking it up would compare it with keys of other kinds, by their own code."""
+    hash(constant)  # what cannot be a key is refused as Python would
+    for key, one in list(value.items()):
+        if _is_plain(key) and key == constant:
+            return one
+    raise KeyError(constant)
+
+
+def _is_plain(key: Any) -> bool:
+    return type(key) in _PLAIN or (type(key) is tuple and all(map(_is_plain, key)))

@@ -5,7 +5,7 @@ Whatever is refused is refused by raising: then nothing of it has happened.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -29,6 +29,8 @@ class TaskDraft(Struct, frozen=True, kw_only=True):
     priority: int = PRIORITY
     context: str = ""
     blocked_by: Sequence[str] = ()
+    # What others that are made together with it call it in `parent_id` and `blocked_by`.
+    ref: str | None = None
 
 
 class Changes(Struct, frozen=True, kw_only=True):
@@ -98,10 +100,52 @@ def create(tx: Transaction, item: Item, blocked_by: Sequence[str]) -> Item:
     records.insert(tx, [item])
     if item.parent_id is not None:
         dependencies.adopt(tx, item)
+    _wait_for(tx, item, blocked_by)
+    return item if not blocked_by else records.get(tx, item.id)
+
+
+def _wait_for(tx: Transaction, item: Item, blocked_by: Sequence[str]) -> None:
     for blocker in dict.fromkeys(map(inputs.id_in, blocked_by)):
         dependencies.block(tx, item, records.get(tx, blocker, lock=True))
         cycles.refuse_blocker(tx, item.id, blocker)
-    return item if not blocked_by else records.get(tx, item.id)
+
+
+def resolved(drafts: Sequence[tuple[TaskDraft, str]]) -> list[tuple[TaskDraft, str]]:
+    """Drafts and their ids, each behind its parent, with ids where they name one another. Raises InvalidTask."""
+    ids: dict[str, str] = {}
+    for draft, id in drafts:
+        if draft.ref is not None:
+            if draft.ref in ids:
+                raise InvalidTask(f"Two of these tasks have the ref {draft.ref!r}. Each ref stands for one.")
+            ids[draft.ref] = id
+    named = {
+        id: replace(
+            draft,
+            parent_id=None if draft.parent_id is None else ids.get(draft.parent_id, draft.parent_id),
+            blocked_by=[ids.get(one, one) for one in draft.blocked_by],
+        )
+        for draft, id in drafts
+    }
+    ordered: dict[str, TaskDraft] = {}
+    while len(ordered) < len(named):
+        ready = [id for id in named if id not in ordered and _is_ready(named[id], named, ordered)]
+        if not ready:
+            raise InvalidTask("Some of these tasks are parts of one another, in a circle. Look at their parent_id.")
+        ordered |= {id: named[id] for id in ready}
+    return [(draft, id) for id, draft in ordered.items()]
+
+
+def _is_ready(draft: TaskDraft, named: Container[str], ordered: Container[str]) -> bool:
+    return draft.parent_id not in named or draft.parent_id in ordered
+
+
+def create_all(tx: Transaction, made: Sequence[tuple[Item, Sequence[str]]]) -> list[Item]:
+    """First all of them, then what they wait for: that may be one that stands further down."""
+    for item, _ in made:
+        create(tx, item, ())
+    for item, blocked_by in made:
+        _wait_for(tx, records.get(tx, item.id), blocked_by)
+    return list(records.fetch(tx, [item.id for item, _ in made]).values())
 
 
 # Changing

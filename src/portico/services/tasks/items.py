@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from portico.extend import Database, StoreError, Transaction
 from portico.services import moments, texts
 from portico.services.tasks import claims, dependencies, edits, inputs, listing, records
+from portico.services.tasks.claims import Scope
 from portico.services.tasks.edits import Changes, Deletion, Edit, TaskDraft
 from portico.services.tasks.errors import InvalidTask, NoSuchTask, TaskStoreFailed
 from portico.services.tasks.ids import Ids
@@ -114,9 +115,12 @@ class WorkItems:
         return await self._write(lambda tx: edits.create(tx, item, draft.blocked_by), alone=alone)
 
     async def create_all(self, drafts: Sequence[TaskDraft], *, who: str = "") -> list[Item]:
-        """Many in one transaction."""
-        made = [(edits.drafted(one, self._ids.make(), self._clock(), who), one.blocked_by) for one in drafts]
-        return await self._write(lambda tx: [edits.create(tx, *one) for one in made])
+        """Many in one transaction, all of them or none. They may name one another by their `ref`."""
+        given = [(one, self._ids.make()) for one in drafts]
+        plan = edits.resolved(given)
+        made = [(edits.drafted(one, id, self._clock(), who), one.blocked_by) for one, id in plan]
+        by_id = {one.id: one for one in await self._write(lambda tx: edits.create_all(tx, made))}
+        return [by_id[id] for _, id in given]
 
     # Looking
 
@@ -236,12 +240,25 @@ class WorkItems:
 
     # Working
 
-    async def next(self, worker: str, *, lease: float | None = None, who: str = "") -> Item | None:
-        """The most urgent task that can be begun, and of these the oldest, claimed for this worker alone."""
+    async def next(
+        self,
+        worker: str,
+        *,
+        lease: float | None = None,
+        who: str = "",
+        parent_id: str | None = None,
+        query: str | None = None,
+    ) -> Item | None:
+        """The most urgent task that can be begun, and of these the oldest, claimed for this worker alone.
+
+        With `parent_id` one that is below that task, with `query` one that all its words occur in.
+        """
         name, length = inputs.name(worker), _lease(lease)
         if name is None:
             raise InvalidTask("Who is to work on it? A worker needs a name.")
-        return await self._write(lambda tx: claims.claim(tx, name, self._clock(), length, who=who), alone=False)
+        scope = Scope(above=None if parent_id is None else id_in(parent_id), query=query or "")
+        claim = partial(claims.claim, worker=name, lease=length, who=who, scope=scope)
+        return await self._write(lambda tx: claim(tx, now=self._clock()), alone=False)
 
     async def take_back(self) -> list[Item]:
         """What workers did not finish before their leases ended is pending again."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -80,6 +80,24 @@ class Next(Struct, frozen=True, kw_only=True, omit_defaults=True):
     found: bool
     task: TaskDetails | None = None
     note: str | None = None
+
+
+class CreatedTask(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A task that was made together with others."""
+
+    id: str
+    description: str
+    blocked: bool
+    # What it was called in the call.
+    ref: str | None = None
+    parent_id: str | None = None
+
+
+class CreatedTasks(Struct, frozen=True, kw_only=True):
+    """In the order of the call."""
+
+    count: int
+    tasks: list[CreatedTask]
 
 
 class Blocking(Struct, frozen=True, kw_only=True):
@@ -162,6 +180,20 @@ def task(item: Item, blocked_by: list[str]) -> TaskDetails:
     )
 
 
+def created(items: Sequence[Item], refs: Sequence[str | None]) -> CreatedTasks:
+    made = [
+        CreatedTask(
+            id=one.id,
+            description=texts.preview(one.description, SHORT),
+            blocked=one.blocked,
+            ref=ref,
+            parent_id=one.parent_id,
+        )
+        for one, ref in zip(items, refs, strict=True)
+    ]
+    return CreatedTasks(count=len(made), tasks=made)
+
+
 async def details(items: WorkItems, item: Item) -> TaskDetails:
     return task(item, (await items.blockers([item.id]))[item.id])
 
@@ -208,7 +240,7 @@ def deleted(gone: Deletion) -> DeletedTasks:
     note = (
         f"Nothing was deleted; {count} would be. Call it again without dry_run."
         if gone.dry_run
-        else f"Deleted {count}; task_history still knows what was done to them."
+        else f"Deleted {count}; their history stays."
     )
     return DeletedTasks(**msgspec.structs.asdict(gone), note=note)
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple
 
-from msgspec import Meta
+from msgspec import Meta, Struct
+from msgspec.structs import asdict
 
 from portico import Context
 from portico.extend import Component, Event, StoreError, Tool, explained
@@ -23,6 +25,7 @@ from portico.services.tasks.ids import LENGTH
 from portico.services.tasks.inputs import LONGEST_DESCRIPTION, LONGEST_NAME, LONGEST_QUERY, LONGEST_TEXT
 from portico.services.tasks.items import LONGEST_LEASE, MOST_OF_HISTORY, WorkItems, refusal_of
 from portico.services.tasks.listing import LONGEST_CURSOR, MOST_LISTED, Wanted
+from portico.services.tasks.records import Item
 from portico.services.tasks.resources import SCHEME, TaskResources
 from portico.services.tasks.states import STATUSES, Status
 
@@ -31,6 +34,8 @@ LISTS = ("all", "ready", "blocked", *(f"status/{one}" for one in STATUSES))
 LONGEST_PAUSE_SECONDS = 60.0
 # The shortest one, however much is being claimed. No lease is shorter than a second.
 SHORTEST_PAUSE_SECONDS = 0.2
+LONGEST_WAIT_SECONDS = 600.0
+MOST_AT_ONCE = 200
 
 # As long as an id or its address can be, with some room for what is none: that gets an error of its own.
 log = logging.getLogger("portico")
@@ -81,11 +86,28 @@ AGAIN = {**WRITE, "idempotentHint": True}
 DESTROY = {"readOnlyHint": False, "destructiveHint": True, "idempotentHint": True, "openWorldHint": False}
 
 
+class PlannedTask(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One of several tasks that are made at once."""
+
+    description: Annotated[str, DESCRIPTION]
+    ref: Annotated[
+        str | None, Meta(min_length=1, max_length=LONGEST_NAME, description="What the others of this call call it")
+    ] = None
+    parent_id: Annotated[str | None, _id("The task that it is a part of: a ref of this call, or an id")] = None
+    priority: Annotated[int, URGENCY] = PRIORITY
+    context: Annotated[str, BACKGROUND] = ""
+    blocked_by: Annotated[
+        list[str] | None,
+        Meta(max_length=MOST_BLOCKERS, description="What must be completed first: refs of this call, or ids"),
+    ] = None
+
+
 class TaskToolRow(NamedTuple):
     name: str
     hints: Mapping[str, bool]
     # The same without the word that `tasks_` says already.
     short: str
+    version: str = "1.0.0"
 
 
 class Tasks(StoredService[WorkItems]):
@@ -106,6 +128,8 @@ class Tasks(StoredService[WorkItems]):
     ) -> None:
         super().__init__(store, read_only=read_only)
         self._leased = asyncio.Event()
+        # Of those who wait for something to do; each is set when something can be begun.
+        self._waiting: set[asyncio.Event] = set()
         self._resources = TaskResources(self.store)
 
     async def _open_store(self, stack: AsyncExitStack) -> WorkItems:
@@ -125,6 +149,9 @@ class Tasks(StoredService[WorkItems]):
         id, *lists = event.payload.split(" ")
         if not id or "in_progress" in lists:
             self._leased.set()
+        if not id or "ready" in lists:
+            for news in self._waiting:
+                news.set()
         places = ["all", id, *map(_list_uri, lists)] if id else LISTS
         self._tell(f"{SCHEME}://{place}" for place in places)
 
@@ -172,8 +199,25 @@ class Tasks(StoredService[WorkItems]):
             blocked_by=blocked_by or (),
         )
         made = await items.create(draft, who=requester(ctx))
-        ctx.info(f"Created {made.id}", SCHEME)
+        ctx.debug(f"Created {made.id}", SCHEME)
         return await results.details(items, made) if blocked_by else results.task(made, [])
+
+    async def create_tasks(
+        self,
+        ctx: Context,
+        tasks: Annotated[
+            list[PlannedTask], Meta(min_length=1, max_length=MOST_AT_ONCE, description="The tasks, in any order")
+        ],
+    ) -> results.CreatedTasks:
+        """Create several tasks at once, such as a whole plan: all of them, or none if one is refused.
+
+        Each may have a ref, a name of your own by which the others say that they are a part of it or wait for it.
+        """
+        items = await self.writable_store()
+        drafts = [TaskDraft(**{**asdict(one), "blocked_by": one.blocked_by or ()}) for one in tasks]
+        made = await items.create_all(drafts, who=requester(ctx))
+        ctx.debug(f"Created {len(made)} tasks", SCHEME)
+        return results.created(made, [one.ref for one in tasks])
 
     async def update_task(
         self,
@@ -324,6 +368,19 @@ class Tasks(StoredService[WorkItems]):
             ),
         ] = None,
         lease: Lease = None,
+        parent_id: Annotated[str | None, _id("Only tasks below this one, however deep")] = None,
+        query: Annotated[
+            str | None,
+            Meta(max_length=LONGEST_QUERY, description="Only tasks in which all these words occur"),
+        ] = None,
+        wait: Annotated[
+            float,
+            Meta(
+                ge=0,
+                le=LONGEST_WAIT_SECONDS,
+                description="For how many seconds to wait for one, if there is none now: better than asking again",
+            ),
+        ] = 0,
     ) -> results.Next:
         """Get something to do: the most urgent task that waits for nothing, the oldest of these first.
 
@@ -332,11 +389,34 @@ class Tasks(StoredService[WorkItems]):
         """
         items = await self.writable_store()
         asking = requester(ctx)
-        taken = await items.next(worker or asking or "unnamed", lease=lease, who=asking)
+        take = partial(
+            items.next, worker or asking or "unnamed", lease=lease, who=asking, parent_id=parent_id, query=query
+        )
+        taken = await self._taken(take, wait)
         if taken is None:
             return results.nothing(await items.counts())
-        ctx.info(f"{taken.worker} took {taken.id}", SCHEME)
+        ctx.debug(f"{taken.worker} took {taken.id}", SCHEME)
         return results.Next(found=True, task=await results.details(items, taken))
+
+    async def _taken(self, take: Callable[[], Awaitable[Item | None]], wait: float) -> Item | None:
+        """The next task, or None where there was none for so many seconds."""
+        until = asyncio.get_running_loop().time() + wait
+        news = asyncio.Event()
+        self._waiting.add(news)
+        try:
+            while (taken := await take()) is None:
+                left = until - asyncio.get_running_loop().time()
+                if left <= 0:
+                    return None
+                try:
+                    async with asyncio.timeout(min(left, LONGEST_PAUSE_SECONDS)):
+                        await news.wait()
+                except TimeoutError:
+                    pass
+                news.clear()
+            return taken
+        finally:
+            self._waiting.discard(news)
 
     async def complete_task(
         self,
@@ -349,7 +429,7 @@ class Tasks(StoredService[WorkItems]):
         """Say that a task is done, and what came of it. What waited for it can go on."""
         items = await self.writable_store()
         done = await items.complete(id, result, worker=worker, expected_version=expected_version, who=requester(ctx))
-        ctx.info(f"Completed {done.id}", SCHEME)
+        ctx.debug(f"Completed {done.id}", SCHEME)
         return await results.details(items, done)
 
     # Offering
@@ -357,13 +437,19 @@ class Tasks(StoredService[WorkItems]):
     def offers(self) -> Iterator[Component]:
         for one in TOOLS:
             names = {f"{SCHEME}{mark}{name}" for mark in "_." for name in (one.name, one.short)}
-            yield Tool(getattr(self, one.name), aliases=sorted(names), annotations=dict[str, Any](one.hints))
+            yield Tool(
+                getattr(self, one.name),
+                aliases=sorted(names),
+                annotations=dict[str, Any](one.hints),
+                version=one.version,
+            )
         yield from self._resources.offers()
         yield from super().offers()
 
 
 TOOLS = (
     TaskToolRow("create_task", WRITE, "create"),
+    TaskToolRow("create_tasks", WRITE, "create_all"),
     TaskToolRow("list_tasks", READ, "list"),
     TaskToolRow("get_task", READ, "get"),
     TaskToolRow("update_task", DESTROY, "update"),
@@ -371,7 +457,7 @@ TOOLS = (
     TaskToolRow("add_blocker", AGAIN, "block"),
     TaskToolRow("remove_blocker", DESTROY, "unblock"),
     TaskToolRow("get_blockers", READ, "blockers"),
-    TaskToolRow("next_task", WRITE, "next"),
+    TaskToolRow("next_task", WRITE, "next", "1.1.0"),
     TaskToolRow("complete_task", AGAIN, "complete"),
     TaskToolRow("task_tree", READ, "tree"),
     TaskToolRow("task_history", READ, "history"),

@@ -1,0 +1,135 @@
+"""A whole plan in one call, and work that is handed out by scope, to workers that wait for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from workbench import check, make
+
+from portico import ToolError
+from portico.services.tasks.edits import TaskDraft
+from portico.services.tasks.errors import Circle, InvalidTask, NoSuchTask
+from portico.services.tasks.items import WorkItems
+from portico.services.tasks.listing import Wanted
+from portico.wire.revisions import REVISIONS
+
+Serving = Callable[..., Awaitable[Any]]
+PATIENCE = 60.0
+
+PLAN: list[dict[str, Any]] = [
+    {"ref": "roof", "description": "Put up the roof", "parent_id": "hut", "blocked_by": ["walls"], "priority": 1},
+    {"ref": "hut", "description": "Build a hut"},
+    {"ref": "walls", "description": "Put up the walls", "parent_id": "hut", "blocked_by": ["trees"]},
+    {"ref": "trees", "description": "Cut some trees"},
+]
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_a_plan_is_made_in_one_call(serving: Serving, revision: str) -> None:
+    client = await serving(revision=revision)
+    made = (await client.call_tool("create_tasks", {"tasks": PLAN}, returns=dict)).data
+    by_ref = {one["ref"]: one for one in made["tasks"]}
+    assert [one["ref"] for one in made["tasks"]] == ["roof", "hut", "walls", "trees"]
+    assert by_ref["roof"]["parent_id"] == by_ref["walls"]["parent_id"] == by_ref["hut"]["id"]
+    roof = (await client.call_tool("get_task", {"id": by_ref["roof"]["id"]}, returns=dict)).data
+    assert (roof["blocked_by"], roof["priority"]) == ([by_ref["walls"]["id"]], 1)
+    assert [one["blocked"] for one in made["tasks"]] == [True, False, True, False]
+    given = (await client.call_tool("next_task", {"worker": "ann"}, returns=dict)).data
+    assert given["task"]["id"] == by_ref["trees"]["id"]
+
+
+async def test_a_plan_may_go_on_from_what_is_there(items: WorkItems) -> None:
+    there = await make(items, "there")
+    first, second = await items.create_all(
+        [
+            TaskDraft(description="second", blocked_by=["a", there]),
+            TaskDraft(description="first", ref="a", parent_id=there),
+        ]
+    )
+    assert (first.description, second.parent_id) == ("second", there)
+    assert sorted((await items.blockers([first.id]))[first.id]) == sorted([second.id, there])
+    await check(items)
+
+
+def draft(description: str, **more: Any) -> TaskDraft:
+    return TaskDraft(description=description, **more)
+
+
+@pytest.mark.parametrize(
+    "drafts, refusal",
+    [
+        ([draft("a", ref="x"), draft("b", ref="x")], InvalidTask),
+        ([draft("a", ref="x", parent_id="y"), draft("b", ref="y", parent_id="x")], InvalidTask),
+        ([draft("a", ref="x", parent_id="x")], InvalidTask),
+        ([draft("a", ref="x", blocked_by=["y"]), draft("b", ref="y", blocked_by=["x"])], Circle),
+        ([draft("a"), draft("b", blocked_by=["nowhere"])], NoSuchTask),
+        ([draft("a"), draft(" ")], InvalidTask),
+    ],
+)
+async def test_all_of_a_plan_or_nothing(items: WorkItems, drafts: list[TaskDraft], refusal: type[Exception]) -> None:
+    with pytest.raises(refusal):
+        await items.create_all(drafts)
+    assert (await items.page(Wanted())).items == []
+    await check(items)
+
+
+async def test_work_is_given_out_by_scope(items: WorkItems) -> None:
+    house, garden = await make(items, "House"), await make(items, "Garden")
+    await make(items, "Urgent elsewhere", priority=1)
+    room = await make(items, "Room", parent_id=house)
+    paint = await make(items, "Paint the wall", parent_id=room)
+    dig = await make(items, "Dig a hole for the wall", parent_id=garden)
+    assert await items.next("ann", parent_id=house, query="dig") is None
+    first = await items.next("ann", parent_id=house)
+    second = await items.next("bob", query="WALL")
+    assert first is not None and second is not None
+    assert (first.id, second.id) == (paint, dig)
+    assert await items.next("ann", parent_id=house) is None
+    with pytest.raises(NoSuchTask):
+        await items.next("ann", parent_id="task_00000000000000000")
+    await check(items)
+
+
+@pytest.mark.parametrize("what", ["made", "unblocked", "given back"])
+async def test_a_worker_waits_for_something_to_do(serving: Serving, what: str) -> None:
+    client, other = await serving(), await serving()
+    first = (await client.call_tool("create_task", {"description": "first"}, returns=dict)).data["id"]
+    await client.call_tool("next_task", {"worker": "zoe"})
+    if what == "unblocked":
+        await client.call_tool("create_task", {"description": "second", "blocked_by": [first]})
+    async with asyncio.timeout(PATIENCE):
+        waiting = asyncio.create_task(client.call_tool("next_task", {"worker": "ann", "wait": 50}, returns=dict))
+        await asyncio.sleep(0)
+        if what == "made":
+            await other.call_tool("create_task", {"description": "second"})
+        elif what == "unblocked":
+            await other.call_tool("complete_task", {"id": first})
+        else:
+            await other.call_tool("update_task", {"id": first, "status": "pending"})
+        found = (await waiting).data
+    assert found["task"]["description"] == ("first" if what == "given back" else "second")
+    assert found["task"]["worker"] == "ann"
+
+
+async def test_each_of_many_that_wait_gets_one(serving: Serving) -> None:
+    client, other = await serving(), await serving()
+    async with asyncio.timeout(PATIENCE):
+        waiting = [
+            asyncio.create_task(client.call_tool("next_task", {"worker": f"w{n}", "wait": 50}, returns=dict))
+            for n in range(5)
+        ]
+        await asyncio.sleep(0)
+        await other.call_tool("create_tasks", {"tasks": [{"description": f"task {n}"} for n in range(5)]})
+        found = [one.data["task"]["id"] for one in await asyncio.gather(*waiting)]
+    assert len(set(found)) == 5
+
+
+async def test_a_wait_has_an_end(serving: Serving) -> None:
+    client = await serving()
+    found = (await client.call_tool("next_task", {"worker": "ann", "wait": 0.05}, returns=dict)).data
+    assert found["found"] is False
+    with pytest.raises(ToolError, match="wait"):
+        await client.call_tool("next_task", {"worker": "ann", "wait": 1e9})
