@@ -351,3 +351,39 @@ async def test_roots_are_uris_of_files(serve: Serve, revision: str, tmp_path: Pa
 def test_other_roots_are_a_mistake(root: Any) -> None:
     with pytest.raises(UsageError, match="a root is a folder"):
         Client(["true"], roots=[root])
+
+
+@pytest.mark.parametrize("modes", [("form",), ("url",), ("form", "url")], ids="+".join)
+@pytest.mark.parametrize("revision", HANDSHAKE)
+async def test_a_revision_is_told_what_it_has_words_for(revision: str, modes: Any) -> None:
+    told: list[Any] = []
+
+    def trace(direction: str, message: bytes) -> None:
+        said = json.loads(message)
+        if direction == "sent" and said.get("method") == "initialize":
+            told.append(said["params"]["capabilities"])
+
+    client = Client(
+        Server("s"),
+        revision=revision,  # type: ignore[arg-type]
+        elicitation_handler=lambda params: None,
+        elicitation_modes=modes,
+        sampling_handler=lambda params: "x",
+        sampling_tools=True,
+        trace=trace,
+    )
+    async with client:
+        pass
+    (able,) = told
+    assert able["sampling"] == ({"tools": {}} if revision == V2025_11_25 else {})
+    elicitation = {mode: {} for mode in modes} if revision == V2025_11_25 else {}
+    has_forms = revision >= "2025-06-18" and ("form" in modes or revision == V2025_11_25)
+    assert able.get("elicitation") == (elicitation if has_forms else None)
+
+
+def test_roots_that_are_given_later_are_looked_at_too() -> None:
+    inputs = Inputs(roots=["/a"])
+    inputs.roots = ["/b c", "file:///d"]
+    assert inputs.roots == [Root("file:///b%20c"), Root("file:///d")]
+    with pytest.raises(UsageError, match="a root is a folder"):
+        inputs.roots = ["https://example.com"]

@@ -161,7 +161,7 @@ def test_progress_only_grows(form: Callable[[ProgressParams], Any]) -> None:
 
 @pytest.mark.requirement("progress.number")
 @pytest.mark.parametrize("form", [lambda params: params, msgspec.to_builtins], ids=["struct", "dict"])
-@pytest.mark.parametrize("progress", [float("inf"), float("-inf"), float("nan"), 10**400, "5", None])
+@pytest.mark.parametrize("progress", [float("inf"), float("-inf"), float("nan"), 10**400, "5", None, True])
 def test_progress_that_is_no_number_is_not_told(progress: Any, form: Callable[[ProgressParams], Any]) -> None:
     heard: list[Any] = []
     reply = Listening(lambda _, params: heard.append(params))
@@ -170,7 +170,7 @@ def test_progress_that_is_no_number_is_not_told(progress: Any, form: Callable[[P
 
 
 @pytest.mark.requirement("progress.number")
-@pytest.mark.parametrize("total", [float("inf"), float("nan"), 10**400])
+@pytest.mark.parametrize("total", [float("inf"), float("nan"), 10**400, True, "9"])
 def test_a_total_that_is_no_number_is_left_out(total: Any) -> None:
     heard: list[Any] = []
     reply = Listening(lambda _, params: heard.append(params))

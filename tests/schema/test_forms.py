@@ -29,6 +29,13 @@ def form_of(field: Any) -> dict[str, Any]:
             {"const": "s", "title": "s"}, {"const": "l", "title": "l"}]}),
         ({"type": "array", "items": {"enum": ["a"]}}, {"type": "array", "items": {"type": "string", "enum": ["a"]}}),
         ({"type": "array", "items": {"oneOf": TITLED}}, {"type": "array", "items": {"anyOf": TITLED}}),
+        ({"type": "integer", "default": "x"}, {"type": "integer"}),
+        ({"type": "boolean", "default": "yes"}, {"type": "boolean"}),
+        ({"enum": ["a"], "default": "b"}, {"type": "string", "enum": ["a"]}),
+        ({"type": "number", "default": float("nan"), "minimum": float("-inf")}, {"type": "number"}),
+        ({"enum": ["a", "b"], "enumNames": [1, 2]}, {"type": "string", "enum": ["a", "b"]}),
+        ({"enum": ["a", "b"], "enumNames": ["A"]}, {"type": "string", "enum": ["a", "b"]}),
+        ({"type": "string", "enumNames": []}, {"type": "string"}),
     ],
 )  # fmt: skip
 def test_a_field_has_the_words_of_a_form_and_no_others(field: Any, drawn: Any) -> None:
@@ -45,6 +52,7 @@ def test_a_field_has_the_words_of_a_form_and_no_others(field: Any, drawn: Any) -
         {"type": "array", "items": {"type": "object"}},
         {"type": ["string", "integer"]},
         {"type": "string", "enum": [1, 2]},
+        {"type": "string", "enum": []},
         {"type": "string", "oneOf": [{"minLength": 3}]},
         {"type": "null"},
     ],
@@ -62,14 +70,34 @@ def test_a_form_has_fields(schema: Any) -> None:
         as_form(schema, "a test")
 
 
+@pytest.mark.parametrize("word", ["$ref", "allOf", "anyOf", "oneOf", "if", "patternProperties"])
+def test_the_fields_of_a_form_are_all_that_is_said_of_it(word: str) -> None:
+    with pytest.raises(SchemaError, match="beside them"):
+        as_form({"type": "object", "properties": {}, word: []}, "a test")
+
+
+def test_what_is_required_is_a_field() -> None:
+    with pytest.raises(SchemaError, match="no field"):
+        as_form({"type": "object", "properties": {"a": {"type": "string"}}, "required": ["b"]}, "a test")
+
+
+def test_references_are_followed_to_the_choices() -> None:
+    choices = {"type": "string", "enum": ["a", "b"]}
+    fields = {"one": {"$ref": "#/$defs/C"}, "more": {"type": "array", "items": {"$ref": "#/$defs/C"}}}
+    form = as_form({"type": "object", "properties": fields, "$defs": {"C": choices}}, "a test")
+    assert form["properties"] == {"one": choices, "more": {"type": "array", "items": choices}}
+
+
 @pytest.mark.parametrize(
     "field, right, wrong",
     [
-        ({"type": "integer", "minimum": 0}, [0, 7], ["7", -1, 1.5, True, None, {"deep": 1}]),
+        ({"type": "integer", "minimum": 0}, [0, 7, 7.0], ["7", -1, 1.5, True, None, {"deep": 1}]),
         ({"type": "number", "maximum": 1}, [0.5, 1], [2, "0"]),
         ({"type": "boolean"}, [True, False], [1, "yes"]),
         ({"type": "string", "minLength": 1, "maxLength": 2}, ["a", "ab"], ["", "abc", 5]),
         ({"type": "string", "format": "date"}, ["2026-07-28"], ["tomorrow"]),
+        ({"type": "string", "format": "email"}, ["a@b.example", "ä@ö.example"], ["a", "a@", "@b", "a b@c", "a@b@c"]),
+        ({"type": "string", "format": "uri"}, ["https://x.example/?q=1", "urn:x:y"], ["x", "/x", "https://a b", ":x"]),
         ({"enum": ["a", "b"]}, ["a"], ["zzz", 1]),
         ({"oneOf": TITLED}, ["s"], ["Small", "m"]),
         ({"type": "array", "items": {"enum": ["a", "b"]}, "minItems": 1}, [["a"], ["b", "a"]], [[], ["c"], "a", [1]]),

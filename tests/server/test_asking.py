@@ -17,7 +17,7 @@ from portico.rpc.call import Call
 from portico.server.asking.request_state import binding
 from portico.wire.content import TextContent, ToolResultContent, ToolUseContent
 from portico.wire.errors import Refused
-from portico.wire.inputs import InputRequest, InputRequiredResult, SamplingMessage
+from portico.wire.inputs import InputRequest, InputRequiredResult, ModelPreferences, SamplingMessage
 from portico.wire.jsonrpc import encode
 from portico.wire.revisions import HANDSHAKE, MODERN, REVISIONS
 from portico.wire.tools import CallToolResult
@@ -203,6 +203,27 @@ async def test_a_conversation_in_balance_is_sent(connect: Connect, revision: str
     asked = Asked(connect, sampling(BALANCED), revision)
     assert text_of(await asked.call("think", SAID)) == "so"
     assert len(asked.questions[0]["params"]["messages"]) == 2
+
+
+@pytest.mark.parametrize(
+    "history, more",
+    [
+        ([SamplingMessage("system", TextContent(text="x"))], {}),  # type: ignore[arg-type]
+        ("x", {"max_tokens": True}),
+        ("x", {"max_tokens": "9"}),
+        ("x", {"temperature": "hot"}),
+        ("x", {"model_preferences": ModelPreferences(cost_priority=2)}),
+        ("x", {"stop_sequences": [1]}),
+        ("x", {"system_prompt": 5}),
+    ],
+)
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_a_request_that_no_client_could_read_is_not_sent(
+    connect: Connect, revision: str, history: Any, more: Any
+) -> None:
+    asked = Asked(connect, sampling(history, **more), revision)
+    assert "error id" in text_of(await asked.call("think", SAID))
+    assert asked.questions == []
 
 
 @pytest.mark.requirement("sampling.tools-declared")

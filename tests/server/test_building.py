@@ -59,6 +59,23 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: Server("s").resource("a://b", meta={"io.modelcontextprotocol/x": 1})(hello),
         "belongs to the protocol",
     ),
+    "a priority that is a yes": (
+        lambda: Server("s").resource("a://b", annotations=Annotations(priority=True))(hello),
+        "priority",
+    ),
+    "a priority that is a text": (
+        lambda: Server("s").resource("a://b", annotations=Annotations(priority="1"))(hello),  # type: ignore[arg-type]
+        "priority",
+    ),
+    "a key of the protocol as it was": (
+        lambda: Server("s").tool(meta={"mcp.dev/x": 1})(hello),
+        "belongs to the protocol",
+    ),
+    "what JSON has not": (lambda: Server("s").tool(meta={"com.example/x": object()})(hello), "JSON has not"),
+    "a timeout of nothing": (lambda: Server("s").tool(timeout=0)(hello), "timeout"),
+    "a timeout before the start": (lambda: Server("s").tool(timeout=-1)(hello), "timeout"),
+    "a timeout that is no number": (lambda: Server("s").tool(timeout=float("nan"))(hello), "timeout"),
+    "pages without entries": (lambda: Server("s", page_size=0), "page_size"),
     "another key of the protocol": (lambda: Server("s").tool(meta={"dev.mcp/x": 1})(hello), "belongs to the protocol"),
     "an extension without a prefix": (lambda: Server("s", capabilities={"extensions": {"bare": {}}}), "extension"),
     "an extension of a service": (lambda: Server("s").add(_Extended()), "extension"),
@@ -80,7 +97,16 @@ def test_hints_of_skills_are_looked_at_too(tmp_path: Path) -> None:
 
 def test_what_the_protocol_allows_is_built() -> None:
     server = Server("s", ttl_ms=0, cache_scope="public", icons=[Icon("data:image/png;base64,AA==")])
-    keys = ["a", "ui", "portico/version", "com.example/a", "com.example.tools/a-b_c.d", "mcp-like.example/a", "x/"]
+    keys = [
+        "a",
+        "ui",
+        "portico/version",
+        "com.example/a",
+        "com.example.tools/a-b_c.d",
+        "com.example.mcp/a",
+        "mcp-like.example/a",
+        "x/",
+    ]
     server.tool(name="t", meta=dict.fromkeys(keys, 1), icons=[Icon("HTTPS://example.com/i.png")])(hello)
     for uri in ("a://b", "urn:isbn:123", "a:b", "file:///a%20b", "a://b/{c}{?d,e*}", "a://[::1]/x", "ui://x#y"):
         names = [name for name in "cde" if f"{name}" in uri and "{" in uri]

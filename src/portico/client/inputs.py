@@ -71,7 +71,7 @@ class Inputs:
     ) -> None:
         if not modes or not set(modes) <= set(MODES):
             raise UsageError(f"elicitation_modes are some of {', '.join(MODES)}, not {modes!r}")
-        self._roots = None if roots is None else [_root(one) for one in roots]
+        self.roots = roots
         self._handlers = {"sampling/createMessage": sampling, "elicitation/create": elicitation}
         # Only what has a handler is declared.
         self.capabilities = ClientCapabilities(
@@ -79,6 +79,14 @@ class Inputs:
             elicitation=None if elicitation is None else {mode: {} for mode in MODES if mode in modes},
             roots=None if roots is None else {},
         )
+
+    @property
+    def roots(self) -> list[Root] | None:
+        return self._roots
+
+    @roots.setter
+    def roots(self, given: Roots | None) -> None:
+        self._roots = None if given is None else [_root(one) for one in given]
 
     def can_answer(self, method: str, revision: Revision) -> bool:
         has_handler = self._roots is not None if method == "roots/list" else self._handlers.get(method) is not None
@@ -119,8 +127,9 @@ def _elicited(said: ElicitResult | dict[str, Any] | None, asked: ElicitParams) -
     answer = said if isinstance(said, ElicitResult) else ElicitResult("accept", said)
     if answer.action != "accept" or is_page:
         return ElicitResult(answer.action)  # content is for accepted forms (2025-11-25, client/elicitation)
-    content = {**defaults_of(asked.requested_schema), **(answer.content or {})}
-    wrong = misfit(as_form(asked.requested_schema, "the form"), content)
+    form = as_form(asked.requested_schema, "the form")
+    content = {**defaults_of(form), **(answer.content or {})}
+    wrong = misfit(form, content)
     if wrong is not None:
         raise UnfitAnswer(
             f"the elicitation handler's answer does not fit the form: {wrong[:100]!r} is not as asked for"

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Raw
 
 from portico.rpc.call import Call
 from portico.schema import SchemaError
@@ -56,29 +56,32 @@ class Questioned(Protocol):
     def revision(self) -> Revision | None: ...
 
 
-def require(client: Questioned, method: str, params: Any) -> None:
-    """Raises MissingCapability for what the client has not declared, or its revision does not have; UsageError for a
-    question that no client has to understand."""
+def require(client: Questioned, method: str, params: Any) -> Any:
+    """The params, typed. Raises MissingCapability for what the client has not declared, or its revision does not have;
+    UsageError for a question that no client has to understand."""
     check = _CHECKS.get(method)
     if check is None:
         raise UsageError(f"{method} is no question to a client")
-    check(client.capabilities, client.revision or MODERN, read(method, params))
+    asked = read(method, params)
+    check(client.capabilities, client.revision or MODERN, asked)
+    return asked
 
 
 def prepared(client: Questioned, method: str, params: Any) -> Any:
     """The same, and the params as they are to be sent."""
-    require(client, method, params)
+    asked = require(client, method, params)
     revision = client.revision or MODERN
     if method == "elicitation/create" and revision == V2025_11_25:
         return _with_id(params)
     # An older revision has them translated, and for that they have to be typed.
-    return read(method, params) if revision < V2025_11_25 else params
+    return asked if revision < V2025_11_25 else params
 
 
 def read(method: str, params: Any) -> Any:
-    """The params of a question, typed, whatever a Handler has made them of."""
-    if params is None or isinstance(params, Struct):
-        return params
+    """The params of a question, typed, whatever a Handler has made them of. A Struct is read too: nothing has looked at
+    what a body has put into it."""
+    if params is None:
+        return None
     try:
         asked = METHODS[method].decode(params if isinstance(params, Raw) else Raw(encode(params)))
     except InvalidParams as mistake:

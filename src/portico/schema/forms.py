@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from typing import Any
 
 import msgspec
@@ -31,6 +33,10 @@ _FIELDS = {
 }
 _FORMATS = ("email", "uri", "date", "date-time")
 _TYPES = {body["format"]: tp for tp, body in SIMPLE.items() if body.get("format") in _FORMATS}
+# No more than what every such text has: whether an address is in use cannot be told from it.
+_TEXTS = {"email": re.compile(r"[^@\s]+@[^@\s]+"), "uri": re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:\S+")}
+# What would say more of the fields than the fields do.
+_COMPOSING = ("$ref", "allOf", "anyOf", "oneOf", "not", "if", "patternProperties")
 
 
 def as_form(schema: Schema, of: str) -> Schema:
@@ -39,17 +45,21 @@ def as_form(schema: Schema, of: str) -> Schema:
     fields = properties_of(schema)
     if types_of(schema) not in ([], ["object"]) or (schema.get("additionalProperties") and not fields):
         raise SchemaError(f"a form has fields with names; {of} has none")
+    if composing := [word for word in _COMPOSING if word in schema]:
+        raise SchemaError(f"a form has its fields in 'properties'; {of} has {composing[0]!r} beside them")
+    if unknown := [name for name in required_of(schema) if name not in fields]:
+        raise SchemaError(f"{of} requires {unknown[0]!r}, which is no field of it")
     required = {"required": names} if (names := required_of(schema)) else {}
     return {
         "type": "object",
-        "properties": {name: _field(name, resolved(one, schema), of) for name, one in fields.items()},
+        "properties": {name: _field(name, one, schema, of) for name, one in fields.items()},
         **required,
     }
 
 
-def _field(name: str, field: Schema, of: str) -> Schema:
+def _field(name: str, schema: Any, root: Schema, of: str) -> Schema:
     """One field, with the keywords a form knows and no others."""
-    field = cleaned(field, keep=("anyOf", "oneOf"))
+    field = cleaned(resolved(schema, root), keep=("anyOf", "oneOf"))
     if "const" in field:
         field = {**field, "enum": [field["const"]]}
     # An optional field is one that is not required; a form has no null.
@@ -63,12 +73,24 @@ def _field(name: str, field: Schema, of: str) -> Schema:
         kinds = ["string"]
     found = dict(field, type=kinds[0]) if len(kinds) == 1 else {}
     if found.get("type") == "array":
-        found = dict(found, items=_choice(found.get("items")))
+        found = dict(found, items=_choice(resolved(found.get("items"), root)))
     if found.get("type") not in _FIELDS or found.get("items", "") is None or not _is_choosable(found):
         raise SchemaError(f"a form has flat fields of text, numbers, yes/no and choices; {name!r} of {of} is neither")
-    if found.get("format") not in _FORMATS:
-        found.pop("format", None)
-    return {keyword: found[keyword] for keyword in _FIELDS[found["type"]] if found.get(keyword) is not None}
+    drawn = {keyword: found[keyword] for keyword in _FIELDS[found["type"]] if _can_be_drawn(keyword, found)}
+    if "default" in drawn and not _fits(drawn, drawn["default"]):
+        del drawn["default"]
+    return drawn
+
+
+def _can_be_drawn(keyword: str, field: Schema) -> bool:
+    """Whether a keyword of a field says something that a client can go by."""
+    value = field.get(keyword)
+    if keyword == "format":
+        return value in _FORMATS
+    if keyword == "enumNames":
+        names, choices = list_of(field, keyword), list_of(field, "enum")
+        return bool(names) and len(names) == len(choices) and all(isinstance(one, str) for one in names)
+    return value is not None and not (isinstance(value, float) and not math.isfinite(value))
 
 
 def _titled(options: list[Any]) -> list[Schema]:
@@ -78,10 +100,8 @@ def _titled(options: list[Any]) -> list[Schema]:
     return [{"const": one["const"], "title": str(one.get("title", one["const"]))} for one in options]
 
 
-def _choice(items: Any) -> Schema | None:
+def _choice(items: Schema) -> Schema | None:
     """What a field with several answers chooses from."""
-    if not isinstance(items, dict):
-        return None
     if choices := _titled(options_of(items)):
         return {"anyOf": choices}
     values = values_of(items)
@@ -91,7 +111,8 @@ def _choice(items: Any) -> Schema | None:
 def _is_choosable(field: Schema) -> bool:
     """Whether what looks like choices is."""
     if field["type"] == "string" and "enum" in field:
-        return all(isinstance(one, str) for one in list_of(field, "enum"))
+        choices = list_of(field, "enum")
+        return bool(choices) and all(isinstance(one, str) for one in choices)
     return "oneOf" not in field or bool(_titled(list_of(field, "oneOf")))
 
 
@@ -106,6 +127,8 @@ def misfit(form: Schema, content: dict[str, Any]) -> str | None:
 
 def _fits(field: Schema, value: Any) -> bool:
     kind, wanted = kind_of(value), field["type"]
+    if kind == "number" and value.is_integer():
+        kind = "integer"  # to JSON Schema, which does not look at how a number is written
     if kind != wanted and not (wanted == "number" and kind == "integer"):
         return False
     if kind == "array":
@@ -124,6 +147,8 @@ def _values(field: Schema) -> list[Any]:
 
 
 def _is_of_format(text: str, format: str) -> bool:
+    if format in _TEXTS:
+        return _TEXTS[format].fullmatch(text) is not None
     try:
         return format not in _TYPES or msgspec.convert(text, _TYPES[format]) is not None
     except ValueError:

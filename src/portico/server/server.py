@@ -17,7 +17,7 @@ from portico.rpc.call import Call, Handler, Middleware, members
 from portico.server.asking.request_state import Seal
 from portico.server.asking.spent import SpentStates
 from portico.server.calling import completion
-from portico.server.calling.checks import checked_extensions, checked_hints, checked_icons
+from portico.server.calling.checks import checked_extensions, checked_hints, checked_icons, checked_page_size
 from portico.server.calling.prompts import Prompt
 from portico.server.calling.resources import Resource
 from portico.server.calling.runtime import MOST_THREADS, ArgumentErrors, Runtime, Threads
@@ -130,7 +130,7 @@ class Server(Registrar):
         self._services: list[Service] = []
         self._mounts = Mounts(self.subscriptions.publish)
         self.registry = Registry(
-            page_size=page_size,
+            page_size=checked_page_size(page_size),
             stamp=Raw(jsonrpc.encode({SERVER_INFO: self.info})),
             hints=self._hints,
             # Without a key of its own it is a guard against mistakes, not against intent; then a cursor is worth

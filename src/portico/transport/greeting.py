@@ -29,7 +29,15 @@ from portico.wire.errors import (
 )
 from portico.wire.meta import NO_CAPABILITIES, ClientCapabilities, Implementation, LogLevel, ServerCapabilities
 from portico.wire.methods import plainly
-from portico.wire.revisions import HANDSHAKE, MODERN, MODERN_REVISIONS, NEWEST_HANDSHAKE, Revision
+from portico.wire.revisions import (
+    HANDSHAKE,
+    MODERN,
+    MODERN_REVISIONS,
+    NEWEST_HANDSHAKE,
+    V2025_06_18,
+    V2025_11_25,
+    Revision,
+)
 
 # -32020 to -32022 are only said by servers that know 2026-07-28.
 _MODERN_ERRORS = (HeaderMismatch, MissingCapability, UnsupportedVersion)
@@ -131,9 +139,10 @@ async def initialize(
     link: Link, identity: ClientIdentity, revision: Revision | None, timeout: float | None
 ) -> Greeting:
     """The handshake. The server may settle on an older revision than we offer."""
+    offered = revision or NEWEST_HANDSHAKE
     params = {
-        "protocolVersion": revision or NEWEST_HANDSHAKE,
-        "capabilities": identity.capabilities,
+        "protocolVersion": offered,
+        "capabilities": _known_to(offered, identity.capabilities),
         "clientInfo": identity.info,
     }
     result = await ask(link, "initialize", params, timeout)
@@ -162,3 +171,12 @@ def _decoded(result: Raw, kind: type[Any], method: str, name: str) -> Any:
         return msgspec.json.decode(result, type=kind)
     except (msgspec.DecodeError, RecursionError) as failure:
         raise ProtocolError(f"{name} gave an invalid result of {method}: {plainly(failure)}") from None
+
+
+def _known_to(revision: Revision, able: ClientCapabilities) -> ClientCapabilities:
+    """What the revision has a word for: a server may ask for whatever is declared."""
+    if revision >= V2025_11_25:
+        return able
+    forms = revision >= V2025_06_18 and able.can_elicit("form")
+    sampling: dict[str, Any] | None = None if able.sampling is None else {}
+    return msgspec.structs.replace(able, sampling=sampling, elicitation={} if forms else None)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from msgspec import UNSET, Struct, UnsetType, field
+from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from portico.wire.content import Role, SamplingBlock
 from portico.wire.tools import Tool, ToolChoice
@@ -42,15 +42,18 @@ class SamplingMessage(Struct, omit_defaults=True):
     meta: dict[str, Any] | None = field(default=None, name="_meta")
 
 
+Priority = Annotated[float, Meta(ge=0, le=1)]
+
+
 class ModelHint(Struct, omit_defaults=True):
     name: str | None = None
 
 
 class ModelPreferences(Struct, omit_defaults=True, rename="camel"):
     hints: list[ModelHint] | None = None
-    cost_priority: float | None = None
-    speed_priority: float | None = None
-    intelligence_priority: float | None = None
+    cost_priority: Priority | None = None
+    speed_priority: Priority | None = None
+    intelligence_priority: Priority | None = None
 
 
 class CreateMessageParams(Struct, omit_defaults=True, rename="camel", kw_only=True):

@@ -45,7 +45,7 @@ class ProgressParams(NoticeParams, rename="camel", kw_only=True):
 
 
 def read_progress(params: Any) -> tuple[float | None, Any]:
-    """How far it is, None if that is no number, and the params without a total that is none."""
+    """How far it is, None if that is no number, and the params without a total that is none; a message is a text."""
     if type(params) is Raw:
         try:
             # What came as JSON has numbers that JSON can say.
@@ -59,13 +59,15 @@ def read_progress(params: Any) -> tuple[float | None, Any]:
             return None, params
     if params.total is not None and not _is_number(params.total):
         params = replace(params, total=None)
+    if params.message is not None and not isinstance(params.message, str):
+        params = replace(params, message=str(params.message))
     return (params.progress if _is_number(params.progress) else None), params
 
 
 def _is_number(value: Any) -> bool:
     """Whether JSON has it: there is no infinity, and no integer beyond what a float can hold is a progress."""
     try:
-        return isinstance(value, int | float) and math.isfinite(value)
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     except OverflowError:
         return False
 

@@ -58,15 +58,19 @@ class Leg(NamedTuple):
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "legs(server, transport): where there is something to test")
+    config.addinivalue_line(
+        "markers", "legs(server, transport, since): where there is something to test, and the first revision"
+    )
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "leg" in metafunc.fixturenames:
         mark = metafunc.definition.get_closest_marker("legs")
-        wanted = mark.kwargs.items() if mark else ()
+        wanted = dict(mark.kwargs) if mark else {}
+        since = wanted.pop("since", "")
         legs = [Leg(*one) for one in metafunc.module.LEGS]
-        legs = [leg for leg in legs if all(getattr(leg, name) == value for name, value in wanted)]
+        legs = [leg for leg in legs if all(getattr(leg, name) == value for name, value in wanted.items())]
+        legs = [leg for leg in legs if not leg.revision or leg.revision >= since]
         metafunc.parametrize("leg", legs, scope="module", ids=str)
 
 
@@ -260,6 +264,9 @@ class Talk:
             revision=revision or None,
             sampling_handler=self._sample,
             elicitation_handler=self._elicit,
+            elicitation_modes=("form", "url"),
+            # Some of them declare less than they have, and what they say to the rest is theirs to say.
+            undeclared=True,
             roots=["file:///project"],
             log_handler=self._log,
             message_handler=self._message,

@@ -26,7 +26,12 @@ LEGS = [
 ]
 TEXT = "demo://resource/dynamic/text/1"
 ALWAYS = {"echo", "get-sum", "get-structured-content", "trigger-long-running-operation"}
-WHEN_WE_CAN = {"get-roots-list", "trigger-elicitation-request", "trigger-url-elicitation", "trigger-sampling-request"}
+WHEN_WE_CAN = {
+    "get-roots-list": "2024-11-05",
+    "trigger-sampling-request": "2024-11-05",
+    "trigger-elicitation-request": "2025-06-18",
+    "trigger-url-elicitation": "2025-11-25",
+}
 
 
 @dataclass
@@ -73,7 +78,8 @@ async def test_an_entry_of_an_mcp_json_is_a_target(servers, running):
 
 async def test_tools_are_listed_with_those_that_need_us(talk):
     tools = {tool.name: tool for tool in await talk.client.list_tools()}
-    assert {*tools} >= ALWAYS | WHEN_WE_CAN
+    assert {*tools} >= ALWAYS
+    assert {*tools} & {*WHEN_WE_CAN} == {name for name, since in WHEN_WE_CAN.items() if since <= talk.client.revision}
     assert tools["echo"].annotations.read_only_hint is True
     assert tools["get-sum"].input_schema["required"] == ["a", "b"]
     assert [tool.name async for tool in talk.client.iter_tools()] == [*tools]
@@ -160,6 +166,7 @@ async def test_the_model_is_asked(talk):
     assert "the capital of France" in asked.messages[0].content.text
 
 
+@pytest.mark.legs(since="2025-11-25")
 async def test_a_form_is_answered_with_its_defaults(talk):
     result = await talk.client.call_tool("trigger-elicitation-request")
     raw = json.loads(result.content[-1].text.partition(":")[2])
@@ -177,6 +184,7 @@ async def test_a_form_is_answered_with_its_defaults(talk):
     }
 
 
+@pytest.mark.legs(since="2025-11-25")
 @pytest.mark.parametrize("action", ["decline", "cancel"])
 async def test_a_form_is_not_answered(talk, action):
     talk.answer = ElicitResult(action)
@@ -184,14 +192,24 @@ async def test_a_form_is_not_answered(talk, action):
     assert json.loads(result.content[-1].text.partition(":")[2]) == {"action": action}
 
 
+@pytest.mark.legs(server=SERVER, transport="stdio", revision="2025-06-18")
+async def test_a_form_with_fields_of_a_later_revision_is_refused(talk):
+    with pytest.raises(ToolError, match="Invalid params for elicitation/create"):
+        await talk.client.call_tool("trigger-elicitation-request")
+    assert talk.asked == []
+
+
+@pytest.mark.legs(since="2025-11-25")
 async def test_a_page_is_shown_and_the_answer_has_no_content(talk):
-    talk.answer = {}
+    talk.answer = ElicitResult("accept")
     result = await talk.client.call_tool("trigger-url-elicitation", {"url": "https://example.com/x"})
     assert json.loads(result.content[-1].text.partition(":")[2]) == {"action": "accept"}
     assert (talk.asked[0].mode, talk.asked[0].url) == ("url", "https://example.com/x")
 
 
+@pytest.mark.legs(since="2025-11-25")
 async def test_a_page_that_has_to_be_seen_first_is_in_the_error(leg, talk):
+    talk.answer = ElicitResult("accept")
     wanted = {"url": f"https://example.com/{leg}", "errorPath": True}
     with pytest.raises(ProtocolError) as raised:
         await talk.client.call_tool("trigger-url-elicitation", wanted)
@@ -262,6 +280,7 @@ async def test_prompts_are_listed_and_got(client):
         await client.get_prompt("nothing")
 
 
+@pytest.mark.legs(since="2025-06-18")
 async def test_arguments_are_completed_in_their_context(client):
     prompt = {"type": "ref/prompt", "name": "completable-prompt"}
     assert (await client.complete(prompt, "department", "S")).values == ["Sales", "Support"]
@@ -319,8 +338,12 @@ async def test_a_task_is_cancelled(running, talking):
         task = await client.start_task("simulate-research-query", {"topic": "python"})
         await task.cancel()
         assert task.status == "cancelled"
-        with pytest.raises(ToolError, match="requires task augmentation"):
-            await client.call_tool("simulate-research-query", {"topic": "python"})
+
+
+async def test_a_tool_that_has_to_be_a_task_is_called_as_one(running, talking):
+    async with talking(running(SERVER, "http")).client as client:
+        result = await client.call_tool("simulate-research-query", {"topic": "python"})
+        assert result.text.startswith("# Research Report: python")
 
 
 # When things break

@@ -8,6 +8,7 @@ import pytest
 
 from portico.client.listen import Change
 from portico.wire.errors import ProtocolError
+from portico.wire.inputs import ElicitResult
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -77,6 +78,7 @@ async def test_questions_come_in_rounds_and_the_state_is_given_back_as_it_was(ta
 
 
 async def test_a_page_that_has_to_be_seen_first_is_asked_for_or_is_in_the_error(talk):
+    talk.answer = ElicitResult("accept")
     if talk.modern:
         assert (await talk.client.call_tool("browse")).data == "accept None"
         assert [one.url for one in talk.asked] == ["https://example.com/login"]

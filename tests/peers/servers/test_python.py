@@ -147,12 +147,14 @@ async def test_a_cancelled_call_is_cancelled_there_too(client, eventually):
 # Questions
 
 
+@pytest.mark.legs(since="2025-06-18")
 async def test_a_form_is_answered_with_its_defaults(talk):
     assert (await talk.client.call_tool("greet")).text == "accept: Alice, 42"
     (asked,) = talk.asked
     assert (asked.message, asked.requested_schema["required"]) == ("Who are you?", ["name"])
 
 
+@pytest.mark.legs(since="2025-06-18")
 @pytest.mark.parametrize("action", ["decline", "cancel"])
 async def test_a_form_is_not_answered(talk, action):
     talk.answer = ElicitResult(action)
@@ -169,7 +171,7 @@ async def test_roots_are_given(client):
     assert (await client.call_tool("places")).text == "file:///project"
 
 
-@pytest.mark.legs(server="official")
+@pytest.mark.legs(server="official", since="2025-06-18")
 async def test_three_questions_of_one_tool_are_answered(talk):
     """They come together on 2026-07-28, and one after the other before."""
     assert (await talk.client.call_tool("everything_asked")).text == "Paris, Alice, 1"
@@ -204,6 +206,7 @@ async def test_prompts_are_listed_and_got(client):
             await client.get_prompt(name)
 
 
+@pytest.mark.legs(since="2025-06-18")
 async def test_arguments_are_completed_in_their_context(client):
     prompt = {"type": "ref/prompt", "name": "greeting"}
     assert (await client.complete(prompt, "name", "an")).values == ["anna", "anton"]

@@ -14,6 +14,7 @@ from msgspec import UNSET, Raw
 from portico.rpc.call import Call
 from portico.server.asking.context import Context
 from portico.server.asking.rounds import Rounds
+from portico.server.calling.checks import checked_timeout
 from portico.server.calling.runtime import Runtime, caller_of
 from portico.server.calling.schema_tools import SchemaSignature, schema_signature
 from portico.server.calling.signature import Signature, signature_of
@@ -41,7 +42,7 @@ class Body:
         if inline and timeout is not None:
             raise UsageError(f"{name!r}: what runs inline cannot be stopped, so it has no timeout")
         self.name = name
-        self.timeout = timeout
+        self.timeout = checked_timeout(timeout, repr(name))
         self.signature: Signature | SchemaSignature = (
             signature_of(fn, context_type=Context, without_output=without_output)
             if input_schema is None

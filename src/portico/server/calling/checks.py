@@ -9,6 +9,7 @@ from typing import Any
 
 from portico.wire.content import Annotations
 from portico.wire.errors import UsageError
+from portico.wire.jsonrpc import encode
 from portico.wire.meta import Icon
 
 # basic, `_meta`: labels with dots between them and a slash, then a name that may be empty.
@@ -16,7 +17,8 @@ _PREFIX = r"[A-Za-z](?:[A-Za-z0-9-]*[A-Za-z0-9])?(?:\.[A-Za-z](?:[A-Za-z0-9-]*[A
 _NAME = r"(?:[A-Za-z0-9](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?)?"
 _META_KEY = re.compile(f"(?:{_PREFIX})?{_NAME}")
 _EXTENSION_ID = re.compile(f"{_PREFIX}[A-Za-z0-9](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?")
-# The same: a prefix whose second label is one of these belongs to the protocol.
+# The same: a prefix whose second label is one of these belongs to the protocol; until 2025-06-18 also one that has
+# them before its last label.
 _RESERVED = frozenset({"modelcontextprotocol", "mcp"})
 
 # RFC 3986: a scheme and a colon, then nothing that would have to be escaped.
@@ -57,7 +59,7 @@ def checked_icons(icons: Sequence[Icon] | None) -> list[Icon] | None:
 def checked_annotations(annotations: Annotations | None) -> Annotations | None:
     if annotations is not None:
         priority = annotations.priority
-        if priority is not None and not 0 <= priority <= 1:
+        if priority is not None and not (type(priority) in (int, float) and 0 <= priority <= 1):
             raise UsageError(f"the priority {priority!r} is not between 0 and 1")
         strangers = set(annotations.audience or ()) - _AUDIENCE
         if strangers:
@@ -73,9 +75,25 @@ def checked_meta(meta: Mapping[str, Any] | None) -> dict[str, Any]:
                 f"{key!r} cannot be a key of _meta: use a name, or a domain of yours and a name: com.you/name"
             )
         labels = key.partition("/")[0].split(".") if "/" in key else []
-        if len(labels) > 1 and labels[1] in _RESERVED:
+        if not _RESERVED.isdisjoint((*labels[:-1], *labels[1:2])):
             raise UsageError(f"{key!r} cannot be a key of _meta: the prefix belongs to the protocol")
+    try:
+        encode(meta)
+    except (TypeError, ValueError) as mistake:
+        raise UsageError(f"_meta has something that JSON has not: {mistake}") from None
     return dict(meta or {})
+
+
+def checked_timeout(seconds: float | None, what: str) -> float | None:
+    if seconds is not None and not seconds > 0:
+        raise UsageError(f"{what}: the timeout is {seconds!r}, and must be a number of seconds above 0")
+    return seconds
+
+
+def checked_page_size(entries: int) -> int:
+    if entries < 1:
+        raise UsageError(f"page_size is {entries!r}: a page has to have 1 entry or more")
+    return entries
 
 
 def checked_extensions(ids: Iterable[str]) -> None:

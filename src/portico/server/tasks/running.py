@@ -263,7 +263,7 @@ class JobRounds:
         self.keys = ReplayKeys()
 
     async def ask(self, method: str, params: Any, key: str | None = None) -> Any:
-        require(self.call, method, params)
+        params = require(self.call, method, params)
         key = self.keys.question(method.partition("/")[0], key)
         question = {"method": method} if params is None else {"method": method, "params": params}
         answer = await self._running.answer(key, question)
