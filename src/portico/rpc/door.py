@@ -54,7 +54,7 @@ class Sender(Struct, frozen=True):
 
 UNKNOWN_SENDER = Sender()
 
-_VERSION_KEY = PROTOCOL_VERSION.encode()
+VERSION_KEY = PROTOCOL_VERSION.encode()
 
 
 class Handshake(Protocol):
@@ -311,7 +311,7 @@ async def respond(call: Call, handler: Handler) -> bytes:
 def brings_revision(frame: Frame) -> bool:
     """Whether a request says in `_meta` of which revision it is, and so belongs to no session."""
     text = bytes(frame.params)
-    if _VERSION_KEY not in text and b"\\u" not in text:
+    if VERSION_KEY not in text and b"\\u" not in text:
         return False
     try:
         meta = metas.read(methods.read(str(frame.method), frame.params)[1])
