@@ -71,6 +71,9 @@ async def check(items: WorkItems) -> None:
         assert one.children_open == sum(other.is_open for other in found if other.parent_id == one.id), one
         above = one.parent_id is not None and by_id[one.parent_id].blocked
         assert one.blocked == (one.blockers_open > 0 or above), one
+        waiting = [by_id[item] for item, blocker in pairs if blocker == one.id]
+        waiting += [by_id[one.parent_id]] if one.parent_id is not None else []
+        assert one.urgency == min([one.priority, *(other.urgency for other in waiting if other.is_open)]), one
         assert one.is_open or one.children_open == 0, one
         assert (one.lease_until is None) or one.status == "in_progress", one
         assert (one.completed_at is not None) == (not one.is_open), one

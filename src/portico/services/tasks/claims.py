@@ -22,7 +22,7 @@ MOST_TAKEN_BACK = 100
 _NEXT = (
     "update work_item set status = 'in_progress', started_at = :now, updated_at = :now, worker = :worker, "
     "lease_until = cast(:lease_until as bigint), version = version + 1 where id = "
-    "(select id from work_item where {condition} order by priority, id limit 1 for update skip locked) "
+    "(select id from work_item where {condition} order by urgency, id limit 1 for update skip locked) "
     f"returning {LISTED}"
 )
 _BELOW = (

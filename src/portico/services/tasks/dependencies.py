@@ -11,7 +11,7 @@ right when something else changes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 from portico.extend import Transaction
@@ -172,6 +172,38 @@ def reflow(tx: Transaction, ids: Sequence[str]) -> list[str]:
     if len(changed) > len(some):
         tx.publish(records.TOPIC)
     return list(changed)
+
+
+# Whatever waits for a task lends it its urgency. Tasks never wait in circles, so this comes to an end
+_URGENCY = (
+    "(select min(lent) from (select work_item.priority as lent "
+    "union all select waiting.urgency from work_item_blocker join work_item waiting on waiting.id = item "
+    "where blocker = work_item.id and waiting.status in ('pending', 'in_progress') "
+    "union all select above.urgency from work_item above "
+    "where above.id = work_item.parent_id and above.status in ('pending', 'in_progress')) lenders)"
+)
+
+
+def lend(tx: Transaction, ids: Iterable[str]) -> None:
+    """Bring `urgency` up to date for these, and for what they wait for in turn."""
+    wanted = list(ids)
+    while wanted:
+        changed = tx.all(
+            str,
+            f"update work_item set urgency = {_URGENCY} where id in :ids and urgency <> {_URGENCY} returning id",
+            {"ids": wanted},
+        )
+        wanted = waited_for(tx, changed) if changed else []
+
+
+def waited_for(tx: Transaction, ids: Sequence[str]) -> list[str]:
+    """What these wait for: blockers of their own, and children."""
+    return tx.all(
+        str,
+        "select blocker from work_item_blocker where item in :ids "
+        "union select id from work_item where parent_id in :ids",
+        {"ids": list(ids)},
+    )
 
 
 # Changing

@@ -89,6 +89,7 @@ def drafted(draft: TaskDraft, id: str, now: int, who: str) -> Item:
         created_by=who,
         created_at=now,
         updated_at=now,
+        urgency=_priority(draft.priority),
     )
 
 
@@ -98,16 +99,20 @@ def create(tx: Transaction, item: Item, blocked_by: Sequence[str]) -> Item:
         dependencies.fits_below(tx, item, parent)
         item = replace(item, blocked=parent.blocked)
     records.insert(tx, [item])
+    if item.parent_id is None and not blocked_by:
+        return item
     if item.parent_id is not None:
         dependencies.adopt(tx, item)
+        dependencies.lend(tx, [item.id])
     _wait_for(tx, item, blocked_by)
-    return item if not blocked_by else records.get(tx, item.id)
+    return records.get(tx, item.id)
 
 
 def _wait_for(tx: Transaction, item: Item, blocked_by: Sequence[str]) -> None:
     for blocker in dict.fromkeys(map(inputs.id_in, blocked_by)):
         dependencies.block(tx, item, records.get(tx, blocker, lock=True))
         cycles.refuse_blocker(tx, item.id, blocker)
+    dependencies.lend(tx, map(inputs.id_in, blocked_by))
 
 
 def resolved(drafts: Sequence[tuple[TaskDraft, str]]) -> list[tuple[TaskDraft, str]]:
@@ -225,7 +230,12 @@ def _written(tx: Transaction, before: Item, after: Item, change: str, edit: Edit
         cycles.refuse_parent(tx, after.id, after.parent_id)
         dependencies.fits_below(tx, after, records.get(tx, after.parent_id, lock=True))
     dependencies.follow(tx, before, after)
-    return records.get(tx, saved.id) if moved else saved
+    lent = moved or before.priority != after.priority or before.is_open != after.is_open
+    if lent:
+        # Whether it is open is nothing to its own urgency, but to that of what it waits for.
+        dependencies.lend(tx, [after.id])
+        dependencies.lend(tx, dependencies.waited_for(tx, [after.id]))
+    return records.get(tx, saved.id) if lent else saved
 
 
 def _change(before: Item, after: Item) -> str:
@@ -247,6 +257,7 @@ def block(tx: Transaction, id: str, blocker: str, edit: Edit) -> tuple[Item, boo
     if not dependencies.block(tx, item, other):
         return item, False
     cycles.refuse_blocker(tx, id, blocker)
+    dependencies.lend(tx, [blocker])
     records.touch(tx, item, "blocker added", {"blocked_by": [None, blocker]}, edit.now, who=edit.who)
     return records.get(tx, id), True
 
@@ -255,6 +266,7 @@ def unblock(tx: Transaction, id: str, blocker: str, edit: Edit) -> tuple[Item, b
     item, other = _expected(tx, id, edit), records.get(tx, blocker, lock=True)
     if not dependencies.unblock(tx, item, other):
         return item, False
+    dependencies.lend(tx, [blocker])
     records.touch(tx, item, "blocker removed", {"blocked_by": [blocker, None]}, edit.now, who=edit.who)
     return records.get(tx, id), True
 
@@ -274,8 +286,10 @@ def delete(tx: Transaction, id: str, children: Literal["refuse", "delete", "keep
     items = records.fetch(tx, gone)
     unblocked = _freed(tx, list(items.values()), edit)
     dependencies.leave(tx, item)
+    waited_for = dependencies.waited_for(tx, gone)
     # What is below first, so that the history of a plan reads from its leaves to its root.
     records.remove(tx, [items[one] for one in reversed(gone)], edit.now, who=edit.who, reason=edit.reason)
+    dependencies.lend(tx, [*waited_for, *kept])
     return Deletion(deleted=gone, kept=kept, unblocked=unblocked, dry_run=False)
 
 

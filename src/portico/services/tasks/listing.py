@@ -83,7 +83,7 @@ def page(tx: Transaction, wanted: Wanted, limit: int, cursor: str | None = None)
 
 def ready(tx: Transaction, limit: int) -> list[Item]:
     """In the order in which `next_task` gives them out."""
-    return records.which(tx, READY, {}, order="priority, id", limit=limit)
+    return records.which(tx, READY, {}, order="urgency, id", limit=limit)
 
 
 def ended(tx: Transaction, status: str, since: int, limit: int) -> list[Item]:

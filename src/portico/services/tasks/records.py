@@ -23,10 +23,10 @@ MOST_TOLD = 100
 COLUMNS = (
     "id", "parent_id", "description", "status", "priority", "context", "result", "worker", "lease_until",
     "blockers_open", "children_open", "blocked", "version", "created_by", "created_at", "started_at", "completed_at",
-    "updated_at",
+    "updated_at", "urgency",
 )  # fmt: skip
 # What is counted, and belongs to no version.
-COUNTED = ("blockers_open", "children_open", "blocked")
+COUNTED = ("blockers_open", "children_open", "blocked", "urgency")
 LISTED = ", ".join(COLUMNS)
 _SELECT = f"select {LISTED} from work_item"
 # The words of the index `work_item_ready`: what can be begun.
@@ -56,6 +56,8 @@ class Item(Struct, frozen=True, kw_only=True):
     started_at: int | None = None
     completed_at: int | None = None
     updated_at: int
+    # Its priority, or that of the most urgent open task that waits for it.
+    urgency: int = 3
 
     @property
     def is_open(self) -> bool:

@@ -45,6 +45,8 @@ class TaskDetails(Struct, frozen=True, kw_only=True, omit_defaults=True):
     blocked_by: list[str] = field(default_factory=list)
     # How many of its children are not over.
     open_children: int = 0
+    # How urgent it is because of what waits for it, where that is more than its priority.
+    urgency: int | None = None
 
 
 class TaskLine(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -177,6 +179,7 @@ def task(item: Item, blocked_by: list[str]) -> TaskDetails:
         created_by=item.created_by or None,
         blocked_by=blocked_by,
         open_children=item.children_open,
+        urgency=item.urgency if item.urgency < item.priority else None,
     )
 
 
