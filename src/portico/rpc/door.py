@@ -23,7 +23,7 @@ from msgspec import UNSET, Raw, Struct
 from msgspec.structs import replace
 
 from portico.rpc.call import Call, Handler, Reply, members, stop
-from portico.rpc.questions import require_all
+from portico.rpc.questions import asked_by, require_all
 from portico.wire import jsonrpc, methods
 from portico.wire import meta as metas
 from portico.wire.content import TextContent, strip_result_type
@@ -239,6 +239,9 @@ class Door:
         """A result as this Call's revision says it, in its envelope."""
         assert call.id is not None
         if type(result) is Raw:
+            asked = asked_by(call.method, result)
+            if asked is not None:
+                require_all(call, asked)
             return jsonrpc.result(call.id, bytes(result))
         if type(result) is InputRequiredResult:
             require_all(call, result)
