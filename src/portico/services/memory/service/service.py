@@ -168,15 +168,16 @@ class Memory(StoredService[Memories]):
 
     def _tool(self, row: ToolRow) -> Tool:
         names = (row.name, *row.also)
-        aliases = {f"{prefix}{name}" for name in names for prefix in ("memory_", "memory.", "subcog_", "subcog.")}
-        aliases |= set(row.alone)
+        prefixes = ("memory_", "memory.", "subcog_", "subcog.")
+        # In this order: contracts call a tool by the first that has a dot.
+        aliases = [*(f"{prefix}{name}" for name in names for prefix in prefixes), *row.alone]
         listed = f"{self._prefix}_{row.name}"
         method = row.method or row.name
         body = next(getattr(group, method) for group in self._tools if hasattr(group, method))
         return Tool(
             with_protocol_codes(body, self._codes),
             name=listed,
-            aliases=sorted(aliases - {listed}),
+            aliases=[one for one in aliases if one != listed],
             annotations=row.hints,
         )
 
