@@ -207,7 +207,10 @@ def test_a_description_that_has_changed_fails_and_is_shown(contracts: Portico, s
     assert "was 'Buy something.'" in done.stdout
     assert "id_rsa" in done.stdout
     assert "\x1b" not in done.stdout
-    assert contracts("check", path, "--allow", "patch").returncode == 0
+    # Words are what a model obeys: no level lets them pass.
+    for level in ("patch", "minor", "breaking"):
+        assert contracts("check", path, "--allow", level).returncode in (1, 2)
+    assert contracts("check", path, "--allow", "minor").returncode == 1
     github = contracts("check", path, "--format", "github").stdout
     assert github.startswith("::error title=contract%3A patch::buy (description)")
     said = json.loads(contracts("check", path, "--format", "json").stdout)

@@ -127,6 +127,7 @@ def tasking(support: str | None, capabilities: dict[str, Any], revision: str = V
         ("required", TASKS, True),
         ("forbidden", TASKS, False),
         (None, TASKS, False),
+        ("by chance", TASKS, False),
         ("required", {"tools": {}}, False),
         ("optional", {"tools": {}, "tasks": {"list": {}}}, False),
     ],
@@ -303,6 +304,19 @@ async def test_an_answer_that_does_not_fit_its_form_is_not_sent(
 
 
 @pytest.mark.parametrize("revision", ELICITING)
+@pytest.mark.parametrize("given", ["text", 5, [1], ElicitResult("maybe")], ids=str)  # type: ignore[arg-type]
+async def test_what_is_no_answer_is_not_sent(
+    serve: Serve, revision: str, given: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    answer = await asked(serve, revision, elicitation(requestedSchema=FORM), elicitation_handler=lambda asked: given)
+    if revision == MODERN:
+        assert isinstance(answer["raised"], UsageError)
+    else:
+        assert answer["result"] == {"action": "cancel"}
+        assert "the elicitation handler gave" in caplog.text
+
+
+@pytest.mark.parametrize("revision", ELICITING)
 async def test_an_answer_that_fits_is_sent(serve: Serve, revision: str) -> None:
     answer = await asked(
         serve, revision, elicitation(requestedSchema=FORM), elicitation_handler=lambda asked: {"age": 0}
@@ -387,3 +401,9 @@ def test_roots_that_are_given_later_are_looked_at_too() -> None:
     assert inputs.roots == [Root("file:///b%20c"), Root("file:///d")]
     with pytest.raises(UsageError, match="a root is a folder"):
         inputs.roots = ["https://example.com"]
+
+
+@pytest.mark.parametrize("root", ["file:///a b", "file://", "file:/a", "file:///%zz"])
+def test_a_root_is_written_as_a_uri(root: str) -> None:
+    with pytest.raises(UsageError, match="a root is a folder"):
+        Inputs(roots=[root])

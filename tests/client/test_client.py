@@ -202,6 +202,8 @@ async def test_only_what_has_a_handler_is_declared(revision: str, options: Any, 
         seen.append(set(said))
         return Raw(b'{"tools":[]}')
 
+    if revision < "2025-06-18":
+        declared = declared - {"elicitation"}  # which it has no word for
     async with Client(handler_of(answer), revision=revision, **options) as client:
         await client.list_tools()
     assert seen == [declared]

@@ -68,3 +68,13 @@ async def test_an_id_in_flight_is_an_invalid_request(connect: Callable[..., Any]
     wire.send(call)
     wire.send(call)
     assert (await wire.receive())["error"]["code"] == -32600
+
+
+async def test_the_first_message_may_say_its_era_although_it_cannot_be_read(connect: Callable[..., Any]) -> None:
+    wire = connect(Server("s"))
+    wire.send({"jsonrpc": "2.0", "id": None, "method": "ping", "params": {"_meta": wire.envelope()}})
+    said = await wire.receive()
+    assert said["error"]["code"] == -32600
+    assert "id" not in said
+    wire.send({"jsonrpc": "2.0", "id": None, "method": "ping"})
+    assert (await wire.receive())["id"] is None

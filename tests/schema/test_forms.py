@@ -108,3 +108,9 @@ def test_an_answer_is_held_against_its_form(field: Any, right: list[Any], wrong:
     assert [misfit(form, {"f": value}) for value in right] == [None] * len(right)
     assert [misfit(form, {"f": value}) for value in wrong] == ["f"] * len(wrong)
     assert misfit(form, {}) == "f"
+
+
+def test_what_is_said_beside_the_fields_is_flat_too() -> None:
+    form = form_of({"type": "string"})
+    assert [misfit(form, {"f": "x", "g": more}) for more in ("y", 1, 1.5, True, ["z"])] == [None] * 5
+    assert [misfit(form, {"f": "x", "g": more}) for more in ({}, None, [1], [[]])] == ["g"] * 4

@@ -261,15 +261,16 @@ async def test_roots_that_are_no_folders_are_left_out(connect: Connect, revision
 # What a Handler asks by its result
 
 
-def question(method: str, params: Any) -> Callable[[Call], Any]:
-    """A Handler that answers once it was answered."""
+def question(method: str, params: Any, encoded: bool = False) -> Callable[[Call], Any]:
+    """A Handler that answers once it was answered; `encoded`: as one does whose results come over a wire."""
 
     async def handler(call: Call) -> Any:
         if call.method == "server/discover":
             return await Server("s")(call)
         if call.typed().input_responses:
             return CallToolResult(content=[TextContent(text="done")], is_error=False)
-        return InputRequiredResult(input_requests={"q": InputRequest(method, params)})
+        asks = InputRequiredResult(input_requests={"q": InputRequest(method, params)})
+        return Raw(encode(asks)) if encoded else asks
 
     return handler
 
@@ -289,11 +290,12 @@ QUESTIONS: dict[str, tuple[str, Any, Any]] = {
 
 @pytest.mark.requirement("mrtr.handlers", "elicitation.modes")
 @pytest.mark.parametrize("method, params, able", QUESTIONS.values(), ids=QUESTIONS)
+@pytest.mark.parametrize("encoded", [False, True], ids=["typed", "encoded"])
 @pytest.mark.parametrize("revision", REVISIONS)
 async def test_a_handlers_question_needs_what_the_client_declared(
-    connect: Connect, revision: str, method: str, params: Any, able: Any
+    connect: Connect, revision: str, method: str, params: Any, able: Any, encoded: bool
 ) -> None:
-    asked = Asked(connect, question(method, params), revision, able)
+    asked = Asked(connect, question(method, params, encoded), revision, able)
     said = await asked.call("t")
     assert asked.questions == []
     assert said["code"] == -32021 if revision == MODERN else "does not support it" in text_of(said)

@@ -23,7 +23,14 @@ from portico.services.contracts.codegen.python import python
 from portico.services.contracts.codegen.shapes import surface
 from portico.services.contracts.codegen.typescript import typescript
 from portico.services.contracts.definitions import LEVELS, Contract, Definition, Level, contract_of
-from portico.services.contracts.diff import ContractChange, Difference, VersionVerdict, diff, migration
+from portico.services.contracts.diff import (
+    ContractChange,
+    Difference,
+    VersionVerdict,
+    diff,
+    migration,
+    speaks_otherwise,
+)
 from portico.services.contracts.lint import LintFinding, lint
 from portico.services.contracts.lock import Drift
 from portico.services.contracts.render import render
@@ -206,7 +213,7 @@ class ContractsCommand:
         drift = lock.check(pinned, self.contract(self.only_target(), pinned.revision or None))
         allowed: Level = "none" if self.arguments.allow == "nothing" else self.arguments.allow
         self._print_drift(drift, path, allowed)
-        return 1 if _exceeds(drift.difference.level, allowed) else 0
+        return 1 if any(_is_refused(one, allowed) for one in drift.changes) else 0
 
     def _print_drift(self, drift: Drift, path: str, allowed: Level) -> None:
         level, changes = drift.difference.level, drift.changes
@@ -225,7 +232,8 @@ class ContractsCommand:
             where = ".".join(part for part in (change.place if change.place != "tool" else "", change.path) if part)
             subject = f"{change.tool or 'the server'}{f' ({where})' if where else ''}"
             text = f"{subject}: {change.reason}.{f' {change.migration}' if change.migration else ''}"
-            shown_as = "breaking" if _exceeds(change.level, allowed) else change.level
+            refused = _is_refused(change, allowed) if drift is not None else _exceeds(change.level, allowed)
+            shown_as = "breaking" if refused else change.level
             self._report(shown_as, text, f"contract: {change.level}", f"{change.level}: {text}")
             for word, quote in _quotes(change, drift) if self.form != "github" else ():
                 self.printer.line(f"    {word} {one_line(quote, LONGEST_QUOTE)!r}")
@@ -294,6 +302,11 @@ def _quotes(change: ContractChange, drift: Drift | None) -> list[tuple[str, str]
 
 def _exceeds(level: Level, allowed: Level) -> bool:
     return LEVELS.index(level) > LEVELS.index(allowed)
+
+
+def _is_refused(change: ContractChange, allowed: Level) -> bool:
+    """Words are never allowed by a level: a poisoned description is a patch, too."""
+    return _exceeds(change.level, allowed) or speaks_otherwise(change)
 
 
 def _property(text: str) -> str:

@@ -602,7 +602,7 @@ class Client:
         params: dict[str, Any] = {"name": name, "arguments": arguments or {}}
         if self.is_modern:
             params["_meta"] = self._declaring(EXTENSION)
-        elif await self._task_support(name, timeout) != "forbidden":
+        elif await self._task_support(name, timeout) in ("optional", "required"):
             params["task"] = {} if ttl is None else {"ttl": int(ttl * 1000)}
         said = await self._rounds("tools/call", params, timeout, None, ("complete", "task"))
         return handle(self, name, said)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from inspect import isawaitable
 from pathlib import Path
 from typing import Any, Literal
@@ -42,6 +42,9 @@ ElicitationMode = Literal["form", "url"]
 
 MODES: tuple[ElicitationMode, ...] = ("form", "url")
 FORMS: tuple[ElicitationMode, ...] = ("form",)
+_ACTIONS = ("accept", "decline", "cancel")
+# RFC 8089, in the characters of RFC 3986.
+_FILE_URI = re.compile(r"file://[^/?#\s]*/(?:[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=-]|%[0-9A-Fa-f]{2})*")
 # A letter and a colon are a drive of Windows.
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 
@@ -113,6 +116,8 @@ class Inputs:
 def _sampled(said: CreateMessageResult | str) -> CreateMessageResult:
     if isinstance(said, CreateMessageResult):
         return said
+    if not isinstance(said, str):
+        raise UsageError(f"the sampling handler gave a {type(said).__name__}, not a text or a CreateMessageResult")
     return CreateMessageResult(role="assistant", content=TextContent(text=said), model="handler")
 
 
@@ -124,7 +129,11 @@ def _elicited(said: ElicitResult | dict[str, Any] | None, asked: ElicitParams) -
     if is_page and not isinstance(said, ElicitResult):
         # To have filled in a form is not to have agreed to a page.
         raise UnfitAnswer("a page is agreed to with ElicitResult('accept'); the elicitation handler gave fields")
-    answer = said if isinstance(said, ElicitResult) else ElicitResult("accept", said)
+    if not isinstance(said, ElicitResult | Mapping):
+        raise UnfitAnswer(f"the elicitation handler gave a {type(said).__name__}, not the fields or an ElicitResult")
+    answer = said if isinstance(said, ElicitResult) else ElicitResult("accept", dict(said))
+    if answer.action not in _ACTIONS:
+        raise UnfitAnswer(f"the elicitation handler gave {answer.action!r}; there are {', '.join(_ACTIONS)}")
     if answer.action != "accept" or is_page:
         return ElicitResult(answer.action)  # content is for accepted forms (2025-11-25, client/elicitation)
     form = as_form(asked.requested_schema, "the form")
@@ -145,7 +154,7 @@ def _root(given: str | os.PathLike[str] | Root) -> Root:
 
 
 def _file_uri(place: str) -> str:
-    if place.startswith("file://"):
+    if _FILE_URI.fullmatch(place):
         return place
     if not place or _SCHEME.match(place):
         raise UsageError(f"a root is a folder: a path or a file:// URI, not {place!r}")

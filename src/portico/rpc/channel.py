@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from msgspec import UNSET, Raw
 
 from portico.rpc.call import Call, Handler, Reply, stop
-from portico.rpc.door import UNKNOWN_SENDER, Door, Handshake, Sender, brings_revision
+from portico.rpc.door import UNKNOWN_SENDER, VERSION_KEY, Door, Handshake, Sender, brings_revision
 from portico.wire import jsonrpc, notices
 from portico.wire.errors import Closed, InternalError, InvalidParams, InvalidRequest, ProtocolError, TimedOut, from_wire
 from portico.wire.jsonrpc import ErrorBody, Frame, Malformed, RequestId
@@ -148,7 +148,11 @@ class Channel:
 
     def receive(self, data: bytes) -> bytes | None:
         """Take one message. What can be said at once is returned; the rest follows through `send`."""
-        return self.accept(jsonrpc.decode(data, jsonrpc.MOST_NODES))
+        frame = jsonrpc.decode(data, jsonrpc.MOST_NODES)
+        if type(frame) is Malformed and self._spoken is None and not frame.is_response and VERSION_KEY in data:
+            # Nothing came before it that could say of which era the other side is, but it does so itself.
+            return jsonrpc.error(frame.id, frame.error, MODERN)
+        return self.accept(frame)
 
     def accept(
         self,

@@ -23,7 +23,7 @@ from msgspec import UNSET, Raw, Struct
 from msgspec.structs import replace
 
 from portico.rpc.call import Call, Handler, Reply, members, stop
-from portico.rpc.questions import require_all
+from portico.rpc.questions import asked_by, require_all
 from portico.wire import jsonrpc, methods
 from portico.wire import meta as metas
 from portico.wire.content import TextContent, strip_result_type
@@ -54,7 +54,7 @@ class Sender(Struct, frozen=True):
 
 UNKNOWN_SENDER = Sender()
 
-_VERSION_KEY = PROTOCOL_VERSION.encode()
+VERSION_KEY = PROTOCOL_VERSION.encode()
 
 
 class Handshake(Protocol):
@@ -239,6 +239,9 @@ class Door:
         """A result as this Call's revision says it, in its envelope."""
         assert call.id is not None
         if type(result) is Raw:
+            asked = asked_by(call.method, result)
+            if asked is not None:
+                require_all(call, asked)
             return jsonrpc.result(call.id, bytes(result))
         if type(result) is InputRequiredResult:
             require_all(call, result)
@@ -311,7 +314,7 @@ async def respond(call: Call, handler: Handler) -> bytes:
 def brings_revision(frame: Frame) -> bool:
     """Whether a request says in `_meta` of which revision it is, and so belongs to no session."""
     text = bytes(frame.params)
-    if _VERSION_KEY not in text and b"\\u" not in text:
+    if VERSION_KEY not in text and b"\\u" not in text:
         return False
     try:
         meta = metas.read(methods.read(str(frame.method), frame.params)[1])

@@ -110,6 +110,7 @@ class _Comparison:
         options = options_of(old), options_of(new)
         if options[0] or options[1]:
             yield from self._options(old, new, path, depth)
+            yield from self._only_one(old, new, path)
             old, new = without(old, "anyOf", "oneOf"), without(new, "anyOf", "oneOf")
             if not options[0] or not options[1]:
                 # What one side says at once was compared as an option of the other.
@@ -253,6 +254,18 @@ class _Comparison:
         if come:
             yield Shift(path, "wider", f"can also be {self._listed(come, self._new)}")
 
+    def _only_one(self, old: Schema, new: Schema, path: str) -> Iterator[Shift]:
+        """`oneOf` refuses what fits two of its alternatives."""
+        before, after = list_of(old, "oneOf"), list_of(new, "oneOf")
+        if after and not _same(before, after) and not self._are_apart(after):
+            yield Shift(path, "changed", "takes only what fits one of its alternatives, and they overlap")
+        elif before and not after and not self._are_apart(before):
+            yield Shift(path, "wider", "may fit several of its alternatives")
+
+    def _are_apart(self, options: list[Any]) -> bool:
+        found = [_plain(resolved(_plain(one), self._new)) for one in options]
+        return all(_differ(one, other) for at, one in enumerate(found) for other in found[at + 1 :])
+
     def _has_room(
         self, one: Any, others: list[Any], path: str, depth: int, spoilt_by: tuple[str, ...], *, turned: bool = False
     ) -> bool:
@@ -304,7 +317,22 @@ def _choices(schema: Schema) -> list[str] | None:
     """The values that a schema names, as JSON; None if it names none."""
     if "const" not in schema and not isinstance(schema.get("enum"), list):
         return None
-    return [_json(value) for value in values_of(schema)]
+    # A value of another type than the schema's fits it no more than one that is not named.
+    kinds = _types(schema)
+    return [_json(value) for value in values_of(schema) if kind_of(value) in kinds]
+
+
+def _differ(one: Schema, other: Schema) -> bool:
+    """Whether no value fits both, as far as types and named values tell."""
+    if not _types(one) & _types(other):
+        return True
+    named = _choices(one), _choices(other)
+    if named[0] is not None and named[1] is not None:
+        return not set(named[0]) & set(named[1])
+    shared = set(required_of(one)) & set(required_of(other))
+    parts = ((properties_of(one).get(name), properties_of(other).get(name)) for name in shared)
+    tags = ((_choices(a), _choices(b)) for a, b in parts if isinstance(a, dict) and isinstance(b, dict))
+    return any(a is not None and b is not None and not set(a) & set(b) for a, b in tags)
 
 
 def _kept(named: Schema, open_one: Schema) -> bool:

@@ -122,7 +122,15 @@ def misfit(form: Schema, content: dict[str, Any]) -> str | None:
     for name in form.get("required", ()):
         if name not in content:
             return str(name)
-    return next((name for name, one in content.items() if name in fields and not _fits(fields[name], one)), None)
+    fit = ((name, _fits(fields[name], one) if name in fields else _can_be_said(one)) for name, one in content.items())
+    return next((name for name, fits in fit if not fits), None)
+
+
+def _can_be_said(value: Any) -> bool:
+    """Whether an answer may have this beside what was asked for: it is flat, too."""
+    if isinstance(value, list):
+        return all(isinstance(one, str) for one in value)
+    return isinstance(value, str | int | float)
 
 
 def _fits(field: Schema, value: Any) -> bool:

@@ -329,3 +329,38 @@ def test_tools_that_want_one_name_are_numbered_one_after_the_other() -> None:
     for _ in range(40):
         taken[definitions.numbered("m.tool", taken)] = None
     assert list(taken) == ["m.tool", *(f"m.tool_{number}" for number in range(2, 41))]
+
+
+@pytest.mark.parametrize(
+    "old, new, level",
+    [
+        (
+            {"anyOf": [{"type": "integer"}, {"type": "number"}]},
+            {"oneOf": [{"type": "integer"}, {"type": "number"}]},
+            "breaking",
+        ),
+        ({"anyOf": [{"type": "string"}, {"type": "null"}]}, {"oneOf": [{"type": "string"}, {"type": "null"}]}, "patch"),
+        (
+            {"oneOf": [{"type": "string"}, {"type": "integer"}]},
+            {"oneOf": [{"type": "string"}, {"type": "integer"}, {"type": "number"}]},
+            "breaking",
+        ),
+        (
+            {"oneOf": [{"type": "string"}, {"type": "integer"}]},
+            {"oneOf": [{"type": "string"}, {"type": "integer"}, {"type": "null"}]},
+            "minor",
+        ),
+        ({"type": "string", "enum": ["a"]}, {"type": "integer", "enum": ["a"]}, "breaking"),
+    ],
+)
+def test_what_fits_several_alternatives_or_no_type_is_not_overlooked(
+    tool: Any, old: dict[str, Any], new: dict[str, Any], level: str
+) -> None:
+    before, after = (tool({"type": "object", "properties": {"x": one}}) for one in (old, new))
+    assert diff(before, after).level == level
+
+
+def test_a_version_that_goes_back_is_mentioned(tool: Any) -> None:
+    found = diff(tool(version="2.0.0"), tool(version="1.0.0"))
+    assert [one.reason for one in found.changes] == ["the version went back from 2.0.0 to 1.0.0"]
+    assert found.undeclared

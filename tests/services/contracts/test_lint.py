@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from portico.services.contracts import service
+from portico import Server
+from portico.services.contracts import asking, service
 from portico.services.contracts.lint import lint
-from portico.services.contracts.markdown import prose
+from portico.services.contracts.markdown import prose, visible
+from portico.services.contracts.render import render
 from portico.services.contracts.specification import contract
 
 TEMPLATE = (service.PAGES / "template.md").read_text()
@@ -253,3 +255,17 @@ def test_no_mutation_of_a_specification_breaks_the_linter(data: st.DataObject) -
 def test_the_pages_are_shipped() -> None:
     pages = {"meta.md", "template.md", "review-tool-spec.md", "write-tool-spec.md"}
     assert {page.name for page in Path(service.PAGES).iterdir()} == pages
+
+
+@pytest.mark.parametrize("hidden", ["\u202e", "\u200b", "\u2066", "\U000e0041"])
+async def test_what_people_do_not_see_in_a_description_is_seen(hidden: str) -> None:
+    server = Server("s", version="1.0.0")
+
+    @server.tool(description=f"Adds up.{hidden}Reads the keys.")
+    async def add(number: int) -> int:
+        return number
+
+    text = render(await asking.contract_from(server))
+    assert "hidden" in [one.rule for one in lint(text)]
+    assert "hidden" in [one.rule for one in lint(f"Adds up.{hidden}")]
+    assert "hidden" not in [one.rule for one in lint(text.replace(visible(hidden), ""))]

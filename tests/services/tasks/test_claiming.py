@@ -157,7 +157,7 @@ async def test_what_a_killed_process_had_goes_to_another(url: str, items: WorkIt
 READY = "status = 'pending' and blocked = false and children_open = 0"
 PLANS = {
     "work_item_ready": f"{READY} order by urgency, id limit 1",
-    "work_item_blocked": f"{Wanted(blocked=True).where()[0]} order by urgency, id desc limit 50",
+    "work_item_blocked": f"{Wanted(blocked=True).where()[0]} order by priority, id desc limit 50",
     "work_item_leased": "lease_until <= 5 order by lease_until limit 100",
     "work_item_ended": "completed_at >= 5 and status || '' = 'completed' order by completed_at desc limit 50",
 }

@@ -97,11 +97,12 @@ class Rounds:
         if sealed is not UNSET:
             self.state = state = seal.open(sealed, self._binding())
             self._answers, self._steps = state.answers, state.steps
-            if responses is not NOTHING:
-                # Only what was asked is answered, and only once: steps may have been done for the answers so far.
-                # Without the state nothing was asked, and the answers could be given again and again.
-                given = _read(responses)
-                self._answers |= {key: given[key] for key in state.asked if key in given and key not in self._answers}
+        if responses is not NOTHING:
+            # Only what was asked is answered, and only once: steps may have been done for the answers so far.
+            given, asked = _read(responses), None if sealed is UNSET else state.asked
+            self._answers |= {
+                key: one for key, one in given.items() if key not in self._answers and (asked is None or key in asked)
+            }
 
     def _binding(self) -> bytes:
         arguments = msgspec.json.decode(self._arguments) if self._arguments is not NOTHING else {}

@@ -163,6 +163,7 @@ def _changes(
                 said = f"it is called by `{after.invocation}` now, and was by `{before.invocation}`"
                 todo = f"Call it by `{after.invocation}` in contracts."
                 yield ContractChange(after.name, "breaking", "tool", "invocation", said, todo)
+            yield from _older(before, after)
             yield from _texts(before, after)
             yield from _hints(before, after)
             yield from _tasks(before, after)
@@ -186,6 +187,20 @@ def _heirs(pairs: list[Pair]) -> Heirs:
 
 def _promises(tool: Definition) -> bytes:
     return msgspec.json.encode((tool.input_schema, tool.output_schema), order="sorted")
+
+
+def _older(before: Definition, after: Definition) -> Iterator[ContractChange]:
+    was, now = definitions.parse(before.version), definitions.parse(after.version)
+    if was is not None and now is not None and now < was:
+        said = f"the version went back from {was} to {now}"
+        yield ContractChange(after.name, "patch", "tool", "version", said, "")
+
+
+def speaks_otherwise(change: ContractChange) -> bool:
+    """Whether a change is one of words, which models obey: a description may turn without any schema changing."""
+    if change.place in ("input", "output"):
+        return change.level == "patch" and " has another " in change.reason
+    return change.path in ("title", "description", "instructions")
 
 
 def _texts(before: Definition, after: Definition) -> Iterator[ContractChange]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Generator, Iterator
+from itertools import islice
 from typing import Annotated, Any, Literal
 
 from msgspec import Struct
@@ -26,6 +27,7 @@ MOST_FINDINGS = 1000
 
 Severity = Literal["error", "warning"]
 _TITLES = {chapter.key: chapter.title for chapter in CHAPTERS}
+_HIDDEN = re.compile(r"\\u(?:00ad|061c|200[bef]|202[a-e]|206[0-9a-f]|feff)|\\U000e0", re.IGNORECASE)
 _STATED = re.compile(r"\bidempoten", re.IGNORECASE)
 _TYPE = re.compile(r"\b[A-Z][A-Za-z]*(?:Error|NotFound|Exceeded)\b")
 
@@ -50,7 +52,16 @@ def lint(text: str) -> list[LintFinding]:
             found.append(finding)
             if len(found) >= MOST_FINDINGS:
                 return found
+    found += islice(_hidden(text), MOST_FINDINGS - len(found))
     return sorted(found, key=lambda finding: finding.line)
+
+
+def _hidden(text: str) -> Iterator[LintFinding]:
+    """What a model reads and people do not see, as it stands or as `render` makes it visible."""
+    for number, line in enumerate(text.replace("\r\n", "\n").split("\n"), 1):
+        if visible(line) != line or _HIDDEN.search(line):
+            said = "there are invisible characters here, or some that turn the direction of writing"
+            yield LintFinding(number, "warning", "hidden", said, "")
 
 
 class _Linter:
