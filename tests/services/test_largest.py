@@ -115,7 +115,7 @@ async def made(client: Client, service: str, schema: dict[str, Any]) -> dict[str
         return {}
     maker, arguments, names = MADE[service]
     found = (await client.call_tool(maker, arguments)).structured
-    return {name: found["id"] for name in names & set(schema.get("required", ()))}
+    return dict.fromkeys(names & set(schema.get("required", ())), found["id"])
 
 
 def largest(tool: str, schema: dict[str, Any], known: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
