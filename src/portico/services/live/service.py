@@ -27,7 +27,7 @@ T = TypeVar("T")
 # Completion is for a person who is typing.
 TYPING_SECONDS = 2.0
 LONGEST_EXPRESSION = 256 * 1024
-# Of a module with all it is in, and far more than anybody writes.
+# Also of a method with its class and its module.
 LONGEST_NAME = 1000
 
 Name = Annotated[str, Meta(max_length=LONGEST_NAME)]
