@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,32 @@ from portico.wire.errors import Error
 FULL = 3_900_000
 MOST_PAUSE_SECONDS = 0.1
 TRIES = 3
-WORDS = {"a text": "some words ", "one word": "a", "lines": "line\n", "signs": "\\\"'{[(<&%$", "slashes": "/"}
+LONG = 20_000
+WORDS = {"signs": "\\\"'{[(<&%$", "one word": "a", "lines": "line\n"}
+DEEP = 400
+# What a tool needs to get as far as its work. Else it has one of each value that it may not go without.
+NEEDED: dict[str, dict[str, Any]] = {
+    "eventlog_query": {"logName": "large"},
+    "eventlog_stats": {"logName": "large"},
+    "memory_graph": {"operation": "path", "entity": "x", "to_entity": "y"},
+    "memory_prompts": {"action": "save", "name": "x", "content": "x"},
+    "reg_read": {"path": "HKEY_CURRENT_USER\\Software"},
+    "reg_write": {"path": "HKEY_CURRENT_USER\\Software\\Large"},
+}
+# How a service is given something that its tools find, and what they call its id.
+MADE: dict[str, tuple[str, dict[str, Any], set[str]]] = {
+    "memory": ("memory_capture", {"content": "x", "namespace": "decisions"}, {"memory_id"}),
+    "tasks": ("create_task", {"description": "x"}, {"id", "task_id"}),
+}
+# Where the schema does not say how long a text may be, and the tool does.
+LONGEST = {
+    "memory_capture content": 200_000,
+    "memory_prompts content": 50_000,
+    "memory_recall query": 10_000,
+    "reg_write value": 500_000,
+}
+# Items that are looked into further than the schema says.
+ITEMS: dict[str, Any] = {"spec_diff": {"name": "x", "inputSchema": {"type": "object"}}}
 
 
 class Watch(Service):
@@ -59,33 +85,86 @@ def plain(schema: dict[str, Any], root: dict[str, Any]) -> Any:
     return {"string": "x", "integer": 1, "number": 1, "boolean": False, "array": [], "null": None}[kind]
 
 
-def largest(schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The arguments of a tool, with one of its texts or lists as large as it may be."""
-    needed = plain(schema, schema)
+def texts(most: int) -> Iterator[tuple[str, str]]:
+    """Texts of that length. A short one makes little work, whatever it says."""
+    for what, word in WORDS.items():
+        yield what, (word * (most // len(word) + 1))[:most]
+        if most < LONG:
+            return
+
+
+def lists(most: int, item: Any) -> Iterator[tuple[str, list[Any]]]:
+    """A list of equal items, and if they can be told apart one of different ones."""
+    yield "a list", [item] * most
+    if isinstance(item, str):
+        yield "different ones", [f"{item}{number}" for number in range(most)]
+    if isinstance(item, dict) and "name" in item:
+        yield "different ones", [{**item, "name": f"{item['name']}{number}"} for number in range(most)]
+
+
+def deep() -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for _ in range(DEEP):
+        found = {"x": found}
+    return found
+
+
+async def made(client: Client, service: str, schema: dict[str, Any]) -> dict[str, Any]:
+    """The arguments by which a tool finds what there is."""
+    if service not in MADE:
+        return {}
+    maker, arguments, names = MADE[service]
+    found = (await client.call_tool(maker, arguments)).structured
+    return dict.fromkeys(names & set(schema.get("required", ())), found["id"])
+
+
+def largest(tool: str, schema: dict[str, Any], known: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The arguments of a tool, with one of its texts, lists or objects as large as it may be."""
+    needed = {**plain(schema, schema), **known, **NEEDED.get(tool, {})}
     for name, about in schema.get("properties", {}).items():
-        kinds = [about, *about.get("anyOf", ())]
-        for one in kinds:
-            if one.get("type") == "string" and "enum" not in one:
+        for one in [about, *about.get("anyOf", ())]:
+            kind = one.get("type")
+            kinds = kind if isinstance(kind, list) else [kind]
+            if "string" in kinds and "enum" not in one:
                 most = min(FULL, one.get("maxLength", FULL))
-                for what, word in WORDS.items():
-                    yield f"{name}: {what}", {**needed, name: (word * (most // len(word) + 1))[:most]}
-            if one.get("type") == "array":
-                most = min(300_000, one.get("maxItems", 300_000))
-                item = plain(one.get("items", {}), schema)
-                most = min(most, 100_000) if isinstance(item, dict | list) else most
-                yield f"{name}: a list", {**needed, name: [item] * most}
+                for what, text in chain.from_iterable(map(texts, {most, LONGEST.get(f"{tool} {name}", most)})):
+                    yield f"{name}: {what}", {**needed, name: text}
+            if "array" in kinds:
+                item = ITEMS.get(tool, plain(one.get("items", {}), schema))
+                most = 30_000 if isinstance(item, dict | list) else 300_000
+                for what, found in lists(min(most, one.get("maxItems", most)), item):
+                    yield f"{name}: {what}", {**needed, name: found}
+            if "object" in kinds:
+                about_values = one.get("additionalProperties")
+                values = plain(about_values if isinstance(about_values, dict) else {}, schema)
+                yield f"{name}: an object", {**needed, name: {f"x{number}": values for number in range(50_000)}}
+                yield f"{name}: a deep one", {**needed, name: deep()}
 
 
-@pytest.mark.parametrize("name", ["tasks"])
+def settings(folder: Path) -> str:
+    """A file of settings in which the system service has a folder, a log and a registry to write to."""
+    root, log = folder / "root", folder / "large.log"
+    root.mkdir()
+    (root / "x").write_text("line\n" * 100)
+    log.write_text("2026-01-31T12:00:00Z a line\n" * 100)
+    file = folder / "portico.toml"
+    file.write_text(
+        f"[services.system]\nroots = ['{root}']\nlogs = {{large = '{log}'}}\nlevels = {{reg = 'read-write'}}\n"
+    )
+    return str(file)
+
+
+@pytest.mark.parametrize("name", ["contracts", "live", "memory", "system", "tasks"])
 async def test_no_tool_stops_the_loop(name: str, tmp_path: Path) -> None:
     place = assembly.ServicePlace(data=tmp_path, store=f"sqlite:///{tmp_path}/store.db")
-    server = assembly.assemble([name], assembly.read_settings(None, None), place)
+    said = assembly.read_settings(None, settings(tmp_path) if name == "system" else None)
+    server = assembly.assemble([name], said, place)
     watch = Watch()
     server.add(watch)
     too_long = {}
     async with server.lifespan(), Client(server, timeout=120) as client:
         for tool in await client.list_tools():
-            for what, arguments in largest(tool.input_schema):
+            for what, arguments in largest(tool.name, tool.input_schema, await made(client, name, tool.input_schema)):
                 pauses = []
                 for _ in range(TRIES):
                     watch.longest = 0.0

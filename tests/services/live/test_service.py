@@ -396,7 +396,7 @@ async def test_names_are_completed(connect: Callable[..., Any]) -> None:
 @jail_only
 async def test_a_resource_that_hangs_is_an_error_and_not_for_ever(talk: Begin) -> None:
     live = await talk(timeout=0.2)
-    code = "class M(type):\n  @property\n  def __doc__(cls):\n    while True: pass\nclass A(metaclass=M): pass"
+    code = "class B:\n  def __repr__(self):\n    while True: pass\nclass A:\n  def f(self, x=B()): pass"
     await live.run(code, timeout=5)
     assert "did not finish within 0.2 s" in (await live.call("class_details", className="A")).text
     with pytest.raises(ProtocolError, match="did not finish"):

@@ -47,7 +47,7 @@ SpecText = Annotated[str, Meta(description="The Markdown of a specification", ma
 Language = Literal["python", "typescript"]
 JobId = Annotated[str, Meta(description="What tool_start gave", max_length=64)]
 Promised = Annotated[
-    str | dict[str, Any] | list[dict[str, Any]],
+    Annotated[str, Meta(max_length=LONGEST_TEXT)] | dict[str, Any] | list[dict[str, Any]],
     "A tool of this server by its name; or a definition, a list of them, a contracts.lock, or the Markdown of a"
     " specification",
 ]
@@ -197,13 +197,12 @@ class Contracts(Service):
     ) -> reports.Compared:
         """Compare two versions of a tool or of several: breaking, minor or patch, why, and what callers have to do."""
         now = await self._contract(ctx)
-        try:
-            before, after = reading.pair(old, new, now)
-        except reading.UnreadableContract as failure:
-            raise ToolError(f"This cannot be compared: {failure}.") from None
         until = time.monotonic() + COMPARING_SECONDS
         try:
+            before, after = await _aside(ctx, reading.pair, old, new, now)
             found = await _aside(ctx, diff, before, after, lambda: ctx.cancelled or time.monotonic() > until)
+        except reading.UnreadableContract as failure:
+            raise ToolError(f"This cannot be compared: {failure}.") from None
         except Stopped:
             raise ToolError(f"This takes longer than {COMPARING_SECONDS:g} s: compare fewer tools at a time.") from None
         return reports.compared(found)

@@ -27,9 +27,13 @@ T = TypeVar("T")
 # Completion is for a person who is typing.
 TYPING_SECONDS = 2.0
 LONGEST_EXPRESSION = 256 * 1024
+# Also of a method with its class and its module.
+LONGEST_NAME = 1000
 
-SessionName = Annotated[str, "Whose names to use: each session has its own"]
-ClassName = Annotated[str, "A class: its name, or with its module, as in json.decoder.JSONDecoder"]
+Name = Annotated[str, Meta(max_length=LONGEST_NAME)]
+NamePattern = Annotated[Name, "A part of the name, or a pattern with * and ?"]
+SessionName = Annotated[Name, "Whose names to use: each session has its own"]
+ClassName = Annotated[Name, "A class: its name, or with its module, as in json.decoder.JSONDecoder"]
 Expression = Annotated[str, Meta(max_length=LONGEST_EXPRESSION)]
 
 PROMPTS = Path(__file__).with_name("prompts.md")
@@ -212,9 +216,7 @@ class Live(Service):
         }
 
     @tool(annotations=READ)
-    async def list_packages(
-        self, ctx: Context, pattern: Annotated[str | None, "A part of the name, or a pattern with * and ?"] = None
-    ) -> replies.Packages:
+    async def list_packages(self, ctx: Context, pattern: NamePattern | None = None) -> replies.Packages:
         """The packages that can be imported: what is installed, then what comes with Python."""
         return await self._read(ctx, replies.Packages, "list_packages", pattern=pattern)
 
@@ -222,7 +224,7 @@ class Live(Service):
     async def list_classes(
         self,
         ctx: Context,
-        package: Annotated[str, "A package or module; __main__ for what was defined in the session"],
+        package: Annotated[Name, "A package or module; __main__ for what was defined in the session"],
         session: SessionName = MAIN,
     ) -> replies.Classes:
         """The classes of a package and its modules."""
@@ -240,7 +242,7 @@ class Live(Service):
         self,
         ctx: Context,
         className: ClassName,
-        selector: Annotated[str, "The name of the method"],
+        selector: Annotated[Name, "The name of the method"],
         session: SessionName = MAIN,
     ) -> ToolResult:
         """The source of a method, its own or an inherited one."""
@@ -253,8 +255,8 @@ class Live(Service):
     async def search_methods(
         self,
         ctx: Context,
-        pattern: Annotated[str, "A part of the name, or a pattern with * and ?"],
-        className: Annotated[str | None, "Only in this class"] = None,
+        pattern: NamePattern,
+        className: Annotated[Name | None, "Only in this class"] = None,
         includeSuper: Annotated[bool, "With what it inherits"] = False,
         session: SessionName = MAIN,
     ) -> replies.FoundMethods:
@@ -276,8 +278,8 @@ class Live(Service):
     async def references_to(
         self,
         ctx: Context,
-        name: Annotated[str, "A name: of a variable, a function, a class, a method"],
-        package: Annotated[str | None, "Look in this package, too"] = None,
+        name: Annotated[Name, "A name: of a variable, a function, a class, a method"],
+        package: Annotated[Name | None, "Look in this package, too"] = None,
         session: SessionName = MAIN,
     ) -> replies.References:
         """Where a name is used: in what the session was given, and in a package."""
@@ -339,7 +341,7 @@ class Live(Service):
     @prompt(name="review-class", inline=True)
     def review_class(
         self,
-        className: Annotated[str, "The class to review"],
+        className: Annotated[Name, "The class to review"],
         focus: Annotated[str, "What to look at above all"] = "",
     ) -> GetPromptResult:
         """Review a class"""
@@ -348,8 +350,8 @@ class Live(Service):
     @prompt(name="refactor-method", inline=True)
     def refactor_method(
         self,
-        className: Annotated[str, "The class it belongs to"],
-        selector: Annotated[str, "The method to refactor"],
+        className: Annotated[Name, "The class it belongs to"],
+        selector: Annotated[Name, "The method to refactor"],
     ) -> GetPromptResult:
         """Refactor a method"""
         return _prompt("refactor-method", className=className, selector=selector)
@@ -357,14 +359,14 @@ class Live(Service):
     @prompt(name="document-class", inline=True)
     def document_class(
         self,
-        className: Annotated[str, "The class to document"],
+        className: Annotated[Name, "The class to document"],
         style: Annotated[str, "A docstring style"] = "plain sentences",
     ) -> GetPromptResult:
         """Document a class"""
         return _prompt("document-class", className=className, style=style)
 
     @prompt(name="generate-tests", inline=True)
-    def generate_tests(self, className: Annotated[str, "The class to test"]) -> GetPromptResult:
+    def generate_tests(self, className: Annotated[Name, "The class to test"]) -> GetPromptResult:
         """Write tests for a class"""
         return _prompt("generate-tests", className=className)
 

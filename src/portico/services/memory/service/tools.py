@@ -72,8 +72,11 @@ class MemoryTools:
         """
         memories = await self._access.writable()
         checked_namespace(namespace)
+        labels = {"source": source, "thread": thread, "author": author, "branch": branch, "path": path}
         passed = await self._access.guard.check(
-            inputs.bounded(content), source, thread, author, branch, path, *(tags or ())
+            inputs.bounded(content),
+            *(inputs.bounded_label(text, name) for name, text in labels.items()),
+            *inputs.bounded_tags(tags or ()),
         )
         kept, kept_source, kept_thread, kept_author, kept_branch, kept_path, *kept_tags = passed.texts
         draft = Draft(
@@ -159,7 +162,9 @@ class MemoryTools:
     ) -> results.Whole:
         """Change a memory. What it said before stays in its history."""
         memories = await self._access.writable()
-        passed = await self._access.guard.check(inputs.bounded(content or ""), reason, *(tags or ()))
+        passed = await self._access.guard.check(
+            inputs.bounded(content or ""), inputs.bounded_label(reason, "reason"), *inputs.bounded_tags(tags or ())
+        )
         kept, kept_reason, *kept_tags = passed.texts
         after = await memories.update(
             memory_id,
@@ -184,7 +189,7 @@ class MemoryTools:
     ) -> results.DeletedMemory:
         """Delete a memory: softly, or for good."""
         memories = await self._access.writable()
-        (kept_reason,) = (await self._access.guard.check(reason)).texts
+        (kept_reason,) = (await self._access.guard.check(inputs.bounded_label(reason, "reason"))).texts
         gone = await memories.delete(
             memory_id,
             hard=hard,

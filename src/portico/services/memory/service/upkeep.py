@@ -286,7 +286,10 @@ class UpkeepTools:
         memories = await self._access.writable()
         if self._listings.is_taken(name):
             raise InvalidInput(f"The server has a prompt {name!r} of its own. Choose another name.")
-        kept, about = (await self._access.guard.check(content, description)).texts
+        checked = await self._access.guard.check(
+            templates.bounded(content or ""), templates.bounded(description, "A description")
+        )
+        kept, about = checked.texts
         template = templates.made(
             domain=domain,
             project=memories.project,

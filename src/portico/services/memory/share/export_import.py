@@ -98,8 +98,10 @@ def screened(given: Portable, screen: Screen) -> Portable:
     """The memory with every text of its author screened."""
     inputs.bounded(given.content)
     labels = ("source", "author", "thread", "branch", "path")
-    kept: dict[str, str] = {name: screen(said)[0] for name in labels if (said := getattr(given, name))}
-    tags = [screen(one)[0] for one in given.tags[: inputs.MOST_TAGS + 1]]
+    kept: dict[str, str] = {
+        name: screen(said)[0] for name in labels if (said := inputs.bounded_label(getattr(given, name), name))
+    }
+    tags = [screen(one)[0] for one in inputs.bounded_tags(given.tags)[: inputs.MOST_TAGS + 1]]
     return replace(given, content=screen(given.content)[0], tags=tags, **kept)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -14,6 +14,8 @@ from portico.services.moments import SECOND_MS
 LONGEST_CONTENT = 200_000
 LONGEST_LABEL = 500
 MOST_TAGS, LONGEST_TAG = 50, 100
+# Several may turn out to be the same one.
+MOST_GIVEN_TAGS = 1000
 _BREAKS = re.compile(r"[\s,]+")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _SPAN = re.compile(r"(\d{1,9})\s*([smhdw]?)")
@@ -52,11 +54,15 @@ def replaced(before: str) -> list[str]:
 
 def label(text: str | None, name: str) -> str | None:
     """A short text beside the content: a source, an author, a path. Empty is none."""
-    if text is None or not text.strip():
-        return None
-    if len(text) > LONGEST_LABEL:
+    text = bounded_label(text, name)
+    return texts.storable(text.strip()) if text is not None and text.strip() else None
+
+
+def bounded_label(text: str | None, name: str) -> str | None:
+    """Before anything else is done with it."""
+    if text is not None and len(text) > LONGEST_LABEL:
         raise InvalidInput(f"{name} has {len(text):,} characters; at most {LONGEST_LABEL} are kept.")
-    return texts.storable(text.strip())
+    return text
 
 
 def labels(given: Any) -> dict[str, Any]:
@@ -66,14 +72,26 @@ def labels(given: Any) -> dict[str, Any]:
 
 def tags(given: Sequence[str]) -> list[str]:
     """In small letters, with hyphens for spaces and commas, each once, in the order they were given."""
-    found = dict.fromkeys(_BREAKS.sub("-", texts.storable(one).strip(" \t\n,#")).casefold() for one in given)
+    found = dict.fromkeys(
+        _BREAKS.sub("-", texts.storable(one).strip(" \t\n,#")).casefold() for one in bounded_tags(given)
+    )
     found.pop("", None)
-    if len(found) > MOST_TAGS:
-        raise InvalidInput(f"{len(found)} tags were given; a memory has at most {MOST_TAGS}.")
-    long = next((one for one in found if len(one) > LONGEST_TAG), None)
+    _check_tags(found, MOST_TAGS, LONGEST_TAG)
+    return list(found)
+
+
+def bounded_tags(given: Sequence[str]) -> Sequence[str]:
+    """Before anything else is done with them. As they are stored they may be fewer, and shorter."""
+    _check_tags(given, MOST_GIVEN_TAGS, LONGEST_LABEL)
+    return given
+
+
+def _check_tags(given: Collection[str], most: int, longest: int) -> None:
+    if len(given) > most:
+        raise InvalidInput(f"{len(given)} tags were given; a memory has at most {MOST_TAGS}.")
+    long = next((one for one in given if len(one) > longest), None)
     if long is not None:
         raise InvalidInput(f"The tag {long[:40]}… has {len(long)} characters; at most {LONGEST_TAG} are kept.")
-    return list(found)
 
 
 def span(text: str) -> int | None:

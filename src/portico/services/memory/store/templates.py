@@ -61,6 +61,13 @@ def filled(template: SavedPrompt, values: Mapping[str, str]) -> str:
     return _VARIABLE.sub(value, template.content)
 
 
+def bounded(text: str, what: str = "A prompt") -> str:
+    """Before anything else is done with it."""
+    if len(text) > LONGEST:
+        raise InvalidInput(f"{what} has 1 to {LONGEST:,} characters.")
+    return text
+
+
 def made(
     *,
     domain: str,
@@ -75,9 +82,9 @@ def made(
         raise InvalidInput(
             f"{name[:80]!r} is no name for a prompt. Use a letter, then letters, digits, _ and -, at most 64."
         )
-    if not content.strip() or len(content) > LONGEST:
+    content = texts.storable(bounded(content))
+    if not content.strip():
         raise InvalidInput(f"A prompt has 1 to {LONGEST:,} characters.")
-    content = texts.storable(content)
     names = variables_of(content)
     strange = [one for one in names if iskeyword(one)]
     if strange or len(names) > MOST_VARIABLES:
