@@ -23,7 +23,7 @@ from portico.services.live.limits import MIB
 pytestmark = jail_only
 
 # They leave their session without memory, and it has no more for anybody.
-UNRULY = {"takes memory in small pieces", "takes memory bit by bit"}
+UNRULY = {"takes memory in small pieces", "takes memory bit by bit", "answers for itself, now and later"}
 
 
 class Host:
@@ -100,7 +100,8 @@ async def test_code_that_tries_to_get_out_stays_in(escape: Escape, host: Host, p
         assert str(result.structured or "").count("ESCAPED") == 0
         after = await prisoner.run("3 + 4")
         if escape.name in UNRULY:
-            # What code has done to the names of its own session is its own affair, until it is reset.
+            # What code has done to the names of its own session, and what it says there, is its own affair, until it is
+            # reset.
             await prisoner.call("reset_session")
             after = await prisoner.run("3 + 4")
     assert after.text.endswith("7")
