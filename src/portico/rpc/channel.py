@@ -57,6 +57,8 @@ class Stream(Protocol):
 class ChannelReply(Reply):
     """The way back of a request on a Channel: over its own stream where it has one, over the shared one elsewhere."""
 
+    id: RequestId | None
+    method: str
     task: asyncio.Task[Any] | None = None
     _token: ProgressToken | None = None
 
@@ -88,7 +90,8 @@ class ChannelReply(Reply):
             self._token = None
 
     def begin(self, call: Call, task: asyncio.Task[Any]) -> None:
-        self.call, self.task = call, task
+        # Not the Call: it and its Reply would be a circle, which only the collector of cycles could take apart.
+        self.id, self.method, self.task = call.id, call.method, task
         self._channel.begin(self)
 
     def finish(self, message: bytes | None) -> None:
@@ -191,13 +194,13 @@ class Channel:
     def begin(self, reply: ChannelReply) -> None:
         """A call goes on in a task."""
         assert reply.task is not None
-        if reply.call.id is None:
+        if reply.id is None:
             self._keep(reply.task)
         else:
-            self._running[reply.call.id] = reply
+            self._running[reply.id] = reply
 
     def end_call(self, reply: ChannelReply) -> None:
-        id = reply.call.id
+        id = reply.id
         if id is not None and self._running.get(id) is reply:
             del self._running[id]
 
@@ -272,7 +275,7 @@ class Channel:
             log.debug("%s", failure.message)
             return
         reply = self._running.get(params.request_id)
-        if reply is None or reply.task is None or reply.call.method == "initialize":
+        if reply is None or reply.task is None or reply.method == "initialize":
             return
         log.debug("call %r is cancelled: %s", params.request_id, params.reason)
         reply.cancel()
@@ -361,14 +364,14 @@ class Channel:
 
     def _end_listening(self) -> None:
         """What would never end by itself is asked to: stopped, but not as cancelled by the client, it says goodbye."""
-        for reply in self._running.values():
-            if reply.call.method in LASTING and reply.task is not None:
+        for id, reply in self._running.items():
+            if reply.method in LASTING and reply.task is not None:
                 stop(reply, reply.task)
-                reply.task.add_done_callback(partial(self._ended, reply.call))
+                reply.task.add_done_callback(partial(self._ended, id))
 
-    def _ended(self, call: Call, task: asyncio.Task[Any]) -> None:
+    def _ended(self, id: RequestId, task: asyncio.Task[Any]) -> None:
         # 2026-07-28, basic/patterns/cancellation: a server that ends a subscription on stdio also says so this way.
-        self.emit(notices.CANCELLED, ended_subscription(call))
+        self.emit(notices.CANCELLED, ended_subscription(id))
 
     def close(self, reason: Exception | None = None) -> None:
         """Stop everything; requests of ours that are not answered yet fail."""
@@ -389,11 +392,9 @@ class Channel:
                 future.set_exception(reason)
 
 
-def ended_subscription(call: Call) -> notices.CancelledParams:
+def ended_subscription(id: RequestId) -> notices.CancelledParams:
     """2026-07-28, basic/patterns/cancellation: what a server says of a subscription that it ends."""
-    return notices.CancelledParams(
-        request_id=call.id, reason="the server is going away", meta={SUBSCRIPTION_ID: call.id}
-    )
+    return notices.CancelledParams(request_id=id, reason="the server is going away", meta={SUBSCRIPTION_ID: id})
 
 
 # Batches: only 2025-03-26 has them

@@ -26,6 +26,7 @@ from portico import Server
 from portico.transport.http import listener as listening
 from portico.transport.http.exchange import MOST_UNREAD
 from portico.transport.http.listener import Deadlines
+from portico.transport.http.stateless import HttpReply
 from portico.wire.errors import UsageError
 
 Serve = Callable[..., Any]
@@ -342,6 +343,18 @@ async def test_a_body_is_let_go_with_its_connection(
         await raw.close()
     await wait_until(lambda: connection() is None)
     assert site.listener.held == 0
+
+
+@pytest.mark.usefixtures("uncollected")
+async def test_a_call_is_let_go_with_its_answer(serve: Serve, server: Server) -> None:
+    """Calls that only the collector could let go of would stop everything for it, again and again."""
+    site = await serve(server)
+    raw = await site.connect()
+    for _ in range(10):
+        raw.send(calling(site, "later", {"text": "x"}))
+        assert (await raw.response()).status == 200
+    assert sum(type(one) is HttpReply for one in gc.get_objects()) <= 1
+    await raw.close()
 
 
 @pytest.mark.parametrize("framing", ["whole", "chunked"])

@@ -15,7 +15,7 @@ from portico.transport.http import headers as http
 from portico.transport.http import sse
 from portico.transport.http.response import JSON, MOST_UNREAD, Answer, Request, ResponseWriter, Traffic
 from portico.wire import jsonrpc, notices
-from portico.wire.jsonrpc import Frame
+from portico.wire.jsonrpc import Frame, RequestId
 from portico.wire.methods import LASTING, METHODS
 from portico.wire.mirrors import Mirror
 from portico.wire.revisions import MODERN_REVISIONS
@@ -80,7 +80,7 @@ class StatelessRequests:
             if not reply.counts:
                 # The pages of the specification differ: one wants this, the other a result. Both are said; the result
                 # ends the stream, so it comes last.
-                reply.emit(notices.CANCELLED, ended_subscription(reply.call))
+                reply.emit(notices.CANCELLED, ended_subscription(reply.id))
                 stop(reply, reply.task)
         return [reply.task for reply in self.replies]
 
@@ -92,8 +92,8 @@ class StatelessRequests:
 class HttpReply(Reply):
     """The way back of one request: JSON, or events once something was said before the answer."""
 
-    call: Call
     task: asyncio.Task[Any]
+    id: RequestId
     # Whether it is work. A subscription only waits.
     counts = True
     _started = False
@@ -105,7 +105,9 @@ class HttpReply(Reply):
 
     def begin(self, call: Call, task: asyncio.Task[Any]) -> None:
         """From now on it counts, and the client's going away ends it."""
-        self.call, self.task = call, task
+        assert call.id is not None
+        # Not the Call: it and its Reply would be a circle, which only the collector of cycles could take apart.
+        self.id, self.task = call.id, task
         self.counts = call.method not in LASTING
         self._writer.on_close = self.abandon
         self._requests.replies.add(self)
