@@ -118,7 +118,10 @@ class Application:
 
     def _client(self, scope: Message, headers: Headers) -> str:
         """Where a request comes from."""
-        peer, proxies = _peer(scope), self.exchange.proxies
+        peer = _peer(scope)
+        if not self.exchange.settings.trusted_proxies:
+            return peer
+        proxies = self.exchange.proxies
         return proxies.client(headers, peer) if proxies.trusts(peer) else peer
 
     async def _read(self, request: Request, receive: Receive) -> Answer | None:
