@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from portico.services import moments, texts
 from portico.services.memory.store.capture import Disagreement, Taken
+from portico.services.memory.store.memories import Hit
 from portico.services.memory.store.records import MemoryEvent, Record
 from portico.services.memory.store.screening_policy import Passed
 from portico.services.stored import copied
@@ -74,6 +77,8 @@ class FoundMemory(Struct, frozen=True, kw_only=True, omit_defaults=True):
     content: str
     at: str
     score: float | None = None
+    # Whether it has much of what was asked for, or little.
+    match: Literal["strong", "weak"] | None = None
     # Whether `content` is only the beginning.
     cut: bool = False
     author: str | None = None
@@ -191,7 +196,14 @@ def captured(taken: Taken, scheme: str, passed: Passed, notes: Sequence[str] = (
     )
 
 
-def found(record: Record, scheme: str, detail: str, score: float | None = None) -> FoundMemory:
+def recalled(hit: Hit, scheme: str, detail: str) -> FoundMemory:
+    """What a search found, with how good it is."""
+    return replace(
+        found(hit.record, scheme, detail), score=round(hit.score, 4), match="weak" if hit.weak else "strong"
+    )
+
+
+def found(record: Record, scheme: str, detail: str) -> FoundMemory:
     room = {"light": LIGHT, "medium": MEDIUM}.get(detail)
     content = record.content if room is None else texts.preview(record.content, room)
     hidden = {"light": _MEDIUM_FIELDS + _EVERY_FIELD, "medium": _EVERY_FIELD}.get(detail, ())
@@ -201,7 +213,6 @@ def found(record: Record, scheme: str, detail: str, score: float | None = None) 
         moments.written,
         urn=urn(record, scheme),
         content=content,
-        score=None if score is None else round(score, 4),
         cut=content.endswith(" …") and not record.content.endswith(" …"),
         **dict.fromkeys(hidden),
     )
