@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     )
     from portico.legacy import translate as translate
     from portico.rpc.call import (
-        Call as Call, Connection as Connection, Emit as Emit, Handler as Handler, Listening as Listening,
+        Call as Call, Conversation as Conversation, Emit as Emit, Handler as Handler, Listening as Listening,
         Members as Members, Middleware as Middleware, Reply as Reply, members as members,
     )
     from portico.rpc.door import failed_result as failed_result, respond as respond
@@ -103,7 +103,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "portico.client.skills": ("SkillMismatch", "list_skills", "read_skill", "read_skill_file"),
     "portico.legacy.translate": (),
     "portico.rpc.call": (
-        "Call", "Connection", "Emit", "Handler", "Listening", "Members", "Middleware", "Reply", "members",
+        "Call", "Conversation", "Emit", "Handler", "Listening", "Members", "Middleware", "Reply", "members",
     ),
     "portico.rpc.door": ("failed_result", "respond"),
     "portico.server.asking.context": ("Elicitation", "Sample"),
