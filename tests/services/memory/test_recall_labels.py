@@ -142,18 +142,3 @@ async def test_the_tool_says_what_is_weak(serving) -> None:  # type: ignore[no-u
         assert [one["match"] for one in recalled["memories"]] == [match]
     listed = await said(client, "memory_recall")
     assert "match" not in listed["memories"][0]
-
-
-async def test_a_hook_does_not_tell_what_is_weak(memories: Memories) -> None:
-    from portico.services import moments
-    from portico.services.memory.hooks import answers
-    from portico.services.memory.share.repository import Where
-
-    await keep(memories, "We took the second offer", tags=["database"], domain="user")
-    here = Where(None, None)
-    for prompt, told in (("quantum chromodynamics", False), ("which database?", True)):
-        given = {"prompt": prompt}
-        answer = await memories.read(
-            lambda tx, given=given: answers.look("user-prompt-submit", given, here, tx, moments.now())
-        )
-        assert (answer is not None) == told
