@@ -1,7 +1,7 @@
 """Lines that name what they say: JSON, and `key=value`.
 
 The names are those of pino and bunyan, logstash and ECS, GELF, zap, Serilog, log4j, Docker, MongoDB, the JSON of
-`journalctl`, and of whoever does as they do.
+`journalctl`, and of programs that do as these do.
 """
 
 from __future__ import annotations
