@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Struct
 
-from portico.services.system.eventlog.entries import Level
+from portico.services.system.eventlog.entries import Guess, Level
 
 Order = Literal["pid", "cpu", "memory"]
 Mode = Literal["CONTAINS", "FREETEXT"]
@@ -17,8 +17,8 @@ LARGEST_READ = 2**20
 MOST_LISTED = 1000
 
 
-class EventEntry(Struct, rename="camel"):
-    """An entry of a log."""
+class EventEntry(Struct, rename="camel", omit_defaults=True):
+    """An entry of a log. Where nothing is guessed, nothing is said of it."""
 
     id: int
     log_name: str
@@ -28,6 +28,11 @@ class EventEntry(Struct, rename="camel"):
     message: str
     timestamp: str
     computer: str
+    time_guessed: Annotated[
+        Guess | None,
+        "What of the timestamp its log does not say: zone (this machine's is taken), year, date, or the time at all",
+    ] = None
+    level_guessed: Annotated[bool, "The log states no level; this is what the words of the message suggest"] = False
 
 
 class EventPage(Struct, rename="camel"):
