@@ -31,8 +31,8 @@ class TextTerms(Struct, frozen=True):
 
 def read(text: str, at: int | None = None, labels: Iterable[str | None] = ()) -> TextTerms:
     """The terms of a text that was written at a moment, in milliseconds. Code in fences is found by its words, but it
-    neither begins a text nor sets a flag. A label is a tag, or where the text comes from: what it is about, so its words
-    count as if the text began with them."""
+    neither begins a text nor sets a flag. A label is a tag, or where the text comes from; its words count as if the
+    text began with them."""
     plain, code = prose(text), ""
     if len(plain) < len(text):
         code = " ".join(_CODE.findall(text))

@@ -198,9 +198,7 @@ def captured(taken: Taken, scheme: str, passed: Passed, notes: Sequence[str] = (
 
 def recalled(hit: Hit, scheme: str, detail: str) -> FoundMemory:
     """What a search found, with how good it is."""
-    return replace(
-        found(hit.record, scheme, detail), score=round(hit.score, 4), match="weak" if hit.weak else "strong"
-    )
+    return replace(found(hit.record, scheme, detail), score=round(hit.score, 4), match="weak" if hit.weak else "strong")
 
 
 def found(record: Record, scheme: str, detail: str) -> FoundMemory:
