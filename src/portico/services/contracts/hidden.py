@@ -1,4 +1,4 @@
-"""Characters that a model reads and people do not see: in a description they carry orders past whoever approves it."""
+"""Characters that a model reads and people do not see: in a description they carry orders past its reader."""
 
 from __future__ import annotations
 

@@ -37,6 +37,8 @@ _NAMES = {
     **dict.fromkeys(("object", "dict", "dictionary", "map", "mapping", "record"), "object"),
     "any": "any",
 }
+# Who names all of these means anything that JSON can say.
+_ANYTHING = {"string", "number", "boolean", "object", "array"}
 _WORD = re.compile(r"[a-z]+")
 
 
@@ -62,7 +64,8 @@ def _bare(root: Schema) -> Iterator[str]:
             if id(schema.get("properties")) in met:
                 continue
             met |= {id(schema["properties"])} if "properties" in schema else set()
-            if "array" in types_of(schema) and not schema.get("items") and not schema.get("prefixItems"):
+            said = schema.get("items") or schema.get("prefixItems")
+            if "array" in types_of(schema) and not said and not set(types_of(schema)) >= _ANYTHING:
                 yield path
             below += [(where, resolved(one, root)) for where, one in _inside(path, schema)]
         level = below
