@@ -154,7 +154,7 @@ class Standing(Struct, frozen=True, kw_only=True, omit_defaults=True):
     by_branch: Annotated[dict[str, int], "How many in each branch"]
     conflicts: Annotated[
         int,
-        "How many pairs seemed to contradict each other and are undecided; memory_conflicts lists those that still do",
+        "How many pairs seemed to contradict each other and are undecided",
     ]
     storage: Annotated[str, "Where they are stored"]
     secrets: Annotated[str, "What is done about secrets"]
