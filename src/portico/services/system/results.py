@@ -13,6 +13,8 @@ Mode = Literal["CONTAINS", "FREETEXT"]
 Algorithm = Annotated[Literal["sha256", "sha512", "sha1", "md5", "blake2b"], "How it is computed"]
 
 LARGEST_READ = 2**20
+# Subkeys, and values, on a page of a registry key.
+MOST_LISTED = 1000
 
 # Within the server bytes are bytes: only what is written of them has these types.
 RegistryData = Annotated[
@@ -154,22 +156,33 @@ class RegistryValue(Struct, rename="camel"):
     name: Annotated[str, "Its name; empty for the default value"]
     type: Annotated[str, "Its type, as the registry calls it"]
     value: Annotated[RegistryData, "What it holds; bytes are hexadecimal digits"]
+    size: Annotated[int, "Bytes, as they are stored"]
+    offset: Annotated[int, "The byte that this part begins with"] = 0
+    next_offset: Annotated[int | None, "Where the rest begins, for reg_read; null if this is all"] = None
 
 
 class RegistryKey(Struct, rename="camel"):
+    """Some of a key, by name: go on with nextCursor."""
+
     path: Annotated[str, "The key"]
     subkeys: Annotated[list[str], "The names of the keys in it"]
     values: Annotated[list[RegistryValue], "The values in it"]
     last_written: Annotated[str | None, "When it was last changed, where that is known"]
     has_more: Annotated[bool, "Whether there is more than is shown"]
+    next_cursor: Annotated[str | None, "Pass it as cursor for the next page"] = None
     problems: Annotated[list[str], "What could not be read, and why"] = []
 
 
 class RegistryRead(Struct, rename="camel"):
+    """A value, or a part of it."""
+
     path: Annotated[str, "The key"]
     name: Annotated[str, "The name of the value; empty for the default value"]
     type: Annotated[str, "Its type, as the registry calls it"]
     value: Annotated[RegistryData, "What it holds; bytes are hexadecimal digits"]
+    size: Annotated[int, "Bytes, as they are stored"]
+    offset: Annotated[int, "The byte that this part begins with"]
+    next_offset: Annotated[int | None, "Where the rest begins; null if this is all"]
 
 
 class RegistryChange(Struct, rename="camel"):
