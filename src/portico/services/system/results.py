@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from portico.services.system.eventlog.entries import Level
+from portico.services.system.eventlog.entries import Guess, Level
 
 Order = Literal["pid", "cpu", "memory"]
 Mode = Literal["CONTAINS", "FREETEXT"]
@@ -22,8 +22,8 @@ RegistryData = Annotated[
 ]
 
 
-class EventEntry(Struct, rename="camel"):
-    """An entry of a log."""
+class EventEntry(Struct, rename="camel", omit_defaults=True):
+    """An entry of a log. Where nothing is guessed, nothing is said of it."""
 
     id: Annotated[int, "Finds it again"]
     log_name: Annotated[str, "The log it stands in"]
@@ -33,6 +33,11 @@ class EventEntry(Struct, rename="camel"):
     message: Annotated[str, "What it says"]
     timestamp: Annotated[str, "When it was written"]
     computer: Annotated[str, "The machine it was written on"]
+    time_guessed: Annotated[
+        Guess | None,
+        "What of the timestamp its log does not say: zone (this machine's is taken), year, date, or the time at all",
+    ] = None
+    level_guessed: Annotated[bool, "The log states no level; this is what the words of the message suggest"] = False
 
 
 class EventPage(Struct, rename="camel"):
