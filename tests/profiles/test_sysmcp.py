@@ -87,6 +87,33 @@ async def test_there_is_nothing_but_tools(sysmcp: Any) -> None:
         assert (await sysmcp.child.request(method, {"level": "info"}))["error"]["code"] == -32601
 
 
+# Folders
+
+
+async def test_folders_are_named_on_the_command_line(serve: Serve, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"{name}.txt").write_text(name)
+    child = await serve("sysmcp", "--root", tmp_path / "one", "--root", tmp_path / "two")
+    await child.ask(OPEN)
+    found = (await child.call("fs_search", fileName="*.txt"))["result"]["data"]["files"]
+    assert sorted(one["name"] for one in found) == ["one.txt", "two.txt"]
+    told = (await child.call("fs_stat", path=str(tmp_path / "two" / "two.txt")))["result"]["data"]
+    assert told["size"] == 3
+    assert (await child.call("fs_stat", path=str(tmp_path)))["result"]["success"] is False
+
+
+async def test_where_no_folder_is_named_the_refusal_says_how_in_the_words_of_the_shell(serve: Serve) -> None:
+    child = await serve("sysmcp")
+    await child.ask(OPEN)
+    for tool, arguments in (("fs_stat", {"path": "/etc/hosts"}), ("fs_stat", {"path": "hosts"}), ("fs_search", {})):
+        message = (await child.call(tool, **arguments))["result"]["error"]["message"]
+        assert "portico serve --root PATH" in message
+        assert "roots=" not in message
+    message = (await child.call("reg_write", path="HKCU\\Software\\X", name="n", value=1))["result"]["error"]["message"]
+    assert "levels=" not in message and "[services.system]" in message
+
+
 # tools/list
 
 
