@@ -133,7 +133,7 @@ def _built_in(arguments: argparse.Namespace) -> tuple[Any, Any]:
 
 
 def _roots(given: list[str]) -> tuple[str, ...]:
-    """The folders of --root, which have to be there: nobody means one that is not."""
+    """The folders of --root, which have to be there."""
     roots = tuple(os.path.abspath(os.path.expanduser(one)) for one in given)
     for path, said in zip(roots, given, strict=True):
         if not said or not os.path.exists(path):
