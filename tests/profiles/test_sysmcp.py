@@ -281,14 +281,23 @@ async def test_the_log_says_what_happens_and_standard_output_does_not(serve: Ser
     await child.tools()
     await child.call("eventlog_query", logName="System", limit="invalid")
     await child.call("eventlog_query", logName="System", limit=1)
+    await child.call("fs_stat", path="/etc/hosts")
     code, rest, log = await child.end()
     assert (code, rest) == (0, "")
-    for kind in (
-        "incoming message: tools/call",
-        "handler invocation: tools/call",
-        "tool discovery: tools/list",
-        "execution result: tools/call",
-        "validation error: tools/call",
-        "performance: tools/call took",
-    ):
-        assert kind in log
+    lines = [line.partition("portico.trace: ")[2] for line in log.splitlines()]
+
+    def said(kind: str) -> list[str]:
+        return [line.removeprefix(f"{kind}: ") for line in lines if line.startswith(f"{kind}: ")]
+
+    assert [line.split()[0] for line in said("incoming message")] == ["initialize", "tools/list"] + ["tools/call"] * 3
+    assert '"logName":"System"' in said("incoming message")[2].replace(" ", "")
+    assert said("handler invocation")[2] == "tools/call eventlog_query at 2024-11-05"
+    assert said("tool discovery") == [f"tools/list gave {len(LISTED)}: {', '.join(LISTED)}"]
+    (invalid,) = said("validation error")
+    assert invalid.startswith("tools/call eventlog_query: ") and "limit" in invalid
+    opened, found, refused = said("execution result")
+    assert opened.startswith("initialize gave ") and "SysMCP" in opened
+    assert found.startswith("tools/call eventlog_query gave ") and "Event 522" in found
+    assert refused.startswith("tools/call fs_stat refused, PermissionError: ") and "outside" in refused
+    assert [line.split(" took ")[0] for line in said("performance")][1:3] == ["tools/list", "tools/call eventlog_query"]
+    assert "Said" not in log and "server/discover" not in log
