@@ -14,6 +14,7 @@ from msgspec import Meta
 
 from portico import Context, Image, Service, ToolError, ToolResult, UsageError, completion, prompt, resource, tool
 from portico.extend import GetPromptResult, InternalError, PromptMessage, TextContent, explained
+from portico.schema import schema
 from portico.services.live import replies
 from portico.services.live.kernel import SandboxUnavailable
 from portico.services.live.limits import LONGEST_REPLY, Limits
@@ -33,6 +34,7 @@ LONGEST_NAME = 1000
 
 Name = Annotated[str, Meta(max_length=LONGEST_NAME)]
 NamePattern = Annotated[Name, "A part of the name, or a pattern with * and ?"]
+AnyPattern = Annotated[Name | None, "A part of the name, or a pattern with * and ?; all of them without it"]
 SessionName = Annotated[Name, "Whose names to use: each session has its own"]
 ClassName = Annotated[Name, "A class: its name, or with its module, as in json.decoder.JSONDecoder"]
 Expression = Annotated[str, Meta(max_length=LONGEST_EXPRESSION)]
@@ -168,7 +170,7 @@ class Live(Service):
 
     # Tools
 
-    @tool(annotations=CHANGE)
+    @tool(version="1.1.0", annotations=CHANGE, output_schema=schema(replies.Evaluation, output=True))
     async def evaluate(
         self,
         ctx: Context,
@@ -217,7 +219,7 @@ class Live(Service):
         }
 
     @tool(annotations=READ)
-    async def list_packages(self, ctx: Context, pattern: NamePattern | None = None) -> replies.Packages:
+    async def list_packages(self, ctx: Context, pattern: AnyPattern = None) -> replies.Packages:
         """The packages that can be imported: what is installed, then what comes with Python."""
         return await self._read(ctx, replies.Packages, "list_packages", pattern=pattern)
 
@@ -238,7 +240,7 @@ class Live(Service):
         """A class: its superclass, fields, methods with their signatures, and documentation."""
         return await self._read(ctx, replies.ClassDetails, "class_details", session, className=className)
 
-    @tool(annotations=READ)
+    @tool(version="1.1.0", annotations=READ, output_schema=schema(replies.MethodSource, output=True))
     async def method_source(
         self,
         ctx: Context,
@@ -291,12 +293,18 @@ class Live(Service):
         """The sessions that are alive."""
         return self._interpreters.sessions(_owner(ctx))
 
-    @tool(annotations={**CHANGE, "destructiveHint": True, "idempotentHint": True})
-    async def reset_session(self, ctx: Context, session: SessionName = MAIN) -> str:
+    @tool(
+        version="1.1.0",
+        annotations={**CHANGE, "destructiveHint": True, "idempotentHint": True},
+        output_schema=schema(replies.SessionReset, output=True),
+    )
+    async def reset_session(self, ctx: Context, session: SessionName = MAIN) -> ToolResult:
         """End a session and whatever it is doing. Its names and files are gone; the next call begins anew."""
-        if self._interpreters.reset((_owner(ctx), session)):
-            return f"The session {session!r} was reset."
-        return f"There was no session {session!r}; the next call begins one."
+        done = self._interpreters.reset((_owner(ctx), session))
+        said = f"The session {session!r} was reset."
+        if not done:
+            said = f"There was no session {session!r}; the next call begins one."
+        return ToolResult(content=said, structured=replies.SessionReset(session, done))
 
     # Resources
 

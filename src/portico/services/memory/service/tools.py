@@ -207,7 +207,10 @@ class MemoryTools:
         )
 
     async def history(
-        self, ctx: Context, memory_id: Id, limit: Annotated[int, Meta(ge=1, le=MOST_RESULTS)] = 20
+        self,
+        ctx: Context,
+        memory_id: Id,
+        limit: Annotated[int, Meta(ge=1, le=MOST_RESULTS, description="At most so many changes")] = 20,
     ) -> results.MemoryHistory:
         """What a memory said before, and who changed it when; the newest change first."""
         return results.past(*await (await self._access.memories()).history(memory_id, limit))
