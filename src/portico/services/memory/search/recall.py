@@ -27,6 +27,7 @@ from portico.services.memory.search.features import FEATURES, Candidate, NamedAu
 from portico.services.memory.search.index import reading_of
 from portico.services.memory.search.matching import Matches, match, most_alike
 from portico.services.memory.search.meaning import Sense
+from portico.services.memory.search.other_words import add_other_words
 from portico.services.memory.search.question import Question, ask, terms_of
 from portico.services.memory.store import records
 from portico.services.memory.store.filters import Condition, MemoryFilter, where
@@ -48,7 +49,7 @@ LOOKED_AT = 192
 NEAREST = 64
 # A memory is weak if it has less than this share of the question, and its meaning is not as near as this.
 LITTLE, NEAR = 0.15, 0.35
-_AROUND, _MEANING = FEATURES.index("around"), len(FEATURES)
+_AROUND, _ALIKE, _MEANING = FEATURES.index("around"), FEATURES.index("alike"), len(FEATURES)
 # Where a condition leaves too few of those looked at, all that it lets through are, if they are no more than these.
 MOST_ALLOWED = 5000
 # Few have expired and are not collected yet; to look each candidate up in `memory` would take longer.
@@ -218,7 +219,7 @@ def _by_features(tx: Transaction, search: RecallQuery) -> list[Scored]:
 
 def _is_weak(features: tuple[float, ...]) -> bool:
     """Whether neither it nor its neighbours have much of the question, nor is its meaning near."""
-    return features[_AROUND] < LITTLE and (len(features) == _MEANING or features[_MEANING] < NEAR)
+    return features[_AROUND] + features[_ALIKE] < LITTLE and (len(features) == _MEANING or features[_MEANING] < NEAR)
 
 
 def _by_meaning(tx: Transaction, search: RecallQuery) -> list[Scored]:
@@ -241,11 +242,12 @@ def look(tx: Transaction, search: RecallQuery) -> Look:
     terms = {term: share for term, share in question.terms.items() if question.written[term] not in names}
     # If the question is only a name, search for the texts that mention it.
     matches = match(tx, terms or question.terms, search.scopes, memories)
+    alike = add_other_words(tx, matches, terms, search.scopes)
     nearest = [] if sense is None else sense.nearest(tx, search.scopes, NEAREST)
     most = max(LOOKED_AT, 3 * search.limit)
     # What a condition leaves of them is not known before.
     choose = matches.candidates if search.condition else partial(matches.candidates, wanted=search.limit)
-    candidates = _CandidateReader(tx, search).enough(choose, most, nearest, matches.is_near)
+    candidates = _CandidateReader(tx, search).enough(choose, most, [*alike, *nearest], matches.is_near)
     features = measure(question, matches, named, candidates)
     if sense is not None:
         features = _with_meaning(tx, sense, candidates, features)
