@@ -5,8 +5,7 @@
 Every whole word of the vocabulary of all-MiniLM-L6-v2, and those of `thesaurus/technology.txt`, is encoded by the model
 that `portico memory model` fetches (here into `.bench/`), which takes some minutes. What is common to all vectors is
 taken off, words of one stem are one entry, and of each entry the nearest are kept. What engineers call things stands in
-`technology.txt`, because a model of everyday English does not know that Kafka is a queue: whatever stands in one line is
-as near as HAND says, a kind to its names and kinds to each other.
+`technology.txt`, because a model of everyday English does not know that Kafka is a queue.
 
 The model is by the Sentence-Transformers project (sentence-transformers/all-MiniLM-L6-v2, Apache License 2.0). The
 thesaurus holds no weights of it, only which of its vectors are near each other.
@@ -16,7 +15,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,28 +32,28 @@ MODELS = HERE.parent / ".bench"
 TARGET = HERE.parent / "src/portico/services/memory/search/thesaurus.txt"
 # So many of the nearest, if they are as near as this.
 MOST, LEAST = 8, 0.45
-HAND = 0.6
+# How near a name is to the first word for its kind, and to the others; and what each further kind takes off.
+FIRST, HAND, LESS = 0.66, 0.6, 0.02
 HEAD = """\
 # Which words mean nearly the same, in hundredths, by their stems. Distilled from sentence-transformers/all-MiniLM-L6-v2
-# (Apache License 2.0) and benchmarks/thesaurus/technology.txt by benchmarks/distill_thesaurus.py. Sorted, to be bisected.
+# (Apache License 2.0) and benchmarks/thesaurus/technology.txt by benchmarks/distill_thesaurus.py. Sorted; bisected.
 """
 
 
-def technology() -> tuple[set[str], dict[str, set[str]]]:
-    """The words of the table, and by stem those that stand beside it."""
-    words: set[str] = set()
-    near: dict[str, set[str]] = defaultdict(set)
-    for line in (HERE / "thesaurus" / "technology.txt").read_text(encoding="utf-8").splitlines():
-        if line.startswith("#"):
-            continue
-        kinds, names = (part.split() for part in line.split(":"))
-        words.update(kinds, names)
-        for kind in filter(None, map(term_of, kinds)):
-            for other in filter(None, map(term_of, (*kinds, *names))):
-                if other != kind:
-                    near[kind].add(other)
-                    near[other].add(kind)
-    return words, near
+def technology() -> tuple[set[str], dict[str, dict[str, float]]]:
+    """The words of the table, and by stem those that stand beside it, with how near they are."""
+    lines = (HERE / "thesaurus" / "technology.txt").read_text(encoding="utf-8").splitlines()
+    rows = [[part.split() for part in line.split(":")] for line in lines if not line.startswith("#")]
+    listed = Counter(term_of(name) for _, names in rows for name in set(names))
+    near: dict[str, dict[str, float]] = defaultdict(dict)
+    for kinds, names in rows:
+        for place, kind in enumerate(map(term_of, kinds)):
+            for other in map(term_of, (*kinds, *names)):
+                # What is of many kinds says less about each.
+                close = (FIRST if place == 0 else HAND) - LESS * max(0, listed[other] - 1)
+                if kind and other and kind != other:
+                    near[kind][other] = near[other][kind] = max(close, near[kind].get(other, 0.0))
+    return {word for row in rows for part in row for word in part}, near
 
 
 def vectors(folder: Path, words: list[str]) -> np.ndarray:
@@ -98,8 +97,8 @@ def main() -> None:
     for number, (term, closeness) in enumerate(zip(terms, rows(table), strict=True)):
         order = [at for at in np.argpartition(-closeness, MOST)[: MOST + 1] if closeness[at] >= LEAST]
         near = {terms[at]: float(closeness[at]) for at in order if at != number}
-        for other in beside.get(term, ()):
-            near[other] = max(HAND, near.get(other, 0.0))
+        for other, close in beside.get(term, {}).items():
+            near[other] = max(close, near.get(other, 0.0))
         if near:
             ranked = sorted(near.items(), key=lambda pair: (-pair[1], pair[0]))
             lines.append(" ".join([term, *(f"{other} {round(100 * close)}" for other, close in ranked)]))

@@ -66,9 +66,7 @@ async def test_filters_leave_out_what_other_words_find(everything: Memories) -> 
     assert page.hits == []
 
 
-async def test_a_large_store_looks_for_other_words_too(
-    everything: Memories, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_large_store_looks_for_other_words_too(everything: Memories, monkeypatch: pytest.MonkeyPatch) -> None:
     from portico.services.memory.search import matching
 
     monkeypatch.setattr(matching, "MANY_MEMORIES", 5)

@@ -1,7 +1,7 @@
 """What a memory has of a question in other words, by the thesaurus: `PostgreSQL` of “which database”.
 
 A word of the question counts once, by the nearest of the other words that a memory has, and not at all where the memory
-has the word itself. What it counts is the rarity of the more frequent of the two words, times how near they are.
+has the word itself. What it counts is the rarity of the word of the question, times how near the other one is.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from portico.extend import Transaction
-from portico.services.memory.search.matching import MANY_MEMORIES, UNIT, Matches, Posting, read_postings, within
+from portico.services.memory.search.matching import MANY_MEMORIES, UNIT, Matches, read_postings, within
 from portico.services.memory.search.thesaurus import neighbours
 
 # How many other words are looked for; and how many of those that are nearer than this.
-MOST, MOST_NEAR, NEAR = 12, 64, 0.6
+MOST, MOST_NEAR, NEAR = 12, 64, 0.54
 # Of a frequent word in a large store, so many of the newest memories that have it.
 MOST_POSTINGS = 200
 # How many are candidates because of other words.
@@ -24,7 +24,7 @@ CANDIDATES = 16
 
 
 class _OtherWord(Struct, frozen=True):
-    # What it would count where it is rare, the word, and the word of the question that it stands for.
+    # What it counts, the word, the word of the question that it stands for, and how near these are.
     worth: float
     word: str
     term: str
@@ -38,23 +38,15 @@ def add_other_words(
     wanted = _chosen(found, terms)
     if not wanted:
         return []
-    by_word = _postings(tx, list(dict.fromkeys(one.word for one in wanted)), scopes, found.memories)
-    rarity = found.rarity_of
-    worths = []
-    for one in wanted:
-        held = by_word.get(one.word, ())
-        if held:
-            least = min(rarity(one.term), found.rarity_at(len(held)))
-            worths.append((terms[one.term] * least * one.near, one.word, one.term))
-    worths.sort(key=lambda worth: (-worth[0], worth[1:]))
+    by_word = _seats(tx, list(dict.fromkeys(one.word for one in wanted)), scopes, found.memories)
     bits = {term: 1 << number for number, term in enumerate(found.order)}
     free = len(found.order)
     alike, by_seat, counted = found.alike, found.by_seat, dict[int, int]()
-    for worth, word, term in worths:
-        if term not in bits:
-            bits[term], free = 1 << free, free + 1
-        bit, value = bits[term], round(UNIT * worth)
-        for seat, _ in by_word[word]:
+    for one in wanted:
+        if one.term not in bits:
+            bits[one.term], free = 1 << free, free + 1
+        bit, value = bits[one.term], round(UNIT * one.worth)
+        for seat in by_word.get(one.word, ()):
             seen = counted.get(seat, 0)
             if not (seen | by_seat.get(seat, 0)) & bit:
                 counted[seat] = seen | bit
@@ -63,7 +55,7 @@ def add_other_words(
 
 
 def _chosen(found: Matches, terms: Mapping[str, float]) -> list[_OtherWord]:
-    """The other words that are worth most, and all that are near."""
+    """The other words that are worth most, and all that are near; the most worth first."""
     others = [
         _OtherWord(share * found.rarity_of(term) * near, word, term, near)
         for term, share in terms.items()
@@ -74,21 +66,20 @@ def _chosen(found: Matches, terms: Mapping[str, float]) -> list[_OtherWord]:
     return others[:MOST] + [one for one in others[MOST:] if one.near >= NEAR][: MOST_NEAR - MOST]
 
 
-def _postings(
-    tx: Transaction, words: list[str], scopes: Sequence[int] | None, memories: int
-) -> dict[str, list[Posting]]:
-    found: dict[str, list[Posting]] = {}
+def _seats(tx: Transaction, words: list[str], scopes: Sequence[int] | None, memories: int) -> dict[str, list[int]]:
+    """The seats of those that have each word."""
+    found: dict[str, list[int]] = {}
     if memories <= MANY_MEMORIES:
-        for word, seat, weight in read_postings(tx, words, scopes):
-            found.setdefault(word, []).append((seat, weight))
+        for word, seat, _ in read_postings(tx, words, scopes):
+            found.setdefault(word, []).append(seat)
         return found
     source, values = within(scopes)
     one = (
-        "select * from (select {0} as number, p.seat as seat, p.weight as weight from {1} p.term = :word_{0} "
+        "select * from (select {0} as number, p.seat as seat from {1} p.term = :word_{0} "
         "order by p.seat desc limit {2}) as word_{0}"
     )
     sql = " union all ".join(one.format(number, source, MOST_POSTINGS) for number in range(len(words)))
     values |= {f"word_{number}": word for number, word in enumerate(words)}
-    for number, seat, weight in tx.all(tuple[int, int, int], sql, values):
-        found.setdefault(words[number], []).append((seat, weight))
+    for number, seat in tx.all(tuple[int, int], sql, values):
+        found.setdefault(words[number], []).append(seat)
     return found

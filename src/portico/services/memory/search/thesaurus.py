@@ -19,7 +19,8 @@ Neighbours = tuple[tuple[str, float], ...]
 def neighbours(term: str) -> Neighbours:
     """Other terms and how near each is, 0 to 1, the nearest first; none for a term that is not known."""
     line = _line(_mapped(), term.encode())
-    if line is None:
+    # The head of the file is no entry.
+    if line is None or line.startswith(b"#"):
         return ()
     words = line.decode("ascii").split(" ")[1:]
     return tuple((word, int(close) / 100) for word, close in zip(words[::2], words[1::2], strict=True))
