@@ -9,8 +9,6 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping, Sequence
 
-from msgspec import Struct
-
 from portico.extend import Transaction
 from portico.services.memory.search.matching import MANY_MEMORIES, UNIT, Matches, read_postings, within
 from portico.services.memory.search.thesaurus import neighbours
@@ -18,17 +16,14 @@ from portico.services.memory.search.thesaurus import neighbours
 # How many other words are looked for; and how many of those that are nearer than this.
 MOST, MOST_NEAR, NEAR = 12, 64, 0.54
 # Of a frequent word in a large store, so many of the newest memories that have it.
-MOST_POSTINGS = 200
+MOST_POSTINGS = 100
 # How many are candidates because of other words.
 CANDIDATES = 16
 
 
-class _OtherWord(Struct, frozen=True):
-    # What it counts, the word, the word of the question that it stands for, and how near these are.
-    worth: float
-    word: str
-    term: str
-    near: float
+# Less than nothing by what it counts, a word, the word of the question that it stands for, and how near these are. The
+# lowest is the best.
+_OtherWord = tuple[float, str, str, float]
 
 
 def add_other_words(
@@ -38,15 +33,15 @@ def add_other_words(
     wanted = _chosen(found, terms)
     if not wanted:
         return []
-    by_word = _seats(tx, list(dict.fromkeys(one.word for one in wanted)), scopes, found.memories)
+    by_word = _seats(tx, list(dict.fromkeys(word for _, word, _, _ in wanted)), scopes, found.memories)
     bits = {term: 1 << number for number, term in enumerate(found.order)}
     free = len(found.order)
     alike, by_seat, counted = found.alike, found.by_seat, dict[int, int]()
-    for one in wanted:
-        if one.term not in bits:
-            bits[one.term], free = 1 << free, free + 1
-        bit, value = bits[one.term], round(UNIT * one.worth)
-        for seat in by_word.get(one.word, ()):
+    for worth, word, term, _ in wanted:
+        if term not in bits:
+            bits[term], free = 1 << free, free + 1
+        bit, value = bits[term], round(UNIT * -worth)
+        for seat in by_word.get(word, ()):
             seen = counted.get(seat, 0)
             if not (seen | by_seat.get(seat, 0)) & bit:
                 counted[seat] = seen | bit
@@ -56,14 +51,14 @@ def add_other_words(
 
 def _chosen(found: Matches, terms: Mapping[str, float]) -> list[_OtherWord]:
     """The other words that are worth most, and all that are near; the most worth first."""
-    others = [
-        _OtherWord(share * found.rarity_of(term) * near, word, term, near)
-        for term, share in terms.items()
-        for word, near in neighbours(term)
-        if word not in terms
-    ]
-    others.sort(key=lambda one: (-one.worth, one.word, one.term))
-    return others[:MOST] + [one for one in others[MOST:] if one.near >= NEAR][: MOST_NEAR - MOST]
+    others: list[_OtherWord] = []
+    for term, share in terms.items():
+        known = neighbours(term)
+        if known:
+            worth = -share * found.rarity_of(term)
+            others += [(worth * near, word, term, near) for word, near in known if word not in terms]
+    others.sort()
+    return others[:MOST] + [one for one in others[MOST:] if one[3] >= NEAR][: MOST_NEAR - MOST]
 
 
 def _seats(tx: Transaction, words: list[str], scopes: Sequence[int] | None, memories: int) -> dict[str, list[int]]:
