@@ -100,10 +100,8 @@ async def erase(
             found = [records.get(tx, id or "")]
         else:
             found = records.matching(tx, wanted, limit=BATCH, statuses=STATUSES, at=-1)
-        changes.remove(tx, found, now)
+        changes.remove(tx, found, now, entirely=True)
         tx.run("delete from memory_synced where memory in :ids", {"ids": [one.id for one in found]})
-        # Entities that nothing mentions any more: a name can be all that there is to forget.
-        tx.run("delete from memory_entity where name not in (select entity from memory_mention)")
         return len(found)
 
     total = await memories.write(some)

@@ -289,7 +289,7 @@ class Memories:
 
         def some(tx: Transaction) -> list[Record]:
             found = records.which(tx, "memory.id > :last", {"last": last}, BATCH)
-            entities.note(tx, found, anew=True)
+            entities.note_anew(tx, found)
             return found
 
         while found := await self.write(some):

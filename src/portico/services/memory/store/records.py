@@ -129,7 +129,7 @@ def change(
         "values (:memory, :version, :change, :at, :who, :reason, :was)",
         event,
     )
-    if set(before.tags) != set(after.tags):
+    if (set(before.tags), before.at) != (set(after.tags), after.at):
         tx.run("delete from memory_tag where memory = :id", {"id": after.id})
         _tag(tx, [after])
     told(tx, [after])
@@ -161,9 +161,9 @@ def _row(record: Record) -> dict[str, Any]:
 
 
 def _tag(tx: Transaction, records: Iterable[Record]) -> None:
-    rows = [(one.id, tag) for one in records for tag in one.tags]
+    rows = [(one.id, tag, one.at) for one in records for tag in one.tags]
     if rows:
-        tx.many("insert into memory_tag (memory, tag) values (?, ?)", rows)
+        tx.many("insert into memory_tag (memory, tag, at) values (?, ?, ?)", rows)
 
 
 # Reading
