@@ -28,27 +28,28 @@ from portico.services.memory.search.features import Candidate, NamedAuthors, mea
 from portico.services.memory.search.matching import Matches, match, match_among, most_alike
 from portico.services.memory.search.meaning import Sense
 from portico.services.memory.search.question import Question, ask, terms_of
-from portico.services.memory.search.terms import read
+from portico.services.memory.search.terms import term_of
 from portico.services.memory.store import narrowing, selection
 from portico.services.memory.store.filters import MemoryFilter, where
 from portico.services.memory.store.namespaces import CURRENT
 from portico.services.memory.store.records import Record
+from portico.services.words import words
 
 Mode = Literal["text", "hybrid", "vector"]
 NO_VECTORS = (
     "There are no vectors here. `pip install 'portico[memory-vectors]'` and `portico memory model` bring them; the "
     "modes text and hybrid search by words without them."
 )
-# How many states that are not current are looked through: the index does not have them.
-MOST_LOOKED_THROUGH = 10_000
+# How many that are not current are looked through, the newest: the index does not have them.
+MOST_LOOKED_THROUGH = 1000
 # So many scopes are looked into one by one; where there are more, in all of them.
 MOST_SCOPES = 200
 LOOKED_AT = 192
 # How many are looked at because of their meaning.
 NEAREST = 64
 # Where a condition leaves too few of those looked at, more are, up to so many; then the newest that it lets through.
-MOST_LOOKED_AT = 4 * 4 * LOOKED_AT
-NEWEST = 300
+MOST_LOOKED_AT = 4 * LOOKED_AT
+NEWEST = 200
 # Few have expired and are not collected yet; to look each candidate up in `memory` would take longer.
 _UNEXPIRED = " and memory_seat.memory not in (select id from memory where expires_at <= :recall_now)"
 
@@ -110,7 +111,7 @@ def recall(
     """Ids, and how good each is beside the best: 1 to 0. `sense` is what the query means, where there is a model."""
     if mode == "vector" and sense is None:
         raise InvalidInput(NO_VECTORS)
-    if any(one.key == "status" and (one.negated or set(one.values) - set(CURRENT)) for one in filter.conditions):
+    if is_looked_through(filter):
         return _looked_through(tx, query, filter, limit, at)
     scopes, rest = _scopes(tx, filter)
     condition, values = _condition(rest)
@@ -172,12 +173,17 @@ def _scopes(tx: Transaction, filter: MemoryFilter) -> tuple[list[int] | None, Me
     return (None if everywhere else [number for number, _ in found]), rest
 
 
+def is_looked_through(filter: MemoryFilter) -> bool:
+    """Whether it lets memories through that are not current."""
+    return any(one.key == "status" and (one.negated or set(one.values) - set(CURRENT)) for one in filter.conditions)
+
+
 def _looked_through(tx: Transaction, query: str, filter: MemoryFilter, limit: int, at: int) -> list[Scored]:
     """By the share of the query's words that they have; the newest of those that are alike."""
     wanted = terms_of(query)
     scored = []
     for one in selection.matching(tx, filter, limit=MOST_LOOKED_THROUGH, at=at):
-        share = sum(wanted[term] for term in read(one.content).terms.keys() & wanted.keys())
+        share = sum(wanted[term] for term in set(map(term_of, words(one.content.lower()))) & wanted.keys())
         if share:
             scored.append((one.id, share / sum(wanted.values())))
     scored.sort(key=lambda pair: -pair[1])

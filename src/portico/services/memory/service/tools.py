@@ -145,6 +145,7 @@ class MemoryTools:
             count=len(shown),
             memories=shown,
             mode=memories.mode(mode),
+            note=page.note,
             next_cursor=inputs.cursor_at(page.last) if page.last else str(start + count) if page.more else None,
         )
 

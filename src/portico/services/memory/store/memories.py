@@ -56,6 +56,8 @@ class RecallPage(Struct, frozen=True):
     more: bool
     # Where the last one stands in a list of the newest, if there are more.
     last: Place | None = None
+    # What was not looked at.
+    note: str | None = None
 
 
 class Sweep(Struct, frozen=True):
@@ -194,7 +196,13 @@ class Memories:
             found = records.fetch(tx, [id for id, _ in scored])
             return [Hit(found[id], score) for id, score in scored if id in found]
 
-        return _page(await self.read(look), limit, offset)
+        page = _page(await self.read(look), limit, offset)
+        if recall.is_looked_through(filter):
+            most = recall.MOST_LOOKED_THROUGH
+            if await self.read(lambda tx: selection.count(tx, filter, at=now, most=most + 1)) > most:
+                note = f"Of memories that are not current, the newest {most:,} were looked through. Narrow the filter."
+                page = replace(page, note=note)
+        return page
 
     async def _sense(self, words: str, mode: str) -> Sense | None:
         """What the words mean, as far as it matters and can be known."""
