@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -135,7 +134,7 @@ SMALL, LARGE = 500, 2500
 
 
 @pytest.fixture(scope="module")
-def stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Path]]:
+def stores(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     import asyncio
 
     folder = tmp_path_factory.mktemp("growth")
@@ -150,7 +149,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Pat
                 await memories.close()
 
     asyncio.run(fill())
-    yield paths
+    return paths
 
 
 def steps(path: Path, fn: object) -> int:
