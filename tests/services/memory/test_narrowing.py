@@ -77,7 +77,7 @@ async def test_every_index_gives_what_looking_at_all_gives(
 
     def look(tx: Transaction) -> None:
         for text in FILTERS:
-            wanted = filters.parse(text, now).within("here/project")
+            wanted = filters.parse(text, now).within(("here/project",))
             everything = plainly(tx, wanted)
             listed = [id for _, id in selection.places(tx, wanted, limit=1000, at=now)]
             assert listed == everything, text
@@ -185,7 +185,7 @@ def test_work_does_not_grow_with_what_does_not_fit(
         monkeypatch.setattr(f"portico.services.memory.search.matching.{name}", value)
     now = moments.now()
     for text in FILTERS:
-        wanted = filters.parse(text, now).within("here/project")
+        wanted = filters.parse(text, now).within(("here/project",))
         if "odd" in text:
             continue  # nothing has two tags that half of all have each; this is looked through
 

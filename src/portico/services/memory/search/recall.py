@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from operator import mul
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -24,16 +24,15 @@ from msgspec.structs import replace
 from portico.extend import Transaction
 from portico.services.memory.errors import InvalidInput
 from portico.services.memory.search import positions
-from portico.services.memory.search.features import Candidate, NamedAuthors, measure
+from portico.services.memory.search.features import FEATURES, Candidate, NamedAuthors, measure
+from portico.services.memory.search.index import reading_of
 from portico.services.memory.search.matching import Matches, match, match_among, most_alike
 from portico.services.memory.search.meaning import Sense
 from portico.services.memory.search.question import Question, ask, terms_of
-from portico.services.memory.search.terms import term_of
 from portico.services.memory.store import narrowing, selection
 from portico.services.memory.store.filters import MemoryFilter, where
 from portico.services.memory.store.namespaces import CURRENT
 from portico.services.memory.store.records import Record
-from portico.services.words import words
 
 Mode = Literal["text", "hybrid", "vector"]
 NO_VECTORS = (
@@ -47,6 +46,9 @@ MOST_SCOPES = 200
 LOOKED_AT = 192
 # How many are looked at because of their meaning.
 NEAREST = 64
+# A memory is weak if it has less than this share of the question, and its meaning is not as near as this.
+LITTLE, NEAR = 0.15, 0.35
+_AROUND, _MEANING = FEATURES.index("around"), len(FEATURES)
 # Where a condition leaves too few of those looked at, more are, up to so many; then the newest that it lets through.
 MOST_LOOKED_AT = 4 * LOOKED_AT
 NEWEST = 200
@@ -54,8 +56,12 @@ NEWEST = 200
 _UNEXPIRED = " and memory_seat.memory not in (select id from memory where expires_at <= :recall_now)"
 
 
-# A memory's id, and how likely it is beside the best one: 1 to 0.
-Scored = tuple[str, float]
+class Scored(NamedTuple):
+    """A memory's id, how likely it is beside the best one (1 to 0), and whether it has little of what was asked for."""
+
+    memory: str
+    score: float
+    weak: bool = False
 
 
 def _weights() -> tuple[tuple[tuple[float, ...], ...], ...]:
@@ -108,21 +114,31 @@ def recall(
     sense: Sense | None = None,
     mode: Mode = "hybrid",
 ) -> list[Scored]:
-    """Ids, and how good each is beside the best: 1 to 0. `sense` is what the query means, where there is a model."""
+    """The best first; what is weak is marked. Where nothing has anything of what was asked for, the newest. `sense` is
+    what the query means, where there is a model."""
     if mode == "vector" and sense is None:
         raise InvalidInput(NO_VECTORS)
     if is_looked_through(filter):
-        return _looked_through(tx, query, filter, limit, at)
+        found = _looked_through(tx, query, filter, limit, at)
+    else:
+        found = _ranked_within(tx, query, filter, limit, at, None if mode == "text" else sense, mode)
+    return found or [Scored(id, 0.0, weak=True) for _, id in selection.places(tx, filter, limit=limit, at=at)]
+
+
+def _ranked_within(
+    tx: Transaction, query: str, filter: MemoryFilter, limit: int, at: int, sense: Sense | None, mode: Mode
+) -> list[Scored]:
+    """The best of what a filter lets through."""
     scopes, rest = _scopes(tx, filter)
     condition, values = _condition(rest)
     among = narrowing.few_by_condition(tx, rest) if condition else None
-    search = RecallQuery(query, scopes, limit, condition, values, at, None if mode == "text" else sense, among)
+    search = RecallQuery(query, scopes, limit, condition, values, at, sense, among)
     rank = _by_meaning if mode == "vector" else _by_features
     found = rank(tx, search)
     if condition and among is None and len(found) < limit:
         # Many fit the filter, and hardly any of them have the words that were looked for first.
         newest = selection.places(tx, filter, limit=NEWEST, at=at)
-        among = list(dict.fromkeys([*(id for id, _ in found), *(id for _, id in newest)]))
+        among = list(dict.fromkeys([*(one.memory for one in found), *(id for _, id in newest)]))
         found = rank(tx, replace(search, among=among))
     return found
 
@@ -151,7 +167,7 @@ def alike(tx: Transaction, record: Record, limit: int, *, longest: int, at: int)
 
 def _condition(filter: MemoryFilter) -> tuple[str, dict[str, Any]]:
     """What the index does not know. Whatever is in it is current."""
-    if not filter.conditions and filter.home is None and filter.since is None and filter.until is None:
+    if not filter.conditions and not filter.homes and filter.since is None and filter.until is None:
         return "", {}
     return where(filter, CURRENT)
 
@@ -159,7 +175,7 @@ def _condition(filter: MemoryFilter) -> tuple[str, dict[str, Any]]:
 def _scopes(tx: Transaction, filter: MemoryFilter) -> tuple[list[int] | None, MemoryFilter]:
     """Where a filter allows to look, None being everywhere; and what else it says."""
     phrases, values = narrowing.place_phrases(filter)
-    rest = replace(filter, home=None, conditions=tuple(c for c in filter.conditions if c.key not in narrowing.PLACES))
+    rest = replace(filter, homes=(), conditions=tuple(c for c in filter.conditions if c.key not in narrowing.PLACES))
     if not phrases:
         return None, rest
     sql = (
@@ -183,10 +199,11 @@ def _looked_through(tx: Transaction, query: str, filter: MemoryFilter, limit: in
     wanted = terms_of(query)
     scored = []
     for one in selection.matching(tx, filter, limit=MOST_LOOKED_THROUGH, at=at):
-        share = sum(wanted[term] for term in set(map(term_of, words(one.content.lower()))) & wanted.keys())
+        share = sum(wanted[term] for term in reading_of(one).terms.keys() & wanted.keys())
         if share:
-            scored.append((one.id, share / sum(wanted.values())))
-    scored.sort(key=lambda pair: -pair[1])
+            share /= sum(wanted.values())
+            scored.append(Scored(one.id, share, share < LITTLE))
+    scored.sort(key=lambda one: -one.score)
     return scored[:limit]
 
 
@@ -198,10 +215,21 @@ def _by_features(tx: Transaction, search: RecallQuery) -> list[Scored]:
     seen = look(tx, search)
     weights = _BY_WORDS if search.sense is None else _BY_MEANING
     scored = [
-        (sum(map(mul, weights[one.kind], features)), one.seat, one.memory)
+        (sum(map(mul, weights[one.kind], features)), one.seat, one.memory, features)
         for one, features in zip(seen.candidates, seen.features, strict=True)
     ]
-    return _ranked(scored, search.limit)
+    # Of two that are alike, the later one.
+    scored.sort(reverse=True)
+    best = scored[0][0] if scored else 0.0
+    return [
+        Scored(memory, math.exp(score - best), _is_weak(features))
+        for score, _, memory, features in scored[: search.limit]
+    ]
+
+
+def _is_weak(features: tuple[float, ...]) -> bool:
+    """Whether neither it nor its neighbours have much of the question, nor is its meaning near."""
+    return features[_AROUND] < LITTLE and (len(features) == _MEANING or features[_MEANING] < NEAR)
 
 
 def _by_meaning(tx: Transaction, search: RecallQuery) -> list[Scored]:
@@ -217,7 +245,7 @@ def _by_meaning(tx: Transaction, search: RecallQuery) -> list[Scored]:
     near = sense.closeness(tx, [one.seat for one in found])
     scored = [(near[one.seat], one.seat, one.memory) for one in found if one.seat in near]
     scored.sort(reverse=True)
-    return [(memory, max(0.0, close)) for close, _, memory in scored[: search.limit]]
+    return [Scored(memory, max(0.0, close), close < NEAR) for close, _, memory in scored[: search.limit]]
 
 
 def look(tx: Transaction, search: RecallQuery) -> Look:
@@ -244,13 +272,6 @@ def look(tx: Transaction, search: RecallQuery) -> Look:
     if sense is not None:
         features = _with_meaning(tx, sense, candidates, features)
     return Look(question, matches, candidates, features)
-
-
-def _ranked(scored: list[tuple[float, int, str]], limit: int) -> list[Scored]:
-    # Of two that are alike, the later one.
-    scored.sort(reverse=True)
-    best = scored[0][0] if scored else 0.0
-    return [(memory, math.exp(score - best)) for score, _, memory in scored[:limit]]
 
 
 def _with_meaning(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from copy import copy
 from pathlib import Path
 from typing import TypeVar
 
@@ -28,6 +29,7 @@ from portico.services.memory.store.capture import Draft, Taken
 from portico.services.memory.store.filters import Condition, MemoryFilter
 from portico.services.memory.store.namespaces import CURRENT, STATUSES, checked_namespace
 from portico.services.memory.store.records import MemoryEvent, Place, Record
+from portico.services.repository import Where
 
 T = TypeVar("T")
 
@@ -48,6 +50,8 @@ NOT_DELETED = Condition("status", ("deleted",), negated=True)
 class Hit(Struct, frozen=True):
     record: Record
     score: float
+    # Whether it has little of what was asked for.
+    weak: bool = False
 
 
 class RecallPage(Struct, frozen=True):
@@ -74,6 +78,7 @@ class Memories:
         *,
         project: str | None = None,
         root: str | None = None,
+        former: str | None = None,
         meanings: Meanings | None = None,
     ) -> None:
         self.database = database
@@ -82,6 +87,18 @@ class Memories:
         self.project = project
         # The folder of its repository, if it is in one.
         self.root = root
+        # What it was called once: see `repository.Where`.
+        self.former = former
+
+    def of(self, where: Where) -> Memories:
+        """The same memories, seen from another project."""
+        other = copy(self)
+        other.project, other.root, other.former = where.project, where.root, where.former
+        return other
+
+    @property
+    def homes(self) -> tuple[str, ...]:
+        return tuple(name for name in (self.project, self.former) if name is not None)
 
     async def open(self, *, thorough: bool = False, read_only: bool = False) -> None:
         """From now on the index is looked after in the background, unless nothing is to be changed; `thorough` also
@@ -122,7 +139,7 @@ class Memories:
 
     def filter(self, text: str | None, at: int | None = None) -> MemoryFilter:
         """What was written, within the project that this is about."""
-        return filters.parse(text or "", moments.now() if at is None else at).within(self.project)
+        return filters.parse(text or "", moments.now() if at is None else at).within(self.homes)
 
     @property
     def modes(self) -> list[str]:
@@ -180,7 +197,9 @@ class Memories:
         wanted = offset + limit + 1
         if as_of is not None:
             known = await self.read(lambda tx: past.known(tx, words, filter, as_of, wanted))
-            return _page([Hit(one, score) for one, score in known], limit, offset)
+            return _page(
+                [Hit(one, score, bool(words) and score < recall.LITTLE) for one, score in known], limit, offset
+            )
         if not words:
             found = await self.read(
                 lambda tx: selection.matching(tx, filter, limit=limit + 1, offset=offset, at=now, after=after)
@@ -193,8 +212,8 @@ class Memories:
 
         def look(tx: Transaction) -> list[Hit]:
             scored = recall.recall(tx, words, filter, wanted, at=now, sense=sense, mode=mode)
-            found = records.fetch(tx, [id for id, _ in scored])
-            return [Hit(found[id], score) for id, score in scored if id in found]
+            found = records.fetch(tx, [one.memory for one in scored])
+            return [Hit(found[one.memory], one.score, one.weak) for one in scored if one.memory in found]
 
         page = _page(await self.read(look), limit, offset)
         if recall.is_looked_through(filter):

@@ -105,9 +105,9 @@ def place_phrases(filter: MemoryFilter) -> tuple[list[str], dict[str, Any]]:
         if one.key in PLACES and not (one.key == "project" and "*" in one.values and not one.negated):
             phrases.append(f"{one.column} {'not in' if one.negated else 'in'} :scope_{number}")
             values[f"scope_{number}"] = list(one.values)
-    if filter.home is not None:
-        phrases.append("(domain <> 'project' or project = :home)")
-        values["home"] = filter.home
+    if filter.homes:
+        phrases.append("(domain <> 'project' or project in :homes)")
+        values["homes"] = list(filter.homes)
     return phrases, values
 
 

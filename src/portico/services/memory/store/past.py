@@ -30,9 +30,7 @@ def known(tx: Transaction, words: str, filter: MemoryFilter, moment: int, most: 
     best: list[_Rank] = []
 
     def take(one: Record) -> None:
-        score = len(wanted & set(likeness.words(one.content))) / len(wanted) if wanted else 0.0
-        if wanted and not score:
-            return
+        score = len(wanted & set(likeness.words(records.findable(one)))) / len(wanted) if wanted else 0.0
         rank = (score, one.at, one.id)
         if len(best) < most:
             heapq.heappush(best, rank)
@@ -45,7 +43,9 @@ def known(tx: Transaction, words: str, filter: MemoryFilter, moment: int, most: 
     for one in (*_unchanged(tx, words, filter, moment, most), *_changed(tx, filter, moment)):
         take(one)
     ranked = sorted(best, key=lambda rank: (-rank[0], -rank[1], rank[2]))
-    return [(scored[id], score) for score, _, id in ranked]
+    # Those that have nothing of it are the answer only where all are such.
+    found = [rank for rank in ranked if rank[0]] or ranked
+    return [(scored[id], score) for score, _, id in found]
 
 
 def _unchanged(tx: Transaction, words: str, filter: MemoryFilter, moment: int, most: int) -> list[Record]:
@@ -54,7 +54,7 @@ def _unchanged(tx: Transaction, words: str, filter: MemoryFilter, moment: int, m
     known = replace(filter, known_at=moment, until=until if filter.until is None else min(until, filter.until))
     if not words:
         return selection.matching(tx, known, limit=most, at=moment)
-    found = records.fetch(tx, [id for id, _ in recall.recall(tx, words, known, most, at=moment, mode="text")])
+    found = records.fetch(tx, [one.memory for one in recall.recall(tx, words, known, most, at=moment, mode="text")])
     return list(found.values())
 
 
