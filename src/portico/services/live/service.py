@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from base64 import b64decode
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -75,7 +76,7 @@ class Live(Service):
         *,
         strict: bool = False,
         unsafe: bool = False,
-        python: str | None = None,
+        python: str | os.PathLike[str] | None = None,
         timeout: float = 10.0,
         longest_timeout: float = 60.0,
         memory: int = Limits.memory,
@@ -86,18 +87,18 @@ class Live(Service):
         sessions: int = 16,
         spare: int = 1,
         idle: float = 1800.0,
-        readable: Sequence[str] = (),
+        readable: Sequence[str | os.PathLike[str]] = (),
         preload: Sequence[str] = (),
         remote: bool = False,
     ) -> None:
         limits = Limits(memory=memory, cpu=cpu, threads=threads, scratch=scratch, output=output)
         try:
             interpreters = session_pool(
-                python or sys.executable,
+                os.fspath(python or sys.executable),
                 limits,
                 strict=strict,
                 unsafe=unsafe,
-                readable=readable,
+                readable=[os.fspath(path) for path in readable],
                 preload=preload,
                 most=sessions,
                 spare=spare,

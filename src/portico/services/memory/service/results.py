@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from portico.services import moments, texts
 from portico.services.memory.store.capture import Disagreement, Taken
+from portico.services.memory.store.memories import Hit
 from portico.services.memory.store.records import MemoryEvent, Record
 from portico.services.memory.store.screening_policy import Passed
 from portico.services.stored import copied
@@ -76,6 +78,7 @@ class FoundMemory(Struct, frozen=True, kw_only=True, omit_defaults=True):
     content: Annotated[str, "What is remembered"]
     at: Annotated[str, "When it happened"]
     score: Annotated[float | None, "The higher, the better it fits"] = None
+    match: Annotated[Literal["strong", "weak"] | None, "Whether it has much of what was asked for, or little"] = None
     cut: Annotated[bool, "Whether `content` is only the beginning"] = False
     author: Annotated[str | None, "Who said it"] = None
     thread: Annotated[str | None, "The conversation it belongs to"] = None
@@ -194,7 +197,12 @@ def captured(taken: Taken, scheme: str, passed: Passed, notes: Sequence[str] = (
     )
 
 
-def found(record: Record, scheme: str, detail: str, score: float | None = None) -> FoundMemory:
+def recalled(hit: Hit, scheme: str, detail: str) -> FoundMemory:
+    """What a search found, with how good it is."""
+    return replace(found(hit.record, scheme, detail), score=round(hit.score, 4), match="weak" if hit.weak else "strong")
+
+
+def found(record: Record, scheme: str, detail: str) -> FoundMemory:
     room = {"light": LIGHT, "medium": MEDIUM}.get(detail)
     content = record.content if room is None else texts.preview(record.content, room)
     hidden = {"light": _MEDIUM_FIELDS + _EVERY_FIELD, "medium": _EVERY_FIELD}.get(detail, ())
@@ -204,7 +212,6 @@ def found(record: Record, scheme: str, detail: str, score: float | None = None) 
         moments.written,
         urn=urn(record, scheme),
         content=content,
-        score=None if score is None else round(score, 4),
         cut=content.endswith(" …") and not record.content.endswith(" …"),
         **dict.fromkeys(hidden),
     )

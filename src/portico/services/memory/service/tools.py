@@ -121,6 +121,8 @@ class MemoryTools:
     ) -> results.Recalled:
         """Find memories by what they say, best first. Without a query, list them, newest first.
 
+        A memory whose `match` is weak has little of what was asked for; where none has anything, the newest are shown.
+
         Look here before asking the user something they may have said before, and before deciding anything that may
         have been decided. Content may be cut; memory_get gives all of it.
         """
@@ -133,8 +135,9 @@ class MemoryTools:
         start = inputs.position(cursor) if cursor is not None else offset
         moment = None if as_of is None else inputs.moment(as_of)
         page = await memories.recall(query or "", wanted, limit=count, offset=start, as_of=moment, mode=mode)
+        prefix = self._access.prefix
         shown = [
-            results.found(hit.record, self._access.prefix, detail, hit.score if searching else None)
+            results.recalled(hit, prefix, detail) if searching else results.found(hit.record, prefix, detail)
             for hit in page.hits
         ]
         return results.Recalled(
