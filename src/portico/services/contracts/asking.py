@@ -186,7 +186,7 @@ async def contract_from(handler: Handler, kept: KeptContracts | None = None, **a
     return await (kept or KeptContracts()).current(handler, page)
 
 
-class _Answer(Struct):
+class _DoorAnswer(Struct):
     """What the door says, of which the result is decoded by those who want it."""
 
     result: Raw = Raw(b"{}")
@@ -201,7 +201,7 @@ async def _request(
     request = Call(
         method=method, params=Raw(msgspec.json.encode(params)), id="contract", revision=MODERN, reply=reply, **about
     )
-    answer = msgspec.json.decode(await respond(request, handler), type=_Answer)
+    answer = msgspec.json.decode(await respond(request, handler), type=_DoorAnswer)
     if answer.error is not None:
         raise from_wire(answer.error["code"], answer.error["message"], answer.error.get("data"))
     return answer.result

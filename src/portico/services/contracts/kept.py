@@ -45,7 +45,7 @@ class KeptContracts:
         params: dict[str, Any] = {}
         for _ in range(MOST_PAGES):
             pages.append(await page(params))
-            cursor = msgspec.json.decode(pages[-1], type=_Cursor).nextCursor
+            cursor = msgspec.json.decode(pages[-1], type=_ListedPage).nextCursor
             if cursor is None:
                 break
             params = {"cursor": cursor}
@@ -63,5 +63,5 @@ class KeptContracts:
         return kept
 
 
-class _Cursor(msgspec.Struct):
+class _ListedPage(msgspec.Struct):
     nextCursor: str | None = None
