@@ -161,7 +161,7 @@ class MemoryResources:
         self._watch(f"search/{quote(query, safe='')}")
         memories = await self._access.memories(ctx)
         page = await memories.recall(query, MemoryFilter().within(memories.homes), limit=10)
-        shown = [results.found(hit.record, self._access.prefix, "medium", hit.score) for hit in page.hits]
+        shown = [results.recalled(hit, self._access.prefix, "medium") for hit in page.hits]
         return results.Recalled(count=len(shown), memories=shown, mode=memories.mode("hybrid"))
 
     async def _topics(self, ctx: Context) -> dict[str, int]:
