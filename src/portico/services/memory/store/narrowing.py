@@ -30,7 +30,7 @@ _TABLES = {"tag": ("memory_tag", "tag"), "entity": ("memory_mention", "entity")}
 _Ids = tuple[str, dict[str, Any]]
 
 
-class Stream(Struct, frozen=True):
+class NewestFirst(Struct, frozen=True):
     """Memories in the order of an index, the newest first: where from, which of them, and what has time and id."""
 
     source: str = "memory"
@@ -58,18 +58,18 @@ def few_by_condition(tx: Transaction, filter: MemoryFilter) -> list[str] | None:
     return None
 
 
-def streams(tx: Transaction, filter: MemoryFilter, statuses: Sequence[str]) -> list[Stream]:
+def streams(tx: Transaction, filter: MemoryFilter, statuses: Sequence[str]) -> list[NewestFirst]:
     """What together has everything that a filter lets through, and as little else as can be known."""
     ids = few(tx, filter, statuses)
     if ids is not None:
-        return [Stream(phrase="memory.id in :narrow_ids", values={"narrow_ids": ids})]
+        return [NewestFirst(phrase="memory.id in :narrow_ids", values={"narrow_ids": ids})]
     options = [(_counted(tx, one), one) for one in _positive(filter) if one.key in _COLUMNS or one.key in _TABLES]
     least, narrowest = min(options, key=lambda option: option[0], default=(MOST_COUNTED, None))
     scopes = _scopes(tx, filter, statuses)
     if scopes is not None and (narrowest is None or sum(memories for *_, memories in scopes) < least):
         return [_of_place(number, *place) for number, (_, *place, _) in enumerate(scopes)]
     if narrowest is None:
-        return [Stream()]
+        return [NewestFirst()]
     return [_of_value(number, narrowest, value) for number, value in enumerate(narrowest.values)]
 
 
@@ -179,12 +179,12 @@ def _counted(tx: Transaction, one: Condition) -> int:
     return tx.one(int, sql, {"values": list(one.values)})
 
 
-def _of_value(number: int, one: Condition, value: str) -> Stream:
+def _of_value(number: int, one: Condition, value: str) -> NewestFirst:
     name = f"narrow_{number}"
     if one.key not in _TABLES:
-        return Stream(phrase=f"memory.{one.key} = :{name}", values={name: value})
+        return NewestFirst(phrase=f"memory.{one.key} = :{name}", values={name: value})
     table, column = _TABLES[one.key]
-    return Stream(
+    return NewestFirst(
         # `cross join` tells SQLite to begin with the first.
         source=f"{table} cross join memory",
         phrase=f"memory.id = {table}.memory and {table}.{column} = :{name}",
@@ -194,11 +194,11 @@ def _of_value(number: int, one: Condition, value: str) -> Stream:
     )
 
 
-def _of_place(number: int, domain: str, namespace: str, project: str) -> Stream:
+def _of_place(number: int, domain: str, namespace: str, project: str) -> NewestFirst:
     values = {f"domain_{number}": domain, f"namespace_{number}": namespace}
     of_project = "memory.project is null"
     if project:
         of_project = f"memory.project = :project_{number}"
         values[f"project_{number}"] = project
     phrase = f"memory.domain = :domain_{number} and memory.namespace = :namespace_{number} and {of_project}"
-    return Stream(phrase=phrase, values=values)
+    return NewestFirst(phrase=phrase, values=values)
