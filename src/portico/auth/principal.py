@@ -25,9 +25,9 @@ OPERATOR = Principal("operator", frozenset({"operator"}))
 
 
 class BearerTokens:
-    """Static tokens, compared in constant time: that of the clients, and that of who operates the server.
+    """Static tokens, compared in constant time: that of the clients, and that of the operator of the server.
 
-    Without the first, clients need none, and are nobody.
+    Without the first, clients need none, and are no principal.
     """
 
     def __init__(self, token: str | None, operator: str | None = None) -> None:

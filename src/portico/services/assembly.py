@@ -101,7 +101,7 @@ def assemble(names: Sequence[str] | None, said: ServeSettings, place: ServicePla
                 raise UsageError(f"{where}the service {name!r}: {reason}") from None
             log.warning("the service %r is not there: %s", name, reason)
     if place.operator:
-        operator = load_module("portico.services.operator").Operator
+        operator = load_module("portico.services.operator").ServiceSwitch
         audit = place.data / "operator-audit.jsonl"
         server.add(operator(HOMES, _by_first_word(chosen, prepare), audit, over_http=place.over_http))
     return server

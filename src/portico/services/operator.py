@@ -1,4 +1,4 @@
-"""Switching services on and off while a server runs, for those who operate it and nobody else."""
+"""Switching services on and off while a server runs, for the person who operates it alone."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class ServiceChange(Struct):
     outcome: Literal["changed", "no_change"]
 
 
-class Operator(Service):
-    """Tools for whoever operates the server. `prepare` makes a service by its name, or raises UsageError.
+class ServiceSwitch(Service):
+    """Tools for the operator of the server. `prepare` makes a service by its name, or raises UsageError.
 
     On stdio the one client was started with them on purpose. Over HTTP a principal needs the scope `operator`.
     Everything that is asked here is recorded in `audit`, refusals as well.
@@ -116,7 +116,7 @@ class Operator(Service):
             raise ToolError(f"The tool {tool!r} is for the operator of this server.", kind="PermissionError")
 
     def _record(self, ctx: Context, tool: str, name: str | None, outcome: str) -> None:
-        who = "stdio" if ctx.address is None else "nobody" if ctx.principal is None else ctx.principal.id
+        who = "stdio" if ctx.address is None else "anonymous" if ctx.principal is None else ctx.principal.id
         self._audit.add(tool, {"service": name, "who": who, "address": ctx.address}, outcome)
 
 

@@ -50,7 +50,7 @@ class Settings(Struct, kw_only=True):
     # Names of this machine are allowed without being listed; a server for others lists its own.
     loopback: bool = True
     token: str | None = None
-    # Whoever shows this one has the scope `operator`, and no other.
+    # Who shows this one has the scope `operator`, and no other.
     operator_token: str | None = None
     # Addresses and networks of proxies that say where a request comes from (X-Forwarded-For, Forwarded).
     trusted_proxies: Sequence[str] = ()
