@@ -5,63 +5,51 @@ On PostgreSQL those who look at the same moment pass over what the others are ab
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from portico.extend import Transaction
-from portico.services.tasks import inputs, records
+from portico.services.tasks import narrowing, records
+from portico.services.tasks.narrowing import Narrowing
 from portico.services.tasks.records import LISTED, READY, Item
 from portico.services.tasks.states import transition
 
 # Of those whose leases have ended, so many in one transaction.
 MOST_TAKEN_BACK = 100
 
-# In the order of the index `work_item_ready`: the most urgent, and of these the oldest.
+# Of those that a scope has, so many are tried before the worker is told that there is nothing: others take them, too.
+MOST_TRIED = 100
+# That of the index `work_item_ready`: the most urgent, of these the one that is due first, and then the oldest.
+ORDER = "urgency, due_at, id"
 _NEXT = (
     "update work_item set status = 'in_progress', started_at = :now, updated_at = :now, worker = :worker, "
     "lease_until = cast(:lease_until as bigint), version = version + 1 where id = "
-    "(select id from work_item where {condition} order by urgency, id limit 1 for update skip locked) "
+    f"(select id from work_item where {{condition}} order by {ORDER} limit 1 for update skip locked) "
     f"returning {LISTED}"
 )
-_BELOW = (
-    "id in (with recursive part(id) as (select id from work_item where parent_id = :above union all "
-    "select work_item.id from work_item join part on work_item.parent_id = part.id) select id from part)"
-)
-
-
-class Scope(Struct, frozen=True, kw_only=True):
-    """Which tasks are asked for: those below one, and those that all words of a query occur in."""
-
-    above: str | None = None
-    query: str = ""
-
-    def where(self) -> tuple[str, dict[str, Any]]:
-        """READY and what is asked for, as a condition with its values."""
-        parts, values = [READY], dict[str, Any]()
-        if self.above is not None:
-            parts.append(_BELOW)
-            values["above"] = self.above
-        for number, pattern in enumerate(inputs.patterns(self.query)):
-            parts.append(f"words like :word{number} escape '\\'")
-            values[f"word{number}"] = pattern
-        return " and ".join(parts), values
 
 
 _LATE = "{0.worker} did not finish or renew it in time"
 
 
 def claim(
-    tx: Transaction, worker: str, now: int, lease: int | None, *, who: str = "", scope: Scope = Scope()
+    tx: Transaction,
+    worker: str,
+    now: int,
+    lease: int | None,
+    *,
+    who: str = "",
+    projects: Sequence[str] = ("",),
+    scope: Narrowing = Narrowing(),
 ) -> Item | None:
-    """The most urgent task that can be begun, and of these the oldest, begun by this worker."""
+    """The next task of some lists that can be begun, begun by this worker."""
     take_back(tx, now)
     if scope.above is not None:
         records.get(tx, scope.above)
-    condition, values = scope.where()
-    values |= {"now": now, "worker": worker, "lease_until": None if lease is None else now + lease}
-    taken = tx.maybe(Item, _NEXT.format(condition=condition), values)
+    values = {"now": now, "worker": worker, "lease_until": None if lease is None else now + lease}
+    taken = _taken(tx, values, projects, scope)
     if taken is None:
         return None
     fields: dict[str, list[Any]] = {
@@ -74,6 +62,31 @@ def claim(
     records.note(tx, taken, "claimed", fields, who=who or worker, reason="")
     records.tell(tx, [taken], ("pending", "ready"))
     return taken
+
+
+def _taken(tx: Transaction, values: dict[str, Any], projects: Sequence[str], scope: Narrowing) -> Item | None:
+    if not scope.is_empty:
+        condition = f"{READY} and project in :projects"
+        ids = narrowing.few(tx, scope, condition, {"projects": list(projects)}, ORDER, MOST_TRIED)
+        if ids is not None:
+            return _any(tx, f"id = :id and {READY}", [{**values, "id": id} for id in ids])
+    asked, more = scope.where()
+    condition, values = f"project = :project and {READY} and {asked}", {**values, **more}
+    if len(projects) > 1:
+        # First the list in which the next one stands.
+        sql, lists = records.in_lists(f"project, {ORDER}", projects, f"{READY} and {asked}", ORDER)
+        heads = tx.all(tuple[str, int, int, str], sql, {**more, **lists, "each": 1})
+        projects = [project for project, *_ in heads]
+    return _any(tx, condition, [{**values, "project": one} for one in projects])
+
+
+def _any(tx: Transaction, condition: str, tries: Iterable[dict[str, Any]]) -> Item | None:
+    """The first that nobody else is just taking."""
+    for values in tries:
+        taken = tx.maybe(Item, _NEXT.format(condition=condition), values)
+        if taken is not None:
+            return taken
+    return None
 
 
 def take_back(tx: Transaction, now: int) -> list[Item]:

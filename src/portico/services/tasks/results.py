@@ -11,15 +11,24 @@ from msgspec import Struct, field
 from portico.services import moments, texts
 from portico.services.stored import copied
 from portico.services.tasks.edits import Deletion
-from portico.services.tasks.items import Counts, ItemHistory, Waiting, WorkItems
+from portico.services.tasks.items import Counts, ItemHistory, TaskBackground, Waiting, WorkItems
 from portico.services.tasks.listing import Page, Tree
-from portico.services.tasks.records import COUNTED, Item, TaskEvent
+from portico.services.tasks.records import COUNTED, NEVER, Item, TaskEvent
 from portico.services.tasks.states import Status
 
 SHORT = 300
+# Notes that are shown with a task unless more are asked for.
+USUAL_NOTES = 20
+NOTHING_MORE = TaskBackground(blocked_by=[], notes=[], noted=0)
 # Of a field in a history, which get_task has whole.
 LONGEST_FIELD = 500
-_MOMENTS = ("created_at", "started_at", "completed_at", "updated_at", "lease_until")
+_MOMENTS = ("created_at", "started_at", "completed_at", "updated_at", "lease_until", "due_at")
+
+
+class ShownNote(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    at: str
+    text: str
+    who: str | None = None
 
 
 class TaskDetails(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -47,6 +56,15 @@ class TaskDetails(Struct, frozen=True, kw_only=True, omit_defaults=True):
     open_children: int = 0
     # How urgent it is because of what waits for it, where that is more than its priority.
     urgency: int | None = None
+    labels: list[str] = field(default_factory=list)
+    due_at: str | None = None
+    # Whether it is open and should have been done by now.
+    overdue: bool = False
+    # Whose list it is in, where that is not the one that was looked at.
+    project: str | None = None
+    # The newest ones, the newest last; and how many there are before these.
+    notes: list[ShownNote] = field(default_factory=list)
+    older_notes: int = 0
 
 
 class TaskLine(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -63,6 +81,10 @@ class TaskLine(Struct, frozen=True, kw_only=True, omit_defaults=True):
     parent_id: str | None = None
     worker: str | None = None
     open_children: int = 0
+    labels: list[str] = field(default_factory=list)
+    due_at: str | None = None
+    overdue: bool = False
+    project: str | None = None
 
 
 class TaskList(Struct, frozen=True, kw_only=True):
@@ -100,6 +122,13 @@ class CreatedTasks(Struct, frozen=True, kw_only=True):
 
     count: int
     tasks: list[CreatedTask]
+
+
+class NotedTask(Struct, frozen=True, kw_only=True):
+    id: str
+    version: int
+    # How many it has now.
+    notes: int
 
 
 class Blocking(Struct, frozen=True, kw_only=True):
@@ -169,7 +198,11 @@ class TaskHistory(Struct, frozen=True, kw_only=True, omit_defaults=True):
     cut: bool = False
 
 
-def task(item: Item, blocked_by: list[str]) -> TaskDetails:
+def task(item: Item, background: TaskBackground = NOTHING_MORE, project: str = "") -> TaskDetails:
+    """As it is seen from a project."""
+    notes = [
+        ShownNote(at=moments.written_exactly(one.at), text=one.text, who=one.who or None) for one in background.notes
+    ]
     return copied(
         item,
         TaskDetails,
@@ -177,10 +210,23 @@ def task(item: Item, blocked_by: list[str]) -> TaskDetails:
         context=item.context or None,
         result=item.result or None,
         created_by=item.created_by or None,
-        blocked_by=blocked_by,
+        blocked_by=background.blocked_by,
         open_children=item.children_open,
         urgency=item.urgency if item.urgency < item.priority else None,
+        notes=notes,
+        older_notes=background.noted - len(notes),
+        **_listed(item, project),
     )
+
+
+def _listed(item: Item, project: str) -> dict[str, Any]:
+    """What is said alike of a task and of a line."""
+    return {
+        "labels": list(item.labels),
+        "due_at": None if item.due is None else moments.written_exactly(item.due),
+        "overdue": item.is_open and item.due_at < moments.now(),
+        "project": item.project if item.project not in ("", project) else None,
+    }
 
 
 def created(items: Sequence[Item], refs: Sequence[str | None]) -> CreatedTasks:
@@ -197,11 +243,11 @@ def created(items: Sequence[Item], refs: Sequence[str | None]) -> CreatedTasks:
     return CreatedTasks(count=len(made), tasks=made)
 
 
-async def details(items: WorkItems, item: Item) -> TaskDetails:
-    return task(item, (await items.blockers([item.id]))[item.id])
+async def details(items: WorkItems, item: Item, notes: int = 0) -> TaskDetails:
+    return task(item, await items.background(item.id, notes), items.project)
 
 
-def line(item: Item) -> TaskLine:
+def line(item: Item, project: str = "") -> TaskLine:
     return copied(
         item,
         TaskLine,
@@ -209,15 +255,16 @@ def line(item: Item) -> TaskLine:
         description=texts.preview(item.description, SHORT),
         cut=len(item.description) > SHORT,
         open_children=item.children_open,
+        **_listed(item, project),
     )
 
 
-def lines(items: Iterable[Item]) -> list[TaskLine]:
-    return [line(one) for one in items]
+def lines(items: Iterable[Item], project: str = "") -> list[TaskLine]:
+    return [line(one, project) for one in items]
 
 
-def listed(page: Page) -> TaskPage:
-    return TaskPage(count=len(page.items), tasks=lines(page.items), next_cursor=page.cursor)
+def listed(page: Page, project: str) -> TaskPage:
+    return TaskPage(count=len(page.items), tasks=lines(page.items, project), next_cursor=page.cursor)
 
 
 def nothing(counts: Counts) -> Next:
@@ -289,5 +336,7 @@ def _change(event: TaskEvent) -> TaskRevision:
 
 def _shown(name: str, value: Any) -> Any:
     if name in _MOMENTS and isinstance(value, int):
+        if value == NEVER:
+            return None
         return moments.written_exactly(value)
     return texts.preview(value, LONGEST_FIELD) if isinstance(value, str) and len(value) > LONGEST_FIELD else value
