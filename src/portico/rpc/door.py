@@ -16,6 +16,7 @@ import os
 from asyncio import get_running_loop
 from collections.abc import Callable, Mapping
 from contextvars import copy_context
+from functools import partial
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -24,6 +25,7 @@ from msgspec.structs import replace
 
 from portico.rpc.call import Call, Handler, Reply, members, stop
 from portico.rpc.questions import asked_by, require_all
+from portico.rpc.turns import UNCOUNTED
 from portico.wire import jsonrpc, methods
 from portico.wire import meta as metas
 from portico.wire.content import TextContent, strip_result_type
@@ -55,6 +57,9 @@ class Sender(Struct, frozen=True):
 UNKNOWN_SENDER = Sender()
 
 VERSION_KEY = PROTOCOL_VERSION.encode()
+
+# What runs a function of the server's author, and may take long.
+_WITH_BODIES = frozenset({"tools/call", "prompts/get", "resources/read", "completion/complete"})
 
 
 class Handshake(Protocol):
@@ -181,7 +186,10 @@ class Door:
         try:
             if call.progress_token is not None:
                 call.reply.claim(call.progress_token)
-            result = context.run(self._start if self.session is None else self._starter(call), call)
+            start = self._start if self.session is None else self._starter(call)
+            if metrics is not None and metrics.in_flight > UNCOUNTED and call.method in _WITH_BODIES:
+                start = partial(metrics.shares.run, start)
+            result = context.run(start, call)
             if type(result) is CoroutineType:
                 task = get_running_loop().create_task(self._finish(call, result, began), context=context)
                 call.reply.begin(call, task)

@@ -13,6 +13,8 @@ Mode = Literal["CONTAINS", "FREETEXT"]
 Algorithm = Literal["sha256", "sha512", "sha1", "md5", "blake2b"]
 
 LARGEST_READ = 2**20
+# Subkeys, and values, on a page of a registry key.
+MOST_LISTED = 1000
 
 
 class EventEntry(Struct, rename="camel"):
@@ -149,22 +151,33 @@ class RegistryValue(Struct, rename="camel"):
     name: str
     type: str
     value: Any
+    size: Annotated[int, "Bytes, as they are stored"]
+    offset: Annotated[int, "The byte that this part begins with"] = 0
+    next_offset: Annotated[int | None, "Where the rest begins, for reg_read; null if this is all"] = None
 
 
 class RegistryKey(Struct, rename="camel"):
+    """Some of a key, by name: go on with nextCursor."""
+
     path: str
     subkeys: list[str]
     values: list[RegistryValue]
     last_written: str | None
     has_more: bool
+    next_cursor: str | None = None
     problems: list[str] = []
 
 
 class RegistryRead(Struct, rename="camel"):
+    """A value, or a part of it."""
+
     path: str
     name: str
     type: str
     value: Any
+    size: Annotated[int, "Bytes, as they are stored"]
+    offset: Annotated[int, "The byte that this part begins with"]
+    next_offset: Annotated[int | None, "Where the rest begins; null if this is all"]
 
 
 class RegistryChange(Struct, rename="camel"):

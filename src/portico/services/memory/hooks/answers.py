@@ -11,13 +11,12 @@ from typing import Any
 
 from portico._lazy import load_module
 from portico.extend import Transaction
-from portico.services import texts
+from portico.services import repository, texts
 from portico.services.memory.search import likeness
-from portico.services.memory.share import repository
-from portico.services.memory.share.repository import Where
 from portico.services.memory.store import filters, inputs, records
 from portico.services.memory.store.filters import MemoryFilter
 from portico.services.memory.store.records import Record
+from portico.services.repository import Where
 
 NEWEST, RELATED, ABOUT_A_FILE = 8, 5, 3
 LONGEST_QUESTION = 2000
@@ -29,7 +28,7 @@ Answer = dict[str, Any]
 
 def look(name: str, given: Given, where: Where, tx: Transaction, now: int) -> Answer | None:
     """What the hook prints, as JSON; None for nothing."""
-    home = MemoryFilter().within(where.project)
+    home = MemoryFilter().within(where.homes)
     if name == "session-start":
         return _told("SessionStart", records.matching(tx, home, limit=NEWEST, at=now))
     if name == "user-prompt-submit":

@@ -139,7 +139,7 @@ def alike(tx: Transaction, record: Record, limit: int, *, longest: int, at: int)
 
 def _condition(filter: MemoryFilter) -> tuple[str, dict[str, Any]]:
     """What the index does not know. Whatever is in it is current."""
-    if not filter.conditions and filter.home is None and filter.since is None and filter.until is None:
+    if not filter.conditions and not filter.homes and filter.since is None and filter.until is None:
         return "", {}
     return where(filter, CURRENT)
 
@@ -152,10 +152,10 @@ def _scopes(tx: Transaction, filter: MemoryFilter) -> tuple[list[int] | None, Me
         if one.key in _SCOPED and not _is_any(one):
             phrases.append(f"{one.column} {'not in' if one.negated else 'in'} :scope_{number}")
             values[f"scope_{number}"] = list(one.values)
-    if filter.home is not None:
-        phrases.append("(domain <> 'project' or project = :home)")
-        values["home"] = filter.home
-    rest = replace(filter, home=None, conditions=tuple(c for c in filter.conditions if c.key not in _SCOPED))
+    if filter.homes:
+        phrases.append("(domain <> 'project' or project in :homes)")
+        values["homes"] = list(filter.homes)
+    rest = replace(filter, homes=(), conditions=tuple(c for c in filter.conditions if c.key not in _SCOPED))
     if not phrases:
         return None, rest
     sql = (

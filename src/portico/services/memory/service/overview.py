@@ -51,11 +51,11 @@ class OverviewTools:
 
     async def status(self, ctx: Context) -> results.Standing:
         """How many memories there are, of which kinds, and how they are kept."""
-        return await status_of(self._access)
+        return await status_of(self._access, ctx)
 
     async def namespaces(self, ctx: Context) -> results.Namespaces:
         """The namespaces: what each is for, and how many memories it has."""
-        counts = await (await self._access.memories()).read(statistics.counts)
+        counts = await (await self._access.memories(ctx)).read(statistics.counts)
         return results.Namespaces(
             namespaces=[
                 results.NamespaceCount(
@@ -82,12 +82,12 @@ class OverviewTools:
     ) -> Disputed:
         """Memories that contradict each other, until one of them is decided for. Ask the user which of them holds."""
         if action == "list":
-            found = await conflicts.disputes(await self._access.memories(), limit)
+            found = await conflicts.disputes(await self._access.memories(ctx), limit)
             return Disputed(count=len(found), conflicts=found)
         if memory_id is None or other_id is None:
             raise InvalidInput("The action resolve needs memory_id and other_id.")
-        gone = await conflicts.settle(await self._access.writable(), memory_id, other_id, keep, who=requester(ctx))
-        left = await conflicts.disputes(await self._access.memories(), limit)
+        gone = await conflicts.settle(await self._access.writable(ctx), memory_id, other_id, keep, who=requester(ctx))
+        left = await conflicts.disputes(await self._access.memories(ctx), limit)
         note = f"{self._access.prefix}_restore brings it back." if gone else "Both stay as they are."
         return Disputed(count=len(left), conflicts=left, superseded=gone, note=note)
 
@@ -97,7 +97,7 @@ class OverviewTools:
         memory_id: Annotated[str, Meta(min_length=1, max_length=300, description="The id of a summary, or its URN")],
     ) -> Summary:
         """A summary that memory_consolidate made, and the memories it stands for."""
-        return await summary_of(self._access, memory_id)
+        return await summary_of(self._access, memory_id, ctx)
 
     async def init(
         self,
@@ -107,7 +107,7 @@ class OverviewTools:
         recall_limit: Annotated[int, Meta(ge=1, le=MOST_AT_THE_BEGINNING, description="How many memories")] = 5,
     ) -> Beginning:
         """Everything to begin a session with, in one call: how to use this, how much there is, and what is known."""
-        memories = await self._access.memories()
+        memories = await self._access.memories(ctx)
         counts = await memories.read(statistics.counts)
         found: list[results.FoundMemory] = []
         if include_recall:
@@ -126,8 +126,8 @@ class OverviewTools:
         return Guide(text=prompts.help_page(self._access.prefix))
 
 
-async def status_of(access: Access) -> results.Standing:
-    memories = await access.memories()
+async def status_of(access: Access, ctx: Context) -> results.Standing:
+    memories = await access.memories(ctx)
     counts = await memories.read(statistics.counts)
     return copied(
         counts,
@@ -144,8 +144,8 @@ async def status_of(access: Access) -> results.Standing:
     )
 
 
-async def summary_of(access: Access, id: str) -> Summary:
-    memories = await access.memories()
+async def summary_of(access: Access, id: str, ctx: Context) -> Summary:
+    memories = await access.memories(ctx)
     record = await memories.get(id)
     sources = await memories.read(lambda tx: consolidation.sources(tx, record))
     return Summary(

@@ -7,10 +7,10 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from portico import Context
+from portico.services import repository
 from portico.services.memory.errors import UnknownNamespace
 from portico.services.memory.service import results
 from portico.services.memory.service.access import Access, Id
-from portico.services.memory.share import repository
 from portico.services.memory.store import inputs
 from portico.services.memory.store.capture import Draft, OnDuplicate
 from portico.services.memory.store.filters import LONGEST as LONGEST_FILTER
@@ -70,7 +70,7 @@ class MemoryTools:
         One thought per memory. Answers with its id and URN, with the memory that says the same if there is one, and
         with memories that seem to say otherwise. Secrets are refused or blacked out.
         """
-        memories = await self._access.writable()
+        memories = await self._access.writable(ctx)
         checked_namespace(namespace)
         labels = {"source": source, "thread": thread, "author": author, "branch": branch, "path": path}
         passed = await self._access.guard.check(
@@ -124,7 +124,7 @@ class MemoryTools:
         Look here before asking the user something they may have said before, and before deciding anything that may
         have been decided. Content may be cut; memory_get gives all of it.
         """
-        memories = await self._access.memories()
+        memories = await self._access.memories(ctx)
         if namespace is not None and namespace not in NAMESPACES:
             raise UnknownNamespace(namespace, tuple(NAMESPACES))
         wanted = memories.filter(filter).also("ns", namespace).also("entity", entity)
@@ -222,7 +222,7 @@ class MemoryTools:
         hard: Annotated[bool, "For good, with their histories"] = False,
     ) -> results.DeletedMemories:
         """Delete every memory that a filter lets through. Run it dry first, and show the user what would go."""
-        memories = await (self._access.memories() if dry_run else self._access.writable())
+        memories = await (self._access.memories(ctx) if dry_run else self._access.writable(ctx))
         swept = await memories.delete_all(memories.filter(filter), dry_run=dry_run, hard=hard, who=requester(ctx))
         note = "Nothing was deleted. Call it again with dry_run=false." if dry_run else "Deleted."
         return results.DeletedMemories(count=swept.count, ids=swept.ids, dry_run=dry_run, note=note)

@@ -117,9 +117,9 @@ class UpkeepTools:
     ) -> Consolidated:
         """Put together memories that say nearly the same. Run it dry first; a run can be taken back with undo."""
         if undo is not None:
-            back = await consolidation.undo(await self._access.writable(), undo, who=requester(ctx))
+            back = await consolidation.undo(await self._access.writable(ctx), undo, who=requester(ctx))
             return Consolidated(looked_at=0, groups=[], dry_run=False, kept=back, note="Taken back.")
-        memories = await (self._access.memories() if dry_run else self._access.writable())
+        memories = await (self._access.memories(ctx) if dry_run else self._access.writable(ctx))
         wanted = memories.filter(query)
         if namespaces:
             values = tuple(checked_namespace(one) for one in namespaces)
@@ -160,7 +160,7 @@ class UpkeepTools:
 
         Asks the client's model where it can be asked, and goes by rules where not.
         """
-        memories = await (self._access.memories() if dry_run else self._access.writable())
+        memories = await (self._access.memories(ctx) if dry_run else self._access.writable(ctx))
         proposed = await advice.enrich(
             memories,
             memory_id,
@@ -189,7 +189,7 @@ class UpkeepTools:
         older_than: Annotated[str | None, "How long ago: 30d when left out"] = None,
     ) -> Collected:
         """Collect what has expired, what belongs to a finished branch, and what was deleted long ago."""
-        memories = await (self._access.memories() if dry_run else self._access.writable())
+        memories = await (self._access.memories(ctx) if dry_run else self._access.writable(ctx))
         return await cleanup.collect(memories, dry_run=dry_run, branch=branch, purge=purge, older_than=older_than)
 
     async def sync(
@@ -207,7 +207,7 @@ class UpkeepTools:
         What was changed on both sides is merged; what could not be is listed in conflicts, and the text that lost is in
         the memory's history. What comes from others says so: origin names the commit and its author.
         """
-        memories = await self._access.writable()
+        memories = await self._access.writable(ctx)
         if undo is not None:
             back = await sync.undo(memories, undo, who=requester(ctx))
             return Synced(remote=remote or "", restored=len(back))
@@ -231,7 +231,7 @@ class UpkeepTools:
         cursor: Annotated[str | None, "nextCursor of the answer before"] = None,
     ) -> Exported:
         """Memories as a text that memory_import reads, here or elsewhere."""
-        memories = await self._access.memories()
+        memories = await self._access.memories(ctx)
         start = inputs.position(cursor)
         data, count, more = await export_import.export(
             memories, memories.filter(filter), format, limit=limit, offset=start
@@ -246,7 +246,7 @@ class UpkeepTools:
         dry_run: DryRun = False,
     ) -> Brought:
         """Take in what memory_export gave. What is here already is changed only by a newer version of itself."""
-        memories = await (self._access.memories() if dry_run else self._access.writable())
+        memories = await (self._access.memories(ctx) if dry_run else self._access.writable(ctx))
         return await export_import.bring(
             memories, data, format, screen=self._access.guard.passed, who=requester(ctx), dry_run=dry_run
         )
@@ -264,15 +264,15 @@ class UpkeepTools:
     ) -> Prompts:
         """Keep prompts with places to fill in. Each saved one is also a prompt of this server."""
         if action == "list":
-            memories = await self._access.memories()
-            found = await memories.read(lambda tx: templates.visible(tx, memories.project))
+            memories = await self._access.memories(ctx)
+            found = await memories.read(lambda tx: templates.visible(tx, memories.homes))
             return Prompts(prompts=[copied(one, Saved, moments.written) for one in found])
         if name is None:
             raise InvalidInput(f"The action {action} needs the name of a prompt.")
         if action == "save":
-            return await self._save_prompt(name, content, description, variables_def or {}, domain)
-        memories = await (self._access.writable() if action == "delete" else self._access.memories())
-        found_one = await memories.read(lambda tx: templates.get(tx, name, memories.project))
+            return await self._save_prompt(ctx, name, content, description, variables_def or {}, domain)
+        memories = await (self._access.writable(ctx) if action == "delete" else self._access.memories(ctx))
+        found_one = await memories.read(lambda tx: templates.get(tx, name, memories.homes))
         if action in ("run", "render"):
             return Prompts(text=templates.filled(found_one, variables or {}))
         if action == "delete":
@@ -281,9 +281,15 @@ class UpkeepTools:
         return Prompts(prompts=[copied(found_one, Saved, moments.written)])
 
     async def _save_prompt(
-        self, name: str, content: str | None, description: str, variables: dict[str, PromptVariable], domain: str
+        self,
+        ctx: Context,
+        name: str,
+        content: str | None,
+        description: str,
+        variables: dict[str, PromptVariable],
+        domain: str,
     ) -> Prompts:
-        memories = await self._access.writable()
+        memories = await self._access.writable(ctx)
         if self._listings.is_taken(name):
             raise InvalidInput(f"The server has a prompt {name!r} of its own. Choose another name.")
         checked = await self._access.guard.check(
@@ -316,7 +322,7 @@ class UpkeepTools:
         limit: Annotated[int, Meta(ge=1, le=graphs.MOST_EDGES, description="At most so many")] = 50,
     ) -> Drawn:
         """Who and what memories speak of, and how it hangs together. The filter entity: finds the memories."""
-        memories = await self._access.memories()
+        memories = await self._access.memories(ctx)
         if operation == "entities":
             return Drawn(nodes=await memories.read(lambda tx: graphs.entities(tx, kind, limit)), edges=[])
         if entity is None or (operation == "path" and to_entity is None):
@@ -341,7 +347,7 @@ class UpkeepTools:
         confirm: Annotated[bool, "Nothing is erased without it"] = False,
     ) -> Count:
         """Erase memories for good, with their histories and whatever was noted about them, as the law may demand."""
-        memories = await self._access.writable()
+        memories = await self._access.writable(ctx)
         if not confirm:
             raise InvalidInput("This cannot be undone. Ask the user, then call it again with confirm=true.")
         wanted = None if filter is None else memories.filter(f"project:* {filter}")
@@ -350,7 +356,7 @@ class UpkeepTools:
 
     async def reindex(self, ctx: Context) -> Count:
         """Build the index anew from the memories themselves."""
-        memories = await self._access.writable()
+        memories = await self._access.writable(ctx)
 
         def done(count: int, total: int) -> None:
             ctx.report_progress(count, total)

@@ -32,6 +32,7 @@ from portico.extend import Transaction
 from portico.services import moments, texts
 from portico.services.memory.errors import Blocked, InvalidInput, SyncFailed
 from portico.services.memory.share import export_import, merging, portable
+from portico.services.memory.share.adoption import adopt
 from portico.services.memory.share.export_import import Screen
 from portico.services.memory.share.git import MOST_TRIES, Blob, Git
 from portico.services.memory.share.merging import Clash, Side, Step
@@ -90,8 +91,7 @@ class _Meeting(Struct, frozen=True):
 
     @property
     def place(self) -> str:
-        """One database serves many projects, and each has its own `origin`."""
-        return f"{self.remote} {REF} {self.memories.project or ''}"
+        return _place(self.remote, self.memories.project)
 
 
 class _TheirSide(NamedTuple):
@@ -157,6 +157,7 @@ async def sync(
         name = _remote(git.remotes(), remote)
         total = Synced(remote=name)
         run = os.urandom(6).hex()
+        await adopt(memories, _place(name, memories.project), _place(name, memories.former), who=who)
         for _ in range(MOST_TRIES):
             meeting = _Meeting(memories, git, name, screen, lens, who, confirm, run, moments.now())
             total, done = await _round(meeting, direction, total)
@@ -176,6 +177,11 @@ async def undo(memories: Memories, run: str, *, who: str = "") -> list[str]:
     if not back:
         raise InvalidInput(f"There is no sync {run[:40]!r} that could be taken back.")
     return back
+
+
+def _place(remote: str, project: str | None) -> str:
+    """One database serves many projects, and each has its own `origin`."""
+    return f"{remote} {REF} {project or ''}"
 
 
 def _reason(run: str) -> str:

@@ -170,7 +170,7 @@ async def enrich(
 
 
 async def _near(memories: Memories, record: Record) -> list[Record]:
-    wanted = MemoryFilter().within(memories.project)
+    wanted = MemoryFilter().within(memories.homes)
     page = await memories.recall(record.content[:LONGEST_QUESTION], wanted, limit=NEAR + 1)
     return [hit.record for hit in page.hits if hit.record.id != record.id][:NEAR]
 

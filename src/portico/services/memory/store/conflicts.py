@@ -39,10 +39,10 @@ class Noted(Struct, frozen=True):
 
 async def disputes(memories: Memories, limit: int) -> list[Dispute]:
     """The newest first. What was settled by changing or deleting one of them is not shown."""
-    return await memories.read(lambda tx: _open(tx, memories.project, limit))
+    return await memories.read(lambda tx: _open(tx, memories.homes, limit))
 
 
-def _open(tx: Transaction, project: str | None, limit: int) -> list[Dispute]:
+def _open(tx: Transaction, homes: tuple[str, ...], limit: int) -> list[Dispute]:
     found = tx.all(
         Noted, "select memory, other, why, at from memory_conflict order by at desc, memory, other limit 1000"
     )
@@ -50,7 +50,7 @@ def _open(tx: Transaction, project: str | None, limit: int) -> list[Dispute]:
     shown: list[Dispute] = []
     for one in found:
         here, there = known[one.memory], known[one.other]
-        if here.status in CURRENT and there.status in CURRENT and here.project in (None, project):
+        if here.status in CURRENT and there.status in CURRENT and here.project in (None, *homes):
             dispute = _dispute(tx, one, here, there)
             shown += [dispute] if dispute is not None else []
         if len(shown) == limit:

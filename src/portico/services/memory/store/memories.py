@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from copy import copy
 from pathlib import Path
 from typing import TypeVar
 
@@ -28,6 +29,7 @@ from portico.services.memory.store.capture import Draft, Taken
 from portico.services.memory.store.filters import Condition, MemoryFilter
 from portico.services.memory.store.namespaces import CURRENT, STATUSES, checked_namespace
 from portico.services.memory.store.records import MemoryEvent, Record
+from portico.services.repository import Where
 
 T = TypeVar("T")
 
@@ -69,6 +71,7 @@ class Memories:
         *,
         project: str | None = None,
         root: str | None = None,
+        former: str | None = None,
         meanings: Meanings | None = None,
     ) -> None:
         self.database = database
@@ -77,6 +80,18 @@ class Memories:
         self.project = project
         # The folder of its repository, if it is in one.
         self.root = root
+        # What it was called once: see `repository.Where`.
+        self.former = former
+
+    def of(self, where: Where) -> Memories:
+        """The same memories, seen from another project."""
+        other = copy(self)
+        other.project, other.root, other.former = where.project, where.root, where.former
+        return other
+
+    @property
+    def homes(self) -> tuple[str, ...]:
+        return tuple(name for name in (self.project, self.former) if name is not None)
 
     async def open(self, *, thorough: bool = False, read_only: bool = False) -> None:
         """From now on the index is looked after in the background, unless nothing is to be changed; `thorough` also
@@ -117,7 +132,7 @@ class Memories:
 
     def filter(self, text: str | None, at: int | None = None) -> MemoryFilter:
         """What was written, within the project that this is about."""
-        return filters.parse(text or "", moments.now() if at is None else at).within(self.project)
+        return filters.parse(text or "", moments.now() if at is None else at).within(self.homes)
 
     @property
     def modes(self) -> list[str]:

@@ -359,9 +359,13 @@ def _by_pattern(pattern: str) -> Search:
     options.never_nl = False
     options.case_sensitive = False
     try:
+        re2.compile(pattern.encode(), options)  # by itself, so that what is wrong is told of what was written
         compiled = re2.compile(f"(?m:{pattern})".encode(), options)
     except re2.error as error:
-        raise InvalidArgument(f"The pattern cannot be used: {str(error)[:200]}.") from None
+        # RE2 says what is wrong, a colon, and where; in bytes.
+        what, _, where = error.args[0].decode("utf-8", "replace").partition(": ")
+        said = f"{what}, at {where[:100]!r}" if where else what
+        raise InvalidArgument(f"The pattern is not one that RE2 can read: {said}.") from None
     return lambda data, at: compiled.search(data, at)
 
 
