@@ -29,6 +29,7 @@ _NEXT = (
     f"(select id from work_item where {{condition}} order by {ORDER} limit 1 for update skip locked) "
     f"returning {LISTED}"
 )
+_NEXT_OF_LIST = _NEXT.format(condition=f"project = :project and {READY}")
 
 
 _LATE = "{0.worker} did not finish or renew it in time"
@@ -65,25 +66,34 @@ def claim(
 
 
 def _taken(tx: Transaction, values: dict[str, Any], projects: Sequence[str], scope: Narrowing) -> Item | None:
-    if not scope.is_empty:
-        condition = f"{READY} and project in :projects"
-        ids = narrowing.few(tx, scope, condition, {"projects": list(projects)}, ORDER, MOST_TRIED)
-        if ids is not None:
-            return _any(tx, f"id = :id and {READY}", [{**values, "id": id} for id in ids])
+    if scope.is_empty:
+        return _any(tx, _NEXT_OF_LIST, [{**values, "project": one} for one in _in_turn(tx, projects, READY, {})])
+    ids = narrowing.few(tx, scope, f"{READY} and project in :projects", {"projects": list(projects)}, ORDER, MOST_TRIED)
+    if ids is not None:
+        return _any(tx, _NEXT.format(condition=f"id = :id and {READY}"), [{**values, "id": id} for id in ids])
     asked, more = scope.where()
-    condition, values = f"project = :project and {READY} and {asked}", {**values, **more}
-    if len(projects) > 1:
-        # First the list in which the next one stands.
-        sql, lists = records.in_lists(f"project, {ORDER}", projects, f"{READY} and {asked}", ORDER)
-        heads = tx.all(tuple[str, int, int, str], sql, {**more, **lists, "each": 1})
-        projects = [project for project, *_ in heads]
-    return _any(tx, condition, [{**values, "project": one} for one in projects])
+    condition = f"{READY} and {asked}"
+    tries = [{**values, **more, "project": one} for one in _in_turn(tx, projects, condition, more)]
+    return _any(tx, _NEXT.format(condition=f"project = :project and {condition}"), tries)
 
 
-def _any(tx: Transaction, condition: str, tries: Iterable[dict[str, Any]]) -> Item | None:
+def _in_turn(tx: Transaction, projects: Sequence[str], condition: str, values: dict[str, Any]) -> Sequence[str]:
+    """The lists that have something to do; that one first in which the next task stands."""
+    if "" in projects and len(projects) > 1:
+        # What is of no project is the exception.
+        sql = f"select 1 from work_item where project = '' and {condition} limit 1"
+        if tx.maybe(int, sql, values) is None:
+            projects = [one for one in projects if one]
+    if len(projects) == 1:
+        return projects
+    sql, lists = records.in_lists(f"project, {ORDER}", projects, condition, ORDER)
+    return [project for project, *_ in tx.all(tuple[str, int, int, str], sql, {**values, **lists, "each": 1})]
+
+
+def _any(tx: Transaction, sql: str, tries: Iterable[dict[str, Any]]) -> Item | None:
     """The first that nobody else is just taking."""
     for values in tries:
-        taken = tx.maybe(Item, _NEXT.format(condition=condition), values)
+        taken = tx.maybe(Item, sql, values)
         if taken is not None:
             return taken
     return None
@@ -92,6 +102,9 @@ def _any(tx: Transaction, condition: str, tries: Iterable[dict[str, Any]]) -> It
 def take_back(tx: Transaction, now: int) -> list[Item]:
     """What workers did not finish in time can be begun by others again."""
     ended, lock = "lease_until <= :now", "for update skip locked"
+    # Most often there is none, which one column says sooner than all of them.
+    if tx.maybe(int, f"select 1 from work_item where {ended} limit 1", {"now": now}) is None:
+        return []
     overdue = records.which(tx, ended, {"now": now}, order="lease_until", limit=MOST_TAKEN_BACK, lock=lock)
     return [records.save(tx, item, _released(item, now), "lease ended", reason=_LATE.format(item)) for item in overdue]
 

@@ -1,4 +1,8 @@
-"""The index of what stands in tasks, for queries; see `terms.py`. Each of these is a function of a Transaction."""
+"""The index of what stands in tasks, for queries; see `terms.py`. Each of these is a function of a Transaction.
+
+Whoever writes a task only says that it has to be indexed, because to index many at once costs a fraction of doing it
+one by one. Until then every query looks at it.
+"""
 
 from __future__ import annotations
 
@@ -9,30 +13,40 @@ from portico.services.tasks import terms
 from portico.services.tasks.terms import MANY
 
 LOCK = "portico work item terms"
-# So many tasks in one transaction, when tasks of an older store are indexed.
+# So many tasks in one transaction.
 BATCH = 200
 
 
-def add(tx: Transaction, texts: Sequence[tuple[str, str]]) -> None:
-    """Index tasks: the id of each and its folded text."""
-    found = [(id, terms.of(text)) for id, text in texts]
-    _learn(tx, {term for _, some in found for term in some if term != MANY})
+def enqueue(tx: Transaction, ids: Sequence[str]) -> None:
+    """These have to be indexed. Who changes a text says so after it: if the text of before is just being indexed, this
+    waits, so that it is not forgotten."""
     tx.many(
-        "insert into work_item_posting (term, item) values (?, ?) on conflict (term, item) do nothing",
-        sorted((term, id) for id, some in found for term in some),
+        "insert into work_item_unindexed (item) values (?) on conflict (item) do update set item = excluded.item",
+        [(id,) for id in ids],
     )
 
 
 def remove(tx: Transaction, texts: Sequence[tuple[str, str]]) -> None:
-    """What it learned it keeps: others may be about to use the same words."""
+    """Take out tasks, by the id of each and its folded text. Words that were learned are kept: others may be about to
+    use them."""
     gone = sorted((term, id) for id, text in texts for term in terms.of(text))
     tx.many("delete from work_item_posting where term = ? and item = ?", gone)
+    tx.run("delete from work_item_unindexed where item in :ids", {"ids": [id for id, _ in texts]})
 
 
-def change(tx: Transaction, id: str, before: str, after: str) -> None:
-    if before != after:
-        remove(tx, [(id, before)])
-        add(tx, [(id, after)])
+def work_off(tx: Transaction) -> bool:
+    """Index some of those that have to be; whether there are more."""
+    ids = tx.all(str, f"select item from work_item_unindexed limit {BATCH} for update skip locked")
+    found = tx.all(tuple[str, str], "select id, words from work_item where id in :ids", {"ids": ids})
+    indexed = [(id, terms.of(text)) for id, text in found]
+    _learn(tx, {term for _, some in indexed for term in some if term != MANY})
+    tx.many(
+        "insert into work_item_posting (term, item) values (?, ?) on conflict (term, item) do nothing",
+        # In the order of the table, which is the quickest way to fill it.
+        sorted((term, id) for id, some in indexed for term in some),
+    )
+    tx.run("delete from work_item_unindexed where item in :ids", {"ids": ids})
+    return len(ids) == BATCH
 
 
 def _learn(tx: Transaction, wanted: set[str]) -> None:
@@ -47,25 +61,3 @@ def _learn(tx: Transaction, wanted: set[str]) -> None:
         terms.suffixes(fresh),
     )
     tx.many("insert into work_item_term (term) values (?) on conflict (term) do nothing", [(one,) for one in fresh])
-
-
-def is_whole(tx: Transaction) -> bool:
-    return tx.maybe(str, "select after from work_item_unindexed") is None
-
-
-def build(tx: Transaction) -> bool:
-    """Index some tasks of a store that is older than the index; whether there are more."""
-    after = tx.maybe(str, "select after from work_item_unindexed for update")
-    if after is None:
-        return False
-    some = tx.all(
-        tuple[str, str],
-        f"select id, words from work_item where id > :after order by id limit {BATCH}",
-        {"after": after},
-    )
-    add(tx, some)
-    if len(some) == BATCH:
-        tx.run("update work_item_unindexed set after = :after", {"after": some[-1][0]})
-        return True
-    tx.run("delete from work_item_unindexed", {})
-    return False

@@ -114,10 +114,10 @@ class WorkItems:
         other.project = inputs.project(project)
         return other
 
-    async def build_index(self) -> None:
-        """Of what an older store has. Until then a query goes through all of it, and finds the same."""
-        while not await self.read(index.is_whole):
-            await self._write(index.build, alone=False)
+    async def index_all(self) -> None:
+        """Bring the index up to date. Until then a query looks at what is not in it, and finds the same."""
+        while await self._write(index.work_off, alone=False):
+            pass
 
     async def read(self, fn: Callable[[Transaction], T]) -> T:
         try:
@@ -318,8 +318,8 @@ class WorkItems:
         """The most urgent task that can be begun, of these the one that is due first, and then the oldest, claimed for
         this worker alone.
 
-        With `parent_id` one that is below that task, with `query` one that all its words occur in, with `labels` one that
-        has them all.
+        With `parent_id` one that is below that task, with `query` one that all its words occur in, with `labels` one
+        that has them all.
         """
         name, length = inputs.name(worker), _lease(lease)
         if name is None:

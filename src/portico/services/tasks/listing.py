@@ -1,7 +1,8 @@
 """Lists: which tasks, in which order, a page at a time; and trees.
 
-The order is the most urgent first, and of these the newest; of those that are due, the first one first. A cursor is the place of the last task of a page, not a
-number of tasks: what is added or deleted meanwhile neither hides a task nor shows one twice.
+The order is the most urgent first, and of these the newest; of those that are due, the first one first. A cursor is the
+place of the last task of a page, not a number of tasks: what is added or deleted meanwhile neither hides a task nor
+shows one twice.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Which way to go when tasks are asked for by words, by labels or below another: a list is in an order that an index
 has, and what is asked for may be few of very many.
 
-Where it is few, those are fetched and put in order; where it is many, the list is gone through until enough of them were
-met. To see which it is, each part of the question is counted, and not beyond FEW.
+Where it is few, those are fetched and put in order; where it is many, the list is gone through until enough of them
+were met. To see which it is, each part of the question is counted, and not beyond FEW.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import Struct
 
 from portico.extend import Transaction
-from portico.services.tasks import index, inputs, terms
+from portico.services.tasks import inputs, terms
 from portico.services.tasks.records import BELOW, COLUMNS
 
 FEW = 5000
@@ -23,10 +23,11 @@ VERY_FEW = 100
 MOST_COUNTED_RUNS = 6
 # A phrase can ask for any of these; the others may be very long.
 _SHORT = ", ".join(name for name in COLUMNS if name not in ("description", "context", "result"))
+# By its words, or not looked at yet; and those of which there is too much to say.
 _FOUND = (
     "select item from work_item_suffix join work_item_posting on work_item_posting.term = work_item_suffix.term "
     "where suffix >= :{0}_first and suffix < :{0}_last "
-    "union all select item from work_item_posting where term = ''"
+    "union all select item from work_item_posting where term = '' union all select item from work_item_unindexed"
 )
 _LABELLED = "select item from work_item_label where label = :{}"
 
@@ -62,7 +63,7 @@ class Narrowing(Struct, frozen=True, kw_only=True):
     def way(self, tx: Transaction) -> tuple[str, dict[str, Any]] | None:
         """A statement for a few tasks, among which are all that is asked for. None: there are too many."""
         best: tuple[int, str, dict[str, Any]] | None = None
-        for sql, values in self._ways(tx):
+        for sql, values in self._ways():
             count = tx.one(
                 int,
                 f"select count(*) from (select 1 from ({sql}) counted limit {FEW + 1}) counted_so_far",
@@ -70,18 +71,17 @@ class Narrowing(Struct, frozen=True, kw_only=True):
             )
             if count <= FEW and (best is None or count < best[0]):
                 best = count, sql, values
-            if count <= VERY_FEW:
-                break
+                if count <= VERY_FEW:
+                    break
         return None if best is None else best[1:]
 
-    def _ways(self, tx: Transaction) -> list[tuple[str, dict[str, Any]]]:
+    def _ways(self) -> list[tuple[str, dict[str, Any]]]:
         ways = [(_LABELLED.format(f"way{n}"), {f"way{n}": label}) for n, label in enumerate(self.labels)]
         if self.above is not None:
             ways.append((BELOW, {"above": self.above}))
-        if index.is_whole(tx):
-            runs = {one for word in inputs.words(self.query) for one in terms.looked_for(word)}
-            for n, (first, last) in enumerate(sorted(runs, key=lambda run: -len(run[0]))[:MOST_COUNTED_RUNS]):
-                ways.append((_FOUND.format(f"run{n}"), {f"run{n}_first": first, f"run{n}_last": last}))
+        runs = {one for word in inputs.words(self.query) for one in terms.looked_for(word)}
+        for n, (first, last) in enumerate(sorted(runs, key=lambda run: -len(run[0]))[:MOST_COUNTED_RUNS]):
+            ways.append((_FOUND.format(f"run{n}"), {f"run{n}_first": first, f"run{n}_last": last}))
         return ways
 
 

@@ -119,12 +119,10 @@ class TaskNote(Struct, frozen=True, kw_only=True):
 
 def insert(tx: Transaction, items: Sequence[Item]) -> None:
     names, marks = ", ".join(COLUMNS), ", ".join(f":{one}" for one in COLUMNS)
-    rows = [
-        {**msgspec.structs.asdict(one), "labels": json_column(one.labels), "words": words(one)} for one in items
-    ]
+    rows = [{**msgspec.structs.asdict(one), "labels": json_column(one.labels), "words": words(one)} for one in items]
     tx.many(f"insert into work_item ({names}, words) values ({marks}, :words)", rows)
     _label(tx, [(label, one.id) for one in items for label in one.labels])
-    index.add(tx, [(one["id"], one["words"]) for one in rows])
+    index.enqueue(tx, [one.id for one in items])
     tell(tx, items)
 
 
@@ -143,7 +141,7 @@ def save(tx: Transaction, before: Item, after: Item, change: str, *, who: str = 
     values = {name: getattr(after, name) for name in changed}
     if {"description", "context"} & set(changed):
         values["words"] = words(after)
-        index.change(tx, after.id, words(before), values["words"])
+        index.remove(tx, [(before.id, words(before))])
     if "labels" in changed:
         values["labels"] = json_column(after.labels)
         tx.run("delete from work_item_label where item = :id", {"id": after.id})
@@ -154,6 +152,8 @@ def save(tx: Transaction, before: Item, after: Item, change: str, *, who: str = 
         f"update work_item set {settings}, version = :version where id = :id",
         {**values, "version": after.version, "id": after.id},
     )
+    if "words" in values:
+        index.enqueue(tx, [after.id])
     fields = {name: [getattr(before, name), getattr(after, name)] for name in changed if name != "updated_at"}
     note(tx, after, change, fields, who=who, reason=reason)
     tell(tx, [before, after])
@@ -331,9 +331,7 @@ def notes(tx: Transaction, id: str, limit: int) -> list[TaskNote]:
 
 
 def count_notes(tx: Transaction, id: str) -> int:
-    return tx.one(
-        int, f"select count(*) from work_item_event where item = :id and change = '{NOTED}'", {"id": id}
-    )
+    return tx.one(int, f"select count(*) from work_item_event where item = :id and change = '{NOTED}'", {"id": id})
 
 
 def history(tx: Transaction, id: str, limit: int) -> list[TaskEvent]:

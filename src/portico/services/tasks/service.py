@@ -59,6 +59,8 @@ LONGEST_PAUSE_SECONDS = 60.0
 # The shortest one, however much is being claimed. No lease is shorter than a second.
 SHORTEST_PAUSE_SECONDS = 0.2
 LONGEST_WAIT_SECONDS = 600.0
+# Between two looks for what has to be indexed.
+INDEX_SECONDS = 2.0
 MOST_AT_ONCE = 200
 MOST_NOTES_SHOWN = 200
 
@@ -99,6 +101,7 @@ class Tasks(StoredService[WorkItems]):
         super().__init__(store, read_only=read_only)
         self._projects = Projects(project, folder)
         self._leased = asyncio.Event()
+        self._unindexed = asyncio.Event()
         # Of those who wait for something to do; each is set when something can be begun.
         self._waiting: set[asyncio.Event] = set()
         self._resources = TaskResources(self.store, self._looking)
@@ -108,8 +111,19 @@ class Tasks(StoredService[WorkItems]):
         await items.open()
         if not self._read_only:
             self._run(stack, self._end_leases(items))
-            self._run(stack, items.build_index())
+            self._run(stack, self._index(items))
         return items
+
+    async def _index(self, items: WorkItems) -> None:
+        """Indexes what was written, here or by another process, some time after it was."""
+        while True:
+            self._unindexed.clear()
+            try:
+                await items.index_all()
+            except TaskRefusal as refusal:
+                log.warning("tasks could not be indexed: %s", refusal)
+            await asyncio.sleep(INDEX_SECONDS)
+            await self._unindexed.wait()
 
     async def _looking(self, ctx: Context, project: str | None = None) -> WorkItems:
         """The tasks as the project of a call sees them, or the one that it names."""
@@ -129,6 +143,7 @@ class Tasks(StoredService[WorkItems]):
 
     async def _changed(self, store: WorkItems, event: Event) -> None:
         id, *lists = event.payload.split(" ")
+        self._unindexed.set()
         if not id or "in_progress" in lists:
             self._leased.set()
         if not id or "ready" in lists:
@@ -221,9 +236,7 @@ class Tasks(StoredService[WorkItems]):
         ] = None,
         context: Annotated[str | None, BACKGROUND] = None,
         result: Result = None,
-        parent_id: Annotated[
-            str | None, Meta(max_length=LONGEST_ID, description='The new parent; "" for none')
-        ] = None,
+        parent_id: Annotated[str | None, Meta(max_length=LONGEST_ID, description='The new parent; "" for none')] = None,
         labels: Annotated[
             list[Label] | None, Meta(max_length=MOST_LABELS, description="All its labels, instead of those it has")
         ] = None,
@@ -318,9 +331,14 @@ class Tasks(StoredService[WorkItems]):
         labels: AllLabels = None,
         due_before: Annotated[
             str | None,
-            Meta(max_length=40, description="Only open tasks that are due before this date; the first one due comes first"),
+            Meta(
+                max_length=40,
+                description="Only open tasks that are due before this date; the first one due comes first",
+            ),
         ] = None,
-        overdue: Annotated[bool, "Only open tasks that should have been done by now; the first one due comes first"] = False,
+        overdue: Annotated[
+            bool, "Only open tasks that should have been done by now; the first one due comes first"
+        ] = False,
         project: AnyProject = None,
         limit: Annotated[int, Meta(ge=1, le=MOST_LISTED, description="At most so many")] = 50,
         cursor: Annotated[
@@ -417,7 +435,7 @@ class Tasks(StoredService[WorkItems]):
             ),
         ] = 0,
     ) -> results.Next:
-        """Get something to do: the most urgent task that waits for nothing, of these the one due first, then the oldest.
+        """Get something to do: the most urgent task that waits for nothing, of these the one due first or the oldest.
 
         It is in progress and yours from then on; no other worker is given it. A task with open children is not given
         out, its children are. When it is done call complete_task; when you give up, update_task with failed or pending.
@@ -465,7 +483,9 @@ class Tasks(StoredService[WorkItems]):
         id: Id,
         text: Annotated[
             str,
-            Meta(min_length=1, max_length=LONGEST_NOTE, description="What was found, tried or decided; it stays as it is"),
+            Meta(
+                min_length=1, max_length=LONGEST_NOTE, description="What was found, tried or decided; it stays as it is"
+            ),
         ],
         worker: Worker = None,
     ) -> results.NotedTask:

@@ -13,8 +13,8 @@ create table work_item_posting (
     item text collate "C" not null,
     primary key (term, item)
 );
--- Up to which task the index is built. Nothing there means that it is whole.
+-- Tasks whose text is not in the index yet, or is another now: to index many at once costs a fraction.
 create table work_item_unindexed (
-    after text collate "C" not null
+    item text collate "C" primary key
 );
-insert into work_item_unindexed (after) select '' where exists (select 1 from work_item);
+insert into work_item_unindexed (item) select id from work_item;
