@@ -24,7 +24,7 @@ Ask = Callable[[str, Any], Awaitable[Raw]]
 """Takes a question to the client, method and params, and returns the client's result."""
 
 
-class Connection(Protocol):
+class Conversation(Protocol):
     """What the requests of one client share, as long as it is connected. It can be a key of a weak dictionary."""
 
     # How often the client has said that its roots are others now.
@@ -60,7 +60,7 @@ class Reply:
     # Waits until the client may be asked.
     ready: Callable[[], Awaitable[None]] | None = None
     # None where each request stands alone.
-    connection: Connection | None = None
+    conversation: Conversation | None = None
     _progress = float("-inf")
 
     def emit(self, method: str, params: Any) -> None:

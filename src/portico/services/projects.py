@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 from weakref import WeakKeyDictionary
 
 from portico import Context, ProtocolError, ToolError
-from portico.extend import MODERN, Connection, Root, TransportError, is_loopback
+from portico.extend import MODERN, Conversation, Root, TransportError, is_loopback
 from portico.services import repository
 from portico.services.repository import Where
 
@@ -39,7 +39,7 @@ class Projects:
         self._name = name
         self._folder = folder
         self._ours: Where | None = None
-        self._asked: WeakKeyDictionary[Connection, _Asked] = WeakKeyDictionary()
+        self._asked: WeakKeyDictionary[Conversation, _Asked] = WeakKeyDictionary()
         self._questions: set[asyncio.Task[None]] = set()
 
     async def here(self) -> Where:
@@ -56,19 +56,19 @@ class Projects:
         return await self._theirs(ctx) or await self.here()
 
     async def _theirs(self, ctx: Context) -> Where | None:
-        connection = ctx.connection
-        if connection is None:
+        conversation = ctx.conversation
+        if conversation is None:
             return await _first(await ctx.roots(key=_KEY), ctx)
-        asked = self._asked.get(connection)
-        if asked is None or asked.changes != connection.root_changes:
-            before, asked = asked, _Asked(connection.root_changes)
+        asked = self._asked.get(conversation)
+        if asked is None or asked.changes != conversation.root_changes:
+            before, asked = asked, _Asked(conversation.root_changes)
             if ctx.revision < MODERN:
                 asked.where = None if before is None else before.where
                 self._ask(ctx, asked)
             else:
                 # The call ends here, and comes again with the answer.
                 asked.where = await _first(await ctx.roots(key=_KEY), ctx)
-            self._asked[connection] = asked
+            self._asked[conversation] = asked
         if asked.task is not None and not asked.late:
             await asyncio.wait({asked.task}, timeout=ROOTS_SECONDS)
             asked.late = True

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from portico.rpc.call import Call, Connection, Reply
+from portico.rpc.call import Call, Conversation, Reply
 from portico.rpc.questions import check_answer, new_elicitation_id
 from portico.server.asking import elicitation
 from portico.server.asking.rounds import BodyReply, Detached, Rounds, rounds_of
@@ -155,9 +155,9 @@ class Context:
         return self._call.address
 
     @property
-    def connection(self) -> Connection | None:
+    def conversation(self) -> Conversation | None:
         """The same for all calls of one client; None where each stands alone, as over HTTP at 2026-07-28."""
-        return self._call.reply.connection
+        return self._call.reply.conversation
 
     @property
     def server(self) -> Server:
