@@ -145,7 +145,11 @@ async def _fill(database: Database, status: str, count: int) -> None:
     moment = "null" if status == "pending" else "1600000000000 + n"
     sql = _INSERT.format(numbers=numbers, digits=digits, mark=_MARKS[status], status=status, moment=moment)
     await database.write(lambda tx: tx.run(sql))
-    await database.write(lambda tx: tx.run("insert into work_item_unindexed (item) select id from work_item where true on conflict do nothing"))
+    await database.write(
+        lambda tx: tx.run(
+            "insert into work_item_unindexed (item) select id from work_item where true on conflict do nothing"
+        )
+    )
     if database.engine == "postgresql":
         # As its own upkeep does sooner or later; also off the way, so that it does not fall into what is measured.
         await database.write(lambda tx: tx.run("analyze work_item"))

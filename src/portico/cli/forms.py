@@ -439,7 +439,9 @@ FORMS: dict[str, CommandForm] = {
                 flag("--ready", action="store_true", help="of list: those that can be started, the next one first"),
                 flag("--blocked", action="store_true", help="of list: those that wait for a blocker"),
                 flag("--overdue", action="store_true", help="of list: those that should have been done by now"),
-                flag("--due", metavar="DATE", help="when it is due; list: those that are due before; edit: '' for never"),
+                flag(
+                    "--due", metavar="DATE", help="when it is due; list: those that are due before; edit: '' for never"
+                ),
                 flag(
                     "-l",
                     "--label",
@@ -448,9 +450,7 @@ FORMS: dict[str, CommandForm] = {
                     metavar="LABEL",
                     help="to add; of list and next: only those that have it; repeatable",
                 ),
-                flag(
-                    "--unlabel", action="append", dest="remove_labels", metavar="LABEL", help="of edit: to take off"
-                ),
+                flag("--unlabel", action="append", dest="remove_labels", metavar="LABEL", help="of edit: to take off"),
                 flag("--project", metavar="NAME", help="whose list ('*': all; default: that of this folder)"),
                 _limit(50),
                 flag("--children", choices=("delete", "keep"), help="of rm: the tasks below it (default: refuse)"),
