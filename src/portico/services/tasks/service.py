@@ -87,6 +87,7 @@ class Tasks(StoredService[WorkItems]):
     """
 
     name = "tasks"
+    scoped = True
     topics = (records.TOPIC,)
 
     @explained
