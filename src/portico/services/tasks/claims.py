@@ -91,7 +91,7 @@ def _in_turn(tx: Transaction, projects: Sequence[str], condition: str, values: d
 
 
 def _any(tx: Transaction, sql: str, tries: Iterable[dict[str, Any]]) -> Item | None:
-    """The first that nobody else is just taking."""
+    """The first that no other worker is just taking."""
     for values in tries:
         taken = tx.maybe(Item, sql, values)
         if taken is not None:

@@ -1,7 +1,7 @@
 """The index of what stands in tasks, for queries; see `terms.py`. Each of these is a function of a Transaction.
 
-Whoever writes a task only says that it has to be indexed, because to index many at once costs a fraction of doing it
-one by one. Until then every query looks at it.
+A task that is written is only put down as one that has to be indexed, because to index many at once costs a fraction of
+doing it one by one. Until then every query looks at it.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ BATCH = 200
 
 
 def enqueue(tx: Transaction, ids: Sequence[str]) -> None:
-    """These have to be indexed. Who changes a text says so after it: if the text of before is just being indexed, this
-    waits, so that it is not forgotten."""
+    """These have to be indexed. Called after a text was changed: if the text of before is just being indexed, this waits,
+    so that the new one is not forgotten."""
     tx.many(
         "insert into work_item_unindexed (item) values (?) on conflict (item) do update set item = excluded.item",
         [(id,) for id in ids],

@@ -490,7 +490,7 @@ class Tasks(StoredService[WorkItems]):
         ],
         worker: Worker = None,
     ) -> results.NotedTask:
-        """Add a note to a task, for whoever works on it next. Notes before it stay; get_task shows them."""
+        """Add a note to a task, for the next worker. Notes before it stay; get_task shows them."""
         items = await self._writing(ctx)
         after = await items.add_note(id, text, worker=worker, who=requester(ctx, worker))
         return results.NotedTask(id=after.id, version=after.version, notes=(await items.background(after.id)).noted)
