@@ -14,7 +14,7 @@ from portico._lazy import public_names
 # fmt: off
 if TYPE_CHECKING:
     from portico import beneath as beneath
-    from portico._options import explained as explained
+    from portico._options import expand_paths as expand_paths, explained as explained
     from portico.auth.principal import Principal as Principal
     from portico.client.listen import Change as Change
     from portico.client.skills import (
@@ -97,7 +97,7 @@ if TYPE_CHECKING:
 
 _HOMES: dict[str, tuple[str, ...]] = {
     "portico.beneath": (),
-    "portico._options": ("explained",),
+    "portico._options": ("expand_paths", "explained"),
     "portico.auth.principal": ("Principal",),
     "portico.client.listen": ("Change",),
     "portico.client.skills": ("SkillMismatch", "list_skills", "read_skill", "read_skill_file"),

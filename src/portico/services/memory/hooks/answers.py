@@ -53,10 +53,10 @@ def _related(tx: Transaction, prompt: str, home: MemoryFilter, now: int) -> list
         return []
     # The ranker is loaded here, because the other hooks do without it.
     recall = load_module("portico.services.memory.search.recall")
-    scored: list[tuple[str, float]] = recall.recall(tx, question[: filters.LONGEST], home, RELATED, at=now)
-    found = records.fetch(tx, [id for id, _ in scored])
-    ordered = [found[id] for id, _ in scored if id in found]
-    return [one for one in ordered if wanted & set(likeness.words(one.content))]
+    scored = recall.recall(tx, question[: filters.LONGEST], home, RELATED, at=now)
+    found = records.fetch(tx, [one.memory for one in scored])
+    ordered = [found[one.memory] for one in scored if one.memory in found]
+    return [one for one in ordered if wanted & set(likeness.words(records.findable(one)))]
 
 
 def _about_a_file(tx: Transaction, given: Given, where: Where, home: MemoryFilter, now: int) -> list[Record]:

@@ -20,29 +20,29 @@ MOST_AT_THE_BEGINNING = 20
 
 
 class Disputed(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    count: int
-    conflicts: list[Dispute]
-    superseded: list[str] = field(default_factory=list)
-    note: str | None = None
+    count: Annotated[int, "How many there are"]
+    conflicts: Annotated[list[Dispute], "The pairs that seem to contradict each other"]
+    superseded: Annotated[list[str], "The ids of those that gave way"] = field(default_factory=list)
+    note: Annotated[str | None, "What was left out, or what to do"] = None
 
 
 class Summary(Struct, frozen=True, kw_only=True):
     """A memory that sums others up, and those it stands for."""
 
-    memory: results.Whole
-    sources: list[results.FoundMemory]
+    memory: Annotated[results.Whole, "The one that sums up"]
+    sources: Annotated[list[results.FoundMemory], "The memories that it was made from"]
 
 
 class Beginning(Struct, frozen=True, kw_only=True):
-    guide: str
-    total: int
-    by_namespace: dict[str, int]
-    project: str | None
-    memories: list[results.FoundMemory]
+    guide: Annotated[str, "How this memory is used"]
+    total: Annotated[int, "How many memories there are"]
+    by_namespace: Annotated[dict[str, int], "How many there are in each namespace"]
+    project: Annotated[str | None, "The project that is worked on, where it is known"]
+    memories: Annotated[list[results.FoundMemory], "Those that matter first"]
 
 
 class Guide(Struct, frozen=True, kw_only=True):
-    text: str
+    text: Annotated[str, "The guide, in Markdown"]
 
 
 class OverviewTools:

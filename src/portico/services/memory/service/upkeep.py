@@ -33,63 +33,65 @@ DryRun = Annotated[bool, "Only say what would be done"]
 class Group(Struct, frozen=True):
     """Memories that would become one."""
 
-    ids: list[str]
-    content: str
-    by: str
+    ids: Annotated[list[str], "Their ids"]
+    content: Annotated[str, "What they would say together"]
+    by: Annotated[str, "Who found the words: a model or a rule"]
 
 
 class Consolidated(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    looked_at: int
-    groups: list[Group]
-    dry_run: bool
-    note: str
-    run: str | None = None
-    kept: list[str] = field(default_factory=list)
-    superseded: list[str] = field(default_factory=list)
+    looked_at: Annotated[int, "How many were looked at"]
+    groups: Annotated[list[Group], "Those that become one"]
+    dry_run: Annotated[bool, "Whether nothing was done"]
+    note: Annotated[str, "What was left out, or what to do"]
+    run: Annotated[str | None, "What takes it back"] = None
+    kept: Annotated[list[str], "The ids of the memories that say it now"] = field(default_factory=list)
+    superseded: Annotated[list[str], "The ids of those that gave way"] = field(default_factory=list)
 
 
 class Enriched(Struct, frozen=True, kw_only=True):
-    id: str
-    tags: list[str]
-    added_tags: list[str]
-    content: str
-    entities: list[str]
-    by: str
-    dry_run: bool
+    id: Annotated[str, "Its id"]
+    tags: Annotated[list[str], "Its tags now"]
+    added_tags: Annotated[list[str], "The tags that are new"]
+    content: Annotated[str, "What it says now"]
+    entities: Annotated[list[str], "The people, things and places it speaks of"]
+    by: Annotated[str, "Who found them: a model or a rule"]
+    dry_run: Annotated[bool, "Whether nothing was done"]
 
 
 class Exported(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    format: str
-    count: int
-    data: str
-    next_cursor: str | None = field(default=None, name="nextCursor")
+    format: Annotated[str, "The format of the data"]
+    count: Annotated[int, "How many memories are in it"]
+    data: Annotated[str, "The memories in this format"]
+    next_cursor: Annotated[str | None, "Pass it as cursor for the next part; null on the last"] = field(
+        default=None, name="nextCursor"
+    )
 
 
 class Saved(Struct, frozen=True, kw_only=True):
-    name: str
-    domain: str
-    description: str
-    variables: dict[str, PromptVariable]
-    version: int
-    content: str
+    name: Annotated[str, "Its name"]
+    domain: Annotated[str, "Whose it is"]
+    description: Annotated[str, "What it is for"]
+    variables: Annotated[dict[str, PromptVariable], "What is filled in, by name"]
+    version: Annotated[int, "How often it was changed, from 1"]
+    content: Annotated[str, "Its text"]
 
 
 class Prompts(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    prompts: list[Saved] = field(default_factory=list)
-    text: str | None = None
-    note: str | None = None
+    prompts: Annotated[list[Saved], "The prompts"] = field(default_factory=list)
+    text: Annotated[str | None, "The prompt with everything filled in"] = None
+    note: Annotated[str | None, "What was done, or what to do"] = None
 
 
 class Drawn(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    nodes: list[graphs.EntityNode]
-    edges: list[graphs.Edge]
-    picture: str | None = None
-    note: str | None = None
+    nodes: Annotated[list[graphs.EntityNode], "The people, things and places"]
+    edges: Annotated[list[graphs.Edge], "How they belong together"]
+    picture: Annotated[str | None, "The same as a diagram of Mermaid"] = None
+    note: Annotated[str | None, "What was left out, or what to do"] = None
 
 
 class Count(Struct, frozen=True, kw_only=True):
-    count: int
-    note: str
+    count: Annotated[int, "How many"]
+    note: Annotated[str, "What was done"]
 
 
 class UpkeepTools:

@@ -23,7 +23,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -57,18 +57,16 @@ REFUSED_FOR_MS = 86_400 * moments.SECOND_MS
 
 
 class Synced(Struct, frozen=True, kw_only=True):
-    remote: str
-    added: int = 0
-    updated: int = 0
-    removed: int = 0
-    merged: int = 0
-    sent: int = 0
-    # By `undo`.
-    restored: int = 0
-    conflicts: list[Clash] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
-    # Where memories have vanished from here: what `undo` takes to bring them back.
-    run: str | None = None
+    remote: Annotated[str, "Where it was synchronised with"]
+    added: Annotated[int, "How many came"] = 0
+    updated: Annotated[int, "How many were changed here"] = 0
+    removed: Annotated[int, "How many were removed here"] = 0
+    merged: Annotated[int, "How many were changed on both sides"] = 0
+    sent: Annotated[int, "How many went there"] = 0
+    restored: Annotated[int, "How many came back by `undo`"] = 0
+    conflicts: Annotated[list[Clash], "What both sides changed"] = field(default_factory=list)
+    problems: Annotated[list[str], "What was not taken, and why"] = field(default_factory=list)
+    run: Annotated[str | None, "Where memories have vanished from here: what `undo` takes to bring them back"] = None
 
 
 class _Meeting(Struct, frozen=True):

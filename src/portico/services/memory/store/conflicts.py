@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from msgspec import Struct
 
@@ -22,12 +22,12 @@ MOST_LISTED = 200
 class Dispute(Struct, frozen=True, kw_only=True):
     """Two memories and why they cannot both hold. With itself: two sides of a sync changed it, and one lost."""
 
-    memory_id: str
-    other_id: str
-    why: str
-    content: str
-    other_content: str
-    noted_at: str
+    memory_id: Annotated[str, "The id of one of them"]
+    other_id: Annotated[str, "The id of the other; the same where two sides of a sync changed it"]
+    why: Annotated[str, "In what they differ"]
+    content: Annotated[str, "What the one says"]
+    other_content: Annotated[str, "What the other says, or the side that lost"]
+    noted_at: Annotated[str, "When it was noticed"]
 
 
 class Noted(Struct, frozen=True):

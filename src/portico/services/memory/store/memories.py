@@ -49,6 +49,8 @@ NOT_DELETED = Condition("status", ("deleted",), negated=True)
 class Hit(Struct, frozen=True):
     record: Record
     score: float
+    # Whether it has little of what was asked for.
+    weak: bool = False
 
 
 class RecallPage(Struct, frozen=True):
@@ -198,8 +200,8 @@ class Memories:
 
         def look(tx: Transaction) -> list[Hit]:
             scored = recall.recall(tx, words, filter, wanted, at=now, sense=sense, mode=mode)
-            found = records.fetch(tx, [id for id, _ in scored])
-            return [Hit(found[id], score) for id, score in scored if id in found]
+            found = records.fetch(tx, [one.memory for one in scored])
+            return [Hit(found[one.memory], one.score, one.weak) for one in scored if one.memory in found]
 
         hits = await self.read(look)
         return RecallPage(hits[offset : offset + limit], len(hits) > offset + limit)
@@ -355,8 +357,11 @@ def _past(tx: Transaction, words: str, filter: MemoryFilter, moment: int) -> lis
     wanted = set(likeness.words(words))
     if not wanted:
         return [Hit(one, 0.0) for one in sorted(known, key=lambda one: (-one.at, one.id))]
-    scored = [Hit(one, len(wanted & set(likeness.words(one.content))) / len(wanted)) for one in known]
-    return sorted((one for one in scored if one.score), key=lambda hit: (-hit.score, -hit.record.at, hit.record.id))
+    shares = [(one, len(wanted & set(likeness.words(records.findable(one)))) / len(wanted)) for one in known]
+    scored = [Hit(one, share, share < recall.LITTLE) for one, share in shares]
+    # Those that have nothing of it are the answer only where all are such.
+    found = [hit for hit in scored if hit.score] or scored
+    return sorted(found, key=lambda hit: (-hit.score, -hit.record.at, hit.record.id))
 
 
 def _expected(tx: Transaction, id: str, version: int | None) -> Record:

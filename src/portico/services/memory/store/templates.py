@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from keyword import iskeyword
+from typing import Annotated
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -26,10 +27,9 @@ _COLUMNS = "domain, project, name, content, description, variables, version, cre
 class PromptVariable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is known about a place to fill in."""
 
-    description: str = ""
-    # Its value when none is given; without a default the variable is required.
-    default: str | None = None
-    choices: list[str] = field(default_factory=list)
+    description: Annotated[str, "What it is for"] = ""
+    default: Annotated[str | None, "Its value when none is given; without a default the variable is required"] = None
+    choices: Annotated[list[str], "The values it may have, if only those"] = field(default_factory=list)
 
 
 class SavedPrompt(Struct, frozen=True, kw_only=True):
