@@ -17,7 +17,7 @@ from portico.services.system import bytesearch
 from portico.services.system.containment import AllowedRoots, OpenFile
 from portico.services.system.cursors import Cursors
 from portico.services.system.eventlog import literals, textfile
-from portico.services.system.eventlog.entries import LogEntry, Passed, Query, microseconds
+from portico.services.system.eventlog.entries import EmptyStretch, LogEntry, Query, microseconds
 from portico.services.system.eventlog.line_counts import COUNTS
 from portico.services.system.eventlog.logs import LogPage, Logs
 from portico.services.system.eventlog.sources import FolderLog, at_path
@@ -351,4 +351,4 @@ def test_a_log_whose_file_is_missing_says_so(tmp_path: Path) -> None:
 def test_steps_without_entries_have_positions(tmp_path: Path) -> None:
     written(tmp_path / "log", [stamped(n, ascending(n)) for n in range(100)])
     steps = list(log_of(tmp_path / "log").newest_first(Query(contains="nowhere"), None, []))
-    assert [type(step) for step in steps] == [Passed]
+    assert [type(step) for step in steps] == [EmptyStretch]

@@ -72,6 +72,6 @@ async def test_ends_of_lines_are_shown_as_such_however_they_are_written(tmp_path
         [entry] = (await ask(client, "eventlog_query", logName="shop", messageContains="one\ntwo"))["entries"]
         assert entry["message"] == "one\ntwo\\x0dthree"
         whole = await client.read_resource(f"eventlog://shop/{entry['id']}")
-        assert json.loads(whole.contents[0].text)["fields"]["data"] == ["a\nb"]
+        assert json.loads(whole[0].text)["fields"]["data"] == ["a\nb"]
         part = await ask(client, "fs_read", path=str(tmp_path / "notes.txt"))
         assert part["content"] == "one\ntwo\n"

@@ -48,13 +48,13 @@ class LogEntry(Struct):
     level_guessed: bool = False
 
 
-class Passed(Struct):
+class EmptyStretch(Struct):
     """A stretch of a log that has nothing that is wanted, up to a position: the next page need not look there again."""
 
     position: Position
 
 
-Step = LogEntry | Passed | None
+Step = LogEntry | EmptyStretch | None
 """What looking through a log comes to: an entry, a stretch without any, or nothing yet."""
 
 

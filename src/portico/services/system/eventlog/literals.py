@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from portico.services.system.bytesearch import ByteSearch
-from portico.services.system.eventlog.entries import LogEntry, Passed
+from portico.services.system.eventlog.entries import EmptyStretch, LogEntry
 from portico.services.system.eventlog.textfile import GOES_ON, MOST_CONTINUED, LogFile, RawEntry, made, with_time
 
 BLOCK = 2 * 2**20
@@ -24,7 +24,7 @@ def searchable(text: str) -> str | None:
     return max(_SAFE.findall(text), key=len, default=None)
 
 
-def holding(part: LogFile, end: int, newest: int, begin: int, text: str) -> Iterator[LogEntry | Passed]:
+def holding(part: LogFile, end: int, newest: int, begin: int, text: str) -> Iterator[LogEntry | EmptyStretch]:
     """The entries before `end` that may have a text, last one first, and after each block what was passed."""
     search = ByteSearch(text)
     while end > begin:
@@ -32,7 +32,7 @@ def holding(part: LogFile, end: int, newest: int, begin: int, text: str) -> Iter
         for raw in reversed(list(_candidates(data, start, search))):
             yield with_time(part, made(part, raw, newest))
         end = start
-        yield Passed(part.place(end, newest))
+        yield EmptyStretch(part.place(end, newest))
 
 
 def _block(part: LogFile, begin: int, end: int) -> tuple[int, bytes]:

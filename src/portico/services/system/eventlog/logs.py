@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from portico.services.system.cursors import Cursors
 from portico.services.system.errors import Absent, MachineError
-from portico.services.system.eventlog.entries import LEVELS, Log, LogEntry, Passed, Query, Step, iso
+from portico.services.system.eventlog.entries import LEVELS, EmptyStretch, Log, LogEntry, Query, Step, iso
 from portico.services.system.results import LogStats
 from portico.services.system.text import LONGEST_MESSAGE, plain
 
@@ -201,7 +201,7 @@ class _RunningQuery:
             elif isinstance(step, LogEntry) and self._matches(step):
                 self.position = step.position
                 return step
-            if isinstance(step, LogEntry | Passed) and not (self.timed_out and is_entry):
+            if isinstance(step, LogEntry | EmptyStretch) and not (self.timed_out and is_entry):
                 self.position = step.position
             if self.timed_out:
                 return None

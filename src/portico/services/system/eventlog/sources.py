@@ -16,9 +16,9 @@ from portico.services.system.containment import AllowedRoots
 from portico.services.system.errors import MachineError
 from portico.services.system.eventlog.entries import (
     COUNTING_SECONDS,
+    EmptyStretch,
     Log,
     LogEntry,
-    Passed,
     Position,
     Query,
     Step,
@@ -199,7 +199,7 @@ class FolderLog(Log):
         when = _NOW if latest is None else latest
         try:
             for step in part.newest_first(query, place, problems):
-                if isinstance(step, LogEntry | Passed):
+                if isinstance(step, LogEntry | EmptyStretch):
                     place = step.position
                 if isinstance(step, LogEntry):
                     when = min(when, step.time)
