@@ -74,13 +74,15 @@ def serve(image: Interpreter, greeting: Mapping[str, Any]) -> None:
     """Say that all is ready, then answer until the server hangs up."""
 
     def interrupted(number: int, frame: FrameType | None) -> None:
-        # The server sends this when time is up. Between two questions there is nothing to interrupt.
-        if image.busy:
+        # The server sends this when time is up. Outside of an answer there is nothing to interrupt.
+        if image.is_answering(frame):
             raise KeyboardInterrupt
 
-    signal.signal(signal.SIGINT, interrupted)
     say(protocol.READY, "result", dict(greeting))
     while True:
+        # Whatever code has done to them. An interrupt that it held back comes now, and is for nobody.
+        signal.signal(signal.SIGINT, interrupted)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT,))
         # Whatever code has done to it.
         os.set_blocking(CHANNEL, True)
         asked = protocol.read(CHANNEL)

@@ -42,7 +42,6 @@ class Interpreter:
         self.runs = runs
         # Nothing else draws in this process, so every open figure is meant for us.
         self.alone = alone
-        self.busy = False
         self.evaluations = 0
         self._runner: Any = None
         if namespace is None:
@@ -72,7 +71,6 @@ class Interpreter:
         operation = self._operations.get(op)
         if operation is None:
             raise InspectionError(f"There is no operation {op!r}.")
-        self.busy = True
         try:
             result: dict[str, Any] = operation(**arguments)
             return result
@@ -81,8 +79,16 @@ class Interpreter:
         # Code that is run, and code that is only asked what it is, can raise anything: also SystemExit.
         except BaseException as failure:
             raise InspectionError(told(failure)) from None
-        finally:
-            self.busy = False
+
+    def is_answering(self, frame: types.FrameType | None) -> bool:
+        """Whether what this frame runs is a part of an answer, so that an exception in it ends that and nothing else.
+
+        `answer` itself is none: between a call and its end there is no moment that an interrupt could fall into.
+        """
+        caller = frame.f_back if frame is not None else None
+        while caller is not None and caller.f_code is not Interpreter.answer.__code__:
+            caller = caller.f_back
+        return caller is not None
 
     # Evaluating
 
@@ -138,7 +144,24 @@ class Interpreter:
             raise InspectionError("`await` outside of a function cannot be had here: an event loop is running already.")
         if self._runner is None:
             self._runner = asyncio.Runner()
-        return self._runner.run(eval(code, self.namespace))
+        before = asyncio.all_tasks(self._runner.get_loop())
+        try:
+            return self._runner.run(eval(code, self.namespace))
+        except KeyboardInterrupt:
+            # What it has begun must not go on with the next expression.
+            if begun := asyncio.all_tasks(self._runner.get_loop()) - before:
+                for task in begun:
+                    task.cancel()
+                self._runner.run(asyncio.wait(begun))
+            raise
+
+    def wake(self) -> None:
+        """Let code that awaits notice that it was interrupted. For another thread than the one it runs in."""
+        if self._runner is not None:
+            try:
+                self._runner.get_loop().call_soon_threadsafe(int)
+            except RuntimeError:
+                pass  # it has been closed meanwhile
 
     def close(self) -> None:
         """What code awaited on."""

@@ -74,6 +74,11 @@ class LiveSession:
         # What became of the worker before this one, until its owner has been told.
         self.loss: str | None = None
 
+    @property
+    def busy(self) -> bool:
+        """Also with what was cancelled and has not stopped yet."""
+        return self.lock.locked() or (self.worker is not None and self.worker.busy)
+
 
 class SessionInfo(Struct, rename="camel"):
     """What a list of sessions says of one."""
@@ -150,8 +155,9 @@ class SessionPool:
             raise
         finally:
             session.used = time.monotonic()
+        answer.note = session.loss
         if op == "evaluate":
-            answer.note, session.loss = session.loss, None
+            session.loss = None
         return answer
 
     async def _insist(self, session: LiveSession, op: str, arguments: Mapping[str, Any], seconds: float) -> WorkerReply:
@@ -165,6 +171,8 @@ class SessionPool:
         return await self._ask(session, op, arguments, seconds)
 
     async def _ask(self, session: LiveSession, op: str, arguments: Mapping[str, Any], seconds: float) -> WorkerReply:
+        if session.worker is not None and session.worker.busy:
+            await session.worker.settled()
         if session.worker is not None and session.worker.ended:
             session.loss = f"Session {session.name!r} begins anew, without its names: {session.worker.reason}."
             session.worker = None
@@ -209,7 +217,7 @@ class SessionPool:
 
     def _evict(self) -> None:
         """Make room: the session that was not used for longest, if that is long."""
-        idle = [key for key, one in self._sessions.items() if not one.lock.locked()]
+        idle = [key for key, one in self._sessions.items() if not one.busy]
         oldest = min(idle, key=lambda key: self._sessions[key].used, default=None)
         if oldest is None or time.monotonic() - self._sessions[oldest].used < self.idle:
             raise InspectionError(f"There are {self.most} sessions already: reset one that is not needed any more.")
@@ -223,7 +231,7 @@ class SessionPool:
     def sessions(self, owner: str | None) -> list[SessionInfo]:
         now = time.monotonic()
         return [
-            SessionInfo(one.name, one.evaluations, one.lock.locked(), round(now - one.used, 1))
+            SessionInfo(one.name, one.evaluations, one.busy, round(now - one.used, 1))
             for (whose, _), one in self._sessions.items()
             if whose == owner
         ]

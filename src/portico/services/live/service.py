@@ -141,7 +141,7 @@ class Live(Service):
         if answer.interrupted:
             raise LiveError(_kept(session, self.timeout), kind="TimeoutError")
         if answer.refusal is not None:
-            raise Rejected(answer.refusal)
+            raise Rejected(answer.refusal if answer.note is None else f"{answer.refusal} {answer.note}")
         return answer
 
     async def _read(self, ctx: Context, kind: type[T], op: str, session: str = MAIN, **asked: Any) -> T:

@@ -68,8 +68,9 @@ class Piped(asyncio.SubprocessProtocol):
     def thaw(self) -> None:
         """So there is nothing to let go on."""
 
-    def interrupt(self) -> None:
-        """Nothing inside can be interrupted."""
+    def interrupt(self) -> bool:
+        """Nothing inside can be interrupted: WebAssembly has no signals, and what stops it from outside breaks it."""
+        return False
 
     def kill(self) -> None:
         if self._transport is not None:
