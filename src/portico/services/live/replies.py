@@ -166,6 +166,9 @@ class Inspected(Struct, rename="camel", omit_defaults=True):
     attributes: list[Part]
     methods: list[str]
     items: list[Part]
+    # What is computed when it is asked for, and data that the class has.
+    properties: list[str] = []
+    class_attributes: list[Part] = []
     length: int | None = None
     signature: str | None = None
 
