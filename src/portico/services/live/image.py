@@ -12,12 +12,17 @@ import linecache
 import sys
 import textwrap
 import types
-from collections.abc import Callable, Iterator, Mapping
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from hashlib import sha256
 from itertools import islice
 from types import ModuleType
 from typing import Any
 
 from portico.services.live import inspect as questions
+from portico.services.live import saving
+from portico.services.live.changes import Change, changes, define
+from portico.services.live.definitions import evaluations, parsed
 from portico.services.live.display import OWN, clean, json_of, one_line, pictures_of, table_of, text_of, told
 from portico.services.live.inspect import LONGEST_FILE, MOST_FILES, MOST_FOUND, Json, sources
 from portico.services.live.limits import Limits
@@ -37,12 +42,17 @@ class Interpreter:
         limits: Limits | None = None,
         runs: bool = True,
         alone: bool = True,
+        projects: Sequence[str] = (),
     ) -> None:
         self.limits = limits or Limits()
         self.runs = runs
         # Nothing else draws in this process, so every open figure is meant for us.
         self.alone = alone
         self.evaluations = 0
+        self.projects = projects
+        self.changes: list[Change] = []
+        # Bytes on their way out, and in: they travel in parts.
+        self._saved, self._restoring = b"", bytearray()
         self._runner: Any = None
         if namespace is None:
             # Under its usual name, so that pickle, dataclasses and typing find what is defined here.
@@ -61,6 +71,12 @@ class Interpreter:
             "search_methods": self._about(questions.search_methods),
             "references_to": self._about(references_to),
             "complete": self._about(questions.complete),
+            "define_method": self.define_method,
+            "list_changes": self.list_changes,
+            "save": self.save,
+            "saved_part": self.saved_part,
+            "restore_part": self.restore_part,
+            "restore": self.restore,
         }
 
     def _about(self, question: Callable[..., Any]) -> Callable[..., Any]:
@@ -181,6 +197,50 @@ class Interpreter:
             value = self.names.follow(expression)
         return questions.inspected(value, expression)
 
+    # Changing
+
+    def define_method(self, className: str, source: str) -> dict[str, Any]:
+        if not self.runs:
+            raise InspectionError("Nothing is changed here: evaluating is switched off.")
+        file = self._remember(source)
+        change = define(self.names, className, "".join(linecache.cache[file][2]), file)  # type: ignore[misc]
+        self.changes.append(change)
+        return change.told()
+
+    def list_changes(self) -> dict[str, Any]:
+        return changes([one for one in self.changes if one.is_current(self.namespace)], self.projects)
+
+    # Saving
+
+    def save(self, most: int) -> dict[str, Any]:
+        """Make the bytes, which `saved_part` then gives, up to a size."""
+        made = [(one.path, one.source) for one in self.changes if one.is_current(self.namespace)]
+        data, names, left_out = saving.saved(self.namespace, made)
+        if len(data) > most:
+            raise InspectionError(
+                f"The names of this session take {len(data):,} bytes, and {most:,} can be saved. "
+                f"The largest are {saving.largest(data)}."
+            )
+        self._saved = data
+        return {"size": len(data), "digest": sha256(data).hexdigest(), **saving.told(names, left_out)}
+
+    def saved_part(self, at: int, size: int) -> dict[str, Any]:
+        return {"data": b64encode(self._saved[at : at + size]).decode()}
+
+    def restore_part(self, at: int, data: str) -> dict[str, Any]:
+        if at == 0:
+            self._restoring.clear()
+        if at != len(self._restoring):
+            raise InspectionError("Something else is being restored.")
+        self._restoring += b64decode(data)
+        return {}
+
+    def restore(self) -> dict[str, Any]:
+        """Put what came in parts among the names."""
+        data = bytes(self._restoring)
+        self._restoring.clear()
+        return saving.told(*saving.restored(data, self.namespace, self._run, self.define_method))
+
 
 # Where a name is used
 
@@ -189,23 +249,11 @@ def references_to(names: Names, name: str, package: str | None = None) -> Json:
     """Where a name is used: in what this session was given, and in a package, if one is named."""
     if not name.isidentifier():
         raise InspectionError(f"{one_line(name, 60)!r} is not a name.")
-    texts = [(key.strip("<>"), "".join(entry[2])) for key, entry in _evaluations()]
-    found = [use for where, text in texts for use in _uses(where, _parsed(text), text.splitlines(), name)]
+    texts = [(key.strip("<>"), "".join(entry[2])) for key, entry in evaluations()]
+    found = [use for where, text in texts for use in _uses(where, parsed(text), text.splitlines(), name)]
     if package:
         found += islice(_uses_in(names.module(package), package, name), MOST_FOUND)
     return {"name": name, "references": found[:MOST_FOUND], "total": len(found)}
-
-
-def _evaluations() -> list[tuple[str, Any]]:
-    return [(key, entry) for key, entry in linecache.cache.items() if key.startswith(OWN) and len(entry) == 4]
-
-
-def _parsed(text: str) -> ast.AST:
-    try:
-        tree: ast.AST = compile(text, "", "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-        return tree
-    except (SyntaxError, ValueError, RecursionError):
-        return ast.Module([], [])
 
 
 def _uses_in(module: ModuleType, package: str, name: str) -> Iterator[Json]:
@@ -219,7 +267,7 @@ def _uses_in(module: ModuleType, package: str, name: str) -> Iterator[Json]:
             continue
         # Most files do not have the word at all, and reading is much cheaper than parsing.
         if name in text:
-            yield from _uses(where, _parsed(text), text.splitlines(), name)
+            yield from _uses(where, parsed(text), text.splitlines(), name)
 
 
 def _uses(where: str, tree: ast.AST, lines: list[str], name: str, owner: str = "") -> Iterator[Json]:

@@ -16,8 +16,8 @@ T = TypeVar("T")
 class InterruptibleThread(Generic[T]):
     """`done` has the outcome; None if there is none, because the work was interrupted.
 
-    Python raises KeyboardInterrupt in the thread as soon as that runs Python's own code again: a loop is stopped, a call
-    into C that waits is not, before it comes back. No other thread is met, and no other work, as this one has but one.
+    Python raises KeyboardInterrupt in the thread as soon as that runs Python's own code again: a loop is stopped, a
+    call into C that waits is not, before it comes back. The thread has no other work that could be met.
     """
 
     def __init__(self, work: Callable[[], T]) -> None:

@@ -159,8 +159,8 @@ class PythonWorker:
         self.greeting = msgspec.json.decode(answer.result)
 
     async def ask(self, op: str, arguments: Mapping[str, Any], seconds: float) -> WorkerReply:
-        """Raises WorkerEnded if that was its end, or if it has ended before. One at a time: the caller holds a lock, and
-        waits with `settled` after a question that was cancelled."""
+        """Raises WorkerEnded if that was its end, or if it has ended before. One at a time: the caller holds a lock,
+        and waits with `settled` after a question that was cancelled."""
         if self.reason is not None:
             raise WorkerEnded(self.reason, WorkerReply())
         self._asked += 1
