@@ -199,4 +199,6 @@ def _usual(name: str, place: ServicePlace) -> dict[str, Any]:
         return {"data": place.data / "system"}
     if name == "memory":
         return {"store": place.store, "models": place.data}
+    if name == "live":
+        return {"saved": place.data / "live"}
     return {"store": place.store} if name == "tasks" else {}

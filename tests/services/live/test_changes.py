@@ -85,7 +85,7 @@ def test_an_abstract_class_that_gets_what_it_lacks_can_be_made(image: Interprete
         ("Account", "def a(self): ...\ndef b(self): ...", "one `def`"),
         ("Account", "def a(self:", "SyntaxError"),
         ("Account", "@nothing_there\ndef a(self): ...", "NameError"),
-        ("Nothing", "def a(self): ...", "There is no class 'Nothing'"),
+        ("NoSuchClassHere", "def a(self): ...", "There is no class 'NoSuchClassHere'"),
         ("account", "def a(self): ...", "is not a class"),
         ("int", "def a(self): ...", "written in C"),
     ],

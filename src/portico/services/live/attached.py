@@ -8,19 +8,19 @@ import secrets
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from types import ModuleType, TracebackType
 from typing import Any, Self
 
 from msgspec import Raw
 
 from portico import Server, UsageError
-from portico.extend import Component, Tool, is_loopback, serve_http
+from portico.extend import is_loopback, serve_http
 from portico.services.live.image import Interpreter
 from portico.services.live.names import InspectionError
 from portico.services.live.pool import MAIN, Key, SessionInfo
 from portico.services.live.protocol import encode
-from portico.services.live.service import Live
+from portico.services.live.service import CHANGING, USUAL, Live
 from portico.services.live.threads import InterruptibleThread
 from portico.services.live.workers import GRACE_SECONDS, WorkerReply
 
@@ -100,7 +100,7 @@ class AttachedApplication:
 
 
 async def _ends(running: InterruptibleThread[Any], seconds: float) -> bool:
-    """Whether it ends within this time. It is not cancelled with whoever waits."""
+    """Whether it ends within this time. It is not cancelled with the caller who waits."""
     await asyncio.wait([running.done], timeout=seconds)
     return running.done.done()
 
@@ -124,9 +124,9 @@ class Attached(Live):
         self._start("the application itself", AttachedApplication(names, evaluate=evaluate), timeout, longest_timeout)
         self._evaluates = evaluate
 
-    def offers(self) -> Iterator[Component]:
-        absent = {"list_sessions", "reset_session"} | (set() if self._evaluates else {"evaluate"})
-        return (one for one in super().offers() if not (isinstance(one, Tool) and one.name in absent))
+    def _listed(self) -> Sequence[str]:
+        looking = [name for name in USUAL if name not in ("evaluate", "list_sessions", "reset_session")]
+        return ["evaluate", *looking, *CHANGING] if self._evaluates else looking
 
 
 class Attachment:

@@ -20,11 +20,11 @@ from portico.services.live.names import InspectionError, Names
 
 MOST_CHANGES = 200
 LONGEST_PATCH = 512 * 1024
-_KEEPER = "__portico_members__"
+_KEEPER = "__portico_body__"
 
 
 @dataclass(frozen=True)
-class Change:
+class MethodChange:
     """A method that was given to a class."""
 
     cls: type
@@ -59,7 +59,7 @@ class Change:
         }
 
 
-class _Members:
+class _ClassBody:
     """In the place of a metaclass: the body of a class statement runs among the members of a class that is there."""
 
     def __init__(self, cls: type) -> None:
@@ -73,7 +73,7 @@ class _Members:
         return members
 
 
-def define(names: Names, class_name: str, source: str, file: str) -> Change:
+def define(names: Names, class_name: str, source: str, file: str) -> MethodChange:
     """Compile a method as if it stood in the class, and put it there. `file` is what its text goes by."""
     cls = names.find_class(class_name)
     function = _function(source, file)
@@ -88,7 +88,7 @@ def define(names: Names, class_name: str, source: str, file: str) -> Change:
         member.__set_name__(cls, function.name)
     abc.update_abstractmethods(cls)
     full = of_class(cls, "__qualname__")
-    return Change(cls, full, function.name, source, before, "changed" if known else "added")
+    return MethodChange(cls, full, function.name, source, before, "changed" if known else "added")
 
 
 def _function(source: str, file: str) -> ast.FunctionDef | ast.AsyncFunctionDef:
@@ -123,7 +123,7 @@ def _compiled(cls: type, function: ast.stmt, file: str, namespace: dict[str, Any
     statement = ast.ClassDef(name=name, bases=[], keywords=[keeper], body=[function], decorator_list=[], **more)
     ast.copy_location(statement, function)
     module = ast.fix_missing_locations(ast.Module([statement], []))
-    made: dict[str, Any] = {_KEEPER: _Members(cls)}
+    made: dict[str, Any] = {_KEEPER: _ClassBody(cls)}
     exec(compile(module, file, "exec", dont_inherit=True), namespace, made)
     members = made[name]
     cell = members.get("__classcell__")
@@ -135,7 +135,7 @@ def _compiled(cls: type, function: ast.stmt, file: str, namespace: dict[str, Any
 # As a patch
 
 
-def changes(made: Sequence[Change], projects: Sequence[str]) -> Json:
+def changes(made: Sequence[MethodChange], projects: Sequence[str]) -> Json:
     """The changes, and what they come to: one patch, in which what was changed twice stands once."""
     patch = "".join(_patches(made, projects))
     return {
@@ -145,7 +145,7 @@ def changes(made: Sequence[Change], projects: Sequence[str]) -> Json:
     }
 
 
-def _patches(made: Sequence[Change], projects: Sequence[str]) -> list[str]:
+def _patches(made: Sequence[MethodChange], projects: Sequence[str]) -> list[str]:
     own = statements()
     before: dict[str, str] = {}
     after: dict[str, str] = {}
@@ -160,7 +160,7 @@ def _patches(made: Sequence[Change], projects: Sequence[str]) -> list[str]:
     return [_diff(place, before[place], after[place]) for place in before]
 
 
-def _written(change: Change, own: dict[str, str], projects: Sequence[str]) -> tuple[str, str]:
+def _written(change: MethodChange, own: dict[str, str], projects: Sequence[str]) -> tuple[str, str]:
     """Where the class of a change is written, as a patch names it, and the text of that."""
     top = change.class_name.partition(".")[0]
     module = sys.modules.get(change.cls.__module__)

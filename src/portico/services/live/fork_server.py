@@ -80,7 +80,7 @@ def serve(image: Interpreter, greeting: Mapping[str, Any]) -> None:
 
     say(protocol.READY, "result", dict(greeting))
     while True:
-        # Whatever code has done to them. An interrupt that it held back comes now, and is for nobody.
+        # Whatever code has done to them. An interrupt that it held back comes now, and interrupts nothing.
         signal.signal(signal.SIGINT, interrupted)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT,))
         # Whatever code has done to it.

@@ -21,7 +21,7 @@ from typing import Any
 
 from portico.services.live import inspect as questions
 from portico.services.live import saving
-from portico.services.live.changes import Change, changes, define
+from portico.services.live.changes import MethodChange, changes, define
 from portico.services.live.definitions import evaluations, parsed
 from portico.services.live.display import OWN, clean, json_of, one_line, pictures_of, table_of, text_of, told
 from portico.services.live.inspect import LONGEST_FILE, MOST_FILES, MOST_FOUND, Json, sources
@@ -50,7 +50,7 @@ class Interpreter:
         self.alone = alone
         self.evaluations = 0
         self.projects = projects
-        self.changes: list[Change] = []
+        self.changes: list[MethodChange] = []
         # Bytes on their way out, and in: they travel in parts.
         self._saved, self._restoring = b"", bytearray()
         self._runner: Any = None

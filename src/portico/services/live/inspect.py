@@ -199,7 +199,7 @@ def _function(value: Any) -> Any:
 
 
 def _is_bound(kind: type) -> bool:
-    """Whether a member of this type becomes a method of whoever is asked for it."""
+    """Whether a member of this type becomes a method of the object that is asked for it."""
     return any("__get__" in of_class(base, "__dict__") for base in of_class(kind, "__mro__"))
 
 

@@ -31,6 +31,12 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
 Key = tuple[str | None, str]
 
 
+def check_name(name: str) -> None:
+    """Raises InspectionError if no session can have this name. One that can is also a part of a file's name."""
+    if not _NAME.fullmatch(name):
+        raise InspectionError("A session's name is 1 to 64 letters, digits, dots, dashes and underscores.")
+
+
 class Starter(Protocol):
     """Makes workers that are ready to be asked."""
 
@@ -208,8 +214,7 @@ class SessionPool:
         session = self._sessions.get(key)
         if session is None:
             _, name = key
-            if not _NAME.fullmatch(name):
-                raise InspectionError("A session's name is 1 to 64 letters, digits, dots, dashes and underscores.")
+            check_name(name)
             if len(self._sessions) >= self.most:
                 self._evict()
             session = self._sessions[key] = LiveSession(name)

@@ -191,3 +191,53 @@ class References(Struct, rename="camel"):
 class Completions(Struct):
     values: Annotated[list[str], Meta(max_length=100)]
     total: int
+
+
+class ChangedMethod(Struct, rename="camel"):
+    """A method that was changed in place."""
+
+    class_name: str
+    selector: str
+    kind: str
+    module: str
+
+
+class ChangedMethods(Struct, rename="camel"):
+    changes: list[ChangedMethod]
+    total: int
+    # Unified, for `git apply` or `patch -p1`.
+    patch: str
+
+
+class Failed(Struct, rename="camel"):
+    """A name that was not saved or restored, and why."""
+
+    name: str
+    reason: str
+
+
+class Told(Struct, rename="camel"):
+    names: list[str]
+    total: int
+    failed: list[Failed]
+
+
+class Kept(Told, rename="camel"):
+    """What was saved, and which bytes those are."""
+
+    size: int
+    digest: str
+
+
+class Part64(Struct):
+    data: str
+
+
+class Restored(Struct, rename="camel"):
+    """The names that are back."""
+
+    name: str
+    session: str
+    names: list[str]
+    total: int
+    left_out: list[Failed]

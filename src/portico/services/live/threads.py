@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from portico.services.live.workers import GRACE_SECONDS, INTERRUPTS
+from portico.services.live.workers import GRACE_SECONDS, INTERRUPT_SECONDS
 
 T = TypeVar("T")
 
@@ -46,19 +46,19 @@ class InterruptibleThread(Generic[T]):
         try:
             self._loop.call_soon_threadsafe(self._tell)
         except RuntimeError:
-            pass  # the loop has gone, and whoever waited with it
+            pass  # the loop has gone, and the caller with it
 
     def _tell(self) -> None:
         if not self.done.done():
             self.done.set_result(self._outcome)
 
-    def stop(self, wake: Callable[[], None], left: int = INTERRUPTS) -> None:
+    def stop(self, wake: Callable[[], None], waited: float = 0.0) -> None:
         """Interrupt it, again and again for a while: it may have caught the first. `wake` ends what it waits for."""
-        if self.done.done() or not left:
+        if self.done.done() or waited >= GRACE_SECONDS:
             return
         self._interrupt()
         wake()
-        self._loop.call_later(GRACE_SECONDS / INTERRUPTS, self.stop, wake, left - 1)
+        self._loop.call_later(INTERRUPT_SECONDS, self.stop, wake, waited + INTERRUPT_SECONDS)
 
     def _interrupt(self) -> None:
         with self._fence:

@@ -13,10 +13,10 @@ from msgspec import Raw, Struct
 from portico.services.live.limits import KIB, LONGEST_REPLY, Limits
 from portico.services.live.protocol import BROKEN, READY, Frames, TooLong, pack
 
-# How long code is given to stop by itself, how often it is told to in that time, and how long a worker may take to come
+# How long code is given to stop by itself, when it is told again in that time, and how long a worker may take to come
 # up. Code that catches the first interrupt, or cleans up for a while, is not lost yet.
 GRACE_SECONDS = 2.0
-INTERRUPTS = 4
+INTERRUPT_SECONDS = 0.5
 REPLY_SECONDS = 30.0
 # How often it is looked at what a worker uses, while it may use more.
 CHECK_SECONDS = 0.1
@@ -143,7 +143,7 @@ class PythonWorker:
 
     @property
     def busy(self) -> bool:
-        """Whether it has not answered yet, also if nobody waits for that any more."""
+        """Whether it has not answered yet, also if no caller waits for that any more."""
         return self._waiting is not None
 
     async def ready(self) -> None:
@@ -192,19 +192,20 @@ class PythonWorker:
             raise
         return waiting.result()
 
-    def _interrupt(self, reason: str, left: int = INTERRUPTS) -> None:
-        """Time is up. Code that yields keeps its names; what has not when it was told often enough is ended.
+    def _interrupt(self, reason: str, waited: float = 0.0) -> None:
+        """Time is up. Code that yields keeps its names; what has not yielded in time is ended.
 
         No interrupt is sent once the answer is there, so that none can meet the next question.
         """
         self._late = True
-        if left and self.ends.interrupt():
-            self._clock = self._loop.call_later(GRACE_SECONDS / INTERRUPTS, self._interrupt, reason, left - 1)
+        if waited < GRACE_SECONDS and self.ends.interrupt():
+            pause = min(INTERRUPT_SECONDS, GRACE_SECONDS)
+            self._clock = self._loop.call_later(pause, self._interrupt, reason, waited + pause)
         else:
             self.kill(reason)
 
     def _settle(self) -> asyncio.Future[WorkerReply] | None:
-        """Whoever is to be told of the answer or the end, if nobody was yet."""
+        """The caller that is to be told of the answer or the end, unless one was told already."""
         waiting, self._waiting = self._waiting, None
         if self._clock is not None:
             self._clock.cancel()
