@@ -38,7 +38,7 @@ from portico.server.endpoint import AsgiOptions, HttpOptions
 from portico.transport.stdio import GRACE_SECONDS, LONGEST_MESSAGE, StdioOptions
 from portico.wire import errors
 from portico.wire.completion import MOST_COMPLETIONS
-from portico.wire.jsonrpc import MOST_ARGUMENTS, MOST_IN_BATCH, MOST_NODES
+from portico.wire.jsonrpc import MOST_ARGUMENTS, MOST_COMMAS, MOST_IN_BATCH, MOST_NODES
 from portico.wire.meta import LONGEST_NAME
 from portico.wire.revisions import LATEST, REVISIONS
 from portico.wire.uris import Template
@@ -237,6 +237,7 @@ def test_the_bounds_are_those_of_the_code() -> None:
     assert table["calls in flight on one stream"] == f"{MOST_IN_FLIGHT:,}"
     assert table["messages in one batch"] == f"{MOST_IN_BATCH:,}"
     assert table["objects, arrays and members in a message"] == f"{MOST_NODES:,}"
+    assert table["values in a message"] == f"{MOST_COMMAS:,}"
     assert table["arguments of a call"] == f"{MOST_ARGUMENTS:,}"
     assert table["a name or a URI"] == f"{LONGEST_NAME:,} characters"
     assert table["subscriptions of a session, or in one listen"] == f"{MOST_SUBSCRIPTIONS:,}"

@@ -33,6 +33,7 @@ EIGHT = {
     "get_blockers",
 }
 LARGEST = 1024 * 1024
+ROUNDS = 10
 
 
 @pytest.fixture
@@ -192,17 +193,37 @@ async def test_cancelling_what_is_not_there_is_heard_in_silence(bossman: Any) ->
     assert await bossman.exchange(PING) == PONG
 
 
-async def test_a_call_that_is_cancelled_gets_no_answer(bossman: Any, tmp_path: Path) -> None:
+async def test_a_call_that_is_cancelled_gets_no_answer_and_leaves_nothing(bossman: Any, tmp_path: Path) -> None:
     # Somebody else is writing, so the call has to wait.
     with closing(sqlite3.connect(tmp_path / "data" / "portico.db", isolation_level=None)) as other:
-        other.execute("begin immediate")
-        bossman.child.send_bytes(calling("create_task", "123", description="Never to be").encode())
-        assert await bossman.exchange(PING) == PONG
-        bossman.notify("notifications/cancelled", {"requestId": "123", "reason": "User requested cancellation"})
-        assert await bossman.exchange(PING) == PONG
-        other.execute("rollback")
-    assert json.loads(await bossman.exchange(calling("list_tasks", 4)))["id"] == 4
+        for _ in range(ROUNDS):
+            other.execute("begin immediate")
+            bossman.child.send_bytes(calling("create_task", "123", description="Never to be").encode())
+            assert await bossman.exchange(PING) == PONG
+            bossman.notify("notifications/cancelled", {"requestId": "123", "reason": "User requested cancellation"})
+            assert await bossman.exchange(PING) == PONG
+            other.execute("rollback")
+            kept = await bossman.call("create_task", description="Kept")
+            assert "Kept" in kept["result"]["content"][0]["text"]
+    answer = json.loads(await bossman.exchange(calling("list_tasks", 4)))
+    listed = json.loads(answer["result"]["content"][0]["text"])
+    assert [one["description"] for one in listed["tasks"]] == ["Kept"] * ROUNDS
     assert (await bossman.end())[:2] == (0, "")
+
+
+async def test_a_cancellation_that_comes_too_late_changes_nothing(bossman: Any) -> None:
+    """Side by side, either may be first; what was answered is there."""
+    for n in range(ROUNDS):
+        bossman.child.send_bytes(calling("create_task", f"call {n}", description=f"Task {n}").encode())
+        bossman.notify("notifications/cancelled", {"requestId": f"call {n}", "reason": "User requested cancellation"})
+    bossman.child.send_bytes(calling("create_task", "last", description="The last").encode())
+    answered: list[str] = []
+    while "The last" not in answered:
+        answer = json.loads(await bossman.line())
+        answered.append(json.loads(answer["result"]["content"][0]["text"])["description"])
+    listed = await bossman.call("list_tasks")
+    stored = {one["description"] for one in json.loads(listed["result"]["content"][0]["text"])["tasks"]}
+    assert set(answered) <= stored
 
 
 # The same without a handshake

@@ -25,7 +25,8 @@ OPENED = (
     '{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2024-11-05","capabilities":{"tools":{}},'
     '"serverInfo":{"name":"SysMCP","version":"1.0.0"}}}'
 )
-SIX = ["eventlog_query", "eventlog_list_logs", "fs_search", "fs_stat", "reg_read", "reg_write"]
+# The six of the document, in its order; behind them what lists what reg_read reads.
+LISTED = ["eventlog_query", "eventlog_list_logs", "fs_search", "fs_stat", "reg_read", "reg_write", "reg_list"]
 ENTRIES = 523
 
 
@@ -70,7 +71,7 @@ async def test_the_worked_example_leaves_out_the_version(serve: Serve) -> None:
     line = '{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"clientInfo":{"name":"Claude","version":"1.0"}}}'
     assert await child.exchange(line) == OPENED
     listed = await child.ask({"jsonrpc": "2.0", "id": 2, "method": "tools/list", "params": {}})
-    assert [tool["name"] for tool in listed["result"]["tools"]] == SIX
+    assert [tool["name"] for tool in listed["result"]["tools"]] == LISTED
 
 
 @pytest.mark.parametrize("params", [{"protocolVersion": "2024-11-05"}, {"clientInfo": "Claude"}, {}])
@@ -84,6 +85,33 @@ async def test_who_does_not_say_who_they_are_is_refused(serve: Serve, params: di
 async def test_there_is_nothing_but_tools(sysmcp: Any) -> None:
     for method in ("resources/list", "prompts/list", "logging/setLevel"):
         assert (await sysmcp.child.request(method, {"level": "info"}))["error"]["code"] == -32601
+
+
+# Folders
+
+
+async def test_folders_are_named_on_the_command_line(serve: Serve, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"{name}.txt").write_text(name)
+    child = await serve("sysmcp", "--root", tmp_path / "one", "--root", tmp_path / "two")
+    await child.ask(OPEN)
+    found = (await child.call("fs_search", fileName="*.txt"))["result"]["data"]["files"]
+    assert sorted(one["name"] for one in found) == ["one.txt", "two.txt"]
+    told = (await child.call("fs_stat", path=str(tmp_path / "two" / "two.txt")))["result"]["data"]
+    assert told["size"] == 3
+    assert (await child.call("fs_stat", path=str(tmp_path)))["result"]["success"] is False
+
+
+async def test_where_no_folder_is_named_the_refusal_says_how_in_the_words_of_the_shell(serve: Serve) -> None:
+    child = await serve("sysmcp")
+    await child.ask(OPEN)
+    for tool, arguments in (("fs_stat", {"path": "/etc/hosts"}), ("fs_stat", {"path": "hosts"}), ("fs_search", {})):
+        message = (await child.call(tool, **arguments))["result"]["error"]["message"]
+        assert "portico serve --root PATH" in message
+        assert "roots=" not in message
+    message = (await child.call("reg_write", path="HKCU\\Software\\X", name="n", value=1))["result"]["error"]["message"]
+    assert "levels=" not in message and "[services.system]" in message
 
 
 # tools/list
@@ -234,13 +262,13 @@ async def test_a_service_is_removed_and_added_without_a_new_connection(
     async def listed() -> list[str]:
         return [tool["name"] for tool in (await wire.request("tools/list"))["result"]["tools"]]
 
-    assert await listed() == SIX
+    assert await listed() == LISTED
     (system,) = server.services
     server.remove("system")
     assert await listed() == []
     assert (await wire.request("tools/call", {"name": "eventlog_list_logs"}))["error"]["code"] == -32602
     server.add(system)
-    assert await listed() == SIX
+    assert await listed() == LISTED
     assert wire.is_silent
 
 
@@ -253,14 +281,23 @@ async def test_the_log_says_what_happens_and_standard_output_does_not(serve: Ser
     await child.tools()
     await child.call("eventlog_query", logName="System", limit="invalid")
     await child.call("eventlog_query", logName="System", limit=1)
+    await child.call("fs_stat", path="/etc/hosts")
     code, rest, log = await child.end()
     assert (code, rest) == (0, "")
-    for kind in (
-        "incoming message: tools/call",
-        "handler invocation: tools/call",
-        "tool discovery: tools/list",
-        "execution result: tools/call",
-        "validation error: tools/call",
-        "performance: tools/call took",
-    ):
-        assert kind in log
+    lines = [line.partition("portico.trace: ")[2] for line in log.splitlines()]
+
+    def said(kind: str) -> list[str]:
+        return [line.removeprefix(f"{kind}: ") for line in lines if line.startswith(f"{kind}: ")]
+
+    assert [line.split()[0] for line in said("incoming message")] == ["initialize", "tools/list"] + ["tools/call"] * 3
+    assert '"logName":"System"' in said("incoming message")[2].replace(" ", "")
+    assert said("handler invocation")[2] == "tools/call eventlog_query at 2024-11-05"
+    assert said("tool discovery") == [f"tools/list gave {len(LISTED)}: {', '.join(LISTED)}"]
+    (invalid,) = said("validation error")
+    assert invalid.startswith("tools/call eventlog_query: ") and "limit" in invalid
+    opened, found, refused = said("execution result")
+    assert opened.startswith("initialize gave ") and "SysMCP" in opened
+    assert found.startswith("tools/call eventlog_query gave ") and "Event 522" in found
+    assert refused.startswith("tools/call fs_stat refused, PermissionError: ") and "outside" in refused
+    assert [line.split(" took ")[0] for line in said("performance")][1:3] == ["tools/list", "tools/call eventlog_query"]
+    assert "Said" not in log and "server/discover" not in log

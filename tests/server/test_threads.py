@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from portico import Client, Context, Server, ToolError
+from portico.rpc import turns
 from portico.rpc.call import Call
-from portico.server.calling import runtime
 from portico.server.calling.runtime import Threads
 from portico.wire.revisions import REVISIONS
 
@@ -452,7 +452,7 @@ async def test_the_clients_of_one_principal_share_one_turn(gate: Gate) -> None:
 async def test_beyond_a_bound_a_caller_is_told_when_to_come_back(
     gate: Gate, monkeypatch: pytest.MonkeyPatch, revision: str
 ) -> None:
-    monkeypatch.setattr(runtime, "MOST_WAITING", 3)
+    monkeypatch.setattr(turns, "MOST_WAITING", 3)
     server = ordered([], gate)
     async with Client(server, revision=revision, principal="ada") as many, Client(server, principal="bob") as one:
         calls = [asyncio.create_task(many.call_tool("work", {"who": "ada"}))]

@@ -6,13 +6,17 @@ import asyncio
 import subprocess
 import sys
 import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
 from msgspec import Meta, Raw, Struct
 
+from portico.store import sqlite
 from portico.store.database import Database, parse
 from portico.store.errors import (
     BadStatement,
@@ -30,6 +34,7 @@ from portico.store.errors import (
     Violated,
 )
 from portico.store.rows import json_column
+from portico.store.sqlite import patiently
 from portico.store.transaction import Transaction
 from portico.wire.errors import Error, UsageError
 
@@ -558,6 +563,60 @@ async def test_a_write_that_is_cancelled_before_its_turn_never_runs(sqlite_url: 
         go_on.set()
         await first
         assert await db.write(lambda tx: tx.one(int, "select count(*) from t")) == 0
+
+
+@asynccontextmanager
+async def locked_by_another(url: str, table: str) -> AsyncIterator[None]:
+    """Nobody else can write to the table meanwhile: on SQLite, to no table at all."""
+    async with Database(url) as other:
+        locked, free = threading.Event(), threading.Event()
+
+        def hold(tx: Transaction) -> None:
+            if tx.engine == "postgresql":
+                tx.run(f"lock table {table} in exclusive mode")
+            locked.set()
+            assert free.wait(PATIENCE)
+
+        holding = asyncio.ensure_future(other.write(hold))
+        assert await asyncio.to_thread(locked.wait, PATIENCE)
+        try:
+            yield
+        finally:
+            free.set()
+            await holding
+
+
+@pytest.mark.parametrize("looks_first", [False, True])
+async def test_a_write_that_is_cancelled_while_it_waits_for_a_lock_is_not_stored(
+    shared_url: str, looks_first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = threading.Semaphore(0)
+
+    def begin(connection: Any, sql: str, patience: float) -> Any:
+        if sql == "begin immediate":
+            tried.release()
+        return patiently(connection, sql, patience)
+
+    def insert(tx: Transaction, n: int) -> int:
+        tried.release()
+        if looks_first:
+            tx.one(int, "select count(*) from t")
+        return tx.run("insert into t (n) values (:n)", {"n": n})
+
+    async with Database(shared_url, patience=PATIENCE) as db:
+        await db.write(lambda tx: tx.run("create table t (n bigint)"))
+        async with locked_by_another(shared_url, "t"):
+            monkeypatch.setattr(sqlite, "patiently", begin)
+            writes = [asyncio.ensure_future(db.write(partial(insert, n=n))) for n in range(6)]
+            # On PostgreSQL each waits within its function, on SQLite the first one waits for all of them.
+            for _ in writes if db.engine == "postgresql" else writes[:1]:
+                assert await asyncio.to_thread(tried.acquire, True, PATIENCE)
+            for one in writes[::2]:
+                one.cancel()
+            await asyncio.wait(writes[::2])
+        assert await asyncio.gather(*writes[1::2]) == [1, 1, 1]
+    async with Database(shared_url) as db:
+        assert await db.read(lambda tx: tx.all(int, "select n from t order by n")) == [1, 3, 5]
 
 
 async def test_closing_finishes_what_has_begun(shared_url: str) -> None:

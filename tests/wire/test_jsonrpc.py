@@ -436,6 +436,14 @@ def test_what_costs_too_much_to_read_is_counted_first(inside: str) -> None:
     assert isinstance(jsonrpc.decode(data), Frame), "a client reads what it has asked for"
 
 
+@pytest.mark.parametrize("value", ["1", '"a"', "null"])
+def test_values_are_counted_too(value: str) -> None:
+    for many, reads in ((jsonrpc.MOST_COMMAS - 9, True), (jsonrpc.MOST_COMMAS + 2, False)):
+        data = message('"id":1', '"method":"m"', f'"params":{{"of":[{",".join([value] * many)}]}}')
+        found = jsonrpc.decode(data, jsonrpc.MOST_NODES)
+        assert isinstance(found, Frame if reads else Malformed)
+
+
 @pytest.mark.parametrize("text", ["{[:", '\\"{[:', "\\\\{[:", ',"{', "1"])
 def test_what_stands_in_a_text_costs_nothing(text: str) -> None:
     texts = ",".join([json.dumps(text * 50_000), *[json.dumps(text)] * MANY])

@@ -16,6 +16,7 @@ import os
 from asyncio import get_running_loop
 from collections.abc import Callable, Mapping
 from contextvars import copy_context
+from functools import partial
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -24,6 +25,9 @@ from msgspec.structs import replace
 
 from portico.rpc.call import Call, Handler, Reply, members, stop
 from portico.rpc.questions import asked_by, require_all
+from portico.rpc.trace import Trace
+from portico.rpc.trace import log as trace_log
+from portico.rpc.turns import UNCOUNTED
 from portico.wire import jsonrpc, methods
 from portico.wire import meta as metas
 from portico.wire.content import TextContent, strip_result_type
@@ -56,6 +60,9 @@ UNKNOWN_SENDER = Sender()
 
 VERSION_KEY = PROTOCOL_VERSION.encode()
 
+# What runs a function of the server's author, and may take long.
+_WITH_BODIES = frozenset({"tools/call", "prompts/get", "resources/read", "completion/complete"})
+
 
 class Handshake(Protocol):
     """What the door needs of the session of a handshake revision: it fills in the Call, and answers it."""
@@ -74,7 +81,8 @@ class Door:
         about = members(handler)
         self.handler = handler
         self.session = session
-        self.metrics = metrics
+        self.trace = Trace(metrics) if trace_log.isEnabledFor(logging.DEBUG) else None
+        self.metrics = self.trace or metrics
         # Of the last request that brought its own.
         self.revision: Revision | None = None
         self._start = about.start
@@ -101,6 +109,8 @@ class Door:
         except ProtocolError as failure:
             # The envelope of 2026-07-28 was at fault, so it is answered in that revision's words.
             reply.error, reply.refused = failure.code, True
+            if self.trace is not None:
+                self.trace.refused(frame, failure)
             return None if frame.id is UNSET else jsonrpc.error(frame.id, failure, MODERN)
         if call.id is not None:
             return self._serve(call)
@@ -181,7 +191,10 @@ class Door:
         try:
             if call.progress_token is not None:
                 call.reply.claim(call.progress_token)
-            result = context.run(self._start if self.session is None else self._starter(call), call)
+            start = self._start if self.session is None else self._starter(call)
+            if metrics is not None and metrics.in_flight > UNCOUNTED and call.method in _WITH_BODIES:
+                start = partial(metrics.shares.run, start)
+            result = context.run(start, call)
             if type(result) is CoroutineType:
                 task = get_running_loop().create_task(self._finish(call, result, began), context=context)
                 call.reply.begin(call, task)
@@ -213,6 +226,8 @@ class Door:
 
     def _notify(self, call: Call) -> None:
         """Handle a notification. Errors are logged, never answered."""
+        if self.trace is not None:
+            self.trace.notified(call)
         row = METHODS.get(call.method)
         if row is not None and row.result is not None:
             log.debug("%s came without an id, so there is no one to do it for", call.method)

@@ -12,6 +12,7 @@ from typing import Any
 from msgspec import Struct
 
 from portico.rpc.call import Call
+from portico.rpc.turns import FairShares
 from portico.wire.errors import ProtocolError, ToolError
 from portico.wire.methods import LASTING, METHODS
 from portico.wire.revisions import Revision
@@ -37,6 +38,8 @@ class Metrics:
 
     def __init__(self) -> None:
         self.in_flight = 0
+        # Whose calls go on, where very many are in flight.
+        self.shares = FairShares()
         self._series: dict[tuple[str, str, str], _Series] = {}
 
     def begin(self, call: Call) -> float:

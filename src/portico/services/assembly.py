@@ -13,7 +13,7 @@ from msgspec.structs import asdict, replace
 
 from portico import Server, Service, UsageError, __version__
 from portico._lazy import load_module
-from portico.extend import Tool
+from portico.extend import Tool, expand_paths
 from portico.services import profiles, settings, shapes
 from portico.services.contracts.definitions import INVOCATION, VERSION, invocation, is_invocation, numbered
 from portico.services.settings import ServerIdentity, ServeSettings
@@ -47,6 +47,8 @@ class ServicePlace(Struct, frozen=True, kw_only=True):
     data: Path
     store: str
     read_only: bool = False
+    # More folders that the system service may look into.
+    roots: tuple[str, ...] = ()
     # The files that the settings come from.
     settings: tuple[Path, ...] = ()
 
@@ -69,8 +71,9 @@ def assemble(names: Sequence[str] | None, said: ServeSettings, place: ServicePla
     for: with a mistake in them nothing is served.
     """
     server = Server(**_identity(said.server))
-    if said.server.unknown_tool:
-        server.use(shapes.naming_unknown_tools(said.server.unknown_tool))
+    unknown = {"tools/call": said.server.unknown_tool, "prompts/get": said.server.unknown_prompt}
+    if any(unknown.values()):
+        server.use(shapes.naming_unknown({method: part for method, part in unknown.items() if part}))
     wanted = names if names is not None else said.serve.services
     for name in wanted if wanted is not None else HOMES:
         service_name = name.partition(":")[0]
@@ -110,10 +113,13 @@ def _where(files: Sequence[Path], service: str, option: str) -> str:
     return f"{found[-1]}: " if found and option else ""
 
 
+_SAID_LATER = ("unknown_tool", "unknown_prompt")
+
+
 def _identity(said: ServerIdentity) -> dict[str, Any]:
     """Who the server is, as its constructor takes it."""
     usual: dict[str, Any] = {"name": NAME, "version": __version__, "instructions": INSTRUCTIONS}
-    given = {name: part for name, part in asdict(said).items() if part is not None and name != "unknown_tool"}
+    given = {name: part for name, part in asdict(said).items() if part is not None and name not in _SAID_LATER}
     if said.capabilities is not None:
         given["capabilities"] = {
             name: {} if part is True else part for name, part in said.capabilities.items() if part is not False
@@ -169,21 +175,28 @@ def make(name: str, options: Mapping[str, Any], place: ServicePlace) -> Service:
     home = HOMES.get(name)
     if home is None:
         raise UsageError(f"there is no service {name!r}; there are {', '.join(HOMES)}")
-    given = {
-        **_usual(name, place),
-        **options,
-        **({"offered": extent} if extent else {}),
-        **(_READ_ONLY.get(name, {}) if place.read_only else {}),
-    }
-    if place.read_only and name == "system":
-        given["levels"] = _lowered(given.get("levels", {}))
     try:
         kind = getattr(load_module(home[0]), home[1])
     except ImportError as missing:
         raise UsageError(f"it needs a package that is not installed: portico[{name}] ({missing.name})") from None
+    given = {
+        **_usual(name, place),
+        **expand_paths(kind.__init__, options),
+        **({"offered": extent} if extent else {}),
+        **(_READ_ONLY.get(name, {}) if place.read_only else {}),
+    }
+    if name == "system":
+        given = _system(given, place)
     # Its constructor is the list of its settings.
     made: Service = kind(**given)
     return made
+
+
+def _system(given: dict[str, Any], place: ServicePlace) -> dict[str, Any]:
+    """The options of the system service, with what was said on the command line."""
+    roots = given.get("roots", [])
+    more = {"roots": [*roots, *place.roots]} if isinstance(roots, list) else {}
+    return given | more | ({"levels": _lowered(given.get("levels", {}))} if place.read_only else {})
 
 
 def _lowered(levels: Any) -> Any:

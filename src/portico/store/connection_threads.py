@@ -36,6 +36,11 @@ class TransactionJob(Struct, eq=False):
     failure: BaseException | None = None
     events: list[Event] = []
 
+    @property
+    def dropped(self) -> bool:
+        """Whether its caller was cancelled. Such a job is not begun any more; one that has begun is finished."""
+        return self.future.cancelled()
+
     def end(self, value: Any = None, failure: BaseException | None = None, events: list[Event] | None = None) -> None:
         self.value, self.failure, self.events = value, failure, events or []
 
@@ -154,7 +159,7 @@ class ThreadPool:
         worker: ConnectionWorker | None = None
         while (job := self._next()) is not None:
             jobs = [job]
-            if not job.future.cancelled():
+            if not job.dropped:
                 try:
                     worker = worker or self._connect()
                     worker.perform(jobs, self._more)
@@ -193,7 +198,7 @@ class ThreadPool:
             if job is None:
                 self._queue.put(None)  # it is the last
                 return None
-            if not job.future.cancelled():
+            if not job.dropped:
                 return job
 
     def _leave(self) -> None:

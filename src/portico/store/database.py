@@ -6,7 +6,8 @@
         async with db.subscribe("task") as events:
             async for event in events: ...
 
-A write that returned is on the disk. One that was cancelled has happened wholly or not at all.
+A write that returned is on the disk. One that was cancelled has happened wholly or not at all; while it still waited
+for its turn or for a lock of others, not at all.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import re
 import time
+from asyncio import CancelledError
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -115,7 +116,7 @@ class PostgresConnection:
     def perform(self, jobs: list[TransactionJob], more: Callable[[], TransactionJob | None]) -> None:
         until = time.monotonic() + self._engine.patience
         pause = 0.001
-        while True:
+        while not jobs[0].dropped:
             try:
                 return self._attempt(jobs[0])
             except errors.OutcomeUnknown:
@@ -137,7 +138,7 @@ class PostgresConnection:
 
     def _attempt(self, job: TransactionJob) -> None:
         connection = self._connection = self._connection or self._engine.connect()
-        tx = PostgresTransaction(connection, writes=job.writes)
+        tx = PostgresTransaction(connection, job)
         try:
             connection.isolation_level = _LEVELS[job.isolation] if job.writes else IsolationLevel.REPEATABLE_READ
             connection.read_only = not job.writes
@@ -176,9 +177,11 @@ class PostgresTransaction(Transaction):
 
     failures = (psycopg.Error, UnicodeError, StoreError)
 
-    def __init__(self, connection: Connection, *, writes: bool) -> None:
-        super().__init__(writes)
+    def __init__(self, connection: Connection, job: TransactionJob) -> None:
+        super().__init__(job.writes)
         self._connection = connection
+        self._job = job
+        self._has_begun = False
 
     @property
     def alive(self) -> bool:
@@ -192,11 +195,22 @@ class PostgresTransaction(Transaction):
         if rows:
             with self._connection.cursor() as cursor:
                 cursor.executemany(for_postgres(sql, isinstance(rows[0], Mapping)), rows)
+                self._answered(cursor)
 
     def _execute(self, sql: str, parameters: Parameters) -> Cursor[Row]:
-        if not parameters:
-            return self._connection.execute(sql.encode())  # in which nothing is a parameter
-        return self._connection.execute(for_postgres(sql, isinstance(parameters, Mapping)), parameters)
+        if parameters:
+            cursor = self._connection.execute(for_postgres(sql, isinstance(parameters, Mapping)), parameters)
+        else:
+            cursor = self._connection.execute(sql.encode())  # in which nothing is a parameter
+        self._answered(cursor)
+        return cursor
+
+    def _answered(self, cursor: Cursor[Any]) -> None:
+        """Any statement may have to wait for what others have locked, so the transaction has begun when the first one
+        that changes something was answered. Raises CancelledError if its caller does not wait for it any more."""
+        if not self._has_begun and self._job.dropped:
+            raise CancelledError
+        self._has_begun = self._has_begun or not (cursor.statusmessage or "").startswith("SELECT")
 
     def _script(self, sql: str, _: Any) -> None:
         self._connection.execute(sql.encode())

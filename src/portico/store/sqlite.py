@@ -192,6 +192,8 @@ class SqliteWriter(_SqliteConnection):
             raise sqlite3.OperationalError("SQLite has rolled back all of it")
 
     def _attempt(self, job: TransactionJob, undo: str) -> None:
+        if job.dropped:  # while the database was locked
+            return
         connection = self._connection
         changes = connection.total_changes
         tx = SqliteTransaction(connection, self._path, writes=job.writes)

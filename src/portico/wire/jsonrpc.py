@@ -21,9 +21,10 @@ NOTHING = Raw(b"")
 
 MOST_IN_BATCH = 1000
 MOST_ARGUMENTS = 1000
-# Reading so many of them takes some fifty milliseconds, in which nothing else is done.
+# Reading so many of either takes some fifty milliseconds, in which nothing else is done.
 MOST_NODES = 200_000
-_NO_NODES = bytes(set(range(256)) - set(b'"{[:'))
+MOST_COMMAS = 500_000
+_NO_NODES = bytes(set(range(256)) - set(b'"{[:,'))
 
 # A reply must be able to say the id again, and msgspec (like JavaScript) is exact on 64-bit integers only.
 _LARGEST_ID = 2**63
@@ -97,22 +98,24 @@ def decode(data: bytes, most_nodes: int = sys.maxsize) -> Frame | Malformed | li
         # msgspec skips over what it is not asked to look at, and bad UTF-8 could hide there.
         if not data.isascii():
             data.decode()
-        if len(data) > most_nodes and _nodes(data, most_nodes) > most_nodes:
-            few = f"a message has at most {most_nodes} objects, arrays and members"
+        if len(data) > most_nodes and _has_too_many(data, most_nodes):
+            few = f"a message has at most {most_nodes} objects, arrays and members, and {MOST_COMMAS} values"
             return Malformed(InvalidRequest(f"Invalid request: {few}"))
         return _checked(_frame.decode(data), data)
     except Exception as failure:
         return _unreadable(data, failure)
 
 
-def _nodes(data: bytes, most: int) -> int:
-    """How many objects, arrays and members there are; some larger number, if that is not above `most` either."""
-    signs = data.count(b"{") + data.count(b"[") + data.count(b":")
-    if signs <= most:
-        return signs
+def _has_too_many(data: bytes, most_nodes: int) -> bool:
+    """Whether there are more objects, arrays and members than that, or more values than MOST_COMMAS."""
+    nodes = data.count(b"{") + data.count(b"[") + data.count(b":")
+    if nodes <= most_nodes and data.count(b",") <= MOST_COMMAS:
+        return False
     # Of each text only its quotes are left, and what is between an odd one and the next is inside.
     left = data.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _NO_NODES).replace(b'""', b"")
-    return sum(map(len, left.split(b'"')[::2]))
+    outside = b"".join(left.split(b'"')[::2])
+    commas = outside.count(b",")
+    return len(outside) - commas > most_nodes or commas > MOST_COMMAS
 
 
 def _checked(frame: Frame, data: bytes | Raw) -> Frame | Malformed:

@@ -24,7 +24,7 @@ from portico.services.system.eventlog.journal.file import JournalFile
 from portico.services.system.eventlog.journal.log import JournalLog, entry_of
 from portico.services.system.eventlog.textlog import TextLog, rotated
 from portico.services.system.registry.hive import Hive
-from portico.services.system.registry.tree import decoded
+from portico.services.system.registry.values import decoded
 
 MEMORY = 1536 * 2**20
 MOST = 20_000

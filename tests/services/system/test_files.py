@@ -255,6 +255,20 @@ def test_a_pattern_that_others_never_finish_is_answered(tree: Path, files: FileQ
     assert files.search(FileCriteria(), None, "/(a+)+$x/", 10, None).files == []
 
 
+@pytest.mark.parametrize(
+    "pattern, said",
+    [
+        ("/(/", r"missing \), at '\('\.$"),
+        ("/a**/", r"bad repetition operator, at '\*\*'"),
+        ("/a)|(b/", "unexpected \\)"),
+    ],
+)
+def test_what_is_wrong_with_a_pattern_is_told_in_words(files: FileQueries, pattern: str, said: str) -> None:
+    pytest.importorskip("re2")
+    with pytest.raises(InvalidArgument, match=said):
+        files.search(FileCriteria(), None, pattern, 10, None)
+
+
 @pytest.mark.parametrize("pattern", ["/(/", "/(?=x)/", "/" + "(" * 400 + "/", "x" * 501, ""])
 def test_a_pattern_that_cannot_be_is_refused(files: FileQueries, pattern: str) -> None:
     pytest.importorskip("re2")

@@ -20,7 +20,7 @@ from portico.services.system.errors import Absent, DamagedData, Denied, InvalidA
 from portico.services.system.registry import settings
 from portico.services.system.registry.branches import HiveBranch, PortableRegistry, WindowsBranch, branches
 from portico.services.system.registry.settings import GsettingsBranch, PlistBranch, SysctlBranch
-from portico.services.system.registry.tree import MOST_LISTED, Content, RegistryTree, shown
+from portico.services.system.registry.tree import KeyPage, RegistryTree
 
 KEY = r"HKEY_CURRENT_USER\Software\Example"
 
@@ -101,7 +101,7 @@ def test_secrets_and_other_users_are_denied(path: str) -> None:
 
 def test_a_branch_or_key_that_is_not_there_is_absent(registry: RegistryTree) -> None:
     assert registry.content("")[1].subkeys == ["HKEY_CURRENT_USER"]
-    assert registry.content("HKCU")[1] == Content([], [])
+    assert registry.content("HKCU")[1] == KeyPage([], [], None, [], None)
     for path in (r"HKCU\nothing", r"nothing\at\all"):
         with pytest.raises(Absent):
             registry.content(path)
@@ -117,14 +117,6 @@ def test_the_portable_registry_is_kept_in_its_file(tmp_path: Path) -> None:
     assert before.value == 1
 
 
-def test_a_key_of_very_many_is_listed_in_part(registry: RegistryTree) -> None:
-    for n in range(MOST_LISTED + 1):
-        registry.write(KEY, f"v{n:05}", n, None, dry_run=False)
-    content = registry.content(KEY)[1]
-    assert len(content.values) == MOST_LISTED
-    assert content.more
-
-
 def test_a_hive_file_is_a_branch(tmp_path: Path) -> None:
     (tmp_path / "NTUSER.DAT").write_bytes(forgery.hive())
     path = str(tmp_path / "NTUSER.DAT")
@@ -134,11 +126,6 @@ def test_a_hive_file_is_a_branch(tmp_path: Path) -> None:
     assert registry.value(r"SAMPLE\Branch\LEAF2", "N")[1].value == 2
     with pytest.raises(Denied, match="read-only"):
         registry.write(r"sample\branch", "x", 1, None, dry_run=False)
-
-
-def test_long_bytes_are_cut() -> None:
-    assert shown(b"\1\2") == "0102"
-    assert shown(bytes(5000)).endswith("… [5,000 bytes in all]")
 
 
 # What other systems have
@@ -275,8 +262,8 @@ def test_the_live_registry_of_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     assert registry.content("HKCU")[1].subkeys == ["Software"]
     content = registry.content(r"HKCU\Software")[1]
     assert [(value.name, value.type, value.value) for value in content.values] == [
-        ("Text", "REG_SZ", "x"),
         ("Bytes", "REG_BINARY", b"\1"),
+        ("Text", "REG_SZ", "x"),
     ]
     assert content.written == 1_555_526_400_000_000
     registry.write(r"HKCU\Software\New", "b", "00ff", "REG_BINARY", dry_run=False)

@@ -141,6 +141,18 @@ async def test_filters_of_a_log(folder: Path) -> None:
         assert stats["bySource"] == {"sshd": 60, "app": 1}
 
 
+async def test_an_empty_filter_is_none(folder: Path) -> None:
+    """Many clients fill in every parameter."""
+    async with serving(system(folder)) as client:
+        nothing = {"source": "", "messageContains": "", "startTime": "", "endTime": "", "cursor": ""}
+        assert (await ask(client, "eventlog_query", logName="app", **nothing))["totalCount"] == 61
+        empty = dict.fromkeys(
+            ("searchText", "path", "fileName", "fileType", "modifiedAfter", "modifiedBefore", "contains", "cursor"), ""
+        )
+        assert await ask(client, "fs_search", **empty) == await ask(client, "fs_search")
+        assert (await ask(client, "process_list", name=""))["count"] > 0
+
+
 async def test_a_long_message_is_cut_and_can_be_read_whole(folder: Path) -> None:
     async with serving(system(folder, privacy="off")) as client:
         [entry] = (await ask(client, "eventlog_query", logName="app", source="app"))["entries"]

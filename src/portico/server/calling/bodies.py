@@ -12,10 +12,11 @@ from typing import Any, Literal
 from msgspec import UNSET, Raw
 
 from portico.rpc.call import Call
+from portico.rpc.turns import caller_of
 from portico.server.asking.context import Context
 from portico.server.asking.rounds import Rounds
 from portico.server.calling.checks import checked_timeout
-from portico.server.calling.runtime import Runtime, caller_of
+from portico.server.calling.runtime import Runtime
 from portico.server.calling.schema_tools import SchemaSignature, schema_signature
 from portico.server.calling.signature import Signature, signature_of
 from portico.wire.errors import ProtocolError, ToolError, UsageError

@@ -7,8 +7,9 @@ from inspect import isawaitable, iscoroutinefunction, signature
 from typing import Any
 
 from portico.rpc.call import Call
+from portico.rpc.turns import caller_of
 from portico.schema.reader import Reader, types_of, values_of
-from portico.server.calling.runtime import Runtime, caller_of
+from portico.server.calling.runtime import Runtime
 from portico.wire.completion import MOST_COMPLETIONS, CompleteParams, CompleteResult, Completion
 
 Complete = Callable[..., Any]

@@ -30,6 +30,7 @@ Expression = Annotated[str, Meta(max_length=LONGEST_EXPRESSION)]
 
 READ = {"readOnlyHint": True, "openWorldHint": False}
 CHANGE = {"readOnlyHint": False, "destructiveHint": False, "openWorldHint": False}
+DESTROY = {**CHANGE, "destructiveHint": True, "idempotentHint": True}
 
 
 class LiveError(ToolError):

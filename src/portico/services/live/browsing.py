@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from portico import Context, ToolResult, completion, prompt, resource, tool
 from portico.extend import GetPromptResult, InternalError, PromptMessage, TextContent
+from portico.schema import schema
 from portico.services.live import replies
 from portico.services.live.asking import CHANGE, READ, Asking, ClassName, Expression, Name, SessionName, owner
 from portico.services.live.kernel import SandboxUnavailable
@@ -21,6 +22,7 @@ from portico.services.texts import sections
 TYPING_SECONDS = 2.0
 
 NamePattern = Annotated[Name, "A part of the name, or a pattern with * and ?"]
+AnyPattern = Annotated[Name | None, "A part of the name, or a pattern with * and ?; all of them without it"]
 PROMPTS = Path(__file__).with_name("prompts.md")
 
 
@@ -43,7 +45,7 @@ class Browsing(Asking):
         }
 
     @tool(annotations=READ)
-    async def list_packages(self, ctx: Context, pattern: NamePattern | None = None) -> replies.Packages:
+    async def list_packages(self, ctx: Context, pattern: AnyPattern = None) -> replies.Packages:
         """The packages that can be imported: what is installed, then what comes with Python."""
         return await self._read(ctx, replies.Packages, "list_packages", pattern=pattern)
 
@@ -64,7 +66,7 @@ class Browsing(Asking):
         """A class: its superclass, fields, methods with their signatures, and documentation."""
         return await self._read(ctx, replies.ClassDetails, "class_details", session, className=className)
 
-    @tool(annotations=READ)
+    @tool(version="1.1.0", annotations=READ, output_schema=schema(replies.MethodSource, output=True))
     async def method_source(
         self,
         ctx: Context,

@@ -11,12 +11,23 @@ from typing import Annotated, TypeVar
 from msgspec import Meta
 
 from portico import Context, ToolResult, tool
+from portico.schema import schema
 from portico.services.live import replies
-from portico.services.live.asking import CHANGE, READ, Asking, ClassName, Expression, LiveError, SessionName, owner
+from portico.services.live.asking import (
+    CHANGE,
+    DESTROY,
+    READ,
+    Asking,
+    ClassName,
+    Expression,
+    LiveError,
+    SessionName,
+    owner,
+)
 from portico.services.live.limits import MIB
 from portico.services.live.names import InspectionError
 from portico.services.live.pool import MAIN, check_name
-from portico.services.live.saved import LeftOut, SavedSession, SavedSessions, about
+from portico.services.live.saved import SavedSession, SavedSessions, about
 
 T = TypeVar("T")
 
@@ -25,7 +36,6 @@ PART = MIB
 LARGEST = 32 * MIB
 
 SavedName = Annotated[str, Meta(min_length=1, max_length=64), "The name it is saved under"]
-DESTROY = {**CHANGE, "destructiveHint": True, "idempotentHint": True}
 
 
 class Keeping(Asking):
@@ -46,7 +56,7 @@ class Keeping(Asking):
             ctx, replies.ChangedMethod, "define_method", session, className=className, source=source
         )
 
-    @tool(annotations=READ)
+    @tool(annotations=READ, output_schema=schema(replies.ChangedMethods, output=True))
     async def list_changes(self, ctx: Context, session: SessionName = MAIN) -> ToolResult:
         """The methods that were changed in place, and a patch that makes the same changes to the source."""
         found = await self._read(ctx, replies.ChangedMethods, "list_changes", session)
@@ -59,13 +69,13 @@ class Keeping(Asking):
         Modules, functions, classes and values are saved; files are not, nor anything that is open or running.
         """
         _check(name)
-        told = await self._read(ctx, replies.Kept, "save", session, self.longest_timeout, most=LARGEST)
+        told = await self._read(ctx, replies.NamesSaved, "save", session, self.longest_timeout, most=LARGEST)
         data = await self._fetched(ctx, session, told.size)
         if sha256(data).hexdigest() != told.digest:
             raise LiveError("The session was saved twice at the same time. Try again.")
         saved = about(name, session, self._interpreters.info()["python"])
         saved.size, saved.names, saved.total = len(data), told.names, told.total
-        saved.left_out = [LeftOut(one.name, one.reason) for one in told.failed]
+        saved.left_out = told.failed
         await self._files(lambda files: files.write(owner(ctx), saved, data, told.digest))
         return saved
 
@@ -73,7 +83,7 @@ class Keeping(Asking):
         """What a worker has made, in parts. It says how much there is, and is not believed beyond the bound."""
         data = bytearray()
         while len(data) < min(size, LARGEST):
-            part = await self._read(ctx, replies.Part64, "saved_part", session, at=len(data), size=PART)
+            part = await self._read(ctx, replies.SavedPart, "saved_part", session, at=len(data), size=PART)
             try:
                 piece = b64decode(part.data, validate=True)
             except ValueError:
@@ -84,14 +94,16 @@ class Keeping(Asking):
         return bytes(data)
 
     @tool(annotations=CHANGE)
-    async def restore_session(self, ctx: Context, name: SavedName, session: SessionName = MAIN) -> replies.Restored:
+    async def restore_session(
+        self, ctx: Context, name: SavedName, session: SessionName = MAIN
+    ) -> replies.RestoredSession:
         """Put the names that were saved into a session. What it has besides stays. Says what could not be restored."""
         _check(name)
         _, data = await self._files(lambda files: files.read(owner(ctx), name))
         for at in range(0, len(data), PART):
             await self._ask(ctx, "restore_part", session, at=at, data=b64encode(data[at : at + PART]).decode())
-        told = await self._read(ctx, replies.Told, "restore", session, self.longest_timeout)
-        return replies.Restored(name, session, told.names, told.total, told.failed)
+        told = await self._read(ctx, replies.NamesTold, "restore", session, self.longest_timeout)
+        return replies.RestoredSession(name, session, told.names, told.total, told.failed)
 
     @tool(annotations=READ)
     async def list_saved_sessions(self, ctx: Context) -> list[SavedSession]:

@@ -7,12 +7,14 @@ import tempfile
 from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 from msgspec import Struct
 
 from portico.services.live.limits import MIB
 from portico.services.live.names import InspectionError
+from portico.services.live.replies import LeftOut
 from portico.services.moments import now, written
 
 LONGEST_HEAD = 1 * MIB
@@ -21,25 +23,17 @@ MOST_BYTES = 2048 * MIB
 _SUFFIX = ".session"
 
 
-class LeftOut(Struct, rename="camel"):
-    """A name that was not saved or restored, and why."""
-
-    name: str
-    reason: str
-
-
 class SavedSession(Struct, rename="camel", kw_only=True):
     """A session that was saved."""
 
-    name: str
-    session: str
-    saved_at: str
-    python: str
-    size: int
-    names: list[str]
-    # How many names there are; the first of them are listed.
-    total: int
-    left_out: list[LeftOut] = []
+    name: Annotated[str, "The name it is saved under"]
+    session: Annotated[str, "Whose names these were"]
+    saved_at: Annotated[str, "When that was"]
+    python: Annotated[str, "The version of Python they come from"]
+    size: Annotated[int, "How many bytes they take"]
+    names: Annotated[list[str], "The first of them"]
+    total: Annotated[int, "How many there are in all"]
+    left_out: Annotated[list[LeftOut], "What could not be saved"] = []
 
 
 class _Head(Struct):

@@ -13,8 +13,9 @@ from msgspec import Meta
 
 from portico import Context, Image, ToolResult, UsageError, tool
 from portico.extend import Component, Tool, explained
+from portico.schema import schema
 from portico.services.live import replies
-from portico.services.live.asking import CHANGE, READ, Expression, LiveError, SessionName, kept, lost, owner
+from portico.services.live.asking import CHANGE, DESTROY, READ, Expression, LiveError, SessionName, kept, lost, owner
 from portico.services.live.browsing import Browsing
 from portico.services.live.keeping import Keeping
 from portico.services.live.kernel import SandboxUnavailable
@@ -66,7 +67,7 @@ class Live(Browsing, Keeping):
         *,
         strict: bool = False,
         unsafe: bool = False,
-        python: str | None = None,
+        python: str | os.PathLike[str] | None = None,
         timeout: float = 10.0,
         longest_timeout: float = 60.0,
         memory: int = Limits.memory,
@@ -77,7 +78,7 @@ class Live(Browsing, Keeping):
         sessions: int = 16,
         spare: int = 1,
         idle: float = 1800.0,
-        readable: Sequence[str] = (),
+        readable: Sequence[str | os.PathLike[str]] = (),
         preload: Sequence[str] = (),
         saved: str | os.PathLike[str] | None = None,
         most_saved: int = 32,
@@ -89,11 +90,11 @@ class Live(Browsing, Keeping):
         limits = Limits(memory=memory, cpu=cpu, threads=threads, scratch=scratch, output=output)
         try:
             interpreters = session_pool(
-                python or sys.executable,
+                os.fspath(python or sys.executable),
                 limits,
                 strict=strict,
                 unsafe=unsafe,
-                readable=readable,
+                readable=[os.fspath(path) for path in readable],
                 preload=preload,
                 most=sessions,
                 spare=spare,
@@ -106,7 +107,7 @@ class Live(Browsing, Keeping):
         self._offered_tools = offered
         self._saved = None if saved is None else SavedSessions(Path(saved), most=most_saved)
 
-    @tool(annotations=CHANGE)
+    @tool(version="1.1.0", annotations=CHANGE, output_schema=schema(replies.Evaluation, output=True))
     async def evaluate(
         self,
         ctx: Context,
@@ -144,12 +145,14 @@ class Live(Browsing, Keeping):
         """The sessions that are alive."""
         return self._interpreters.sessions(owner(ctx))
 
-    @tool(annotations={**CHANGE, "destructiveHint": True, "idempotentHint": True})
-    async def reset_session(self, ctx: Context, session: SessionName = MAIN) -> str:
+    @tool(version="1.1.0", annotations=DESTROY, output_schema=schema(replies.SessionReset, output=True))
+    async def reset_session(self, ctx: Context, session: SessionName = MAIN) -> ToolResult:
         """End a session and whatever it is doing. Its names and files are gone; the next call begins anew."""
-        if self._interpreters.reset((owner(ctx), session)):
-            return f"The session {session!r} was reset."
-        return f"There was no session {session!r}; the next call begins one."
+        done = self._interpreters.reset((owner(ctx), session))
+        said = f"The session {session!r} was reset."
+        if not done:
+            said = f"There was no session {session!r}; the next call begins one."
+        return ToolResult(content=said, structured=replies.SessionReset(session, done))
 
     def offers(self) -> Iterator[Component]:
         found = list(super().offers())

@@ -29,6 +29,7 @@ from portico.services.system.privacy import Anonymizer, opaque
 from portico.services.system.registry.branches import PortableRegistry, branches
 from portico.services.system.registry.tree import RegistryTree, shown
 from portico.services.system.results import (
+    MOST_LISTED,
     Algorithm,
     AuditTrail,
     Checksum,
@@ -83,7 +84,7 @@ class Machine:
         self.levels = levels
         self.privacy = Anonymizer(privacy, secret, local_names())
         self.audit = Audit(None if folder is None else folder / "system-audit.jsonl")
-        cursors = Cursors(secret)
+        self._cursors = cursors = Cursors(secret)
         self.logs = Logs(lambda: sources.logs(logs or {}, machine=machine_logs, deny=denied), cursors)
         allowed = AllowedRoots(roots, denied)
         kept = None if folder is None else str(folder / "system-files.sqlite")
@@ -200,25 +201,30 @@ class Machine:
         meant = asked.meant(name)
         return meant if meant == name or self.registry.has(key, meant) else name
 
-    def key(self, path: str) -> RegistryKey:
+    def key(self, path: str, limit: int = MOST_LISTED, cursor: str | None = None) -> RegistryKey:
         with self._question() as asked:
-            real, found = self.registry.content(self._key(asked, path))
+            meant = self._key(asked, path)
+            question = ["key", meant.casefold()]
+            start = self._cursors.redeem(cursor, question) if cursor else ([], [])
+            real, found = self.registry.content(meant, start, limit)
+            more = found.following is not None
+            problems = list(found.problems)
             result = RegistryKey(
                 path=plain(real),
                 subkeys=[plain(name) for name in found.subkeys],
                 values=[_value(one) for one in found.values],
                 last_written=_time(found.written),
-                has_more=found.more,
-                problems=found.problems,
+                has_more=more,
+                next_cursor=self._cursors.issue(question, found.following, problems) if more else None,
+                problems=problems,
             )
             return asked.said(result)
 
-    def value(self, path: str, name: str) -> RegistryRead:
+    def value(self, path: str, name: str, offset: int, length: int) -> RegistryRead:
         with self._question() as asked:
             key = self._key(asked, path)
-            real, found = self.registry.value(key, self._value_name(asked, key, name))
-            one = _value(found)
-            return asked.said(RegistryRead(plain(real), one.name, one.type, one.value))
+            real, found = self.registry.value(key, self._value_name(asked, key, name), offset, length)
+            return asked.said(RegistryRead(path=plain(real), **msgspec.structs.asdict(_value(found))))
 
     def write(self, path: str, name: str, value: Any, type: str | None, *, dry_run: bool) -> RegistryChange:
         with self._question() as asked:
@@ -290,6 +296,8 @@ def _entry(name: str, entry: LogEntry, longest: int | None = None) -> EventEntry
         message=plain(entry.message if longest is None else entry.message[:longest]),
         timestamp=iso(entry.time),
         computer=plain(entry.computer),
+        time_guessed=entry.time_guess,
+        level_guessed=entry.level_guessed,
     )
 
 
@@ -300,7 +308,7 @@ def _root(root: AllowedRoot) -> FileRow:
 
 
 def _value(datum: RegistryValue) -> RegistryValue:
-    return RegistryValue(plain(datum.name), datum.type, plain_all(shown(datum.value)))
+    return msgspec.structs.replace(datum, name=plain(datum.name), value=plain_all(shown(datum.value)))
 
 
 def _time(time: int | None) -> str | None:

@@ -25,6 +25,7 @@ from portico.services.system.eventlog.entries import LEVELS, Level, Query, micro
 from portico.services.system.levels import Part
 from portico.services.system.results import (
     LARGEST_READ,
+    MOST_LISTED,
     Algorithm,
     AuditTrail,
     Checksum,
@@ -96,7 +97,7 @@ class System(Service):
         hives: Paths | None = None,
         levels: Mapping[str, str] | None = None,
         privacy: str = "anonymize",
-        deny: Iterable[str] = (),
+        deny: Iterable[str | os.PathLike[str]] = (),
         data: str | os.PathLike[str] | None = None,
         index: bool = True,
         follow_seconds: float = 1.0,
@@ -110,7 +111,7 @@ class System(Service):
             "hives": hives,
             "levels": self.levels,
             "privacy": allowed.privacy(privacy),
-            "deny": list(deny),
+            "deny": [os.fspath(pattern) for pattern in deny],
             "data": data,
             "index": index,
         }
@@ -242,7 +243,7 @@ class System(Service):
         """
         with self._recorded("eventlog_query", logName=logName, source=source, messageContains=messageContains):
             query = _query(minLevel, source, eventId, startTime, endTime, messageContains)
-            return self.machine.query(logName, query, limit, offset, cursor)
+            return self.machine.query(logName, query, limit, offset, cursor or None)
 
     @tool(annotations=READING, aliases=["eventlog.stats"])
     def eventlog_stats(
@@ -276,7 +277,7 @@ class System(Service):
     @tool(annotations=READING, aliases=["fs.search", "filesearch_query"])
     def fs_search(
         self,
-        searchText: Annotated[str | None, Meta(description="A text in the name", min_length=1, max_length=500)] = None,
+        searchText: Annotated[str | None, Meta(description="A text in the name", max_length=500)] = None,
         searchMode: Annotated[
             Mode, "CONTAINS: the text as it is. FREETEXT: its words, anywhere in the path"
         ] = "CONTAINS",
@@ -301,18 +302,18 @@ class System(Service):
         """Find files and folders by name, size, time and contents."""
         with self._recorded("fs_search", searchText=searchText, path=path, fileName=fileName, contains=contains):
             return self.machine.search(
-                path,
-                contains,
+                path or None,
+                contains or None,
                 limit,
-                cursor,
-                text=searchText,
+                cursor or None,
+                text=searchText or None,
                 mode=searchMode,
                 names=tuple(name.strip() for name in (fileName or "").split(";") if name.strip()),
-                type=fileType,
+                type=fileType or None,
                 min_size=minSize,
                 max_size=maxSize,
-                after=None if modifiedAfter is None else microseconds(modifiedAfter, "modifiedAfter"),
-                before=None if modifiedBefore is None else microseconds(modifiedBefore, "modifiedBefore"),
+                after=None if not modifiedAfter else microseconds(modifiedAfter, "modifiedAfter"),
+                before=None if not modifiedBefore else microseconds(modifiedBefore, "modifiedBefore"),
             )
 
     @tool(annotations=READING, aliases=["fs.stat"])
@@ -330,7 +331,7 @@ class System(Service):
     ) -> FilePage:
         """List a folder, or the folders that may be looked into."""
         with self._recorded("fs_list", path=path):
-            return self.machine.listing(path, limit, cursor)
+            return self.machine.listing(path, limit, cursor or None)
 
     @tool(annotations=READING, aliases=["fs.read"])
     def fs_read(
@@ -366,26 +367,33 @@ class System(Service):
 
     # The registry
 
-    @tool(annotations=READING, aliases=["reg.list"])
+    @tool(version="1.1.0", annotations=READING, aliases=["reg.list"])
     def reg_list(
-        self, path: Annotated[str, Meta(description="A key; empty for the branches", max_length=4096)] = ""
+        self,
+        path: Annotated[str, Meta(description="A key; empty for the branches", max_length=4096)] = "",
+        limit: Annotated[
+            int, Meta(description="The most subkeys, and the most values, to give", ge=1, le=MOST_LISTED)
+        ] = MOST_LISTED,
+        cursor: Cursor = None,
     ) -> RegistryKey:
-        r"""List a key of the registry: its subkeys and values.
+        r"""List a key of the registry: its subkeys and values, of each the first 4,096 bytes.
 
         Where there is no Windows, HKEY_… is a registry of this server's own, beside sysctl, gsettings or plists.
         """
         with self._recorded("reg_list", path=path):
-            return self.machine.key(path)
+            return self.machine.key(path, limit, cursor or None)
 
-    @tool(annotations=READING, aliases=["reg.read"])
+    @tool(version="1.1.0", annotations=READING, aliases=["reg.read"])
     def reg_read(
         self,
         path: KeyPath,
         name: Annotated[str, Meta(description="The value's name; empty for the default value", max_length=16_383)] = "",
+        offset: Annotated[int, Meta(description="The byte to begin with; nextOffset of the part before", ge=0)] = 0,
+        length: Annotated[int, Meta(description="The most bytes to read", ge=1, le=LARGEST_READ)] = 65_536,
     ) -> RegistryRead:
-        """Read one value of a registry key."""
-        with self._recorded("reg_read", path=path, name=name):
-            return self.machine.value(path, name)
+        """Read one value of a registry key; a long one in parts."""
+        with self._recorded("reg_read", path=path, name=name, offset=offset or None):
+            return self.machine.value(path, name, offset, length)
 
     @tool(annotations={"destructiveHint": True, "idempotentHint": True, "openWorldHint": False}, aliases=["reg.write"])
     async def reg_write(
@@ -502,13 +510,14 @@ def _query(
     end: str | None,
     contains: str | None,
 ) -> Query:
+    """What is looked for. An empty text is no condition: many clients fill in every parameter."""
     return Query(
         min_level=0 if level is None else LEVELS.index(level),
-        source=source,
+        source=source or None,
         event_id=event_id,
-        start=None if start is None else microseconds(start, "startTime"),
-        end=None if end is None else microseconds(end, "endTime"),
-        contains=contains,
+        start=None if not start else microseconds(start, "startTime"),
+        end=None if not end else microseconds(end, "endTime"),
+        contains=contains or None,
     )
 
 

@@ -8,11 +8,13 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
+from portico import Context
 from portico.extend import Completer, Completes, Component, Prompt
 from portico.services import texts
 from portico.services.memory.service.access import Access
+from portico.services.memory.service.speaking import Body
 from portico.services.memory.store import statistics
-from portico.services.memory.store.namespaces import NAMESPACES, WRITABLE, suggested
+from portico.services.memory.store.namespaces import NAMESPACES, WRITABLE, known_namespace, suggested
 from portico.services.memory.store.records import Record, whence
 from portico.services.stored import among
 
@@ -42,7 +44,7 @@ class MemoryPrompts:
             "tutorial": self._tutorial,
         }
         for name, fn in own.items():
-            yield Prompt(fn, name=f"{self._access.prefix}_{name}")
+            yield self._prompt(fn, f"{self._access.prefix}_{name}")
         others: dict[str, Callable[..., Any]] = {
             "generate_decision": self._decision,
             "intent_search": self._intent_search,
@@ -52,26 +54,29 @@ class MemoryPrompts:
             "discover": self._discover,
         }
         for name, fn in others.items():
-            yield Prompt(fn, name=name)
+            yield self._prompt(fn, name)
         for name, argument in ((f"{self._access.prefix}_review", "namespace"), ("query_suggest", "namespace")):
             yield Completes(name, argument, Completer(among(NAMESPACES)))
         for name, argument in (("discover", "topic"), ("discover", "tag")):
             yield Completes(name, argument, Completer(self._access.complete_topic))
 
+    def _prompt(self, body: Body, name: str) -> Prompt:
+        return Prompt(self._access.speaking(body, f"the prompt {name}"), name=name)
+
     def _text(self, name: str, **values: Any) -> str:
         return texts.sections(PROMPTS)[name].format(p=self._access.prefix, **values)
 
-    async def _capture(self, content: Annotated[str, "Content to capture"]) -> str:
+    async def _capture(self, ctx: Context, content: Annotated[str, "Content to capture"]) -> str:
         """Guided memory capture"""
         return self._text("capture", content=content, suggested=suggested(content), others=", ".join(WRITABLE))
 
-    async def _recall(self, query: Annotated[str, "What to find out"]) -> str:
+    async def _recall(self, ctx: Context, query: Annotated[str, "What to find out"]) -> str:
         """Guided search in memory"""
         return self._text("recall", query=query)
 
-    async def _session_start(self) -> str:
+    async def _session_start(self, ctx: Context) -> str:
         """Begin a session with what is known"""
-        newest = await self._memories("", SHOWN)
+        newest = await self._memories(ctx, "", SHOWN)
         known = "\n".join(
             f"- [{one.namespace}{whence(one)}] {texts.preview(one.content, 200)} ({one.id})" for one in newest
         )
@@ -79,6 +84,7 @@ class MemoryPrompts:
 
     async def _browse(
         self,
+        ctx: Context,
         filter: Annotated[str, "Which memories, such as ns:decisions since:7d"] = "",
         view: Annotated[Literal["dashboard", "list"], "How to show them"] = "dashboard",
         top: Annotated[int, Meta(ge=1, le=100), "How many"] = SHOWN,
@@ -89,6 +95,7 @@ class MemoryPrompts:
 
     async def _list(
         self,
+        ctx: Context,
         filter: Annotated[str, "Which memories, such as tag:database"] = "",
         format: Annotated[Literal["table", "list"], "How to show them"] = "table",
         limit: Annotated[int, Meta(ge=1, le=1000), "How many"] = 50,
@@ -98,13 +105,14 @@ class MemoryPrompts:
 
     async def _review(
         self,
+        ctx: Context,
         namespace: Annotated[str, "Only this namespace"] = "",
         action: Annotated[
             Literal["summarize", "consolidate", "archive", "cleanup"], "What to do with them"
         ] = "summarize",
     ) -> str:
         """Go through memories and put them in order"""
-        memories = await self._memories(f"ns:{namespace}" if namespace in NAMESPACES else "", REVIEWED)
+        memories = await self._memories(ctx, f"ns:{known_namespace(namespace)}" if namespace else "", REVIEWED)
         known = "\n".join(
             f"- {one.id} v{one.version}{whence(one)} [{', '.join(one.tags)}] {texts.preview(one.content, 200)}"
             for one in memories
@@ -116,6 +124,7 @@ class MemoryPrompts:
 
     async def _tutorial(
         self,
+        ctx: Context,
         familiarity: Annotated[
             Literal["beginner", "intermediate", "advanced"], "How much is known already"
         ] = "beginner",
@@ -127,6 +136,7 @@ class MemoryPrompts:
 
     async def _decision(
         self,
+        ctx: Context,
         decision: Annotated[str, "What was decided"],
         context: Annotated[str, "What led to it"] = "",
         alternatives: Annotated[str, "What else was considered"] = "",
@@ -137,16 +147,18 @@ class MemoryPrompts:
 
     async def _generate_tutorial(
         self,
+        ctx: Context,
         topic: Annotated[str, "What it is to be about"],
         level: Annotated[Literal["beginner", "intermediate", "advanced"], "For whom"] = "beginner",
         format: Annotated[Literal["markdown", "outline", "steps"], "How it is to be written"] = "markdown",
     ) -> str:
         """Write a tutorial out of what is remembered"""
-        known = await self._known(topic)
+        known = await self._known(ctx, topic)
         return self._text("generate_tutorial", topic=topic, level=level, shape=_SHAPES[format], known=known)
 
     async def _intent_search(
         self,
+        ctx: Context,
         query: Annotated[str, "What to look for"],
         intent: Annotated[str, "What it is for: how to, where, why"] = "",
         context: Annotated[str, "What it is about"] = "",
@@ -156,16 +168,17 @@ class MemoryPrompts:
         return self._text("intent_search", query=query, intent=intent, context=context or "(none)")
 
     async def _query_suggest(
-        self, query: Annotated[str, "A search"], namespace: Annotated[str, "Only in this namespace"] = ""
+        self, ctx: Context, query: Annotated[str, "A search"], namespace: Annotated[str, "Only in this namespace"] = ""
     ) -> str:
         """Better searches"""
-        memories = await self._access.memories()
+        memories = await self._access.memories(ctx)
         topics = ", ".join(await memories.read(lambda tx: statistics.topics(tx, 30)))
-        scope = f" in {namespace}" if namespace else ""
+        scope = f" in {known_namespace(namespace)}" if namespace else ""
         return self._text("query_suggest", query=query, scope=scope, topics=topics or "(none)")
 
     async def _context_capture(
         self,
+        ctx: Context,
         conversation: Annotated[str, "A conversation, or a part of one"],
         threshold: Annotated[str, "How sure to be, 0 to 1"] = "0.7",
     ) -> str:
@@ -173,19 +186,22 @@ class MemoryPrompts:
         return self._text("context_capture", conversation=conversation, threshold=threshold)
 
     async def _discover(
-        self, topic: Annotated[str, "Where to begin"] = "", tag: Annotated[str, "A tag to begin with"] = ""
+        self,
+        ctx: Context,
+        topic: Annotated[str, "Where to begin"] = "",
+        tag: Annotated[str, "A tag to begin with"] = "",
     ) -> str:
         """See what hangs together"""
         about = topic or (f"the tag {tag}" if tag else "anything")
-        return self._text("discover", about=about, known=await self._known(topic, tag))
+        return self._text("discover", about=about, known=await self._known(ctx, topic, tag))
 
-    async def _known(self, words: str, tag: str = "") -> str:
-        memories = await self._memories(words, SHOWN, tag)
+    async def _known(self, ctx: Context, words: str, tag: str = "") -> str:
+        memories = await self._memories(ctx, words, SHOWN, tag)
         lines = (f"- {one.id} [{one.namespace}{whence(one)}] {texts.preview(one.content, 160)}" for one in memories)
         return "\n".join(lines) or "(nothing was found)"
 
-    async def _memories(self, words: str, limit: int, tag: str = "") -> list[Record]:
-        memories = await self._access.memories()
+    async def _memories(self, ctx: Context, words: str, limit: int, tag: str = "") -> list[Record]:
+        memories = await self._access.memories(ctx)
         page = await memories.recall("", memories.filter(words).also("tag", tag or None), limit=limit)
         return [hit.record for hit in page.hits]
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from typing import Any, Literal, Protocol
 
-from portico.services.system.containment import BLOCK, AllowedRoots, OpenFile
+from portico.services.system.containment import BLOCK, HOW_TO_ALLOW, AllowedRoots, OpenFile
 from portico.services.system.cursors import Cursors
 from portico.services.system.errors import InvalidArgument, MachineError, Outside, package
 from portico.services.system.eventlog.entries import iso
@@ -80,7 +80,7 @@ class FileQueries:
         """Files by name, size, time and what they contain. As far as it comes in the time it has."""
         tops = [self._top(path)] if path is not None else [root.path for root in self.roots.all if not root.only]
         if not tops:
-            raise Outside("No folder may be searched here. The operator of this server names some with roots=[…].")
+            raise Outside(f"No folder may be searched here. {HOW_TO_ALLOW}")
         question = ["files", wanted, tops, within]
         start = self._cursors.redeem(cursor, question) if cursor is not None else [0, self._fresh()]
         deadline = self._clock() + seconds
@@ -359,9 +359,13 @@ def _by_pattern(pattern: str) -> Search:
     options.never_nl = False
     options.case_sensitive = False
     try:
+        re2.compile(pattern.encode(), options)  # by itself, so that what is wrong is told of what was written
         compiled = re2.compile(f"(?m:{pattern})".encode(), options)
     except re2.error as error:
-        raise InvalidArgument(f"The pattern cannot be used: {str(error)[:200]}.") from None
+        # RE2 says what is wrong, a colon, and where; in bytes.
+        what, _, where = error.args[0].decode("utf-8", "replace").partition(": ")
+        said = f"{what}, at {where[:100]!r}" if where else what
+        raise InvalidArgument(f"The pattern is not one that RE2 can read: {said}.") from None
     return lambda data, at: compiled.search(data, at)
 
 

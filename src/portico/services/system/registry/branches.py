@@ -13,24 +13,17 @@ from typing import Any
 
 from portico.services.system import programs
 from portico.services.system.containment import AllowedRoots
-from portico.services.system.errors import InvalidArgument, MachineError, Unreadable, package
+from portico.services.system.errors import DamagedData, InvalidArgument, MachineError, Unreadable, package
 from portico.services.system.registry.hive import Hive, HiveValue
 from portico.services.system.registry.settings import GsettingsBranch, PlistBranch, SysctlBranch
-from portico.services.system.registry.tree import (
-    MOST_LISTED,
-    Branch,
-    Content,
-    Path,
-    decoded,
-    encoded,
-    first,
-    type_name,
-)
-from portico.services.system.results import RegistryValue
+from portico.services.system.registry.tree import LONGEST_LISTED, Branch, Content, Path
+from portico.services.system.registry.values import Datum, datum, encoded
 
 BRANCHES = ("HKEY_LOCAL_MACHINE", "HKEY_CURRENT_USER", "HKEY_CLASSES_ROOT", "HKEY_USERS", "HKEY_CURRENT_CONFIG")
 
 _EPOCH = 11_644_473_600_000_000
+# Of each value in a listing: what is shown, and some bytes to see where a word ends.
+LONGEST_HEAD = LONGEST_LISTED + 4
 
 
 def branches(hives: Mapping[str, str | os.PathLike[str]], portable: PortableRegistry) -> dict[str, Branch]:
@@ -62,28 +55,41 @@ class HiveBranch(Branch):
         self._roots = roots
         self._path = path
 
+    def resolved(self, path: Path) -> Path:
+        """`CurrentControlSet` is made when Windows starts. In a file it is the set that Select\\Current gives."""
+        if not path or path[0].casefold() != "currentcontrolset":
+            return path
+        hive = self._open()
+        select = hive.find(["Select"])
+        if select is None or hive.find(path[:1]) is not None:
+            return path
+        found = next(select.values(named="current"), None)
+        number = int.from_bytes(found.data, "little") if found is not None else 0
+        return [f"ControlSet{number:03}", *path[1:]] if number else path
+
     def content(self, path: Path) -> Content | None:
         hive = self._open()
         key = hive.find(path)
         if key is None:
             return None
-        subkeys, more_keys = first(sub.name for sub in key.subkeys())
-        values, more_values = first(map(_hive_datum, key.values()))
-        return Content(subkeys, values, key.written, more_keys or more_values, hive.problems)
+        values = map(_hive_datum, key.values(LONGEST_HEAD))
+        return Content((sub.name for sub in key.subkeys()), values, key.written, hive.problems)
 
-    def value(self, path: Path, name: str) -> RegistryValue | None:
-        key = self._open().find(path)
-        wanted = name.casefold()
-        found = key.values() if key is not None else ()
-        return next((_hive_datum(value) for value in found if value.name.casefold() == wanted), None)
+    def value(self, path: Path, name: str) -> Datum | None:
+        hive = self._open()
+        key = hive.find(path)
+        found = next(key.values(named=name.casefold()), None) if key is not None else None
+        if found is None and key is not None and hive.problems:
+            raise DamagedData(f"No value {name!r} could be read in this key: {'; '.join(hive.problems)}.")
+        return None if found is None else _hive_datum(found)
 
     def _open(self) -> Hive:
         with self._roots.open(self._path) as file:
             return Hive(file.image())
 
 
-def _hive_datum(value: HiveValue) -> RegistryValue:
-    return RegistryValue(value.name, type_name(value.type), decoded(value.type, value.data))
+def _hive_datum(value: HiveValue) -> Datum:
+    return Datum(value.name, value.type, value.data, value.size)
 
 
 class WindowsBranch(Branch):
@@ -100,19 +106,19 @@ class WindowsBranch(Branch):
         try:
             with self._api.OpenKey(self._top, "\\".join(path), 0, self._api.KEY_READ) as key:
                 _, _, written = self._api.QueryInfoKey(key)
-                subkeys, more_keys = first(self._each(self._api.EnumKey, key))
-                values, more = first(_windows_datum(*row) for row in self._each(self._api.EnumValue, key))
-                return Content(subkeys, values, max(0, written // 10 - _EPOCH), more or more_keys)
+                subkeys = list(self._each(self._api.EnumKey, key))
+                values = [datum(name, number, value) for name, value, number in self._each(self._api.EnumValue, key)]
+                return Content(subkeys, values, max(0, written // 10 - _EPOCH))
         except FileNotFoundError:
             return None
         except OSError:
             raise Unreadable("This key is not for this user to read.") from None
 
-    def value(self, path: Path, name: str) -> RegistryValue | None:
+    def value(self, path: Path, name: str) -> Datum | None:
         try:
             with self._api.OpenKey(self._top, "\\".join(path), 0, self._api.KEY_READ) as key:
                 value, number = self._api.QueryValueEx(key, name)
-                return _windows_datum(name, value, number)
+                return datum(name, number, value)
         except FileNotFoundError:
             return None
         except OSError:
@@ -137,10 +143,6 @@ class WindowsBranch(Branch):
             number += 1
 
 
-def _windows_datum(name: str, value: Any, number: int) -> RegistryValue:
-    return RegistryValue(name, type_name(number), b"" if value is None else value)
-
-
 MOST_BYTES = 2**20
 LONGEST_NAME = 255
 
@@ -163,6 +165,7 @@ create table if not exists data (
 ) without rowid;
 insert or ignore into keys values (0, 0, '', '', 0);
 """
+_HEADS = "select name, type, substr(bytes, 1, ?), length(bytes) from data"
 
 
 class PortableRegistry:
@@ -206,21 +209,15 @@ class PortableBranch(Branch):
             # A branch is there, even before anything has been written to it.
             return None if path else Content([], [])
         run = self._portable.run
-        names = run("select name from keys where parent = ? and id order by folded limit ?", key, MOST_LISTED + 1)
-        rows = run("select name, type, bytes from data where key = ? order by folded limit ?", key, MOST_LISTED + 1)
+        names = run("select name from keys where parent = ? and id", key)
+        rows = run(f"{_HEADS} where key = ?", LONGEST_HEAD, key)
         [[written]] = run("select written from keys where id = ?", key)
-        return Content(
-            [name for [name] in names[:MOST_LISTED]],
-            [_datum(*row) for row in rows[:MOST_LISTED]],
-            written,
-            max(len(names), len(rows)) > MOST_LISTED,
-        )
+        return Content((name for [name] in names), (Datum(*row) for row in rows), written)
 
-    def value(self, path: Path, name: str) -> RegistryValue | None:
+    def value(self, path: Path, name: str) -> Datum | None:
         key = self._find(path)
-        sql = "select name, type, bytes from data where key = ? and folded = ?"
-        rows = self._portable.run(sql, key, name.casefold())
-        return _datum(*rows[0]) if rows else None
+        rows = self._portable.run(f"{_HEADS} where key = ? and folded = ?", MOST_BYTES, key, name.casefold())
+        return Datum(*rows[0]) if rows else None
 
     def write(self, path: Path, name: str, number: int, value: Any) -> None:
         data = encoded(number, value)
@@ -249,10 +246,6 @@ class PortableBranch(Branch):
             self._portable.run("insert or ignore into keys (parent, name, folded, written) values (?, ?, ?, ?)", *row)
             [[key]] = self._portable.run("select id from keys where parent = ? and folded = ? and id", *row[::2])
         return key
-
-
-def _datum(name: str, number: int, data: bytes) -> RegistryValue:
-    return RegistryValue(name, type_name(number), decoded(number, data))
 
 
 def _now() -> int:

@@ -34,14 +34,15 @@ _Pieces = struct.Struct("<i2sHI")
 
 
 class HiveValue:
-    """A value: its name ("" is the default one), its type as a number, its bytes."""
+    """A value: its name ("" is the default one), its type as a number, its bytes or the first of them."""
 
-    __slots__ = ("data", "name", "type")
+    __slots__ = ("data", "name", "size", "type")
 
-    def __init__(self, name: str, type: int, data: bytes) -> None:
+    def __init__(self, name: str, type: int, data: bytes, size: int) -> None:
         self.name = name
         self.type = type
         self.data = data
+        self.size = size
 
 
 class Key:
@@ -65,12 +66,16 @@ class Key:
             except DamagedData as damage:
                 self._hive.mention(damage)
 
-    def values(self) -> Iterator[HiveValue]:
+    def values(self, longest: int = LARGEST_VALUE, named: str | None = None) -> Iterator[HiveValue]:
+        """Its values, with so many of the bytes of each; or those of one name, in lower case."""
         for offset in self._hive.offsets(self._values, self.count):
             try:
-                yield self._hive.value(offset)
+                found = self._hive.value(offset, longest, named)
             except DamagedData as damage:
                 self._hive.mention(damage)
+            else:
+                if found is not None:
+                    yield found
 
     def subkey(self, name: str) -> Key | None:
         """A subkey by its name, in whatever case."""
@@ -113,9 +118,12 @@ class Hive:
                 waiting.extend(((*path, sub.name), sub) for sub in reversed(below))
 
     def find(self, path: list[str]) -> Key | None:
+        """A key by the names on the way to it. What is damaged beside the way is not mentioned: it is none of its."""
         key: Key | None = self.root
         for name in path[:MOST_DEPTH]:
             key = key.subkey(name) if key is not None else None
+        if key is not None:
+            self.problems.clear()
         return key
 
     def mention(self, damage: DamagedData) -> None:
@@ -137,7 +145,8 @@ class Hive:
         name = self._name(at + 80, length, flags & _ASCII_NAME)
         return Key(self, offset, name, _time(written), subkeys if count else 0, values, values_count)
 
-    def value(self, offset: int) -> HiveValue:
+    def value(self, offset: int, longest: int, named: str | None = None) -> HiveValue | None:
+        """A value with so many of its bytes; None if it has another name than this, in whatever case."""
         at = offset + _HEADER
         try:
             size, kind, length, data_size, data, number, flags = _Value.unpack_from(self._image, at)
@@ -146,10 +155,12 @@ class Hive:
         if kind != b"vk" or size > -24 - length:
             raise DamagedData(f"no value where there should be one: {offset:#x}")
         name = self._name(at + 24, length, flags & 1)
+        if named is not None and named != name.casefold():
+            return None
         if data_size & _RESIDENT:
             kept = min(data_size & ~_RESIDENT, 4)
-            return HiveValue(name, number, self._image[at + 12 : at + 12 + kept])
-        return HiveValue(name, number, self._data(data, data_size) if data_size else b"")
+            return HiveValue(name, number, self._image[at + 12 : at + 12 + kept], kept)
+        return HiveValue(name, number, self._data(data, data_size, longest) if data_size else b"", data_size)
 
     def _name(self, at: int, length: int, is_ascii: int) -> str:
         raw = self._image[at : at + length]
@@ -165,15 +176,15 @@ class Hive:
             raise DamagedData(f"a cell claims a size of {size:,} bytes: {offset:#x}")
         return at + 4, size - 4
 
-    def _data(self, offset: int, size: int) -> bytes:
+    def _data(self, offset: int, size: int, longest: int) -> bytes:
         if size > LARGEST_VALUE:
             raise DamagedData(f"a value claims {size:,} bytes")
         at, room = self._cell(offset)
         if size > _PIECE and self._minor > 3 and self._image[at : at + 2] == b"db":
-            return self._pieces(at, size)
+            return self._pieces(at, min(size, longest))
         if room < size:
             raise DamagedData(f"a value is larger than its cell: {offset:#x}")
-        return self._image[at : at + size]
+        return self._image[at : at + min(size, longest)]
 
     def _pieces(self, at: int, size: int) -> bytes:
         _, _, count, listed = _Pieces.unpack_from(self._image, at - 4)

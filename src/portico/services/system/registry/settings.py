@@ -13,12 +13,14 @@ from xml.parsers.expat import ExpatError
 from portico.services.system import programs
 from portico.services.system.containment import AllowedRoots
 from portico.services.system.errors import Absent, DamagedData, MachineError
-from portico.services.system.registry.tree import MOST_LISTED, Branch, Content, Path, first
-from portico.services.system.results import RegistryValue
+from portico.services.system.registry.tree import Branch, Content, Path
+from portico.services.system.registry.values import Datum, datum, type_number
+from portico.services.system.results import MOST_LISTED
 from portico.services.system.text import decoded
 
 LARGEST_SETTING = 64 * 1024
 LARGEST_PLIST = 8 * 2**20
+_TEXT = type_number("REG_SZ")
 
 
 class SysctlBranch(Branch):
@@ -38,16 +40,15 @@ class SysctlBranch(Branch):
             return None
         subkeys = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
         names = [entry.name for entry in entries if entry.is_file(follow_symlinks=False)]
-        values = [found for name in names[:MOST_LISTED] if (found := self.value(path, name)) is not None]
-        return Content(subkeys[:MOST_LISTED], values, more=max(len(subkeys), len(names)) > MOST_LISTED)
+        return Content(subkeys, (found for name in names if (found := self.value(path, name)) is not None))
 
-    def value(self, path: Path, name: str) -> RegistryValue | None:
+    def value(self, path: Path, name: str) -> Datum | None:
         try:
             with self._roots.open(self._path([*path, name])) as file:
                 text = decoded(file.read(0, LARGEST_SETTING)).removesuffix("\n")
         except (MachineError, OSError):
             return None  # some can only be written
-        return RegistryValue(name, "REG_SZ", text)
+        return datum(name, _TEXT, text)
 
     def _path(self, path: Path) -> str:
         if any("/" in part or part in (".", "..") for part in path):
@@ -63,15 +64,14 @@ class GsettingsBranch(Branch):
 
     def content(self, path: Path) -> Content | None:
         if not path:
-            schemas, more = first(sorted(self._ask("list-schemas")))
-            return Content(schemas, [], more=more)
+            return Content(self._ask("list-schemas"), [])
         if len(path) > 1 or not re.fullmatch(r"[A-Za-z0-9.-]{1,200}", path[0]):
             return None
         found = [line.split(" ", 2) for line in self._ask("list-recursively", path[0])]
-        values, more = first(RegistryValue(parts[1], "REG_SZ", parts[2]) for parts in found if len(parts) == 3)
-        return Content([], values, more=more) if values else None
+        values = [datum(parts[1], _TEXT, parts[2]) for parts in found if len(parts) == 3]
+        return Content([], values) if values else None
 
-    def value(self, path: Path, name: str) -> RegistryValue | None:
+    def value(self, path: Path, name: str) -> Datum | None:
         content = self.content(path)
         return next((one for one in content.values if one.name == name), None) if content is not None else None
 
@@ -92,16 +92,14 @@ class PlistBranch(Branch):
 
     def content(self, path: Path) -> Content | None:
         if not path:
-            names, more = first(sorted(set(self._names())))
-            return Content(names, [], more=more)
+            return Content(set(self._names()), [])
         found = self._find(path)
         if not isinstance(found, dict):
             return None
-        subkeys, more_keys = first(str(name) for name, value in found.items() if isinstance(value, dict))
-        values, more = first(_datum(str(name), value) for name, value in found.items() if not isinstance(value, dict))
-        return Content(subkeys, values, more=more or more_keys)
+        subkeys = (str(name) for name, value in found.items() if isinstance(value, dict))
+        return Content(subkeys, (_datum(str(name), one) for name, one in found.items() if not isinstance(one, dict)))
 
-    def value(self, path: Path, name: str) -> RegistryValue | None:
+    def value(self, path: Path, name: str) -> Datum | None:
         found = self._find(path) if path else None
         if not isinstance(found, dict) or name not in found or isinstance(found[name], dict):
             return None
@@ -153,19 +151,19 @@ def _loaded(data: bytes) -> Any:
         raise DamagedData("The property list cannot be read: it is damaged.") from None
 
 
-def _datum(name: str, value: Any) -> RegistryValue:
+def _datum(name: str, value: Any) -> Datum:
     """A value of a property list with the nearest type that a registry has."""
     if isinstance(value, bool):
-        return RegistryValue(name, "REG_DWORD", int(value))
+        return datum(name, type_number("REG_DWORD"), int(value))
     if isinstance(value, int):
-        return RegistryValue(name, "REG_QWORD", value)
+        return datum(name, type_number("REG_QWORD"), value)
     if isinstance(value, bytes):
-        return RegistryValue(name, "REG_BINARY", value)
+        return datum(name, type_number("REG_BINARY"), value)
     if isinstance(value, datetime):
-        return RegistryValue(name, "REG_SZ", value.replace(tzinfo=UTC).isoformat())
+        return datum(name, _TEXT, value.replace(tzinfo=UTC).isoformat())
     if isinstance(value, list):
-        return RegistryValue(name, "REG_MULTI_SZ", [_short(one) for one in value[:MOST_LISTED]])
-    return RegistryValue(name, "REG_SZ", _short(value))
+        return datum(name, type_number("REG_MULTI_SZ"), [_short(one) for one in value[:MOST_LISTED]])
+    return datum(name, _TEXT, _short(value))
 
 
 def _short(value: Any) -> str:

@@ -4,83 +4,21 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from itertools import islice
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from heapq import nsmallest
+from typing import Any, TypeVar
 
 from msgspec import Struct
 
 from portico.services.system.errors import Absent, Denied, InvalidArgument, MachineError
-from portico.services.system.results import RegistryChange, RegistryValue
+from portico.services.system.registry.values import TYPES, Datum, encoded, part, type_number
+from portico.services.system.results import LARGEST_READ, MOST_LISTED, RegistryChange, RegistryValue
 
-TYPES = (
-    "REG_NONE",
-    "REG_SZ",
-    "REG_EXPAND_SZ",
-    "REG_BINARY",
-    "REG_DWORD",
-    "REG_DWORD_BIG_ENDIAN",
-    "REG_LINK",
-    "REG_MULTI_SZ",
-    "REG_RESOURCE_LIST",
-    "REG_FULL_RESOURCE_DESCRIPTOR",
-    "REG_RESOURCE_REQUIREMENTS_LIST",
-    "REG_QWORD",
-)
-_TEXTS = (1, 2, 6)
+T = TypeVar("T")
 
-
-def type_name(number: int) -> str:
-    """The name of a type. Windows itself stores other numbers, and they mean what their writer says."""
-    return TYPES[number] if number < len(TYPES) else f"REG_{number:#x}"
-
-
-def type_number(name: str) -> int:
-    if name not in TYPES:
-        raise InvalidArgument(f"{name[:40]!r} is no type of a value. There are: {', '.join(TYPES)}.")
-    return TYPES.index(name)
-
-
-def decoded(number: int, data: bytes) -> Any:
-    """What a value says: text, a list of texts, a number; or its bytes, where that is all that can be said."""
-    if number in _TEXTS:
-        return _text(data).split("\0", 1)[0]
-    if number == 7:
-        return [part for part in _text(data).split("\0") if part]
-    if number in (4, 11) and len(data) == (4 if number == 4 else 8):
-        return int.from_bytes(data, "little")
-    if number == 5 and len(data) == 4:
-        return int.from_bytes(data, "big")
-    return data
-
-
-def _text(data: bytes) -> str:
-    return data[: len(data) & ~1].decode("utf-16-le", "backslashreplace")
-
-
-def encoded(number: int, value: Any) -> bytes:
-    """The bytes of a value as Windows would store it; Invalid if it is none of this type."""
-    name = type_name(number)
-    if number in _TEXTS and isinstance(value, str):
-        return f"{value}\0".encode("utf-16-le")
-    if number == 7 and isinstance(value, list) and all(isinstance(one, str) and one for one in value):
-        return "".join(f"{one}\0" for one in [*value, ""]).encode("utf-16-le")
-    if number in (4, 5, 11):
-        size = 8 if number == 11 else 4
-        if type(value) is int and 0 <= value < 1 << 8 * size:
-            return value.to_bytes(size, "big" if number == 5 else "little")
-        raise InvalidArgument(f"A {name} is a whole number from 0 to {(1 << 8 * size) - 1}.")
-    if number not in (*_TEXTS, 7) and isinstance(value, str):
-        try:
-            return bytes.fromhex(value)
-        except ValueError:
-            raise InvalidArgument(f"A {name} is given as hexadecimal digits, two for each byte.") from None
-    wanted = {7: "a list of texts, none of them empty"}.get(number, "a text")
-    raise InvalidArgument(f"A {name} is {wanted}.")
-
-
-MOST_LISTED = 1000
-LONGEST_BINARY = 4096
+# On a page: of each value so many bytes, and of all together.
+LONGEST_LISTED = 4096
+LARGEST_PAGE = 256 * 1024
 LONGEST_PATH = 4096
 MOST_DEPTH = 512
 
@@ -99,14 +37,30 @@ _DENIED = re.compile(
 Path = list[str]
 
 
+# Behind which name a listing goes on, folded and as it is: [] is the beginning, None the end.
+After = list[str] | None
+
+
 class Content(Struct):
-    """What a key has: names of subkeys, values, and when it was last written, in microseconds, if that is known."""
+    """What a key has: names of subkeys, values, and when it was last written, in microseconds, if that is known.
+
+    What is there is only looked at as it is gone through; `problems` then has what could not be read.
+    """
+
+    subkeys: Iterable[str]
+    values: Iterable[Datum]
+    written: int | None = None
+    problems: list[str] = []
+
+
+class KeyPage(Struct):
+    """Some of a key, by name. `following` is where the next page begins, for subkeys and for values."""
 
     subkeys: list[str]
     values: list[RegistryValue]
-    written: int | None = None
-    more: bool = False
-    problems: list[str] = []
+    written: int | None
+    problems: list[str]
+    following: tuple[After, After] | None
 
 
 class Branch(ABC):
@@ -115,12 +69,16 @@ class Branch(ABC):
     description: str
     writable = False
 
-    @abstractmethod
-    def content(self, path: Path) -> Content | None:
-        """What a key has, or None if there is no such key. At most MOST_LISTED of each."""
+    def resolved(self, path: Path) -> Path:
+        """The path of a key whose name on the way stands for another."""
+        return path
 
     @abstractmethod
-    def value(self, path: Path, name: str) -> RegistryValue | None:
+    def content(self, path: Path) -> Content | None:
+        """What a key has, or None if there is no such key."""
+
+    @abstractmethod
+    def value(self, path: Path, name: str) -> Datum | None:
         """One value, or None."""
 
     def write(self, path: Path, name: str, number: int, value: Any) -> None:
@@ -133,37 +91,40 @@ class RegistryTree:
         self.branches = branches
         self._writable = writable
 
-    def content(self, path: str) -> tuple[str, Content]:
-        """A key by its path, as it is spelt in full; the empty path lists the branches."""
+    def content(
+        self, path: str, start: tuple[After, After] = ([], []), limit: int = MOST_LISTED
+    ) -> tuple[str, KeyPage]:
+        """A page of a key by its path, as it is spelt in full; the empty path lists the branches."""
         if not path.strip("\\/ "):
-            return "", Content(list(self.branches), [])
+            return "", KeyPage(list(self.branches), [], None, [], None)
         name, branch, below = self._branch(path)
         content = branch.content(below)
         if content is None:
             raise Absent(f"There is no key {path!r}.")
-        return "\\".join([name, *below]), content
+        return "\\".join([name, *below]), _page(content, start, limit)
 
-    def value(self, path: str, name: str) -> tuple[str, RegistryValue]:
+    def value(self, path: str, name: str, offset: int = 0, length: int = LARGEST_READ) -> tuple[str, RegistryValue]:
+        """Some of a value: so many bytes from this one on."""
         branch_name, branch, below = self._branch(path)
         found = branch.value(below, name)
         if found is None:
+            if branch.content(below) is None:
+                raise Absent(f"There is no key {path!r}.")
             raise Absent(
                 f"The key {path!r} has no value {name!r}." if name else f"The key {path!r} has no default value."
             )
-        return "\\".join([branch_name, *below]), found
+        return "\\".join([branch_name, *below]), part(found, offset, length)
 
     def has(self, path: str, name: str | None = None) -> bool:
         """Whether there is such a key, or with a name such a value in it; what is refused may be there."""
         try:
-            if name is None:
-                self.content(path)
-            else:
-                self.value(path, name)
+            _, branch, below = self._branch(path)
+            found = branch.content(below) if name is None else branch.value(below, name)
+            return found is not None
         except Absent:
             return False
         except MachineError:
-            pass
-        return True
+            return True
 
     def write(self, path: str, name: str, value: Any, type: str | None, *, dry_run: bool) -> RegistryChange:
         branch_name, branch, below = self._branch(path)
@@ -172,7 +133,8 @@ class RegistryTree:
         if not dry_run and not self._writable:
             raise Denied(
                 "The registry is read-only here, and nothing was written. dry_run=true shows what would be; the "
-                "operator of this server allows writing with levels={'reg': 'read-write'}."
+                'operator of this server allows writing in its settings: under [services.system], reg = "read-write" '
+                "in the table levels."
             )
         if not branch.writable:
             raise Denied(f"{branch_name} is read-only: {branch.description}.")
@@ -183,7 +145,8 @@ class RegistryTree:
         before = branch.value(below, name)
         if not dry_run:
             branch.write(below, name, number, value)
-        return RegistryChange("\\".join([branch_name, *below]), name, TYPES[number], before, value, not dry_run)
+        was = None if before is None else part(before, 0, LONGEST_LISTED)
+        return RegistryChange("\\".join([branch_name, *below]), name, TYPES[number], was, value, not dry_run)
 
     def _branch(self, path: str) -> tuple[str, Branch, Path]:
         if len(path) > LONGEST_PATH or "\0" in path:
@@ -198,7 +161,7 @@ class RegistryTree:
         wanted = ABBREVIATIONS.get(first.upper(), first).casefold()
         for name, branch in self.branches.items():
             if name.casefold() == wanted:
-                return name, branch, below
+                return name, branch, branch.resolved(below)
         raise Absent(f"There is no branch {first!r}. There are: {', '.join(self.branches)}.")
 
 
@@ -212,14 +175,31 @@ def guessed(value: Any) -> int:
 
 
 def shown(value: Any) -> Any:
-    """A value as JSON has it: bytes as hexadecimal digits, and of very many the first."""
-    if isinstance(value, bytes | bytearray):
-        digits = bytes(value[:LONGEST_BINARY]).hex()
-        return digits if len(value) <= LONGEST_BINARY else f"{digits}… [{len(value):,} bytes in all]"
-    return value
+    """A value as JSON has it: bytes as hexadecimal digits."""
+    return value.hex() if isinstance(value, bytes) else value
 
 
-def first(items: Any) -> tuple[list[Any], bool]:
-    """The first of many, and whether there are more."""
-    found = list(islice(items, MOST_LISTED + 1))
-    return found[:MOST_LISTED], len(found) > MOST_LISTED
+def _page(content: Content, start: tuple[After, After], limit: int) -> KeyPage:
+    """The next of a key's subkeys and values by name. A name that comes or goes meanwhile moves no other."""
+    subkeys, more_keys = _following(content.subkeys, start[0], limit, _place)
+    listed = (part(one, 0, LONGEST_LISTED) for one in content.values)
+    values, more_values = _following(listed, start[1], limit, lambda one: _place(one.name))
+    room = LARGEST_PAGE
+    for at, one in enumerate(values[1:]):
+        room -= one.size if one.next_offset is None else LONGEST_LISTED
+        if room < 0:
+            values, more_values = values[: at + 1], _place(values[at].name)
+            break
+    following = None if more_keys is None and more_values is None else (more_keys, more_values)
+    return KeyPage(subkeys, values, content.written, content.problems, following)
+
+
+def _following(items: Iterable[T], after: After, limit: int, place: Callable[[T], list[str]]) -> tuple[list[T], After]:
+    if after is None:
+        return [], None
+    found = nsmallest(limit + 1, (one for one in items if place(one) > after), key=place)
+    return found[:limit], place(found[limit - 1]) if len(found) > limit else None
+
+
+def _place(name: str) -> list[str]:
+    return [name.casefold(), name]

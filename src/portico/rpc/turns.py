@@ -1,0 +1,144 @@
+"""Who goes first where more is asked than can be done at once: callers take turns, and each has a share.
+
+However much one caller asks for, another waits for one call of each. What waits is bounded, and beyond that refused
+with the seconds after which to try again.
+"""
+
+from __future__ import annotations
+
+import time
+from asyncio import CancelledError, Future, get_running_loop
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from types import CoroutineType
+from typing import Any, Generic, TypeVar
+
+from portico.rpc.call import Call
+from portico.wire.errors import ToolError
+
+# How many calls of one caller may wait for a turn, and of all.
+MOST_WAITING = 1000
+MOST_WAITING_IN_ALL = 10_000
+# How many calls may go on at once before shares are counted, and before one has to wait.
+UNCOUNTED = 500
+MOST_RUNNING = 1000
+# How much the last call counts in how long they take.
+_NEWEST = 0.1
+
+T = TypeVar("T")
+
+Caller = tuple[str, str]
+"""Who a call is for: the principal, or the address it came from; and which of their clients."""
+
+NO_CALLER: Caller = ("", "")
+
+
+def caller_of(call: Call) -> Caller:
+    """A client's own word about itself divides only the share of its principal."""
+    return _owner(call) or call.address or "", call.client.name if call.client is not None else ""
+
+
+def _owner(call: Call) -> str:
+    principal = call.principal
+    return "" if principal is None else str(getattr(principal, "id", None) or repr(principal))
+
+
+class Turns(Generic[T]):
+    """What waits. The next one is of the owner who has waited longest for a turn, and there of such a client."""
+
+    def __init__(self) -> None:
+        self._owners: OrderedDict[str, OrderedDict[str, deque[T]]] = OrderedDict()
+        self._waiting: dict[str, int] = {}
+        self._seconds = 0.0
+        self.total = 0
+
+    def add(self, caller: Caller, one: T) -> None:
+        owner, client = caller
+        self._owners.setdefault(owner, OrderedDict()).setdefault(client, deque()).append(one)
+        self._waiting[owner] = self._waiting.get(owner, 0) + 1
+        self.total += 1
+
+    def take(self) -> T:
+        owner, clients = self._owners.popitem(last=False)
+        client, line = clients.popitem(last=False)
+        one = line.popleft()
+        if line:
+            clients[client] = line
+        if clients:
+            self._owners[owner] = clients
+        self.total -= 1
+        self._waiting[owner] -= 1
+        if not self._waiting[owner]:
+            del self._waiting[owner]
+        return one
+
+    def took(self, seconds: float) -> None:
+        """One that had its turn is done, after so long."""
+        self._seconds += _NEWEST * (seconds - self._seconds)
+
+    def check_room(self, caller: Caller, at_once: int) -> None:
+        """Raises ToolError where no more may wait; `at_once` of them have their turn together."""
+        waiting = self._waiting.get(caller[0], 0)
+        if waiting < MOST_WAITING and self.total < MOST_WAITING_IN_ALL:
+            return
+        seconds = max(1, round(waiting * self._seconds / at_once))
+        raise ToolError(
+            f"Too many calls are waiting. Try again in {seconds} s.",
+            kind="ApiLimitExceeded",
+            details={"retry_after": seconds},
+            retryable=True,
+        )
+
+
+class FairShares:
+    """Bodies on the loop. They only wait, mostly, so many may go on at once, and what is counted is how many a caller
+    has. Where there are very many, those wait who have more than an equal share; others begin at once."""
+
+    def __init__(self) -> None:
+        self._running = 0
+        # By principal and address: the clients of a shared token are told apart by where they are.
+        self._held: dict[tuple[str, str | None], int] = {}
+        self._turns: Turns[tuple[Future[None], tuple[str, str | None]]] = Turns()
+
+    async def run(self, start: Callable[[Call], Any], call: Call) -> Any:
+        """What a call comes to that begins when it is its caller's turn. Raises ToolError where too many wait."""
+        key = (_owner(call), call.address)
+        await self._enter(call, key)
+        began = time.monotonic()
+        try:
+            result = start(call)
+            return await result if type(result) is CoroutineType else result
+        finally:
+            self._turns.took(time.monotonic() - began)
+            self._leave(key)
+
+    async def _enter(self, call: Call, key: tuple[str, str | None]) -> None:
+        if self._running < MOST_RUNNING or self._held.get(key, 0) < max(1, MOST_RUNNING // len(self._held)):
+            self._count(key)
+            return
+        caller = caller_of(call)
+        self._turns.check_room(caller, MOST_RUNNING)
+        turn: Future[None] = get_running_loop().create_future()
+        self._turns.add(caller, (turn, key))
+        try:
+            await turn
+        except CancelledError:
+            if turn.done() and not turn.cancelled():
+                # The turn came in the same moment; it goes to the next one.
+                self._leave(key)
+            raise
+
+    def _count(self, key: tuple[str, str | None]) -> None:
+        self._running += 1
+        self._held[key] = self._held.get(key, 0) + 1
+
+    def _leave(self, key: tuple[str, str | None]) -> None:
+        self._running -= 1
+        self._held[key] -= 1
+        if not self._held[key]:
+            del self._held[key]
+        while self._turns.total and self._running < MOST_RUNNING:
+            turn, next_key = self._turns.take()
+            if not turn.cancelled():
+                self._count(next_key)
+                turn.set_result(None)
