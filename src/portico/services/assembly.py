@@ -49,6 +49,8 @@ class ServicePlace(Struct, frozen=True, kw_only=True):
     read_only: bool = False
     # More folders that the system service may look into.
     roots: tuple[str, ...] = ()
+    # Folders whose packages live Python can import.
+    projects: tuple[str, ...] = ()
     # The files that the settings come from.
     settings: tuple[Path, ...] = ()
 
@@ -187,6 +189,8 @@ def make(name: str, options: Mapping[str, Any], place: ServicePlace) -> Service:
     }
     if name == "system":
         given = _system(given, place)
+    if name == "live" and place.projects:
+        given["projects"] = [*given.get("projects", []), *place.projects]
     # Its constructor is the list of its settings.
     made: Service = kind(**given)
     return made

@@ -202,15 +202,18 @@ class Forking:
         limits: Limits,
         *,
         readable: Sequence[str] = (),
+        projects: Sequence[str] = (),
         preload: Sequence[str] = (),
         jailed: bool = True,
     ) -> None:
         self.limits = limits
         self.version = ""
+        self.packages: list[str] = []
         self._python = python
         self._setup = {
             "limits": asdict(limits),
             "readable": list(readable),
+            "projects": list(projects),
             "preload": list(preload),
             "jailed": jailed,
         }
@@ -256,7 +259,7 @@ class Forking:
         except BaseException:
             self._lost()
             raise
-        self.version, self._directory = up["up"], up["directory"]
+        self.version, self._directory, self.packages = up["up"], up["directory"], up["packages"]
 
     async def _order(
         self, message: Mapping[str, Any], descriptors: Sequence[int] = ()

@@ -22,6 +22,7 @@ from typing import Any
 
 from portico.services.live.display import clean, kind_name, of_class, one_line, repr_of, shortened
 from portico.services.live.names import InspectionError, Names, behind, is_computed, own_members, static
+from portico.services.live.projects import listed
 
 MOST_PACKAGES = 1000
 MOST_CLASSES = 1000
@@ -61,10 +62,13 @@ def packages(pattern: str | None = None) -> Json:
         if name and _matches(name, pattern):
             about = {"name": name, "kind": "installed", "version": one.version}
             found[name] = about | {"summary": one_line(_field(one.metadata, "Summary"))}
+    for name in listed():
+        if name not in found and _matches(name, pattern):
+            found[name] = {"name": name, "kind": "project"}
     standard = sorted(name for name in sys.stdlib_module_names if not name.startswith("_"))
-    listed = sorted(found.values(), key=lambda one: one["name"].lower())
-    listed += [{"name": name, "kind": "standard"} for name in standard if _matches(name, pattern)]
-    return {"packages": listed[:MOST_PACKAGES], "total": len(listed)}
+    packages = sorted(found.values(), key=lambda one: one["name"].lower())
+    packages += [{"name": name, "kind": "standard"} for name in standard if _matches(name, pattern)]
+    return {"packages": packages[:MOST_PACKAGES], "total": len(packages)}
 
 
 def _matches(name: str, pattern: str | None) -> bool:

@@ -41,6 +41,8 @@ class Starter(Protocol):
     """Makes workers that are ready to be asked."""
 
     version: str
+    # The packages of projects.
+    packages: list[str]
     limits: Limits
 
     async def open(self) -> None: ...
@@ -251,6 +253,7 @@ class SessionPool:
             "threads": limits.threads,
             "scratch": limits.scratch,
             "output": limits.output,
+            **({"projectPackages": self.starter.packages} if self.starter.packages else {}),
         }
 
     def reset(self, key: Key) -> bool:
@@ -268,6 +271,7 @@ def session_pool(
     strict: bool,
     unsafe: bool,
     readable: Sequence[str],
+    projects: Sequence[str],
     preload: Sequence[str],
     **bounds: Any,
 ) -> SessionPool:
@@ -277,6 +281,8 @@ def session_pool(
     """
     if strict and unsafe:
         raise SandboxUnavailable("live Python is strict or unsafe, not both")
+    if strict and projects:
+        raise SandboxUnavailable("strict Python has no files, so it has no projects either")
     if limits.memory < SMALLEST_MEMORY:
         raise SandboxUnavailable(f"Python itself needs {SMALLEST_MEMORY // MIB} MiB of memory")
     reason = None if strict or unsafe else obstacle(limits)
@@ -284,4 +290,5 @@ def session_pool(
         raise SandboxUnavailable(f"{reason}. Use strict=True, or unsafe=True if code may do whatever you may do")
     if strict:
         return SessionPool(Spawning(python, limits), **bounds)
-    return SessionPool(Forking(python, limits, readable=readable, preload=preload, jailed=not unsafe), **bounds)
+    starter = Forking(python, limits, readable=readable, projects=projects, preload=preload, jailed=not unsafe)
+    return SessionPool(starter, **bounds)

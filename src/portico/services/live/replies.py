@@ -88,7 +88,7 @@ class Package(Struct, rename="camel", omit_defaults=True):
     """A package that can be imported."""
 
     name: Annotated[str, "What it is imported by"]
-    kind: Annotated[str, "installed, or standard: it comes with Python"]
+    kind: Annotated[str, "installed, project, or standard: it comes with Python"]
     version: Annotated[str | None, "Its version, where it is known"] = None
     summary: Annotated[str | None, "What it says of itself, in a line"] = None
 

@@ -54,8 +54,9 @@ class Live(Browsing, Keeping):
 
     By default code runs in a jail of Linux's own, with the packages of `python`. `strict` runs it in WebAssembly
     instead, on any system and with the standard library alone; `unsafe` runs it with no jail at all, as the user
-    who runs the server. `offered` says whether to list the usual tools or all of them, `saved` is the folder that
-    sessions are saved in. Raises UsageError with the reason where the jail cannot be built.
+    who runs the server. `projects` are folders whose packages can be imported as they are now. `offered` says whether
+    to list the usual tools or all of them, `saved` is the folder that sessions are saved in. Raises UsageError with the
+    reason where the jail cannot be built.
     """
 
     name = "live"
@@ -79,6 +80,7 @@ class Live(Browsing, Keeping):
         spare: int = 1,
         idle: float = 1800.0,
         readable: Sequence[str | os.PathLike[str]] = (),
+        projects: Sequence[str | os.PathLike[str]] = (),
         preload: Sequence[str] = (),
         saved: str | os.PathLike[str] | None = None,
         most_saved: int = 32,
@@ -95,6 +97,7 @@ class Live(Browsing, Keeping):
                 strict=strict,
                 unsafe=unsafe,
                 readable=[os.fspath(path) for path in readable],
+                projects=[_folder(path) for path in projects],
                 preload=preload,
                 most=sessions,
                 spare=spare,
@@ -165,6 +168,13 @@ class Live(Browsing, Keeping):
         if self._offered_tools == "usual":
             return USUAL
         return (*USUAL, *CHANGING, *(SAVING if self._saved is not None else ()))
+
+
+def _folder(path: str | os.PathLike[str]) -> str:
+    """The folder of a project, whatever it is called from here. Raises UsageError if there is none."""
+    if not os.path.isdir(path):
+        raise UsageError(f"{os.fspath(path)!r}: there is no such folder")
+    return os.path.realpath(path)
 
 
 def _printed(answer: WorkerReply) -> list[str]:

@@ -109,6 +109,8 @@ class Spawning:
     def __init__(self, python: str, limits: Limits) -> None:
         self.limits = limits
         self.version = ""
+        # There are no files inside, so none of a project's either.
+        self.packages: list[str] = []
         self._python = python
         self._started: set[Piped] = set()
 
