@@ -111,11 +111,11 @@ class Keeping(Asking):
         return await self._files(lambda files: files.list(owner(ctx)))
 
     @tool(annotations=DESTROY)
-    async def delete_saved_session(self, ctx: Context, name: SavedName) -> str:
+    async def delete_saved_session(self, ctx: Context, name: SavedName) -> replies.DeletedSession:
         """Delete a session that was saved."""
         _check(name)
         await self._files(lambda files: files.remove(owner(ctx), name))
-        return f"The saved session {name!r} was deleted."
+        return replies.DeletedSession(name, deleted=True)
 
     async def _files(self, step: Callable[[SavedSessions], T]) -> T:
         if self._saved is None:

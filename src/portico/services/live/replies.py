@@ -257,6 +257,13 @@ class SavedPart(Struct):
     data: str
 
 
+class DeletedSession(Struct, rename="camel"):
+    """What is not saved any more."""
+
+    name: Annotated[str, "What it was saved under"]
+    deleted: Annotated[bool, "That it is gone"]
+
+
 class RestoredSession(Struct, rename="camel"):
     """The names that are back."""
 
