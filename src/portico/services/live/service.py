@@ -60,6 +60,7 @@ class Live(Browsing, Keeping):
     """
 
     name = "live"
+    scoped = True
     schemes = {"pharo": "python"}
 
     @explained
