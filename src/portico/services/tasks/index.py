@@ -18,8 +18,8 @@ BATCH = 200
 
 
 def enqueue(tx: Transaction, ids: Sequence[str]) -> None:
-    """These have to be indexed. Called after a text was changed: if the text of before is just being indexed, this waits,
-    so that the new one is not forgotten."""
+    """These have to be indexed. Called after a text was changed: if the text of before is just being indexed, this
+    waits, so that the new one is not forgotten."""
     tx.many(
         "insert into work_item_unindexed (item) values (?) on conflict (item) do update set item = excluded.item",
         [(id,) for id in ids],
