@@ -20,6 +20,7 @@ from portico.extend import (
     HeaderMismatch,
     InvalidParams,
     Listening,
+    MethodNotFound,
     Reply,
     ResourceNotFound,
     TimedOut,
@@ -31,7 +32,8 @@ from portico.extend import (
 from portico.schema import Complaint, SchemaError, complaints
 from portico.services.contracts import outcomes
 from portico.services.contracts.definitions import Contract, Definition
-from portico.services.contracts.kept import KeptContracts
+from portico.services.contracts.kept import MOST_PAGES, KeptContracts
+from portico.services.contracts.offers import LISTS, Offer, offers_of
 from portico.services.contracts.outcomes import Outcome
 
 # HTTP's own refusals, where a server refuses in them.
@@ -184,6 +186,23 @@ async def contract_from(handler: Handler, kept: KeptContracts | None = None, **a
         return await _request(handler, "tools/list", params, **about)
 
     return await (kept or KeptContracts()).current(handler, page)
+
+
+async def offers_from(handler: Handler, **about: Any) -> tuple[Offer, ...]:
+    """What a Handler offers besides tools. It may not know of such lists."""
+    found: list[Offer] = []
+    for kind, (method, member, _) in LISTS.items():
+        params: dict[str, Any] = {}
+        for _ in range(MOST_PAGES):
+            try:
+                page = msgspec.json.decode(await _request(handler, method, params, **about))
+            except MethodNotFound:
+                break
+            found += offers_of(kind, page.get(member) or ())
+            if page.get("nextCursor") is None:
+                break
+            params = {"cursor": page["nextCursor"]}
+    return tuple(found)
 
 
 class _DoorAnswer(Struct):

@@ -13,6 +13,7 @@ from msgspec import Struct, field
 
 from portico.schema import LONGEST_SCHEMA, UNREADABLE
 from portico.services.contracts.near import NearNames
+from portico.services.contracts.offers import Offer
 
 T = TypeVar("T")
 
@@ -132,7 +133,7 @@ class Definition(Struct, frozen=True, kw_only=True):
 
 
 class Contract(Struct, frozen=True, kw_only=True, dict=True):
-    """Everything a server promises about its tools."""
+    """Everything a server promises: about its tools, and what it offers besides."""
 
     server: str = ""
     version: str = ""
@@ -140,6 +141,8 @@ class Contract(Struct, frozen=True, kw_only=True, dict=True):
     revision: str = ""
     instructions: str = ""
     tools: tuple[Definition, ...] = ()
+    # Prompts, resources and templates; None where they were not asked for.
+    offers: tuple[Offer, ...] | None = None
     # A file of specifications says nothing of titles, hints and tasks, and describes in words of its own.
     in_full: bool = True
 
