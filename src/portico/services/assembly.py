@@ -53,6 +53,8 @@ class ServicePlace(Struct, frozen=True, kw_only=True):
     read_only: bool = False
     # More folders that the system service may look into.
     roots: tuple[str, ...] = ()
+    # Folders whose packages live Python can import.
+    projects: tuple[str, ...] = ()
     # Whether there are tools that switch services on and off, and whether others than one client can reach them.
     operator: bool = False
     over_http: bool = False
@@ -212,6 +214,8 @@ def make(name: str, options: Mapping[str, Any], place: ServicePlace) -> Service:
     }
     if name == "system":
         given = _system(given, place)
+    if name == "live" and place.projects:
+        given["projects"] = [*given.get("projects", []), *place.projects]
     # Its constructor is the list of its settings.
     made: Service = kind(**given)
     return made
@@ -239,4 +243,6 @@ def _usual(name: str, place: ServicePlace) -> dict[str, Any]:
         return {"data": place.data / "system"}
     if name == "memory":
         return {"store": place.store, "models": place.data}
+    if name == "live":
+        return {"saved": place.data / "live"}
     return {"store": place.store} if name == "tasks" else {}
