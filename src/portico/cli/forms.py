@@ -238,6 +238,13 @@ FORMS: dict[str, CommandForm] = {
                     metavar="PATH",
                     help="a folder, or a file, that the system service may look into; may be repeated",
                 ),
+                flag(
+                    "--project",
+                    action="append",
+                    default=[],
+                    metavar="PATH",
+                    help="a project whose packages live Python can import and read; may be repeated",
+                ),
                 flag("--read-only", action="store_true", help="change nothing, whatever the settings say"),
                 flag(
                     "--operator",
