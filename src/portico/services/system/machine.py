@@ -89,12 +89,25 @@ class Machine:
         self.audit = Audit(None if folder is None else folder / "system-audit.jsonl")
         self._cursors = cursors = Cursors(secret)
         self.logs = Logs(lambda: sources.logs(logs or {}, machine=machine_logs, deny=denied), cursors)
-        allowed = AllowedRoots(roots, denied)
-        kept = None if folder is None else str(folder / "system-files.sqlite")
-        self.index = Index(allowed, kept) if index and allowed and levels["fs"] != "disabled" else None
-        self.files = FileQueries(allowed, cursors, self.index)
+        self._denied = denied
+        self._indexes = index and levels["fs"] != "disabled"
+        self._index_file = None if folder is None else str(folder / "system-files.sqlite")
+        self.index: Index | None = None
+        self._look_into(roots)
         self._portable = PortableRegistry(":memory:" if folder is None else str(folder / "system-registry.sqlite"))
         self.registry = RegistryTree(branches(hives or {}, self._portable), writable=levels["reg"] == "read-write")
+
+    def _look_into(self, roots: Iterable[str | os.PathLike[str]]) -> None:
+        allowed = AllowedRoots(roots, self._denied)
+        self.index = Index(allowed, self._index_file) if self._indexes and allowed else None
+        self.files = FileQueries(allowed, self._cursors, self.index)
+
+    def allow(self, folders: Iterable[str]) -> None:
+        """Look into these folders, too. A search that goes on begins anew."""
+        before = [os.path.join(root.given, root.only) if root.only else root.given for root in self.files.roots.all]
+        if self.index is not None:
+            self.index.close()
+        self._look_into([*before, *folders])
 
     def close(self) -> None:
         self.audit.close()
