@@ -30,6 +30,7 @@ class Serving(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`[serve]`: what can be said on the command line, for when it is not."""
 
     services: list[str] | None = None
+    operator: bool = False
     lifecycle: Literal["auto", "strict", "lenient"] | None = None
     max_message: Annotated[int, Meta(ge=1)] | None = None
     # Over HTTP: the revision that a client is taken to speak which never greets.
@@ -50,6 +51,8 @@ class ServerIdentity(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     capabilities: dict[str, Table | bool] | None = None
     # What the error for a tool that is not there says in its data, besides the tool's name.
     unknown_tool: Table | None = None
+    # The same for a prompt. A `number` in it is the code itself at 2024-11-05.
+    unknown_prompt: Table | None = None
 
 
 class ServeSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

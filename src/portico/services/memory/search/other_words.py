@@ -7,7 +7,7 @@ has the word itself. What it counts is the rarity of the word of the question, t
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from portico.extend import Transaction
 from portico.services.memory.search.matching import MANY_MEMORIES, UNIT, Matches, read_postings, within
@@ -27,13 +27,21 @@ _OtherWord = tuple[float, str, str, float]
 
 
 def add_other_words(
-    tx: Transaction, found: Matches, terms: Mapping[str, float], scopes: Sequence[int] | None
+    tx: Transaction,
+    found: Matches,
+    terms: Mapping[str, float],
+    scopes: Sequence[int] | None,
+    among: Sequence[int] | None = None,
 ) -> list[int]:
-    """Add to what was found what memories have in other words; the seats of those that have most of it."""
+    """Add to what was found what memories have in other words; the seats of those that have most of it. `among` are the
+    only seats that matter, if these are known."""
     wanted = _chosen(found, terms)
     if not wanted:
         return []
-    by_word = _seats(tx, list(dict.fromkeys(word for _, word, _, _ in wanted)), scopes, found.memories)
+    words = list(dict.fromkeys(word for _, word, _, _ in wanted))
+    by_word: dict[str, list[int]] = {}
+    for word, seat in _newest(tx, words, scopes, found.memories) if among is None else _among(tx, words, among):
+        by_word.setdefault(word, []).append(seat)
     bits = {term: 1 << number for number, term in enumerate(found.order)}
     free = len(found.order)
     alike, by_seat, counted = found.alike, found.by_seat, dict[int, int]()
@@ -61,13 +69,19 @@ def _chosen(found: Matches, terms: Mapping[str, float]) -> list[_OtherWord]:
     return others[:MOST] + [one for one in others[MOST:] if one[3] >= NEAR][: MOST_NEAR - MOST]
 
 
-def _seats(tx: Transaction, words: list[str], scopes: Sequence[int] | None, memories: int) -> dict[str, list[int]]:
-    """The seats of those that have each word."""
-    found: dict[str, list[int]] = {}
+def _among(tx: Transaction, words: list[str], seats: Sequence[int]) -> list[tuple[str, int]]:
+    sql = "select term, seat from memory_posting where term in :words and seat in :seats"
+    return tx.all(tuple[str, int], sql, {"words": words, "seats": list(seats)})
+
+
+def _newest(
+    tx: Transaction, words: list[str], scopes: Sequence[int] | None, memories: int
+) -> Iterator[tuple[str, int]]:
+    """Which memories have each word; of a frequent one in a large store, the newest."""
     if memories <= MANY_MEMORIES:
         for word, seat, _ in read_postings(tx, words, scopes):
-            found.setdefault(word, []).append(seat)
-        return found
+            yield word, seat
+        return
     source, values = within(scopes)
     one = (
         "select * from (select {0} as number, p.seat as seat from {1} p.term = :word_{0} "
@@ -76,5 +90,4 @@ def _seats(tx: Transaction, words: list[str], scopes: Sequence[int] | None, memo
     sql = " union all ".join(one.format(number, source, MOST_POSTINGS) for number in range(len(words)))
     values |= {f"word_{number}": word for number, word in enumerate(words)}
     for number, seat in tx.all(tuple[int, int], sql, values):
-        found.setdefault(words[number], []).append(seat)
-    return found
+        yield words[number], seat
