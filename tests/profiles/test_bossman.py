@@ -260,17 +260,6 @@ async def test_an_id_is_a_string_or_an_integer(bossman: Any, id: str) -> None:
     assert said["error"]["message"] == "Invalid request: id must be a string or an integer"
 
 
-async def test_five_codes_with_their_meanings(bossman: Any) -> None:
-    asked = {
-        "{": -32700,
-        '{"jsonrpc":"1.0","id":1,"method":"ping"}': -32600,
-        '{"jsonrpc":"2.0","id":1,"method":"no/such"}': -32601,
-        '{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"nothing","arguments":{}}}': -32602,
-    }
-    for line, code in asked.items():
-        assert json.loads(await bossman.exchange(line))["error"]["code"] == code
-
-
 async def test_standard_output_has_nothing_but_messages(serve: Serve) -> None:
     child = await serve("bossman")
     assert await child.exchange(INITIALIZE) == OPENED

@@ -239,6 +239,11 @@ FORMS: dict[str, CommandForm] = {
                     help="a folder, or a file, that the system service may look into; may be repeated",
                 ),
                 flag("--read-only", action="store_true", help="change nothing, whatever the settings say"),
+                flag(
+                    "--operator",
+                    action="store_true",
+                    help="offer tools that switch services on and off; over HTTP to who has the operator's token",
+                ),
             ),
             "what is stored": (*_STORE, _WORKING),
             "over HTTP": (

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import os
 import sys
+from collections.abc import Callable
 from functools import partial
 from shlex import quote
 from typing import Any
@@ -41,12 +42,16 @@ def run(words: list[str]) -> None:
 
 # The services that hold a person's own: what was said, planned, run and stored.
 _PERSONAL = frozenset({"memory", "tasks", "live", "system"})
+# The service that switches the others on and off, if it was asked for.
+OPERATOR = "operator"
 
 
 def _serve_guarded(server: Server, arguments: argparse.Namespace, options: dict[str, Any]) -> None:
     """Serve the built-in services over HTTP. Other users of this machine can reach the address, so there is a token."""
     endpoint = load_module("portico.server.endpoint")
-    personal = sorted(_PERSONAL & {service.name for service in server.services})
+    services = {service.name for service in server.services}
+    # What is not there yet may be switched on.
+    personal = _PERSONAL & services or OPERATOR in services
     guarded = os.environ.get("PORTICO_TOKEN") or not personal or not endpoint.is_loopback(arguments.host)
     announce = None
     if guarded:
@@ -58,7 +63,23 @@ def _serve_guarded(server: Server, arguments: argparse.Namespace, options: dict[
         known = local_token.find(arguments.port, arguments.data) if arguments.port else None
         options["token"] = known or local_token.make()
         announce = partial(_announce_token, options["token"], arguments.data, known is None)
+    if OPERATOR in services:
+        said = os.environ.get("PORTICO_OPERATOR_TOKEN")
+        known = local_token.find(arguments.port, arguments.data, OPERATOR) if arguments.port else None
+        options["operator_token"] = said or known or local_token.make()
+        if not said:
+            announce = partial(_announce_operator, options["operator_token"], arguments.data, announce)
     endpoint.run(server, announce=announce, **options)
+
+
+def _announce_operator(token: str, data: str | None, announce: Callable[[str], None] | None, url: str) -> None:
+    """Where the operator's token is: in a file, for this user alone."""
+    path = local_token.keep(token, urlsplit(url).port or 0, data, OPERATOR)
+    if announce is not None:
+        announce(url)
+    else:
+        print(f"Serving on {url}", file=sys.stderr)
+    print(f"  its services are switched with the operator's token: PORTICO_TOKEN=$(cat {quote(path)})", file=sys.stderr)
 
 
 def _announce_open(how: str, url: str) -> None:
@@ -124,7 +145,13 @@ def _built_in(arguments: argparse.Namespace) -> tuple[Any, Any]:
     store = store_url(arguments.store, arguments.data, assembly.NAME)
     files = tuple(assembly.files(arguments.profile, arguments.config))
     place = assembly.ServicePlace(
-        data=data, store=store, read_only=arguments.read_only, roots=_roots(arguments.root), settings=files
+        data=data,
+        store=store,
+        read_only=arguments.read_only,
+        roots=_roots(arguments.root),
+        operator=arguments.operator or settings.serve.operator,
+        over_http=arguments.transport == "http",
+        settings=files,
     )
     server = assembly.assemble(names, settings, place)
     if place.roots and "system" not in {service.name for service in server.services}:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import copy
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,10 @@ HOMES = {
 }
 
 
+# Names that several services have for tools of theirs, and whose they are.
+OWNERS = {"system_info": "system"}
+
+
 class ServicePlace(Struct, frozen=True, kw_only=True):
     """Where a server is set up."""
 
@@ -49,6 +53,9 @@ class ServicePlace(Struct, frozen=True, kw_only=True):
     read_only: bool = False
     # More folders that the system service may look into.
     roots: tuple[str, ...] = ()
+    # Whether there are tools that switch services on and off, and whether others than one client can reach them.
+    operator: bool = False
+    over_http: bool = False
     # The files that the settings come from.
     settings: tuple[Path, ...] = ()
 
@@ -75,18 +82,35 @@ def assemble(names: Sequence[str] | None, said: ServeSettings, place: ServicePla
     if any(unknown.values()):
         server.use(shapes.naming_unknown({method: part for method, part in unknown.items() if part}))
     wanted = names if names is not None else said.serve.services
-    for name in wanted if wanted is not None else HOMES:
+    chosen = list(wanted if wanted is not None else HOMES)
+    possible = set(HOMES) if place.operator else {name.partition(":")[0] for name in chosen}
+
+    def prepare(name: str) -> Service:
+        service_name = name.partition(":")[0]
+        service = make(name, said.services.get(service_name, {}), place)
+        _fit(service, possible, said.shapes.get(service_name))
+        return service
+
+    for name in chosen:
         service_name = name.partition(":")[0]
         try:
-            service = make(name, said.services.get(service_name, {}), place)
-            _fit(service, server, said.shapes.get(service_name))
-            server.add(service)
+            server.add(prepare(name))
         except UsageError as reason:
             if wanted is not None or service_name in said.services or service_name in said.shapes:
                 where = _where(place.settings, service_name, getattr(reason, "option", ""))
                 raise UsageError(f"{where}the service {name!r}: {reason}") from None
             log.warning("the service %r is not there: %s", name, reason)
+    if place.operator:
+        operator = load_module("portico.services.operator").ServiceSwitch
+        audit = place.data / "operator-audit.jsonl"
+        server.add(operator(HOMES, _by_first_word(chosen, prepare), audit, over_http=place.over_http))
     return server
+
+
+def _by_first_word(chosen: Sequence[str], prepare: Callable[[str], Service]) -> Callable[[str], Service]:
+    """A service by its name, as it was chosen: `memory` where that was `memory:all` is `memory:all` again."""
+    said = {name.partition(":")[0]: name for name in chosen}
+    return lambda name: prepare(said.get(name, name))
 
 
 def dress(server: Server, said: ServeSettings) -> None:
@@ -127,8 +151,8 @@ def _identity(said: ServerIdentity) -> dict[str, Any]:
     return usual | {name: None if part == "" else part for name, part in given.items()}
 
 
-def _fit(service: Service, server: Server, shape: ServiceShape | None) -> None:
-    """Give a service the shape that is wanted, and each of its tools names of its own on this server."""
+def _fit(service: Service, possible: Collection[str], shape: ServiceShape | None) -> None:
+    """Give a service the shape that is wanted, and each of its tools names of its own among these services."""
     offers = service.offers
     if shape is not None:
         service.schemes = shape.known_as(service.schemes)
@@ -136,7 +160,7 @@ def _fit(service: Service, server: Server, shape: ServiceShape | None) -> None:
     def fitted() -> Iterator[Any]:
         found = (_addressed(one, service.name) if isinstance(one, Tool) else one for one in offers())
         for offered in found if shape is None else shapes.shaped(found, shape):
-            yield _apart(offered, service.name, server) if isinstance(offered, Tool) else offered
+            yield _apart(offered, service.name, possible) if isinstance(offered, Tool) else offered
 
     service.offers = fitted  # type: ignore[method-assign]
 
@@ -154,15 +178,29 @@ def _addressed(tool: Tool, service: str) -> Tool:
     elif dotted not in known:
         dotted = known[0]
     meta = {VERSION: FIRST_VERSION, INVOCATION: dotted, **(tool.definition.meta or {})}
-    other.definition = replace(tool.definition, meta=meta)
+    other.definition = replace(tool.definition, meta=meta, input_schema=_explicit(tool.definition.input_schema))
     return other
 
 
-def _apart(tool: Tool, service: str, server: Server) -> Tool:
-    """Two services may call a tool alike. The one that comes later then says whose it is: `live_system_info`."""
-    registry = server.registry
-    name = tool.name if registry.tool(tool.name) is None else f"{service}_{tool.name}"
-    aliases = tuple(one for one in tool.aliases if one != name and registry.tool(one) is None)
+def _explicit(schema: Any) -> Any:
+    """The same schema, in which every object says what is required, also where nothing is: some generators of code take
+    a schema that does not say it for one that was forgotten."""
+    if isinstance(schema, list):
+        return [_explicit(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    whole = {name: _explicit(one) for name, one in schema.items()}
+    if whole.get("type") == "object" and isinstance(whole.get("properties"), dict):
+        whole.setdefault("required", [])
+    return whole
+
+
+def _apart(tool: Tool, service: str, possible: Collection[str]) -> Tool:
+    """A name that two services have is one's alone where both may be served, in whatever order they come. The other
+    says whose it is: `live_system_info`, which it answers to in any case."""
+    theirs = {name for name, owner in OWNERS.items() if owner != service and owner in possible}
+    name = f"{service}_{tool.name}" if tool.name in theirs else tool.name
+    aliases = tuple(one for one in tool.aliases if one != name and one not in theirs)
     if (name, aliases) == (tool.name, tool.aliases):
         return tool
     other = copy(tool)

@@ -68,6 +68,7 @@ class Live(Service):
     """
 
     name = "live"
+    scoped = True
     schemes = {"pharo": "python"}
 
     @explained

@@ -86,6 +86,7 @@ class System(Service):
     """
 
     name = "system"
+    scoped = True
 
     @explained
     def __init__(

@@ -117,6 +117,7 @@ class Tasks(StoredService[WorkItems]):
     """
 
     name = "tasks"
+    scoped = True
     topics = (records.TOPIC,)
 
     @explained

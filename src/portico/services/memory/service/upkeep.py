@@ -234,11 +234,11 @@ class UpkeepTools:
     ) -> Exported:
         """Memories as a text that memory_import reads, here or elsewhere."""
         memories = await self._access.memories(ctx)
-        start = inputs.position(cursor)
-        data, count, more = await export_import.export(
-            memories, memories.filter(filter), format, limit=limit, offset=start
+        after = None if cursor is None else inputs.place(cursor)
+        data, count, last = await export_import.export(
+            memories, memories.filter(filter), format, limit=limit, after=after
         )
-        return Exported(format=format, count=count, data=data, next_cursor=str(start + count) if more else None)
+        return Exported(format=format, count=count, data=data, next_cursor=last and inputs.cursor_at(last))
 
     async def import_(
         self,

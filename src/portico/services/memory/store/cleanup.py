@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from portico.extend import Transaction
 from portico.services import moments
 from portico.services.memory.errors import InvalidInput
-from portico.services.memory.store import changes, inputs, records
+from portico.services.memory.store import changes, inputs, records, selection
 from portico.services.memory.store.filters import MemoryFilter
 from portico.services.memory.store.memories import BATCH, Memories
 from portico.services.memory.store.namespaces import STATUSES
@@ -99,11 +99,9 @@ async def erase(
         if wanted is None:
             found = [records.get(tx, id or "")]
         else:
-            found = records.matching(tx, wanted, limit=BATCH, statuses=STATUSES, at=-1)
-        changes.remove(tx, found, now)
+            found = selection.matching(tx, wanted, limit=BATCH, statuses=STATUSES, at=-1)
+        changes.remove(tx, found, now, entirely=True)
         tx.run("delete from memory_synced where memory in :ids", {"ids": [one.id for one in found]})
-        # Entities that nothing mentions any more: a name can be all that there is to forget.
-        tx.run("delete from memory_entity where name not in (select entity from memory_mention)")
         return len(found)
 
     total = await memories.write(some)

@@ -19,6 +19,7 @@ MOST_GIVEN_TAGS = 1000
 _BREAKS = re.compile(r"[\s,]+")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _SPAN = re.compile(r"(\d{1,9})\s*([smhdw]?)")
+_PLACE = re.compile(r"(-?\d{1,15})\.([0-9a-f]{1,64})")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST, _LAST = datetime(1, 1, 1, tzinfo=UTC) - _EPOCH, datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH
 # The clocks of two machines are not quite the same, and a day begins earlier elsewhere.
@@ -139,3 +140,16 @@ def position(cursor: str | None) -> int:
     if not cursor.isdecimal() or len(cursor) > 7:
         raise InvalidInput("The cursor is none of ours. Use nextCursor of the answer before, or leave it out.")
     return int(cursor)
+
+
+def cursor_at(place: tuple[int, str]) -> str:
+    """A cursor that begins behind a memory in a list of the newest."""
+    return f"{place[0]}.{place[1]}"
+
+
+def place(cursor: str) -> tuple[int, str]:
+    """The time and the id of the memory behind which a page begins, as `cursor_at` wrote them."""
+    found = _PLACE.fullmatch(cursor)
+    if found is None:
+        raise InvalidInput("The cursor is none of ours. Use nextCursor of the answer before, or leave it out.")
+    return int(found[1]), found[2]
