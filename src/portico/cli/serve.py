@@ -148,24 +148,27 @@ def _built_in(arguments: argparse.Namespace) -> tuple[Any, Any]:
         data=data,
         store=store,
         read_only=arguments.read_only,
-        roots=_roots(arguments.root),
+        roots=_paths("--root", arguments.root),
+        projects=_paths("--project", arguments.project),
         operator=arguments.operator or settings.serve.operator,
         over_http=arguments.transport == "http",
         settings=files,
     )
     server = assembly.assemble(names, settings, place)
-    if place.roots and "system" not in {service.name for service in server.services}:
-        raise UsageError("--root is for the service 'system', which is not served here")
+    served = {service.name for service in server.services}
+    for flag, given, service in (("--root", place.roots, "system"), ("--project", place.projects, "live")):
+        if given and service not in served:
+            raise UsageError(f"{flag} is for the service {service!r}, which is not served here")
     return server, settings.serve
 
 
-def _roots(given: list[str]) -> tuple[str, ...]:
-    """The folders of --root, which have to be there."""
-    roots = tuple(os.path.abspath(os.path.expanduser(one)) for one in given)
-    for path, said in zip(roots, given, strict=True):
+def _paths(flag: str, given: list[str]) -> tuple[str, ...]:
+    """What a flag names, which has to be there."""
+    paths = tuple(os.path.abspath(os.path.expanduser(one)) for one in given)
+    for path, said in zip(paths, given, strict=True):
         if not said or not os.path.exists(path):
-            raise UsageError(f"--root {said!r}: there is no such folder or file")
-    return roots
+            raise UsageError(f"{flag} {said!r}: there is no such folder or file")
+    return paths
 
 
 def _dressed(arguments: argparse.Namespace) -> tuple[Any, Any]:

@@ -53,6 +53,8 @@ class ServicePlace(Struct, frozen=True, kw_only=True):
     read_only: bool = False
     # More folders that the system service may look into.
     roots: tuple[str, ...] = ()
+    # Folders whose packages live Python can import.
+    projects: tuple[str, ...] = ()
     # Whether there are tools that switch services on and off, and whether others than one client can reach them.
     operator: bool = False
     over_http: bool = False
@@ -225,6 +227,8 @@ def make(name: str, options: Mapping[str, Any], place: ServicePlace) -> Service:
     }
     if name == "system":
         given = _system(given, place)
+    if name == "live" and place.projects:
+        given["projects"] = [*given.get("projects", []), *place.projects]
     # Its constructor is the list of its settings.
     made: Service = kind(**given)
     return made
@@ -234,7 +238,9 @@ def _system(given: dict[str, Any], place: ServicePlace) -> dict[str, Any]:
     """The options of the system service, with what was said on the command line."""
     roots = given.get("roots", [])
     more = {"roots": [*roots, *place.roots]} if isinstance(roots, list) else {}
-    return given | more | ({"levels": _lowered(given.get("levels", {}))} if place.read_only else {})
+    # Where the operator has named no folder, the one client on stdio may, with its user's consent.
+    asks = {"client_roots": not place.over_http and not roots and not place.roots}
+    return asks | given | more | ({"levels": _lowered(given.get("levels", {}))} if place.read_only else {})
 
 
 def _lowered(levels: Any) -> Any:
@@ -250,4 +256,6 @@ def _usual(name: str, place: ServicePlace) -> dict[str, Any]:
         return {"data": place.data / "system"}
     if name == "memory":
         return {"store": place.store, "models": place.data}
+    if name == "live":
+        return {"saved": place.data / "live"}
     return {"store": place.store} if name == "tasks" else {}

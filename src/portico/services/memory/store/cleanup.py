@@ -101,7 +101,8 @@ async def erase(
         else:
             found = selection.matching(tx, wanted, limit=BATCH, statuses=STATUSES, at=-1)
         changes.remove(tx, found, now, entirely=True)
-        tx.run("delete from memory_synced where memory in :ids", {"ids": [one.id for one in found]})
+        # That others have a file of it is still known, but not what was in it.
+        tx.run("update memory_synced set digest = '' where memory in :ids", {"ids": [one.id for one in found]})
         return len(found)
 
     total = await memories.write(some)
