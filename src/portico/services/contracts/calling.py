@@ -173,7 +173,7 @@ def _wants_task(missing: MissingCapability) -> bool:
 
 
 class OwnTarget(HandlerTarget):
-    """A Handler in this process that is called for nobody else: what runs as a task only is waited for."""
+    """A Handler in this process, called on no behalf but ours: what runs as a task only is waited for."""
 
     async def call(self, params: dict[str, Any]) -> dict[str, Any]:
         try:
