@@ -19,7 +19,9 @@ ENTRIES = 9000
 
 @pytest.fixture
 def server(tmp_path: Path) -> Server:
-    lines = (f"2026-01-01T{n // 3600:02}:{n // 60 % 60:02}:{n % 60:02}Z pc7 app[1]: entry {n}\n" for n in range(ENTRIES))
+    lines = (
+        f"2026-01-01T{n // 3600:02}:{n // 60 % 60:02}:{n % 60:02}Z pc7 app[1]: entry {n}\n" for n in range(ENTRIES)
+    )
     (tmp_path / "app.log").write_text("".join(lines))
     server = Server("machine")
     server.add(System(logs={"app": tmp_path / "app.log"}, machine_logs=False, privacy="off"))
