@@ -159,7 +159,7 @@ async def test_names_are_completed_and_changes_told_if_that_is_switched_on(serve
     (tmp_path / "watched.toml").write_text(found[1])
     child = await serve("pharo", "--config", tmp_path / "watched.toml")
     hello = await child.open("2025-11-25")
-    assert hello["result"]["capabilities"]["resources"] == {"subscribe": True, "listChanged": False}
+    assert hello["capabilities"]["resources"] == {"subscribe": True, "listChanged": False}
     await child.result("resources/subscribe", {"uri": "pharo://class/Account"})
     await child.call("evaluate", expression="class Account:\n    def pay(self): ...")
     assert (await child.heard("notifications/resources/updated"))["params"]["uri"] == "pharo://class/Account"

@@ -34,7 +34,7 @@ def program(tmp_path: Path) -> Path:
 async def test_the_image_answers_under_its_own_names(spawn: Callable[..., Any], program: Path, revision: str) -> None:
     child = await spawn("serve", program)
     hello = await child.initialize(revision)
-    assert hello["result"]["serverInfo"]["name"] == "pharo-mcp"
+    assert hello["serverInfo"]["name"] == "pharo-mcp"
 
     async def result(method: str, **params: Any) -> Any:
         answer = await child.request(method, params)
