@@ -25,6 +25,7 @@ FLOORS = {
     "server": 4,
     "client": 4,
     "extend": 4.5,
+    "gateway": 5,
     "services": 5,
     "contracts": 6,
     "cli": 6,
