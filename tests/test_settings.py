@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 import pytest
 
 from portico import Client, Server, Skills, SyncClient, UsageError
-from portico._options import _resolved, fits
+from portico._options import _resolved, expand_paths, fits
 from portico.auth import OAuth, Registration
 from portico.extend import serve_http
 from portico.server import endpoint
@@ -195,3 +195,44 @@ def test_with_a_wrong_setting_nothing_is_served_and_the_line_is_named(
     assert done.returncode == 2 and done.stdout == ""
     assert said in done.stderr and f"line {line}" in done.stderr, done.stderr
     assert "Traceback" not in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+# Paths in a file of settings
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_every_path_of_every_service_may_begin_with_home(service: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its annotation: a path, a list of them, a table of them."""
+    monkeypatch.setenv("HOME", "/home/me")
+    monkeypatch.setenv("USERPROFILE", "/home/me")
+    monkeypatch.setenv("SHOP", "corner")
+    init = SERVICES[service].__init__
+    annotations = inspect.unwrap(init).__annotations__
+    paths = [name for name, kind in annotations.items() if "PathLike" in kind or "Paths" in kind]
+    known = {"roots", "logs", "hives", "data", "deny", "store", "folder", "models", "readable", "python"}
+    assert set(paths) >= known & annotations.keys()
+    for name in paths:
+        for made in (lambda text: text, lambda text: [text], lambda text: {"a": text}):
+            given = expand_paths(init, {name: made("~/${SHOP}/x")})
+            if fits(made("x"), _resolved(annotations[name], inspect.unwrap(init).__globals__)):
+                assert given == {name: made("/home/me/corner/x")}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("/srv/${NO_SUCH_VARIABLE}/x", "there is no variable 'NO_SUCH_VARIABLE' in the environment"),
+        ("${}", "there is no variable ''"),
+        ("/srv/${HOME", "has no }"),
+        ("~nobody-of-this-name/x", "there is no such user"),
+    ],
+)
+def test_a_path_that_cannot_be_made_out_serves_nothing(tmp_path: Path, text: str, said: str) -> None:
+    done = serve(tmp_path, f"[services.system]\nindex = false\nlogs = {{ shop = '{text}' }}")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr and "line 3" in done.stderr, done.stderr
+
+
+def test_what_is_no_path_is_left_as_it_is() -> None:
+    given = {"privacy": "~", "levels": {"reg": "${X}"}, "roots": ["plain", "$HOME", "a~b"]}
+    assert expand_paths(System.__init__, given) == given

@@ -4,6 +4,8 @@ is, and a value that its annotation does not allow is refused. A text is never t
 from __future__ import annotations
 
 import inspect
+import os
+import re
 import sys
 import types
 from collections.abc import Callable, Iterable, Mapping
@@ -33,6 +35,7 @@ R = TypeVar("R")
 _TEXTS = (str, bytes, bytearray)
 # What can be looked into without using it up.
 _HELD = (list, tuple, AbstractSet)
+_VARIABLE = re.compile(r"\$\{([^{}]*)(\}?)")
 _SAID = {str: "a text", int: "a whole number", float: "a number", bool: "true or false", bytes: "bytes"}
 
 
@@ -81,6 +84,42 @@ def check_fields(struct: Any) -> None:
     kind = type(struct)
     given = {name: getattr(struct, name) for name in kind.__struct_fields__}
     _check(kind.__name__, given, kind.__annotations__, vars(sys.modules[kind.__module__]))
+
+
+def expand_paths(model: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Options that come from a file, with `~` and `${NAME}` replaced where their annotations allow a path.
+
+    Raises WrongOption for a variable or a user that is not there: another path than the one that is meant is none.
+    """
+    written = inspect.unwrap(model)
+    kinds = {name: _resolved(kind, written.__globals__) for name, kind in written.__annotations__.items()}
+    return {name: _expanded(name, value, kinds.get(name, Any)) for name, value in given.items()}
+
+
+def _expanded(option: str, value: Any, kind: Any) -> Any:
+    kinds = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
+    if isinstance(value, str):
+        is_path = any((get_origin(one) or one) is os.PathLike for one in kinds)
+        return _path(option, value) if is_path else value
+    # Of a table the values, of a list the members.
+    within = next((get_args(one)[-1] for one in kinds if get_args(one)), Any)
+    if isinstance(value, dict):
+        return {name: _expanded(option, one, within) for name, one in value.items()}
+    return [_expanded(option, one, within) for one in value] if isinstance(value, list) else value
+
+
+def _path(option: str, text: str) -> str:
+    def variable(found: re.Match[str]) -> str:
+        if not found[2]:
+            raise WrongOption(f"{option} is {text!r}, and its ${{ has no }}", option)
+        if found[1] not in os.environ:
+            raise WrongOption(f"{option} is {text!r}, and there is no variable {found[1]!r} in the environment", option)
+        return os.environ[found[1]]
+
+    home = os.path.expanduser(text)
+    if text.startswith("~") and home == text:
+        raise WrongOption(f"{option} is {text!r}, and there is no such user, or no home", option)
+    return _VARIABLE.sub(variable, home)
 
 
 def _check(of: str, given: Mapping[str, Any], known: Mapping[str, Any], names: dict[str, Any]) -> None:

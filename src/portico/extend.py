@@ -14,7 +14,7 @@ from portico._lazy import public_names
 # fmt: off
 if TYPE_CHECKING:
     from portico import beneath as beneath
-    from portico._options import explained as explained
+    from portico._options import expand_paths as expand_paths, explained as explained
     from portico.auth.principal import Principal as Principal
     from portico.client.listen import Change as Change
     from portico.client.skills import (
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     )
     from portico.legacy import translate as translate
     from portico.rpc.call import (
-        Call as Call, Emit as Emit, Handler as Handler, Listening as Listening, Members as Members,
-        Middleware as Middleware, Reply as Reply, members as members,
+        Call as Call, Conversation as Conversation, Emit as Emit, Handler as Handler, Listening as Listening,
+        Members as Members, Middleware as Middleware, Reply as Reply, members as members,
     )
     from portico.rpc.door import failed_result as failed_result, respond as respond
     from portico.server.asking.context import Elicitation as Elicitation, Sample as Sample
@@ -97,12 +97,14 @@ if TYPE_CHECKING:
 
 _HOMES: dict[str, tuple[str, ...]] = {
     "portico.beneath": (),
-    "portico._options": ("explained",),
+    "portico._options": ("expand_paths", "explained"),
     "portico.auth.principal": ("Principal",),
     "portico.client.listen": ("Change",),
     "portico.client.skills": ("SkillMismatch", "list_skills", "read_skill", "read_skill_file"),
     "portico.legacy.translate": (),
-    "portico.rpc.call": ("Call", "Emit", "Handler", "Listening", "Members", "Middleware", "Reply", "members"),
+    "portico.rpc.call": (
+        "Call", "Conversation", "Emit", "Handler", "Listening", "Members", "Middleware", "Reply", "members",
+    ),
     "portico.rpc.door": ("failed_result", "respond"),
     "portico.server.asking.context": ("Elicitation", "Sample"),
     "portico.server.asking.rounds": ("rounds_of",),

@@ -288,6 +288,26 @@ def test_a_data_directory_that_cannot_be_made_is_one_sentence(tmp_path: Path, co
     assert f"the data directory {data} cannot be made" in refused(*command, cwd=tmp_path, env={"PORTICO_DATA": data})
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--root", "nowhere"], "--root 'nowhere': there is no such folder or file"),
+        (["--root", ".", "--services", "tasks"], "--root is for the service 'system'"),
+    ],
+)
+def test_a_root_that_means_nothing_is_one_sentence(tmp_path: Path, words: list[str], said: str) -> None:
+    assert said in refused("serve", "--data", str(tmp_path / "data"), *words, cwd=tmp_path)
+
+
+def test_the_store_of_the_environment_may_begin_with_home(tmp_path: Path) -> None:
+    env = {"HOME": str(tmp_path), "USERPROFILE": str(tmp_path), "PORTICO_STORE": "~/items.db"}
+    command = [sys.executable, "-m", "portico", "tasks", "list"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env={**os.environ, **env}, capture_output=True, check=False, timeout=60
+    )
+    assert (done.returncode, (tmp_path / "items.db").exists()) == (0, True)
+
+
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed here")
 def test_make_says_which_python_it_needs(tmp_path: Path) -> None:
     old = tmp_path / "python3.10"

@@ -52,6 +52,22 @@ AWS_KEY = "AKIAZQ3DRSTUVWXY2345"
 async def subcog(serve: Serve) -> Any:
     child = await serve("subcog")
     assert await child.exchange(json.dumps(INITIALIZE)) == OPENED
+    return with_roots(child)
+
+
+def with_roots(child: Any, *folders: Path) -> Any:
+    """A client that has declared roots, and answers when it is asked for them."""
+    receive = child.child.receive
+
+    async def answering() -> Any:
+        message = await receive()
+        while message.get("method") == "roots/list":
+            roots = [{"uri": folder.as_uri()} for folder in folders]
+            child.child.send({"jsonrpc": "2.0", "id": message["id"], "result": {"roots": roots}})
+            message = await receive()
+        return message
+
+    child.child.receive = answering
     return child
 
 
@@ -133,6 +149,25 @@ async def test_the_prompt_guides_a_capture(subcog: Any) -> None:
     assert message["content"]["text"].startswith(
         "Capture this memory:\n\nContent: Important decision\n\nSuggested namespace: decisions"
     )
+
+
+async def test_projects_are_told_apart_by_the_clients_roots(serve: Serve, tmp_path: Path) -> None:
+    for name in ("x", "y"):
+        (tmp_path / name / "app").mkdir(parents=True)
+        child = with_roots(await serve("subcog"), tmp_path / name / "app")
+        await child.ask(INITIALIZE)
+        await captured(child)
+        (contents,) = (await child.result("resources/read", {"uri": "subcog://project/decisions"}))["contents"]
+        assert json.loads(contents["text"])["count"] == 1
+        await child.end()
+
+
+async def test_a_client_that_never_says_its_roots_is_served(serve: Serve) -> None:
+    child = await serve("subcog")
+    await child.ask(INITIALIZE)
+    await captured(child)
+    await captured(child)
+    assert [one["method"] for one in child.child.aside].count("roots/list") == 1
 
 
 # Error codes

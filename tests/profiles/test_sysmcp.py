@@ -87,6 +87,33 @@ async def test_there_is_nothing_but_tools(sysmcp: Any) -> None:
         assert (await sysmcp.child.request(method, {"level": "info"}))["error"]["code"] == -32601
 
 
+# Folders
+
+
+async def test_folders_are_named_on_the_command_line(serve: Serve, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"{name}.txt").write_text(name)
+    child = await serve("sysmcp", "--root", tmp_path / "one", "--root", tmp_path / "two")
+    await child.ask(OPEN)
+    found = (await child.call("fs_search", fileName="*.txt"))["result"]["data"]["files"]
+    assert sorted(one["name"] for one in found) == ["one.txt", "two.txt"]
+    told = (await child.call("fs_stat", path=str(tmp_path / "two" / "two.txt")))["result"]["data"]
+    assert told["size"] == 3
+    assert (await child.call("fs_stat", path=str(tmp_path)))["result"]["success"] is False
+
+
+async def test_where_no_folder_is_named_the_refusal_says_how_in_the_words_of_the_shell(serve: Serve) -> None:
+    child = await serve("sysmcp")
+    await child.ask(OPEN)
+    for tool, arguments in (("fs_stat", {"path": "/etc/hosts"}), ("fs_stat", {"path": "hosts"}), ("fs_search", {})):
+        message = (await child.call(tool, **arguments))["result"]["error"]["message"]
+        assert "portico serve --root PATH" in message
+        assert "roots=" not in message
+    message = (await child.call("reg_write", path="HKCU\\Software\\X", name="n", value=1))["result"]["error"]["message"]
+    assert "levels=" not in message and "[services.system]" in message
+
+
 # tools/list
 
 
@@ -254,14 +281,23 @@ async def test_the_log_says_what_happens_and_standard_output_does_not(serve: Ser
     await child.tools()
     await child.call("eventlog_query", logName="System", limit="invalid")
     await child.call("eventlog_query", logName="System", limit=1)
+    await child.call("fs_stat", path="/etc/hosts")
     code, rest, log = await child.end()
     assert (code, rest) == (0, "")
-    for kind in (
-        "incoming message: tools/call",
-        "handler invocation: tools/call",
-        "tool discovery: tools/list",
-        "execution result: tools/call",
-        "validation error: tools/call",
-        "performance: tools/call took",
-    ):
-        assert kind in log
+    lines = [line.partition("portico.trace: ")[2] for line in log.splitlines()]
+
+    def said(kind: str) -> list[str]:
+        return [line.removeprefix(f"{kind}: ") for line in lines if line.startswith(f"{kind}: ")]
+
+    assert [line.split()[0] for line in said("incoming message")] == ["initialize", "tools/list"] + ["tools/call"] * 3
+    assert '"logName":"System"' in said("incoming message")[2].replace(" ", "")
+    assert said("handler invocation")[2] == "tools/call eventlog_query at 2024-11-05"
+    assert said("tool discovery") == [f"tools/list gave {len(LISTED)}: {', '.join(LISTED)}"]
+    (invalid,) = said("validation error")
+    assert invalid.startswith("tools/call eventlog_query: ") and "limit" in invalid
+    opened, found, refused = said("execution result")
+    assert opened.startswith("initialize gave ") and "SysMCP" in opened
+    assert found.startswith("tools/call eventlog_query gave ") and "Event 522" in found
+    assert refused.startswith("tools/call fs_stat refused, PermissionError: ") and "outside" in refused
+    assert [line.split(" took ")[0] for line in said("performance")][1:3] == ["tools/list", "tools/call eventlog_query"]
+    assert "Said" not in log and "server/discover" not in log

@@ -31,7 +31,7 @@ from portico.services.contracts.diff import (
     migration,
     speaks_otherwise,
 )
-from portico.services.contracts.lint import LintFinding, lint
+from portico.services.contracts.lint import LintFinding, lint, lint_tools
 from portico.services.contracts.lock import Drift
 from portico.services.contracts.render import render
 from portico.wire.errors import UsageError
@@ -155,10 +155,7 @@ class ContractsCommand:
             yield from ((target, finding) for finding in lint(read_text(target, LONGEST_FILE)))
             return
         contract = self.contract(target)
-        for tool in contract.tools:
-            if tool.trouble:
-                yield specification.FILE, LintFinding(1, "error", "notes", tool.trouble, tool.invocation)
-        yield from ((specification.FILE, finding) for finding in lint(render(contract)))
+        yield from ((specification.FILE, finding) for finding in lint_tools(contract, contract.tools))
 
     def _print_finding(self, file: str, finding: LintFinding) -> None:
         message = f"{finding.tool}: {finding.message}" if finding.tool else finding.message

@@ -17,7 +17,8 @@ def store_url(store: str | None, data: str | None, name: str) -> str:
     """The database of a server: --store, or PORTICO_STORE, or NAME.db in the data directory, which is made."""
     url = store or os.environ.get("PORTICO_STORE")
     if url:
-        return url
+        # A shell leaves `~` alone in a variable, and after a `=`.
+        return os.path.expanduser(url)
     folder = made_directory(data)
     return str(folder / f"{re.sub(r'[^A-Za-z0-9_.-]', '_', name)[:100]}.db")
 

@@ -231,6 +231,13 @@ FORMS: dict[str, CommandForm] = {
                     help="look like another server: a name of `portico profiles list`, or a file",
                 ),
                 flag("--config", metavar="FILE", help="their settings: a portico.toml"),
+                flag(
+                    "--root",
+                    action="append",
+                    default=[],
+                    metavar="PATH",
+                    help="a folder, or a file, that the system service may look into; may be repeated",
+                ),
                 flag("--read-only", action="store_true", help="change nothing, whatever the settings say"),
             ),
             "what is stored": (*_STORE, _WORKING),

@@ -20,11 +20,10 @@ import msgspec
 from portico._lazy import load_module
 from portico.cli.data import NAME, store_url
 from portico.cli.forms import HOOKS, parser_for
-from portico.services import moments
+from portico.services import moments, repository
 from portico.services.memory.hooks import answers
 from portico.services.memory.hooks.sqlite_peek import CannotPeek, peek
-from portico.services.memory.share import repository
-from portico.services.memory.share.repository import Where
+from portico.services.repository import Where
 from portico.store.transaction import Transaction
 
 LONGEST_INPUT = 50_000_000

@@ -123,8 +123,22 @@ def _built_in(arguments: argparse.Namespace) -> tuple[Any, Any]:
     data = made_directory(arguments.data)
     store = store_url(arguments.store, arguments.data, assembly.NAME)
     files = tuple(assembly.files(arguments.profile, arguments.config))
-    place = assembly.ServicePlace(data=data, store=store, read_only=arguments.read_only, settings=files)
-    return assembly.assemble(names, settings, place), settings.serve
+    place = assembly.ServicePlace(
+        data=data, store=store, read_only=arguments.read_only, roots=_roots(arguments.root), settings=files
+    )
+    server = assembly.assemble(names, settings, place)
+    if place.roots and "system" not in {service.name for service in server.services}:
+        raise UsageError("--root is for the service 'system', which is not served here")
+    return server, settings.serve
+
+
+def _roots(given: list[str]) -> tuple[str, ...]:
+    """The folders of --root, which have to be there."""
+    roots = tuple(os.path.abspath(os.path.expanduser(one)) for one in given)
+    for path, said in zip(roots, given, strict=True):
+        if not said or not os.path.exists(path):
+            raise UsageError(f"--root {said!r}: there is no such folder or file")
+    return roots
 
 
 def _dressed(arguments: argparse.Namespace) -> tuple[Any, Any]:

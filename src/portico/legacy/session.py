@@ -63,6 +63,7 @@ class PushStream(Protocol):
 
     revision: Revision | None
     batches: bool
+    root_changes: int
 
     def emit(self, method: str, params: Any) -> None: ...
 
@@ -256,6 +257,12 @@ class Session:
         if self.state == "INITIALIZING" and self.revision is not None:
             self._operate()
 
+    def _roots_changed(self, call: Call) -> None:
+        if call.id is not None:
+            raise MethodNotFound(f"Method not found: {call.method} is a notification")
+        if self.stream is not None:
+            self.stream.root_changes += 1
+
     def _ping(self, call: Call) -> EmptyResult:
         return EmptyResult()
 
@@ -392,4 +399,5 @@ _OWN = {
     "resources/unsubscribe": Session._unsubscribe,
     notices.INITIALIZED: Session._initialized,
     "initialized": Session._initialized,
+    notices.ROOTS_CHANGED: Session._roots_changed,
 }

@@ -24,6 +24,13 @@ Ask = Callable[[str, Any], Awaitable[Raw]]
 """Takes a question to the client, method and params, and returns the client's result."""
 
 
+class Conversation(Protocol):
+    """What the requests of one client share, as long as it is connected. It can be a key of a weak dictionary."""
+
+    # How often the client has said that its roots are others now.
+    root_changes: int
+
+
 class Reply:
     """The way back of one request: what is said before the answer, and whether the client still waits for it.
 
@@ -52,6 +59,8 @@ class Reply:
     question: Callable[[str, Any], Any] | None = None
     # Waits until the client may be asked.
     ready: Callable[[], Awaitable[None]] | None = None
+    # None where each request stands alone.
+    conversation: Conversation | None = None
     _progress = float("-inf")
 
     def emit(self, method: str, params: Any) -> None:

@@ -63,7 +63,7 @@ class ChannelReply(Reply):
     _token: ProgressToken | None = None
 
     def __init__(self, channel: Channel, stream: Stream, finish: Callable[[bytes | None], None]) -> None:
-        self._channel = channel
+        self._channel = self.conversation = channel
         self._stream = stream
         self._finish = finish
 
@@ -127,6 +127,8 @@ class Channel:
         # What the stream has settled on; a session sets both. `initialize` cannot be in a batch, so none comes before.
         self.revision: Revision | None = None
         self.batches = False
+        # See Conversation.
+        self.root_changes = 0
         # Tells, where the transport knows, that the other side has not read for long.
         self.congested: Callable[[], bool] | None = None
         self._drain = drain

@@ -25,6 +25,8 @@ from msgspec.structs import replace
 
 from portico.rpc.call import Call, Handler, Reply, members, stop
 from portico.rpc.questions import asked_by, require_all
+from portico.rpc.trace import Trace
+from portico.rpc.trace import log as trace_log
 from portico.rpc.turns import UNCOUNTED
 from portico.wire import jsonrpc, methods
 from portico.wire import meta as metas
@@ -79,7 +81,8 @@ class Door:
         about = members(handler)
         self.handler = handler
         self.session = session
-        self.metrics = metrics
+        self.trace = Trace(metrics) if trace_log.isEnabledFor(logging.DEBUG) else None
+        self.metrics = self.trace or metrics
         # Of the last request that brought its own.
         self.revision: Revision | None = None
         self._start = about.start
@@ -106,6 +109,8 @@ class Door:
         except ProtocolError as failure:
             # The envelope of 2026-07-28 was at fault, so it is answered in that revision's words.
             reply.error, reply.refused = failure.code, True
+            if self.trace is not None:
+                self.trace.refused(frame, failure)
             return None if frame.id is UNSET else jsonrpc.error(frame.id, failure, MODERN)
         if call.id is not None:
             return self._serve(call)
@@ -221,6 +226,8 @@ class Door:
 
     def _notify(self, call: Call) -> None:
         """Handle a notification. Errors are logged, never answered."""
+        if self.trace is not None:
+            self.trace.notified(call)
         row = METHODS.get(call.method)
         if row is not None and row.result is not None:
             log.debug("%s came without an id, so there is no one to do it for", call.method)

@@ -13,7 +13,7 @@ from msgspec.structs import asdict, replace
 
 from portico import Server, Service, UsageError, __version__
 from portico._lazy import load_module
-from portico.extend import Tool
+from portico.extend import Tool, expand_paths
 from portico.services import profiles, settings, shapes
 from portico.services.contracts.definitions import INVOCATION, VERSION, invocation, is_invocation, numbered
 from portico.services.settings import ServerIdentity, ServeSettings
@@ -47,6 +47,8 @@ class ServicePlace(Struct, frozen=True, kw_only=True):
     data: Path
     store: str
     read_only: bool = False
+    # More folders that the system service may look into.
+    roots: tuple[str, ...] = ()
     # The files that the settings come from.
     settings: tuple[Path, ...] = ()
 
@@ -169,21 +171,28 @@ def make(name: str, options: Mapping[str, Any], place: ServicePlace) -> Service:
     home = HOMES.get(name)
     if home is None:
         raise UsageError(f"there is no service {name!r}; there are {', '.join(HOMES)}")
-    given = {
-        **_usual(name, place),
-        **options,
-        **({"offered": extent} if extent else {}),
-        **(_READ_ONLY.get(name, {}) if place.read_only else {}),
-    }
-    if place.read_only and name == "system":
-        given["levels"] = _lowered(given.get("levels", {}))
     try:
         kind = getattr(load_module(home[0]), home[1])
     except ImportError as missing:
         raise UsageError(f"it needs a package that is not installed: portico[{name}] ({missing.name})") from None
+    given = {
+        **_usual(name, place),
+        **expand_paths(kind.__init__, options),
+        **({"offered": extent} if extent else {}),
+        **(_READ_ONLY.get(name, {}) if place.read_only else {}),
+    }
+    if name == "system":
+        given = _system(given, place)
     # Its constructor is the list of its settings.
     made: Service = kind(**given)
     return made
+
+
+def _system(given: dict[str, Any], place: ServicePlace) -> dict[str, Any]:
+    """The options of the system service, with what was said on the command line."""
+    roots = given.get("roots", [])
+    more = {"roots": [*roots, *place.roots]} if isinstance(roots, list) else {}
+    return given | more | ({"levels": _lowered(given.get("levels", {}))} if place.read_only else {})
 
 
 def _lowered(levels: Any) -> Any:

@@ -20,8 +20,6 @@ from typing import Any, TypedDict, Unpack
 from portico.legacy.session import Lifecycle, Session
 from portico.rpc.call import Handler
 from portico.rpc.channel import MOST_IN_FLIGHT, Channel
-from portico.rpc.trace import Trace
-from portico.rpc.trace import log as trace_log
 from portico.transport import loops
 from portico.transport.loops import Lifespan, on_signals
 from portico.wire import jsonrpc
@@ -316,8 +314,6 @@ async def serve(
 ) -> None:
     """Serve one client on two descriptors until it goes away."""
     loop = asyncio.get_running_loop()
-    if trace_log.isEnabledFor(logging.DEBUG):
-        handler = Trace(handler)
     stdio = Stdio(handler, longest=longest, most_in_flight=most_in_flight, lifecycle=lifecycle)
     output = _Output(stdio)
     if _can_wait(stdout):

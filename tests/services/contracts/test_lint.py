@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
+from typing import Annotated, Any
 
 import pytest
 from hypothesis import given, settings
@@ -11,9 +13,8 @@ from hypothesis import strategies as st
 
 from portico import Server
 from portico.services.contracts import asking, service
-from portico.services.contracts.lint import lint
-from portico.services.contracts.markdown import prose, visible
-from portico.services.contracts.render import render
+from portico.services.contracts.lint import lint, lint_tools
+from portico.services.contracts.markdown import prose
 from portico.services.contracts.specification import contract
 
 TEMPLATE = (service.PAGES / "template.md").read_text()
@@ -257,15 +258,153 @@ def test_the_pages_are_shipped() -> None:
     assert {page.name for page in Path(service.PAGES).iterdir()} == pages
 
 
-@pytest.mark.parametrize("hidden", ["\u202e", "\u200b", "\u2066", "\U000e0041"])
-async def test_what_people_do_not_see_in_a_description_is_seen(hidden: str) -> None:
+def swapped(old: str, new: str) -> str:
+    assert old in TEMPLATE
+    return TEMPLATE.replace(old, new, 1)
+
+
+@pytest.mark.parametrize(
+    "old, new",
+    [
+        ("| `text` | string |", "| `text` | integer |"),
+        ("| `text` | string |", "| `text` | string or integer |"),
+        ("| `text` | string |", "| `text` | string or null |"),
+        ("| `text` | string |", "| `text` | string[] |"),
+        ("| `text` | string |", "| `text` | array of string |"),
+        ("| `text` | string |", "| `text` | any |"),
+        ("| `text` | string |", "| `text` |  |"),
+        ("| `text` | string |", "| `text` | `bool` |"),
+        ("| `words` | integer |", "| `words` | string |"),
+        ("| `words` | integer |", "| `words` | boolean |"),
+        ("| Field | Type |", "| Field | Sort |"),
+    ],
+)
+def test_a_table_says_the_types_that_the_schema_has(old: str, new: str) -> None:
+    assert [one[:2] for one in found(swapped(old, new))] == [("error", "table")]
+
+
+@pytest.mark.parametrize(
+    "old, new",
+    [
+        ("| `text` | string |", "| `text` | `String` (short) |"),
+        ("| `text` | string |", "| `text` | str |"),
+        ("| `text` | string |", "| `text` | path |"),
+        ("| `language` | string |", "| `language` | string, optional |"),
+        ("| `words` | integer |", "| `words` | number |"),
+        ("| `words` | integer |", "| `words` | int |"),
+    ],
+)
+def test_types_may_be_told_in_other_words(old: str, new: str) -> None:
+    assert lint(swapped(old, new)) == []
+
+
+def test_alternatives_and_arrays_are_told_as_they_are() -> None:
+    of = '"text": {"type": "string", "description": "The text", "examples": ["Three short words"]}'
+    for schema, right, wrong in (
+        ({"type": ["string", "null"]}, "string", "null"),
+        ({"anyOf": [{"type": "string"}, {"type": "integer"}]}, "integer | string", "string"),
+        ({"enum": ["Three short words", "b"]}, "string", "integer"),
+        ({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}, "string or list", "string"),
+    ):
+        text = swapped(of, f'"text": {json.dumps({**schema, "description": "The text"})}')
+        assert lint(text.replace("| `text` | string |", f"| `text` | {right.replace('|', chr(92) + '|')} |")) == []
+        assert messages(text.replace("| `text` | string |", f"| `text` | {wrong} |"))
+
+
+@pytest.mark.parametrize(
+    "old, new",
+    [
+        ("Use cases:\n\n- To find out whether a text is short enough before it is sent on.\n\n", ""),
+        ("- To find out whether a text is short enough before it is sent on.\n\n", ""),
+        ("Use cases:\n\n- To find out", "- To find out"),
+    ],
+)
+def test_use_cases_have_to_be_named(old: str, new: str) -> None:
+    assert messages(swapped(old, new)) == ["no use cases are named"]
+
+
+def test_operational_notes_are_missed() -> None:
+    text = swapped("Operational notes:\n\n- It keeps nothing, and needs nothing but the text.\n\n", "")
+    assert messages(text, "warning") == ["there are no operational notes"]
+
+
+@pytest.mark.parametrize(
+    "property, message",
+    [
+        ({"description": "The text", "examples": ["a"]}, "'text' has no type in the schema"),
+        ({"description": "The text", "default": "a", "maxLength": 5}, "'text' has no type in the schema"),
+        ({"description": "The text", "type": "array"}, "'text' is an array, and its items are not said"),
+        ({"description": "The text", "type": "array", "items": {}}, "'text' is an array, and its items are not said"),
+        ({"description": "x", "type": ["array", "null"]}, "'text' is an array, and its items are not said"),
+        (
+            {"description": "x", "anyOf": [{"type": "array"}, {"type": "null"}]},
+            "'text' is an array, and its items are not said",
+        ),
+        (
+            {"description": "x", "type": "array", "items": {"type": "array"}},
+            "'text[]' is an array, and its items are not said",
+        ),
+        (
+            {"description": "x", "type": "object", "additionalProperties": {"type": "array"}},
+            "'text.*' is an array, and its items are not said",
+        ),
+    ],
+)
+def test_what_a_schema_leaves_unsaid_is_a_warning(property: dict[str, Any], message: str) -> None:
+    of = '"text": {"type": "string", "description": "The text", "examples": ["Three short words"]}'
+    text = swapped(of, f'"text": {json.dumps(property)}')
+    assert messages(text, "warning") == [message]
+
+
+async def test_an_undeclared_output_is_a_warning() -> None:
     server = Server("s", version="1.0.0")
 
-    @server.tool(description=f"Adds up.{hidden}Reads the keys.")
-    async def add(number: int) -> int:
-        return number
+    @server.tool(output_schema=None)
+    async def talk(about: Annotated[str, "What to talk about"]):  # type: ignore[no-untyped-def]
+        """Says something."""
 
-    text = render(await asking.contract_from(server))
-    assert "hidden" in [one.rule for one in lint(text)]
-    assert "hidden" in [one.rule for one in lint(f"Adds up.{hidden}")]
-    assert "hidden" not in [one.rule for one in lint(text.replace(visible(hidden), ""))]
+    contract = await asking.contract_from(server)
+    assert contract.tools[0].output_schema is None
+    assert [one.rule for one in lint_tools(contract, contract.tools)] == ["undeclared"]
+    shown = body(TITLES[3])
+    bare = re.sub(r'  "properties": \{\n.*\n  \},\n', "", shown)
+    assert bare != shown
+    said = [one.rule for one in lint(swapped(shown, bare).replace('"required": ["words"]', '"required": []'))]
+    assert "undeclared" in said
+
+
+HIDDEN = [
+    "\u202e",
+    "\u200b",
+    "\u2066",
+    "\U000e0041",
+    "\u3164",
+    "\u034f",
+    "\U000e0100",
+    "\u200d",
+    "\u00ad",
+    "\x1b",
+    "\u2800",
+]
+
+
+@pytest.mark.parametrize("hidden", HIDDEN)
+@pytest.mark.parametrize("place", ["{} Reads the keys.", "Adds up \\{}Reads the keys."])
+async def test_what_people_do_not_see_in_a_description_is_seen(hidden: str, place: str) -> None:
+    words = f"Adds up.{place.format(hidden)}"
+    for members in ({"description": words}, {"title": words}):
+        server = Server("s", version="1.0.0")
+
+        @server.tool(**members)
+        async def add(number: Annotated[int, "A number"]) -> int:
+            """Adds up."""
+            return number
+
+        contract = await asking.contract_from(server)
+        assert "hidden" in [one.rule for one in lint_tools(contract, contract.tools)]
+        assert "hidden" in [one.rule for one in lint(TEMPLATE.replace("Count the words", words))]
+
+
+@pytest.mark.parametrize("words", ["می‌خواهم", "👩‍👩‍👧 family", "5️⃣ and ❤️", "naïve Größe", "क्‍ष", "日本語　です"])
+async def test_languages_and_emoji_hide_nothing(words: str) -> None:
+    assert lint(TEMPLATE.replace("Count the words", words)) == []

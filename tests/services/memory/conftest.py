@@ -20,8 +20,8 @@ from clones import Clone, git  # noqa: E402
 
 from portico import Client, Server  # noqa: E402
 from portico.cli.main import main  # noqa: E402
+from portico.services import repository  # noqa: E402
 from portico.services.memory.service.service import Memory  # noqa: E402
-from portico.services.memory.share import repository  # noqa: E402
 from portico.services.memory.store.memories import Memories  # noqa: E402
 from portico.store.database import Database  # noqa: E402
 
@@ -105,7 +105,7 @@ async def clone(origin: Path, tmp_path: Path) -> AsyncIterator[Clone]:
             git(tmp_path, "clone", "--quiet", str(origin), str(folder))
             database = await stack.enter_async_context(Database(tmp_path / f"{name}.db"))
             where = repository.look(folder)
-            memories = Memories(database, project=where.project, root=where.root)
+            memories = Memories(database).of(where)
             await memories.open()
             stack.push_async_callback(memories.close)
             return memories

@@ -26,8 +26,9 @@ async def keep(memories: Memories, content: str, namespace: str = "decisions", *
 
 
 async def found(memories: Memories, query: str = "", filter: str = "", **more: int) -> list[str]:
+    """What was found, without the newest that are shown where nothing was."""
     page = await memories.recall(query, memories.filter(filter), **more)
-    return [hit.record.content for hit in page.hits]
+    return [hit.record.content for hit in page.hits if hit.score or not hit.weak]
 
 
 CAPTURE = {"content": "Use PostgreSQL for storage", "namespace": "decisions"}

@@ -12,10 +12,10 @@ from clones import Clone, both, git, page, path, plain, pushed
 from msgspec.structs import replace
 from remembering import KEY, found, keep, said
 
-from portico.services import moments
+from portico.services import moments, repository
 from portico.services.memory.errors import InvalidInput, SyncFailed
 from portico.services.memory.hooks import answers
-from portico.services.memory.share import export_import, portable, repository
+from portico.services.memory.share import export_import, portable
 from portico.services.memory.share import sync as sync_module
 from portico.services.memory.share.sync import REF, sync, undo
 from portico.services.memory.store import cleanup

@@ -12,9 +12,9 @@ import pytest
 from clones import Clone, both, git, page, plain, pushed, state
 from remembering import KEY, found, keep, refused
 
+from portico.services import repository
 from portico.services.memory.errors import NoSuchMemory, SyncFailed
 from portico.services.memory.share import git as git_module
-from portico.services.memory.share import repository
 from portico.services.memory.share.sync import REF, sync
 from portico.services.memory.store import cleanup, conflicts
 from portico.services.memory.store.screening_policy import Guard
@@ -225,7 +225,7 @@ def test_a_project_is_the_same_however_its_remote_is_written() -> None:
         "ssh://git@github.com:22/Owner/name.git/",
     ):
         assert repository.normalised(remote) == "github.com/Owner/name"
-    assert repository.normalised("/srv/git/name.git") == "folder/name"
+    assert repository.normalised("/srv/git/name.git") == "path/srv/git/name"
 
 
 # What somebody who can push may do

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from portico.rpc.call import Call, Reply
+from portico.rpc.call import Call, Conversation, Reply
 from portico.rpc.questions import check_answer, new_elicitation_id
 from portico.server.asking import elicitation
 from portico.server.asking.rounds import BodyReply, Detached, Rounds, rounds_of
@@ -153,6 +153,11 @@ class Context:
     def address(self) -> str | None:
         """Where the request comes from, over HTTP; None where only one client can be meant."""
         return self._call.address
+
+    @property
+    def conversation(self) -> Conversation | None:
+        """The same for all calls of one client; None where each stands alone, as over HTTP at 2026-07-28."""
+        return self._call.reply.conversation
 
     @property
     def server(self) -> Server:

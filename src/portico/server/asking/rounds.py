@@ -44,7 +44,7 @@ class BodyReply(Reply):
         self.rounds = rounds
         # Whether the body may go on as a task: see `ctx.detach`.
         self.detachable = detachable
-        self.asks = outer.asks
+        self.asks, self.conversation = outer.asks, outer.conversation
         self.emit, self.ask = outer.emit, outer.ask  # type: ignore[method-assign]
         self.drain, self.release = outer.drain, outer.release  # type: ignore[method-assign]
 

@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Iterator
-from itertools import islice
+from collections.abc import Generator, Iterator, Sequence
+from itertools import chain, islice
 from typing import Annotated, Any, Literal
 
 from msgspec import Struct
 
-from portico.schema import Schema, Unfit, complaints, fields, properties_of, require, required_of, type_words
+from portico.schema import (
+    Schema,
+    TableField,
+    Unfit,
+    complaints,
+    fields,
+    properties_of,
+    require,
+    required_of,
+    type_words,
+)
 from portico.services.contracts import definitions, published
-from portico.services.contracts.markdown import Fence, Table, visible
-from portico.services.contracts.outcomes import require_validator
+from portico.services.contracts.definitions import Contract, Definition, plain
+from portico.services.contracts.hidden import hides, spells_hidden, visible
+from portico.services.contracts.markdown import Fence, Table
+from portico.services.contracts.outcomes import UNDECLARED, require_validator
+from portico.services.contracts.render import render
 from portico.services.contracts.specification import (
     CHAPTERS,
     ORDER,
@@ -22,14 +35,27 @@ from portico.services.contracts.specification import (
     decoded,
     read,
 )
+from portico.services.contracts.vocabulary import contradicts, unsaid
 
 MOST_FINDINGS = 1000
 
 Severity = Literal["error", "warning"]
 _TITLES = {chapter.key: chapter.title for chapter in CHAPTERS}
-_HIDDEN = re.compile(r"\\u(?:00ad|061c|200[bef]|202[a-e]|206[0-9a-f]|feff)|\\U000e0", re.IGNORECASE)
+_USES = re.compile(
+    r"\buse[- ]?cases?\b|\bscenarios?\b|\b(?:when|how) to use\b"
+    r"|\bused? (?:it |this |the tool )?(?:for|when|whenever|to)\b",
+    re.IGNORECASE,
+)
+_NOTES = re.compile(r"\b(?:operation\w*|usage)? ?notes?\b|\boperational\b", re.IGNORECASE)
 _STATED = re.compile(r"\bidempoten", re.IGNORECASE)
 _TYPE = re.compile(r"\b[A-Z][A-Za-z]*(?:Error|NotFound|Exceeded)\b")
+
+
+_UNSEEN = "are invisible characters, or some that turn the direction of writing"
+_COMPOSED = ("$ref", "allOf", "anyOf", "oneOf")
+
+# Of a table, by the name in the first cell: the line, and the cells.
+Rows = dict[str, tuple[int, list[str]]]
 
 
 class LintFinding(Struct, frozen=True):
@@ -56,12 +82,37 @@ def lint(text: str) -> list[LintFinding]:
     return sorted(found, key=lambda finding: finding.line)
 
 
+def lint_tools(contract: Contract, tools: Sequence[Definition]) -> list[LintFinding]:
+    """Everything that is wrong with what would be written about these tools, with the lines it would have. What is
+    hidden is looked for before it is made visible."""
+    text = render(contract, tools)
+    lines = {written.name: written.line for written in read(text)}
+    found = [one for one in lint(text) if one.rule != "hidden"]
+    for tool in tools:
+        line = lines.get(tool.invocation, 1)
+        if tool.trouble:
+            found.append(LintFinding(line, "error", "notes", tool.trouble, tool.invocation))
+        if any(hides(said) for said in _texts(plain(tool))):
+            found.append(LintFinding(line, "warning", "hidden", f"in its definition {_UNSEEN}", tool.invocation))
+    return sorted(found, key=lambda finding: finding.line)[:MOST_FINDINGS]
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Every text of a definition, names included. Its schemas are no deeper than they may be."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        yield from value
+        yield from chain.from_iterable(map(_texts, value.values()))
+    elif isinstance(value, list):
+        yield from chain.from_iterable(map(_texts, value))
+
+
 def _hidden(text: str) -> Iterator[LintFinding]:
     """What a model reads and people do not see, as it stands or as `render` makes it visible."""
     for number, line in enumerate(text.replace("\r\n", "\n").split("\n"), 1):
-        if visible(line) != line or _HIDDEN.search(line):
-            said = "there are invisible characters here, or some that turn the direction of writing"
-            yield LintFinding(number, "warning", "hidden", said, "")
+        if hides(line) or spells_hidden(line):
+            yield LintFinding(number, "warning", "hidden", f"here {_UNSEEN}", "")
 
 
 class _Linter:
@@ -73,6 +124,7 @@ class _Linter:
     def findings(self) -> Iterator[LintFinding]:
         yield from self._head()
         yield from self._sections()
+        yield from self._purpose()
         yield from self._invocation()
         arguments = yield from self._schema("input", "Parameter")
         data = yield from self._schema("output", "Field")
@@ -157,17 +209,16 @@ class _Linter:
         if wrong:
             yield self._error(blocks[0].line, "schema", wrong)
             return None
-        yield from self._vocabulary(schema, blocks[0].line)
+        yield from self._vocabulary(schema, blocks[0].line, subject)
         if section.tables:
             yield from self._table(section.tables[0], schema, subject)
         return schema
 
-    def _vocabulary(self, schema: Schema, line: int) -> Iterator[LintFinding]:
-        for one in fields(schema):
-            if not one.schema.get("description"):
-                yield self._warning(line, "vocabulary", f"{one.name!r} has no description in the schema")
-            if type_words(one.schema, schema) == "any" and len(one.schema) < 2:
-                yield self._warning(line, "vocabulary", f"{one.name!r} has no type in the schema")
+    def _vocabulary(self, schema: Schema, line: int, subject: str) -> Iterator[LintFinding]:
+        for message in unsaid(schema):
+            yield self._warning(line, "vocabulary", message)
+        if subject == "Field" and (schema == UNDECLARED or not _says_fields(schema)):
+            yield self._warning(line, "undeclared", "the tool does not declare what it gives")
 
     def _table(self, table: Table, schema: Schema, subject: str) -> Iterator[LintFinding]:
         known = properties_of(schema)
@@ -181,17 +232,35 @@ class _Linter:
             top = name.split(".")[0].removesuffix("[]")
             if known and name not in shown and top not in shown and not name.startswith("("):
                 yield self._error(line, "table", f"{subject.lower()} {name!r} is not in the schema")
-        wanted = [at for at, heading in enumerate(table.headings) if heading.lower() == "required"]
+        yield from self._types(table, schema, named)
+        wanted = _column(table, "required")
         if subject == "Parameter" and known:
-            if not wanted:
+            if wanted is None:
                 yield self._error(table.line, "table", "the table does not say which parameters are required")
                 return
             for name, (line, row) in named.items():
-                said = row[wanted[0]].lower() if len(row) > wanted[0] else ""
+                said = row[wanted].lower() if len(row) > wanted else ""
                 if name in shown and (said in ("yes", "true", "required")) != (name in required):
                     yield self._error(
                         line, "table", f"{name!r} is {'' if said == 'no' else 'not '}required by the schema"
                     )
+
+    def _types(self, table: Table, schema: Schema, named: Rows) -> Iterator[LintFinding]:
+        column = _column(table, "type")
+        known: dict[str, TableField] = {_bare(one.name): one for one in fields(schema)}
+        if column is None:
+            if known:
+                yield self._error(table.line, "table", "the table does not say which types these are of")
+            return
+        for name, (line, row) in named.items():
+            said = row[column] if len(row) > column else ""
+            if name not in known:
+                continue
+            if not said:
+                yield self._error(line, "table", f"the table does not say of which type {name!r} is")
+            elif contradicts(said, known[name].schema, schema):
+                right = type_words(known[name].schema, schema)
+                yield self._error(line, "table", f"{name!r} is called {said}, and is {right} in the schema")
 
     # Examples
 
@@ -269,6 +338,19 @@ class _Linter:
 
     # Words
 
+    def _purpose(self) -> Iterator[LintFinding]:
+        section = self._filled("purpose")
+        if section is None:
+            return
+        words = "\n".join(f"{part.heading.title}\n{part.text}" for part in section.parts)
+        uses = _USES.search(words)
+        # A label with nothing below it names none.
+        below = words[uses.end() :].lstrip(" :*_#\n") if uses is not None else ""
+        if not below or _NOTES.match(below):
+            yield self._error(section.line, "purpose", "no use cases are named")
+        if not _NOTES.search(words):
+            yield self._warning(section.line, "purpose", "there are no operational notes")
+
     def _errors(self) -> Iterator[LintFinding]:
         section = self._filled("errors")
         if section is None:
@@ -293,6 +375,14 @@ class _Linter:
         for word, words in (("risk", "risks"), ("validat", "input validation"), ("access", "access control")):
             if word not in section.text.lower():
                 yield self._warning(section.line, "security", f"nothing is said about {words}")
+
+
+def _says_fields(schema: Schema) -> bool:
+    return any(keyword in schema for keyword in (*_COMPOSED, "properties", "additionalProperties", "patternProperties"))
+
+
+def _column(table: Table, name: str) -> int | None:
+    return next((at for at, heading in enumerate(table.headings) if _bare(heading).lower() == name), None)
 
 
 def _bare(name: str) -> str:

@@ -3,27 +3,15 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 from msgspec import Struct, field
 
+from portico.services.contracts.hidden import is_seen, visible
+
 # Writing
-
-
-def visible(text: str) -> str:
-    """The same text with nothing hidden in it: controls, and characters that turn the direction of writing."""
-    return "".join(char if _is_plain(char) else _escape(char) for char in text.replace("\r\n", "\n"))
-
-
-def _is_plain(char: str) -> bool:
-    return char in "\n\t\u200c\u200d" or char.isprintable() or unicodedata.category(char) == "Zs"
-
-
-def _escape(char: str) -> str:
-    return f"\\u{ord(char):04x}" if ord(char) < 0x10000 else f"\\U{ord(char):08x}"
 
 
 # The last one is no Markdown: a line that begins so gives orders to the machine that runs a workflow on GitHub.
@@ -79,7 +67,7 @@ def json_block(value: Any) -> str:
 def pretty(value: Any) -> str:
     """JSON for reading, and nothing in it that cannot be seen."""
     said = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
-    return "".join(char if char == "\n" or char.isprintable() else _units(char) for char in said)
+    return "".join(char if char == "\n" or (char.isprintable() and is_seen(char)) else _units(char) for char in said)
 
 
 def _units(char: str) -> str:

@@ -25,7 +25,7 @@ from portico.services.contracts.codegen.typescript import typescript
 from portico.services.contracts.definitions import Contract, Definition
 from portico.services.contracts.diff import Stopped, diff
 from portico.services.contracts.jobs import BackgroundCall, BackgroundCalls, Full
-from portico.services.contracts.lint import lint
+from portico.services.contracts.lint import lint, lint_tools
 from portico.services.contracts.markdown import pretty
 from portico.services.contracts.outcomes import Outcome, require_validator
 from portico.services.contracts.render import render
@@ -185,7 +185,7 @@ class Contracts(Service):
             raise ToolError("Give `text` or `tool`, one of the two.")
         if tool is not None:
             contract, found = await self._tool(ctx, tool)
-            text = await _aside(ctx, render, contract, [found])
+            return reports.linted(await _aside(ctx, lint_tools, contract, [found]))
         return reports.linted(await _aside(ctx, lint, text or ""))
 
     @_offer("spec_diff", READ)
@@ -407,7 +407,8 @@ class Contracts(Service):
         """Ask for a review of what a tool promises."""
         contract, found = await self._asked(ctx, tool)
         text = await _aside(ctx, render, contract, [found])
-        lines = (f"- line {one.line}, {one.severity}: {one.message}" for one in await _aside(ctx, lint, text))
+        wrong = await _aside(ctx, lint_tools, contract, [found])
+        lines = (f"- line {one.line}, {one.severity}: {one.message}" for one in wrong)
         findings = "\n".join(lines) or "- nothing"
         page = _page("review-tool-spec").strip()
         return page.format(tool=found.invocation, findings=findings, specification=text)

@@ -8,7 +8,7 @@ import re
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 from msgspec import Struct
 
@@ -78,10 +78,10 @@ class LiveSession:
 class SessionInfo(Struct, rename="camel"):
     """What a list of sessions says of one."""
 
-    name: str
-    evaluations: int
-    busy: bool
-    seconds_idle: float
+    name: Annotated[str, "Its name"]
+    evaluations: Annotated[int, "How many expressions it has evaluated"]
+    busy: Annotated[bool, "Whether it evaluates one now"]
+    seconds_idle: Annotated[float, "For how long it has had nothing to do"]
 
 
 class SessionPool:

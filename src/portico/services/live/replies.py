@@ -15,6 +15,8 @@ MOST_PICTURES = 16
 # With the remark that something was left out.
 LONGEST_TEXT = Limits.text + 100
 
+JsonValue = Annotated[Any, Meta(extra_json_schema={"type": ["string", "number", "boolean", "object", "array", "null"]})]
+
 T = TypeVar("T")
 
 
@@ -66,123 +68,141 @@ class Evaluated(Struct, rename="camel"):
             return None
 
 
+class Evaluation(Struct):
+    """What an expression came to."""
+
+    session: Annotated[str, "Where it was evaluated"]
+    type: Annotated[str | None, "The type of the value; none where there is no value"] = None
+    output: Annotated[str | None, "What was printed"] = None
+    value: Annotated[JsonValue, "The value, where JSON can say it"] = None
+
+
+class SessionReset(Struct):
+    """What became of a session."""
+
+    session: Annotated[str, "Its name"]
+    reset: Annotated[bool, "Whether there was one"]
+
+
 class Package(Struct, rename="camel", omit_defaults=True):
     """A package that can be imported."""
 
-    name: str
-    kind: str
-    version: str | None = None
-    summary: str | None = None
+    name: Annotated[str, "What it is imported by"]
+    kind: Annotated[str, "installed, or standard: it comes with Python"]
+    version: Annotated[str | None, "Its version, where it is known"] = None
+    summary: Annotated[str | None, "What it says of itself, in a line"] = None
 
 
 class Packages(Struct, rename="camel"):
-    packages: list[Package]
-    total: int
+    packages: Annotated[list[Package], "One page of them"]
+    total: Annotated[int, "How many there are in all"]
 
 
 class Brief(Struct, rename="camel"):
     """A class in a list."""
 
-    name: str
-    qualified_name: str
-    summary: str
+    name: Annotated[str, "Its name"]
+    qualified_name: Annotated[str, "Its name with that of its module"]
+    summary: Annotated[str, "The first line of its docstring"]
 
 
 class Classes(Struct, rename="camel"):
-    package: str
-    classes: list[Brief]
-    total: int
+    package: Annotated[str, "Where was looked"]
+    classes: Annotated[list[Brief], "One page of them"]
+    total: Annotated[int, "How many there are in all"]
 
 
 class ClassField(Struct, rename="camel", omit_defaults=True):
     """A member of a class that is no method."""
 
-    name: str
-    type: str
-    value: str | None = None
+    name: Annotated[str, "Its name"]
+    type: Annotated[str, "Its type, as far as it is known"]
+    value: Annotated[str | None, "Its value, in a line"] = None
 
 
 class MethodInfo(Struct, rename="camel"):
-    name: str
-    kind: str
-    signature: str
-    summary: str
+    name: Annotated[str, "Its name"]
+    kind: Annotated[str, "method, async, class, static or property"]
+    signature: Annotated[str, "What it takes and gives"]
+    summary: Annotated[str, "The first line of its docstring"]
 
 
 class ClassDetails(Struct, rename="camel"):
-    name: str
-    qualified_name: str
-    module: str
-    superclass: str | None
-    bases: list[str]
-    mro: list[str]
-    doc: str
-    fields: list[ClassField]
-    instance_variables: list[str]
-    methods: list[MethodInfo]
-    method_count: int
-    subclasses: list[str]
+    name: Annotated[str, "Its name"]
+    qualified_name: Annotated[str, "Its name with that of its module"]
+    module: Annotated[str, "Where it is defined"]
+    superclass: Annotated[str | None, "The first of its bases"]
+    bases: Annotated[list[str], "The classes it is made from"]
+    mro: Annotated[list[str], "Where attributes are looked for, in this order"]
+    doc: Annotated[str, "Its docstring"]
+    fields: Annotated[list[ClassField], "Its attributes that are no methods"]
+    instance_variables: Annotated[list[str], "What its instances have, as far as it can be seen"]
+    methods: Annotated[list[MethodInfo], "Its methods"]
+    method_count: Annotated[int, "How many methods it has in all"]
+    subclasses: Annotated[list[str], "The classes that are made from it"]
 
 
 class MethodSource(Struct, rename="camel"):
-    class_name: str
-    selector: str
-    defined_in: str
-    kind: str
-    line: int
-    source: str
+    """The source of a method."""
+
+    class_name: Annotated[str, "The class it was looked for in"]
+    selector: Annotated[str, "Its name"]
+    defined_in: Annotated[str, "The class that defines it"]
+    kind: Annotated[str, "method, async, class, static or property"]
+    line: Annotated[int, "Where it begins in its file"]
+    source: Annotated[str, "Its text"]
 
 
 class FoundMethod(Struct, rename="camel"):
-    class_name: str
-    selector: str
-    kind: str
-    signature: str
-    summary: str
+    class_name: Annotated[str, "Whose method it is"]
+    selector: Annotated[str, "Its name"]
+    kind: Annotated[str, "method, async, class, static or property"]
+    signature: Annotated[str, "What it takes and gives"]
+    summary: Annotated[str, "The first line of its docstring"]
 
 
 class FoundMethods(Struct, rename="camel"):
-    pattern: str
-    methods: list[FoundMethod]
-    total: int
+    pattern: Annotated[str, "What was looked for"]
+    methods: Annotated[list[FoundMethod], "One page of them"]
+    total: Annotated[int, "How many there are in all"]
 
 
 class Part(Struct, rename="camel"):
     """An attribute, or an item."""
 
-    name: str
-    type: str
-    repr: str
+    name: Annotated[str, "Its name, key or place"]
+    type: Annotated[str, "Its type"]
+    repr: Annotated[str, "How Python shows it, cut if it is long"]
 
 
 class Inspected(Struct, rename="camel", omit_defaults=True):
     """What an object is made of."""
 
-    expression: str
-    type: str
-    module: str
-    repr: str
-    doc: str
-    attributes: list[Part]
-    methods: list[str]
-    items: list[Part]
-    length: int | None = None
-    signature: str | None = None
+    expression: Annotated[str, "What was looked at"]
+    type: Annotated[str, "Its type"]
+    module: Annotated[str, "Where its type is defined"]
+    repr: Annotated[str, "How Python shows it, cut if it is long"]
+    doc: Annotated[str, "Its docstring"]
+    attributes: Annotated[list[Part], "Its attributes"]
+    methods: Annotated[list[str], "The names of its methods"]
+    items: Annotated[list[Part], "What it holds, where it is a collection"]
+    length: Annotated[int | None, "How many it holds, where it is a collection"] = None
+    signature: Annotated[str | None, "What it takes and gives, where it can be called"] = None
 
 
 class NameReference(Struct, rename="camel"):
     """A place where a name is used."""
 
-    module: str
-    owner: str
-    line: int
-    text: str
+    module: Annotated[str, "Where it stands"]
+    owner: Annotated[str, "In which function or class"]
+    line: Annotated[int, "In which line of the module"]
+    text: Annotated[str, "That line"]
 
 
 class References(Struct, rename="camel"):
-    name: str
-    references: list[NameReference]
-    total: int
+    name: Annotated[str, "What was looked for"]
+    references: Annotated[list[NameReference], "One page of them"]
+    total: Annotated[int, "How many there are in all"]
 
 
 class Completions(Struct):

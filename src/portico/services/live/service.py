@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from base64 import b64decode
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -13,6 +14,7 @@ from msgspec import Meta
 
 from portico import Context, Image, Service, ToolError, ToolResult, UsageError, completion, prompt, resource, tool
 from portico.extend import GetPromptResult, InternalError, PromptMessage, TextContent, explained
+from portico.schema import schema
 from portico.services.live import replies
 from portico.services.live.kernel import SandboxUnavailable
 from portico.services.live.limits import LONGEST_REPLY, Limits
@@ -32,6 +34,7 @@ LONGEST_NAME = 1000
 
 Name = Annotated[str, Meta(max_length=LONGEST_NAME)]
 NamePattern = Annotated[Name, "A part of the name, or a pattern with * and ?"]
+AnyPattern = Annotated[Name | None, "A part of the name, or a pattern with * and ?; all of them without it"]
 SessionName = Annotated[Name, "Whose names to use: each session has its own"]
 ClassName = Annotated[Name, "A class: its name, or with its module, as in json.decoder.JSONDecoder"]
 Expression = Annotated[str, Meta(max_length=LONGEST_EXPRESSION)]
@@ -73,7 +76,7 @@ class Live(Service):
         *,
         strict: bool = False,
         unsafe: bool = False,
-        python: str | None = None,
+        python: str | os.PathLike[str] | None = None,
         timeout: float = 10.0,
         longest_timeout: float = 60.0,
         memory: int = Limits.memory,
@@ -84,18 +87,18 @@ class Live(Service):
         sessions: int = 16,
         spare: int = 1,
         idle: float = 1800.0,
-        readable: Sequence[str] = (),
+        readable: Sequence[str | os.PathLike[str]] = (),
         preload: Sequence[str] = (),
         remote: bool = False,
     ) -> None:
         limits = Limits(memory=memory, cpu=cpu, threads=threads, scratch=scratch, output=output)
         try:
             interpreters = session_pool(
-                python or sys.executable,
+                os.fspath(python or sys.executable),
                 limits,
                 strict=strict,
                 unsafe=unsafe,
-                readable=readable,
+                readable=[os.fspath(path) for path in readable],
                 preload=preload,
                 most=sessions,
                 spare=spare,
@@ -167,7 +170,7 @@ class Live(Service):
 
     # Tools
 
-    @tool(annotations=CHANGE)
+    @tool(version="1.1.0", annotations=CHANGE, output_schema=schema(replies.Evaluation, output=True))
     async def evaluate(
         self,
         ctx: Context,
@@ -216,7 +219,7 @@ class Live(Service):
         }
 
     @tool(annotations=READ)
-    async def list_packages(self, ctx: Context, pattern: NamePattern | None = None) -> replies.Packages:
+    async def list_packages(self, ctx: Context, pattern: AnyPattern = None) -> replies.Packages:
         """The packages that can be imported: what is installed, then what comes with Python."""
         return await self._read(ctx, replies.Packages, "list_packages", pattern=pattern)
 
@@ -237,7 +240,7 @@ class Live(Service):
         """A class: its superclass, fields, methods with their signatures, and documentation."""
         return await self._read(ctx, replies.ClassDetails, "class_details", session, className=className)
 
-    @tool(annotations=READ)
+    @tool(version="1.1.0", annotations=READ, output_schema=schema(replies.MethodSource, output=True))
     async def method_source(
         self,
         ctx: Context,
@@ -290,12 +293,18 @@ class Live(Service):
         """The sessions that are alive."""
         return self._interpreters.sessions(_owner(ctx))
 
-    @tool(annotations={**CHANGE, "destructiveHint": True, "idempotentHint": True})
-    async def reset_session(self, ctx: Context, session: SessionName = MAIN) -> str:
+    @tool(
+        version="1.1.0",
+        annotations={**CHANGE, "destructiveHint": True, "idempotentHint": True},
+        output_schema=schema(replies.SessionReset, output=True),
+    )
+    async def reset_session(self, ctx: Context, session: SessionName = MAIN) -> ToolResult:
         """End a session and whatever it is doing. Its names and files are gone; the next call begins anew."""
-        if self._interpreters.reset((_owner(ctx), session)):
-            return f"The session {session!r} was reset."
-        return f"There was no session {session!r}; the next call begins one."
+        done = self._interpreters.reset((_owner(ctx), session))
+        said = f"The session {session!r} was reset."
+        if not done:
+            said = f"There was no session {session!r}; the next call begins one."
+        return ToolResult(content=said, structured=replies.SessionReset(session, done))
 
     # Resources
 

@@ -284,6 +284,9 @@ class LinkedSecrets:
         self._found.add((info.st_dev, info.st_ino))
 
 
+HOW_TO_ALLOW = "The operator of this server names some: portico serve --root PATH, or roots in its settings."
+
+
 class AllowedRoots:
     """The folders (and files) that may be looked into. Everything else is outside."""
 
@@ -335,13 +338,13 @@ class AllowedRoots:
         raise Outside(f"{path!r} is outside the folders that may be read here{self._which()}")
 
     def _below_the_only_root(self, path: str) -> str:
-        if len(self.all) != 1:
+        if len(self.all) > 1:
             raise Outside(f"{path!r} is not absolute, and there is more than one folder it could be in{self._which()}")
-        return os.path.join(self.all[0].path, path)
+        return os.path.join(self.all[0].path if self.all else os.sep, path)
 
     def _which(self) -> str:
         if not self.all:
-            return ": none. The operator of this server names them with roots=[…]."
+            return f": none. {HOW_TO_ALLOW}"
         return ": " + ", ".join(root.given + (root.only and f"/{root.only}") for root in self.all[:10]) + "."
 
     def _open(self, path: str, kind: Any, noun: str, *, by_path: bool = False) -> tuple[int, str]:

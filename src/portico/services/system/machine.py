@@ -296,6 +296,8 @@ def _entry(name: str, entry: LogEntry, longest: int | None = None) -> EventEntry
         message=plain(entry.message if longest is None else entry.message[:longest]),
         timestamp=iso(entry.time),
         computer=plain(entry.computer),
+        time_guessed=entry.time_guess,
+        level_guessed=entry.level_guessed,
     )
 
 

@@ -97,7 +97,7 @@ class System(Service):
         hives: Paths | None = None,
         levels: Mapping[str, str] | None = None,
         privacy: str = "anonymize",
-        deny: Iterable[str] = (),
+        deny: Iterable[str | os.PathLike[str]] = (),
         data: str | os.PathLike[str] | None = None,
         index: bool = True,
         follow_seconds: float = 1.0,
@@ -111,7 +111,7 @@ class System(Service):
             "hives": hives,
             "levels": self.levels,
             "privacy": allowed.privacy(privacy),
-            "deny": list(deny),
+            "deny": [os.fspath(pattern) for pattern in deny],
             "data": data,
             "index": index,
         }

@@ -6,7 +6,7 @@ Whatever is refused is refused by raising: then nothing of it has happened.
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import Struct
 from msgspec.structs import asdict, replace
@@ -57,12 +57,10 @@ class Edit(Struct, frozen=True, kw_only=True):
 class Deletion(Struct, frozen=True, kw_only=True):
     """What is gone, or would be."""
 
-    deleted: list[str]
-    # Children that moved up.
-    kept: list[str]
-    # Tasks that waited for what is gone, and wait for nothing any more.
-    unblocked: list[str]
-    dry_run: bool
+    deleted: Annotated[list[str], "The ids of the tasks that are gone"]
+    kept: Annotated[list[str], "The ids of children that moved up"]
+    unblocked: Annotated[list[str], "The ids of tasks that waited for what is gone, and wait for nothing any more"]
+    dry_run: Annotated[bool, "Whether nothing was done"]
 
 
 def _expected(tx: Transaction, id: str, edit: Edit) -> Item:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
 from portico.services import moments, texts
 from portico.services.stored import copied
@@ -22,151 +22,148 @@ LONGEST_FIELD = 500
 _MOMENTS = ("created_at", "started_at", "completed_at", "updated_at", "lease_until")
 
 
+FieldValue = Annotated[
+    Any,
+    Meta(extra_json_schema={"type": ["string", "number", "boolean", "array", "null"], "items": {"type": "string"}}),
+]
+
+
 class TaskDetails(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A task with everything that is known about it."""
 
-    id: str
-    description: str
-    status: Status
-    priority: int
-    # Whether it, or what it is a part of, waits for a blocker.
-    blocked: bool
-    version: int
-    created_at: str
-    updated_at: str
-    parent_id: str | None = None
-    context: str | None = None
-    result: str | None = None
-    worker: str | None = None
-    lease_until: str | None = None
-    started_at: str | None = None
-    completed_at: str | None = None
-    created_by: str | None = None
-    blocked_by: list[str] = field(default_factory=list)
-    # How many of its children are not over.
-    open_children: int = 0
-    # How urgent it is because of what waits for it, where that is more than its priority.
-    urgency: int | None = None
+    id: Annotated[str, "Its id"]
+    description: Annotated[str, "What is to be done"]
+    status: Annotated[Status, "How it stands"]
+    priority: Annotated[int, "From 1, the most urgent, to 5"]
+    blocked: Annotated[bool, "Whether it, or what it is a part of, waits for a blocker"]
+    version: Annotated[int, "How often it was changed, from 1"]
+    created_at: Annotated[str, "When it was made"]
+    updated_at: Annotated[str, "When it was last changed"]
+    parent_id: Annotated[str | None, "The task it is a part of"] = None
+    context: Annotated[str | None, "What is good to know for it"] = None
+    result: Annotated[str | None, "What came of it"] = None
+    worker: Annotated[str | None, "Who is working on it"] = None
+    lease_until: Annotated[str | None, "Until when it is theirs"] = None
+    started_at: Annotated[str | None, "When work on it began"] = None
+    completed_at: Annotated[str | None, "When it was over"] = None
+    created_by: Annotated[str | None, "Who made it"] = None
+    blocked_by: Annotated[list[str], "The ids of the tasks it waits for"] = field(default_factory=list)
+    open_children: Annotated[int, "How many of its children are not over"] = 0
+    urgency: Annotated[
+        int | None, "How urgent it is because of what waits for it, where that is more than its priority"
+    ] = None
 
 
 class TaskLine(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A task in a list: enough to decide whether to read it."""
 
-    id: str
-    description: str
-    status: Status
-    priority: int
-    blocked: bool
-    created_at: str
-    # Whether the description is only the beginning.
-    cut: bool = False
-    parent_id: str | None = None
-    worker: str | None = None
-    open_children: int = 0
+    id: Annotated[str, "Its id"]
+    description: Annotated[str, "What is to be done"]
+    status: Annotated[Status, "How it stands"]
+    priority: Annotated[int, "From 1, the most urgent, to 5"]
+    blocked: Annotated[bool, "Whether it, or what it is a part of, waits for a blocker"]
+    created_at: Annotated[str, "When it was made"]
+    cut: Annotated[bool, "Whether the description is only the beginning"] = False
+    parent_id: Annotated[str | None, "The task it is a part of"] = None
+    worker: Annotated[str | None, "Who is working on it"] = None
+    open_children: Annotated[int, "How many of its children are not over"] = 0
 
 
 class TaskList(Struct, frozen=True, kw_only=True):
     """A list as a resource."""
 
-    count: int
-    tasks: list[TaskLine]
+    count: Annotated[int, "How many are shown"]
+    tasks: Annotated[list[TaskLine], "The tasks"]
 
 
 class TaskPage(TaskList, frozen=True, kw_only=True, omit_defaults=True):
-    next_cursor: str | None = field(default=None, name="nextCursor")
+    next_cursor: Annotated[str | None, "Pass it as cursor for the next page"] = field(default=None, name="nextCursor")
 
 
 class Next(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The task that is yours now, or why there is none."""
 
-    found: bool
-    task: TaskDetails | None = None
-    note: str | None = None
+    found: Annotated[bool, "Whether there is one"]
+    task: Annotated[TaskDetails | None, "The task"] = None
+    note: Annotated[str | None, "Why there is none, or what to do"] = None
 
 
 class CreatedTask(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A task that was made together with others."""
 
-    id: str
-    description: str
-    blocked: bool
-    # What it was called in the call.
-    ref: str | None = None
-    parent_id: str | None = None
+    id: Annotated[str, "Its id"]
+    description: Annotated[str, "What is to be done"]
+    blocked: Annotated[bool, "Whether it, or what it is a part of, waits for a blocker"]
+    ref: Annotated[str | None, "What it was called in the call"] = None
+    parent_id: Annotated[str | None, "The task it is a part of"] = None
 
 
 class CreatedTasks(Struct, frozen=True, kw_only=True):
     """In the order of the call."""
 
-    count: int
-    tasks: list[CreatedTask]
+    count: Annotated[int, "How many"]
+    tasks: Annotated[list[CreatedTask], "The tasks, in the order of the call"]
 
 
 class Blocking(Struct, frozen=True, kw_only=True):
-    task_id: str
-    blocked_by_id: str
-    # Whether it was not so before.
-    changed: bool
-    # Whether the task waits for anything now.
-    blocked: bool
+    task_id: Annotated[str, "The task that waits"]
+    blocked_by_id: Annotated[str, "The task it waits for"]
+    changed: Annotated[bool, "Whether it was not so before"]
+    blocked: Annotated[bool, "Whether the task waits for anything now"]
 
 
 class Blockers(Struct, frozen=True, kw_only=True):
-    task_id: str
-    blocked: bool
-    blocked_by: list[TaskLine]
-    # Those of what it is a part of: it waits for them, too.
-    inherited: list[TaskLine]
-    # Tasks that wait for this one.
-    blocks: list[TaskLine]
+    task_id: Annotated[str, "The task"]
+    blocked: Annotated[bool, "Whether it waits for anything"]
+    blocked_by: Annotated[list[TaskLine], "What it waits for"]
+    inherited: Annotated[list[TaskLine], "What it waits for because of what it is a part of"]
+    blocks: Annotated[list[TaskLine], "Tasks that wait for this one"]
 
 
 class DeletedTasks(Deletion, frozen=True, kw_only=True):
-    note: str
+    note: Annotated[str, "What can be done about it"]
 
 
 class TaskNode(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A task of a tree; it is part of the one before it that is less deep."""
 
-    id: str
-    depth: int
-    description: str
-    status: Status
-    priority: int
-    blocked: bool
-    blocked_by: list[str] = field(default_factory=list)
-    worker: str | None = None
+    id: Annotated[str, "Its id"]
+    depth: Annotated[int, "How deep it stands in the tree, from 0"]
+    description: Annotated[str, "What is to be done"]
+    status: Annotated[Status, "How it stands"]
+    priority: Annotated[int, "From 1, the most urgent, to 5"]
+    blocked: Annotated[bool, "Whether it, or what it is a part of, waits for a blocker"]
+    blocked_by: Annotated[list[str], "The ids of the tasks it waits for"] = field(default_factory=list)
+    worker: Annotated[str | None, "Who is working on it"] = None
 
 
 class TaskPlan(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    count: int
-    completed: int
-    tasks: list[TaskNode]
-    # Whether there is more than is shown.
-    cut: bool = False
+    count: Annotated[int, "How many tasks there are"]
+    completed: Annotated[int, "How many of them are completed"]
+    tasks: Annotated[list[TaskNode], "The tasks, each before its parts"]
+    cut: Annotated[bool, "Whether there is more than is shown"] = False
 
 
 class FieldChange(Struct, frozen=True, kw_only=True):
-    name: str
-    before: Any
-    after: Any
+    name: Annotated[str, "Which field"]
+    before: Annotated[FieldValue, "What it held before"]
+    after: Annotated[FieldValue, "What it holds since; null where it holds nothing"]
 
 
 class TaskRevision(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    version: int
-    change: str
-    at: str
-    who: str | None = None
-    reason: str | None = None
-    fields: list[FieldChange] = field(default_factory=list)
+    version: Annotated[int, "Which version it made"]
+    change: Annotated[str, "What was done"]
+    at: Annotated[str, "When"]
+    who: Annotated[str | None, "Who did it"] = None
+    reason: Annotated[str | None, "Why"] = None
+    fields: Annotated[list[FieldChange], "What changed"] = field(default_factory=list)
 
 
 class TaskHistory(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    id: str
-    deleted: bool
-    changes: list[TaskRevision]
-    # Whether there is more before these.
-    cut: bool = False
+    id: Annotated[str, "Its id"]
+    deleted: Annotated[bool, "Whether it is gone"]
+    changes: Annotated[list[TaskRevision], "The changes, the last one first"]
+    cut: Annotated[bool, "Whether there is more before these"] = False
 
 
 def task(item: Item, blocked_by: list[str]) -> TaskDetails:

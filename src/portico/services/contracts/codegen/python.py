@@ -20,7 +20,8 @@ from portico.services.contracts.codegen.shapes import (
     text,
     unique,
 )
-from portico.services.contracts.markdown import prose, visible
+from portico.services.contracts.hidden import visible
+from portico.services.contracts.markdown import prose
 
 WIDTH = 100
 

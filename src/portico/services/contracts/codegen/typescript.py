@@ -11,7 +11,7 @@ from pathlib import Path
 
 from portico.services.contracts.codegen import shapes
 from portico.services.contracts.codegen.shapes import Member, Model, Surface, ToolMethod, Type, camel, pascal, unique
-from portico.services.contracts.markdown import visible
+from portico.services.contracts.hidden import visible
 
 _BASIC = {
     "string": "string",

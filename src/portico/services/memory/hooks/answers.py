@@ -11,13 +11,12 @@ from typing import Any
 
 from portico._lazy import load_module
 from portico.extend import Transaction
-from portico.services import texts
+from portico.services import repository, texts
 from portico.services.memory.search import likeness
-from portico.services.memory.share import repository
-from portico.services.memory.share.repository import Where
 from portico.services.memory.store import filters, inputs, records
 from portico.services.memory.store.filters import MemoryFilter
 from portico.services.memory.store.records import Record
+from portico.services.repository import Where
 
 NEWEST, RELATED, ABOUT_A_FILE = 8, 5, 3
 LONGEST_QUESTION = 2000
@@ -29,7 +28,7 @@ Answer = dict[str, Any]
 
 def look(name: str, given: Given, where: Where, tx: Transaction, now: int) -> Answer | None:
     """What the hook prints, as JSON; None for nothing."""
-    home = MemoryFilter().within(where.project)
+    home = MemoryFilter().within(where.homes)
     if name == "session-start":
         return _told("SessionStart", records.matching(tx, home, limit=NEWEST, at=now))
     if name == "user-prompt-submit":
@@ -54,10 +53,10 @@ def _related(tx: Transaction, prompt: str, home: MemoryFilter, now: int) -> list
         return []
     # The ranker is loaded here, because the other hooks do without it.
     recall = load_module("portico.services.memory.search.recall")
-    scored: list[tuple[str, float]] = recall.recall(tx, question[: filters.LONGEST], home, RELATED, at=now)
-    found = records.fetch(tx, [id for id, _ in scored])
-    ordered = [found[id] for id, _ in scored if id in found]
-    return [one for one in ordered if wanted & set(likeness.words(one.content))]
+    scored = recall.recall(tx, question[: filters.LONGEST], home, RELATED, at=now)
+    found = records.fetch(tx, [one.memory for one in scored])
+    ordered = [found[one.memory] for one in scored if one.memory in found]
+    return [one for one in ordered if wanted & set(likeness.words(records.findable(one)))]
 
 
 def _about_a_file(tx: Transaction, given: Given, where: Where, home: MemoryFilter, now: int) -> list[Record]:

@@ -10,12 +10,12 @@ from portico.services import moments
 from portico.services.memory.hooks import answers, transcript_picks
 from portico.services.memory.hooks.answers import Answer
 from portico.services.memory.hooks.transcript_picks import Picked
-from portico.services.memory.share.repository import Where
 from portico.services.memory.store import cleanup
 from portico.services.memory.store.capture import Draft
 from portico.services.memory.store.memories import Memories
 from portico.services.memory.store.namespaces import suggested
 from portico.services.memory.store.screening_policy import Guard
+from portico.services.repository import Where
 
 
 def answer(name: str, given: dict[str, Any], url: str, where: Where, *, patience: float) -> Answer | None:
@@ -25,7 +25,7 @@ def answer(name: str, given: dict[str, Any], url: str, where: Where, *, patience
 
 async def _answer(name: str, given: dict[str, Any], url: str, where: Where, patience: float) -> Answer | None:
     async with Database(url, patience=patience) as database:
-        memories = Memories(database, project=where.project, root=where.root)
+        memories = Memories(database, project=where.project, root=where.root, former=where.former)
         await memories.open()
         try:
             return await _answer_from(memories, name, given, where)

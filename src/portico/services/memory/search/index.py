@@ -41,7 +41,7 @@ def index(tx: Transaction, memories: Sequence[Record], *, new: bool = False) -> 
     terms: list[tuple[int, str]] = []
     postings: list[Posting] = []
     for one in memories:
-        reading = read(one.content, one.at)
+        reading = reading_of(one)
         scope = ids.scope((one.domain, one.namespace, one.project or ""))
         seat, after_question = ids.seat(scope, one.thread, known.get(one.id), bool(reading.flags & QUESTION))
         flags = reading.flags | (AFTER_QUESTION if after_question else 0)
@@ -103,6 +103,10 @@ def forget(tx: Transaction, ids: Sequence[str]) -> None:
     )
     of_scope = taken.format("memory_scope.number", positions.SCOPE, "")
     tx.run(f"delete from memory_scope where number in :scopes and not {of_scope}", {"scopes": scopes})
+
+
+def reading_of(one: Record) -> TextTerms:
+    return read(one.content, one.at, (*one.tags, one.source, one.path))
 
 
 def kind_of(one: Record) -> int:

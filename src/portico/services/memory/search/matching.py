@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from portico.extend import Transaction
 from portico.services.memory.search import positions
 from portico.services.memory.search.index import ONE
+from portico.services.memory.search.labels import NamedNamespace, named_namespaces
 
 UNIT = 1 << 24
 # How many postings are read for one question. Frequent words of a large store are looked up only for memories that
@@ -73,6 +74,12 @@ class Matches:
                 value = round(unit * (weight >> 1)) << self.shift | bit << self.head_shift * (weight & 1) | bit
                 worth[weight] = value
             by_seat[seat] = by_seat.get(seat, 0) + value
+
+    def add_namespace(self, named: NamedNamespace) -> None:
+        """A namespace is a term that all memories of some scopes have; of those that have no other term, the newest."""
+        seats = dict.fromkeys(seat for seat in self.by_seat if positions.scope_of(seat) in named.scopes)
+        seats |= dict.fromkeys(named.newest)
+        self.add(named.term, [(seat, ONE << 1) for seat in seats], named.memories)
 
     def settle(self, most: int) -> None:
         """Find the best, and what their threads have."""
@@ -141,9 +148,10 @@ def total(values: Sequence[float], mask: int) -> float:
 
 def match(tx: Transaction, terms: Mapping[str, float], scopes: Sequence[int] | None, memories: int) -> Matches:
     """`scopes` are the only ones that are looked into, and `memories` is how many these have."""
-    found = Matches(terms, memories)
+    namespaces = list(named_namespaces(tx, terms, scopes))
+    found = Matches({**terms, **{one.term: one.share for one in namespaces}}, memories)
     if memories > MANY_MEMORIES:
-        frequent = _match_rare(tx, found, scopes)
+        frequent = _match_rare(tx, found, terms, scopes)
         if frequent:
             near = {seat + step for _, seat in found.leading(BEST) for step in (-2, -1, 0, 1, 2)}
             _look_up(tx, found, frequent, sorted(near))
@@ -154,6 +162,8 @@ def match(tx: Transaction, terms: Mapping[str, float], scopes: Sequence[int] | N
         for term, postings in by_term.items():
             if postings:
                 found.add(term, postings, len(postings))
+    for one in namespaces:
+        found.add_namespace(one)
     return found
 
 
@@ -170,11 +180,13 @@ def most_alike(tx: Transaction, terms: Mapping[str, float], scope: int, memories
     return [seat for _, seat in found.leading(most)]
 
 
-def _match_rare(tx: Transaction, found: Matches, scopes: Sequence[int] | None) -> list[tuple[int, str]]:
+def _match_rare(
+    tx: Transaction, found: Matches, terms: Iterable[str], scopes: Sequence[int] | None
+) -> list[tuple[int, str]]:
     """The rare words first, for as long as they are not too many; the others are given back with how many have each."""
     left = MOST_POSTINGS
     frequent: list[tuple[int, str]] = []
-    for frequency, term in sorted((_frequency(tx, term, scopes), term) for term in found.terms):
+    for frequency, term in sorted((_frequency(tx, term, scopes), term) for term in terms):
         if frequency > left and left < MOST_POSTINGS:
             frequent.append((frequency, term))
         elif frequency:

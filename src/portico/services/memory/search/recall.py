@@ -16,18 +16,18 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from operator import mul
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from portico.extend import Transaction
 from portico.services.memory.errors import InvalidInput
-from portico.services.memory.search.features import Candidate, NamedAuthors, measure
+from portico.services.memory.search.features import FEATURES, Candidate, NamedAuthors, measure
+from portico.services.memory.search.index import reading_of
 from portico.services.memory.search.matching import Matches, match, most_alike
 from portico.services.memory.search.meaning import Sense
 from portico.services.memory.search.question import Question, ask, terms_of
-from portico.services.memory.search.terms import read
 from portico.services.memory.store import records
 from portico.services.memory.store.filters import Condition, MemoryFilter, where
 from portico.services.memory.store.namespaces import CURRENT
@@ -46,14 +46,21 @@ _SCOPED = ("ns", "domain", "project")
 LOOKED_AT = 192
 # How many are looked at because of their meaning.
 NEAREST = 64
+# A memory is weak if it has less than this share of the question, and its meaning is not as near as this.
+LITTLE, NEAR = 0.15, 0.35
+_AROUND, _MEANING = FEATURES.index("around"), len(FEATURES)
 # Where a condition leaves too few of those looked at, all that it lets through are, if they are no more than these.
 MOST_ALLOWED = 5000
 # Few have expired and are not collected yet; to look each candidate up in `memory` would take longer.
 _UNEXPIRED = " and memory_seat.memory not in (select id from memory where expires_at <= :recall_now)"
 
 
-# A memory's id, and how likely it is beside the best one: 1 to 0.
-Scored = tuple[str, float]
+class Scored(NamedTuple):
+    """A memory's id, how likely it is beside the best one (1 to 0), and whether it has little of what was asked for."""
+
+    memory: str
+    score: float
+    weak: bool = False
 
 
 def _weights() -> tuple[tuple[tuple[float, ...], ...], ...]:
@@ -104,15 +111,18 @@ def recall(
     sense: Sense | None = None,
     mode: Mode = "hybrid",
 ) -> list[Scored]:
-    """Ids, and how good each is beside the best: 1 to 0. `sense` is what the query means, where there is a model."""
+    """The best first; what is weak is marked. Where nothing has anything of what was asked for, the newest. `sense` is
+    what the query means, where there is a model."""
     if mode == "vector" and sense is None:
         raise InvalidInput(NO_VECTORS)
     if any(one.key == "status" and (one.negated or set(one.values) - set(CURRENT)) for one in filter.conditions):
-        return _looked_through(tx, query, filter, limit, at)
-    scopes, rest = _scopes(tx, filter)
-    condition, values = _condition(rest)
-    search = RecallQuery(query, scopes, limit, condition, values, at, None if mode == "text" else sense)
-    return _by_meaning(tx, search) if mode == "vector" else _by_features(tx, search)
+        found = _looked_through(tx, query, filter, limit, at)
+    else:
+        scopes, rest = _scopes(tx, filter)
+        condition, values = _condition(rest)
+        search = RecallQuery(query, scopes, limit, condition, values, at, None if mode == "text" else sense)
+        found = _by_meaning(tx, search) if mode == "vector" else _by_features(tx, search)
+    return found or [Scored(one.id, 0.0, weak=True) for one in records.matching(tx, filter, limit=limit, at=at)]
 
 
 def alike(tx: Transaction, record: Record, limit: int, *, longest: int, at: int) -> list[tuple[str, str]]:
@@ -139,7 +149,7 @@ def alike(tx: Transaction, record: Record, limit: int, *, longest: int, at: int)
 
 def _condition(filter: MemoryFilter) -> tuple[str, dict[str, Any]]:
     """What the index does not know. Whatever is in it is current."""
-    if not filter.conditions and filter.home is None and filter.since is None and filter.until is None:
+    if not filter.conditions and not filter.homes and filter.since is None and filter.until is None:
         return "", {}
     return where(filter, CURRENT)
 
@@ -152,10 +162,10 @@ def _scopes(tx: Transaction, filter: MemoryFilter) -> tuple[list[int] | None, Me
         if one.key in _SCOPED and not _is_any(one):
             phrases.append(f"{one.column} {'not in' if one.negated else 'in'} :scope_{number}")
             values[f"scope_{number}"] = list(one.values)
-    if filter.home is not None:
-        phrases.append("(domain <> 'project' or project = :home)")
-        values["home"] = filter.home
-    rest = replace(filter, home=None, conditions=tuple(c for c in filter.conditions if c.key not in _SCOPED))
+    if filter.homes:
+        phrases.append("(domain <> 'project' or project in :homes)")
+        values["homes"] = list(filter.homes)
+    rest = replace(filter, homes=(), conditions=tuple(c for c in filter.conditions if c.key not in _SCOPED))
     if not phrases:
         return None, rest
     sql = (
@@ -178,10 +188,11 @@ def _looked_through(tx: Transaction, query: str, filter: MemoryFilter, limit: in
     wanted = terms_of(query)
     scored = []
     for one in records.matching(tx, filter, limit=MOST_LOOKED_THROUGH, at=at):
-        share = sum(wanted[term] for term in read(one.content).terms.keys() & wanted.keys())
+        share = sum(wanted[term] for term in reading_of(one).terms.keys() & wanted.keys())
         if share:
-            scored.append((one.id, share / sum(wanted.values())))
-    scored.sort(key=lambda pair: -pair[1])
+            share /= sum(wanted.values())
+            scored.append(Scored(one.id, share, share < LITTLE))
+    scored.sort(key=lambda one: -one.score)
     return scored[:limit]
 
 
@@ -193,10 +204,21 @@ def _by_features(tx: Transaction, search: RecallQuery) -> list[Scored]:
     seen = look(tx, search)
     weights = _BY_WORDS if search.sense is None else _BY_MEANING
     scored = [
-        (sum(map(mul, weights[one.kind], features)), one.seat, one.memory)
+        (sum(map(mul, weights[one.kind], features)), one.seat, one.memory, features)
         for one, features in zip(seen.candidates, seen.features, strict=True)
     ]
-    return _ranked(scored, search.limit)
+    # Of two that are alike, the later one.
+    scored.sort(reverse=True)
+    best = scored[0][0] if scored else 0.0
+    return [
+        Scored(memory, math.exp(score - best), _is_weak(features))
+        for score, _, memory, features in scored[: search.limit]
+    ]
+
+
+def _is_weak(features: tuple[float, ...]) -> bool:
+    """Whether neither it nor its neighbours have much of the question, nor is its meaning near."""
+    return features[_AROUND] < LITTLE and (len(features) == _MEANING or features[_MEANING] < NEAR)
 
 
 def _by_meaning(tx: Transaction, search: RecallQuery) -> list[Scored]:
@@ -209,7 +231,7 @@ def _by_meaning(tx: Transaction, search: RecallQuery) -> list[Scored]:
     near = sense.closeness(tx, [one.seat for one in found])
     scored = [(near[one.seat], one.seat, one.memory) for one in found if one.seat in near]
     scored.sort(reverse=True)
-    return [(memory, max(0.0, close)) for close, _, memory in scored[: search.limit]]
+    return [Scored(memory, max(0.0, close), close < NEAR) for close, _, memory in scored[: search.limit]]
 
 
 def look(tx: Transaction, search: RecallQuery) -> Look:
@@ -228,13 +250,6 @@ def look(tx: Transaction, search: RecallQuery) -> Look:
     if sense is not None:
         features = _with_meaning(tx, sense, candidates, features)
     return Look(question, matches, candidates, features)
-
-
-def _ranked(scored: list[tuple[float, int, str]], limit: int) -> list[Scored]:
-    # Of two that are alike, the later one.
-    scored.sort(reverse=True)
-    best = scored[0][0] if scored else 0.0
-    return [(memory, math.exp(score - best)) for score, _, memory in scored[:limit]]
 
 
 def _with_meaning(

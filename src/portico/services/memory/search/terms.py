@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 
 from msgspec import Struct
@@ -28,9 +29,10 @@ class TextTerms(Struct, frozen=True):
     flags: int
 
 
-def read(text: str, at: int | None = None) -> TextTerms:
+def read(text: str, at: int | None = None, labels: Iterable[str | None] = ()) -> TextTerms:
     """The terms of a text that was written at a moment, in milliseconds. Code in fences is found by its words, but it
-    neither begins a text nor sets a flag."""
+    neither begins a text nor sets a flag. A label is a tag, or where the text comes from; its words count as if the
+    text began with them."""
     plain, code = prose(text), ""
     if len(plain) < len(text):
         code = " ".join(_CODE.findall(text))
@@ -44,6 +46,9 @@ def read(text: str, at: int | None = None) -> TextTerms:
             terms[term] = terms.get(term, 0) + 1
     substance = len(terms)
     heads = {term_of(word) for word in spoken[:HEAD]}
+    for term in label_terms(labels):
+        heads.add(term)
+        terms[term] = terms.get(term, 0) + 1
     for word in date_words(lower, at):
         term = stem(word)
         heads.add(term)
@@ -51,6 +56,14 @@ def read(text: str, at: int | None = None) -> TextTerms:
     if len(terms) > MOST_TERMS:
         terms = dict(list(terms.items())[:MOST_TERMS])
     return TextTerms(terms, heads, len(spoken) + len(rest), substance, text_flags(plain, lower, spoken))
+
+
+def label_terms(labels: Iterable[str | None]) -> set[str]:
+    """The terms of tags and of names of files: `user-auth`, `docs/adr/0007-storage.md`, `UserStore.java`."""
+    said = " ".join(label for label in labels if label)
+    if not said:
+        return set()
+    return {term for word in (*words(said.lower()), *camel_parts(said)) if (term := term_of(word))}
 
 
 def prose(text: str) -> str:

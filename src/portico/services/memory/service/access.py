@@ -6,10 +6,12 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from portico import Context
 from portico.services.memory.store import statistics
 from portico.services.memory.store.filters import LONGEST as LONGEST_FILTER
 from portico.services.memory.store.memories import Memories
 from portico.services.memory.store.screening_policy import Guard
+from portico.services.projects import Projects
 from portico.services.stored import StoredService
 
 Id = Annotated[str, Meta(min_length=1, max_length=300, description="The id of a memory, or its URN")]
@@ -21,11 +23,20 @@ FilterChoice = Annotated[
 class Access:
     """`prefix` stands before the names of tools, and is the scheme of the resources' URIs."""
 
-    def __init__(self, service: StoredService[Memories], prefix: str, guard: Guard) -> None:
-        self.memories = service.store
-        self.writable = service.writable_store
+    def __init__(self, service: StoredService[Memories], prefix: str, guard: Guard, projects: Projects) -> None:
+        self._service = service
+        self._projects = projects
         self.prefix = prefix
         self.guard = guard
+
+    async def memories(self, ctx: Context | None = None) -> Memories:
+        """As the project of a call sees them; without one, as this server's own folder does."""
+        memories = await self._service.store()
+        return memories if ctx is None else memories.of(await self._projects.of(ctx))
+
+    async def writable(self, ctx: Context | None = None) -> Memories:
+        memories = await self._service.writable_store()
+        return memories if ctx is None else memories.of(await self._projects.of(ctx))
 
     async def complete_topic(self, typed: str) -> list[str]:
         memories = await self.memories()

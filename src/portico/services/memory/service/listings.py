@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from inspect import Parameter, Signature
 from typing import Annotated, Any, Literal
 
-from portico import Server, UsageError
+from portico import Context, Server, UsageError
 from portico.extend import Prompt, Resource
 from portico.services.memory.service.access import Access
 from portico.services.memory.store import statistics, templates
@@ -17,7 +17,7 @@ from portico.services.memory.store.templates import SavedPrompt
 class ServerListings:
     """`read` gives the memories of a namespace."""
 
-    def __init__(self, access: Access, read: Callable[[str, str], Awaitable[Any]]) -> None:
+    def __init__(self, access: Access, read: Callable[[Context, str, str], Awaitable[Any]]) -> None:
         self._access = access
         self._read = read
         # For each server, its saved prompts by name, and its namespaces by URI.
@@ -30,7 +30,7 @@ class ServerListings:
         """Bring the servers' lists up to date."""
         if not self._listed:
             return
-        saved = await memories.read(lambda tx: templates.visible(tx, memories.project))
+        saved = await memories.read(lambda tx: templates.visible(tx, memories.homes))
         filled = await memories.read(statistics.places)
         for server in self._listed:
             self._list_prompts(server, {one.name: one for one in saved})
@@ -48,8 +48,8 @@ class ServerListings:
             return
         self._listed[server][uri] = None
 
-        async def read() -> Any:
-            return await self._read(domain, namespace)
+        async def read(ctx: Context) -> Any:
+            return await self._read(ctx, domain, namespace)
 
         described = f"The {namespace} of the {domain}" if domain != "user" else f"The user's {namespace}"
         listing = Resource(read, uri, name=f"{domain} {namespace}", description=described, mime_type="application/json")

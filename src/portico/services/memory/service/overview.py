@@ -20,29 +20,29 @@ MOST_AT_THE_BEGINNING = 20
 
 
 class Disputed(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    count: int
-    conflicts: list[Dispute]
-    superseded: list[str] = field(default_factory=list)
-    note: str | None = None
+    count: Annotated[int, "How many there are"]
+    conflicts: Annotated[list[Dispute], "The pairs that seem to contradict each other"]
+    superseded: Annotated[list[str], "The ids of those that gave way"] = field(default_factory=list)
+    note: Annotated[str | None, "What was left out, or what to do"] = None
 
 
 class Summary(Struct, frozen=True, kw_only=True):
     """A memory that sums others up, and those it stands for."""
 
-    memory: results.Whole
-    sources: list[results.FoundMemory]
+    memory: Annotated[results.Whole, "The one that sums up"]
+    sources: Annotated[list[results.FoundMemory], "The memories that it was made from"]
 
 
 class Beginning(Struct, frozen=True, kw_only=True):
-    guide: str
-    total: int
-    by_namespace: dict[str, int]
-    project: str | None
-    memories: list[results.FoundMemory]
+    guide: Annotated[str, "How this memory is used"]
+    total: Annotated[int, "How many memories there are"]
+    by_namespace: Annotated[dict[str, int], "How many there are in each namespace"]
+    project: Annotated[str | None, "The project that is worked on, where it is known"]
+    memories: Annotated[list[results.FoundMemory], "Those that matter first"]
 
 
 class Guide(Struct, frozen=True, kw_only=True):
-    text: str
+    text: Annotated[str, "The guide, in Markdown"]
 
 
 class OverviewTools:
@@ -51,11 +51,11 @@ class OverviewTools:
 
     async def status(self, ctx: Context) -> results.Standing:
         """How many memories there are, of which kinds, and how they are kept."""
-        return await status_of(self._access)
+        return await status_of(self._access, ctx)
 
     async def namespaces(self, ctx: Context) -> results.Namespaces:
         """The namespaces: what each is for, and how many memories it has."""
-        counts = await (await self._access.memories()).read(statistics.counts)
+        counts = await (await self._access.memories(ctx)).read(statistics.counts)
         return results.Namespaces(
             namespaces=[
                 results.NamespaceCount(
@@ -82,12 +82,12 @@ class OverviewTools:
     ) -> Disputed:
         """Memories that contradict each other, until one of them is decided for. Ask the user which of them holds."""
         if action == "list":
-            found = await conflicts.disputes(await self._access.memories(), limit)
+            found = await conflicts.disputes(await self._access.memories(ctx), limit)
             return Disputed(count=len(found), conflicts=found)
         if memory_id is None or other_id is None:
             raise InvalidInput("The action resolve needs memory_id and other_id.")
-        gone = await conflicts.settle(await self._access.writable(), memory_id, other_id, keep, who=requester(ctx))
-        left = await conflicts.disputes(await self._access.memories(), limit)
+        gone = await conflicts.settle(await self._access.writable(ctx), memory_id, other_id, keep, who=requester(ctx))
+        left = await conflicts.disputes(await self._access.memories(ctx), limit)
         note = f"{self._access.prefix}_restore brings it back." if gone else "Both stay as they are."
         return Disputed(count=len(left), conflicts=left, superseded=gone, note=note)
 
@@ -97,7 +97,7 @@ class OverviewTools:
         memory_id: Annotated[str, Meta(min_length=1, max_length=300, description="The id of a summary, or its URN")],
     ) -> Summary:
         """A summary that memory_consolidate made, and the memories it stands for."""
-        return await summary_of(self._access, memory_id)
+        return await summary_of(self._access, memory_id, ctx)
 
     async def init(
         self,
@@ -107,7 +107,7 @@ class OverviewTools:
         recall_limit: Annotated[int, Meta(ge=1, le=MOST_AT_THE_BEGINNING, description="How many memories")] = 5,
     ) -> Beginning:
         """Everything to begin a session with, in one call: how to use this, how much there is, and what is known."""
-        memories = await self._access.memories()
+        memories = await self._access.memories(ctx)
         counts = await memories.read(statistics.counts)
         found: list[results.FoundMemory] = []
         if include_recall:
@@ -126,8 +126,8 @@ class OverviewTools:
         return Guide(text=prompts.help_page(self._access.prefix))
 
 
-async def status_of(access: Access) -> results.Standing:
-    memories = await access.memories()
+async def status_of(access: Access, ctx: Context) -> results.Standing:
+    memories = await access.memories(ctx)
     counts = await memories.read(statistics.counts)
     return copied(
         counts,
@@ -144,8 +144,8 @@ async def status_of(access: Access) -> results.Standing:
     )
 
 
-async def summary_of(access: Access, id: str) -> Summary:
-    memories = await access.memories()
+async def summary_of(access: Access, id: str, ctx: Context) -> Summary:
+    memories = await access.memories(ctx)
     record = await memories.get(id)
     sources = await memories.read(lambda tx: consolidation.sources(tx, record))
     return Summary(

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
+from portico import Context
 from portico.extend import Completer, Completes, Component, Prompt
 from portico.services import texts
 from portico.services.memory.service.access import Access
@@ -69,9 +70,9 @@ class MemoryPrompts:
         """Guided search in memory"""
         return self._text("recall", query=query)
 
-    async def _session_start(self) -> str:
+    async def _session_start(self, ctx: Context) -> str:
         """Begin a session with what is known"""
-        newest = await self._memories("", SHOWN)
+        newest = await self._memories(ctx, "", SHOWN)
         known = "\n".join(
             f"- [{one.namespace}{whence(one)}] {texts.preview(one.content, 200)} ({one.id})" for one in newest
         )
@@ -98,13 +99,14 @@ class MemoryPrompts:
 
     async def _review(
         self,
+        ctx: Context,
         namespace: Annotated[str, "Only this namespace"] = "",
         action: Annotated[
             Literal["summarize", "consolidate", "archive", "cleanup"], "What to do with them"
         ] = "summarize",
     ) -> str:
         """Go through memories and put them in order"""
-        memories = await self._memories(f"ns:{namespace}" if namespace in NAMESPACES else "", REVIEWED)
+        memories = await self._memories(ctx, f"ns:{namespace}" if namespace in NAMESPACES else "", REVIEWED)
         known = "\n".join(
             f"- {one.id} v{one.version}{whence(one)} [{', '.join(one.tags)}] {texts.preview(one.content, 200)}"
             for one in memories
@@ -137,12 +139,13 @@ class MemoryPrompts:
 
     async def _generate_tutorial(
         self,
+        ctx: Context,
         topic: Annotated[str, "What it is to be about"],
         level: Annotated[Literal["beginner", "intermediate", "advanced"], "For whom"] = "beginner",
         format: Annotated[Literal["markdown", "outline", "steps"], "How it is to be written"] = "markdown",
     ) -> str:
         """Write a tutorial out of what is remembered"""
-        known = await self._known(topic)
+        known = await self._known(ctx, topic)
         return self._text("generate_tutorial", topic=topic, level=level, shape=_SHAPES[format], known=known)
 
     async def _intent_search(
@@ -156,10 +159,10 @@ class MemoryPrompts:
         return self._text("intent_search", query=query, intent=intent, context=context or "(none)")
 
     async def _query_suggest(
-        self, query: Annotated[str, "A search"], namespace: Annotated[str, "Only in this namespace"] = ""
+        self, ctx: Context, query: Annotated[str, "A search"], namespace: Annotated[str, "Only in this namespace"] = ""
     ) -> str:
         """Better searches"""
-        memories = await self._access.memories()
+        memories = await self._access.memories(ctx)
         topics = ", ".join(await memories.read(lambda tx: statistics.topics(tx, 30)))
         scope = f" in {namespace}" if namespace else ""
         return self._text("query_suggest", query=query, scope=scope, topics=topics or "(none)")
@@ -173,19 +176,22 @@ class MemoryPrompts:
         return self._text("context_capture", conversation=conversation, threshold=threshold)
 
     async def _discover(
-        self, topic: Annotated[str, "Where to begin"] = "", tag: Annotated[str, "A tag to begin with"] = ""
+        self,
+        ctx: Context,
+        topic: Annotated[str, "Where to begin"] = "",
+        tag: Annotated[str, "A tag to begin with"] = "",
     ) -> str:
         """See what hangs together"""
         about = topic or (f"the tag {tag}" if tag else "anything")
-        return self._text("discover", about=about, known=await self._known(topic, tag))
+        return self._text("discover", about=about, known=await self._known(ctx, topic, tag))
 
-    async def _known(self, words: str, tag: str = "") -> str:
-        memories = await self._memories(words, SHOWN, tag)
+    async def _known(self, ctx: Context, words: str, tag: str = "") -> str:
+        memories = await self._memories(ctx, words, SHOWN, tag)
         lines = (f"- {one.id} [{one.namespace}{whence(one)}] {texts.preview(one.content, 160)}" for one in memories)
         return "\n".join(lines) or "(nothing was found)"
 
-    async def _memories(self, words: str, limit: int, tag: str = "") -> list[Record]:
-        memories = await self._access.memories()
+    async def _memories(self, ctx: Context, words: str, limit: int, tag: str = "") -> list[Record]:
+        memories = await self._access.memories(ctx)
         page = await memories.recall("", memories.filter(words).also("tag", tag or None), limit=limit)
         return [hit.record for hit in page.hits]
 

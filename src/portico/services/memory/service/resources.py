@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 from msgspec import Struct
 
+from portico import Context
 from portico.extend import Completer, Completes, Component, Resource
 from portico.services import moments, texts
 from portico.services.memory.errors import InvalidInput, NoSuchMemory
@@ -102,26 +103,26 @@ class MemoryResources:
         return prompts.help_topic(topic, self._access.prefix)
 
     def _of_domain(self, domain: str) -> Any:
-        async def read() -> Listing:
-            return await self._listing(MemoryFilter().also("domain", domain))
+        async def read(ctx: Context) -> Listing:
+            return await self._listing(ctx, MemoryFilter().also("domain", domain))
 
         return read
 
-    async def _everything(self) -> Listing:
+    async def _everything(self, ctx: Context) -> Listing:
         """The newest memories of every domain"""
-        return await self._listing(MemoryFilter())
+        return await self._listing(ctx, MemoryFilter())
 
-    async def listed(self, domain: str, namespace: str) -> Listing | None:
+    async def listed(self, ctx: Context, domain: str, namespace: str) -> Listing | None:
         """The memories of one namespace; _ stands for any domain or namespace"""
         domain = "user" if domain == "global" else domain
         if domain not in (*DOMAINS, "_") or namespace not in (*NAMESPACES, "_"):
             return None
         wanted = MemoryFilter().also("domain", None if domain == "_" else domain)
-        return await self._listing(wanted.also("ns", None if namespace == "_" else namespace))
+        return await self._listing(ctx, wanted.also("ns", None if namespace == "_" else namespace))
 
-    async def _listing(self, wanted: MemoryFilter) -> Listing:
-        memories, now = await self._access.memories(), moments.now()
-        wanted = wanted.within(memories.project)
+    async def _listing(self, ctx: Context, wanted: MemoryFilter) -> Listing:
+        memories, now = await self._access.memories(ctx), moments.now()
+        wanted = wanted.within(memories.homes)
         count = await memories.read(lambda tx: records.count(tx, wanted, at=now))
         found = await memories.read(lambda tx: records.matching(tx, wanted, limit=MOST_LISTED, at=now))
         return Listing(count, [self._line(one) for one in found])
@@ -144,62 +145,64 @@ class MemoryResources:
         except (NoSuchMemory, InvalidInput):
             return None
 
-    async def _search(self, query: str) -> results.Recalled:
+    async def _search(self, ctx: Context, query: str) -> results.Recalled:
         """The memories that a search finds, best first"""
         self._watch(f"search/{quote(query, safe='')}")
-        memories = await self._access.memories()
-        page = await memories.recall(query, MemoryFilter().within(memories.project), limit=10)
-        shown = [results.found(hit.record, self._access.prefix, "medium", hit.score) for hit in page.hits]
+        memories = await self._access.memories(ctx)
+        page = await memories.recall(query, MemoryFilter().within(memories.homes), limit=10)
+        shown = [results.recalled(hit, self._access.prefix, "medium") for hit in page.hits]
         return results.Recalled(count=len(shown), memories=shown, mode=memories.mode("hybrid"))
 
     async def _topics(self) -> dict[str, int]:
         """The tags that memories have, the most frequent first"""
         return await (await self._access.memories()).read(lambda tx: statistics.topics(tx, MOST_LISTED))
 
-    async def _of_topic(self, topic: str) -> Listing:
+    async def _of_topic(self, ctx: Context, topic: str) -> Listing:
         """The memories with a tag"""
         self._watch(f"topics/{quote(topic, safe='')}")
-        return await self._listing(MemoryFilter().also("tag", topic))
+        return await self._listing(ctx, MemoryFilter().also("tag", topic))
 
-    async def _status(self) -> results.Standing:
+    async def _status(self, ctx: Context) -> results.Standing:
         """How many memories there are, of which kinds, and how they are kept"""
-        return await status_of(self._access)
+        return await status_of(self._access, ctx)
 
-    async def _summaries(self) -> Listing:
+    async def _summaries(self, ctx: Context) -> Listing:
         """The memories that sum others up"""
         self._watch("summaries")
-        return await self._listing(MemoryFilter().also("tag", "summary"))
+        return await self._listing(ctx, MemoryFilter().also("tag", "summary"))
 
-    async def _summary(self, id: str) -> Summary | None:
+    async def _summary(self, ctx: Context, id: str) -> Summary | None:
         """A memory that sums others up, and those it stands for"""
         try:
-            return await summary_of(self._access, id)
+            return await summary_of(self._access, id, ctx)
         except NoSuchMemory:
             return None
 
-    async def _saved_prompts(self) -> SavedListing:
+    async def _saved_prompts(self, ctx: Context) -> SavedListing:
         """The prompts that were saved; each is also a prompt of this server"""
-        return await self._saved("_")
+        return await self._saved(ctx, "_")
 
-    async def _saved_in(self, domain: str) -> SavedListing | None:
+    async def _saved_in(self, ctx: Context, domain: str) -> SavedListing | None:
         """The prompts that were saved in one domain"""
-        return await self._saved(domain) if domain in (*DOMAINS, "_") else None
+        return await self._saved(ctx, domain) if domain in (*DOMAINS, "_") else None
 
-    async def _saved_one(self, domain: str, name: str) -> SavedPrompt | None:
+    async def _saved_one(self, ctx: Context, domain: str, name: str) -> SavedPrompt | None:
         """A saved prompt with its text"""
-        return next((one for one in await self._templates() if one.name == name and domain in (one.domain, "_")), None)
+        return next(
+            (one for one in await self._templates(ctx) if one.name == name and domain in (one.domain, "_")), None
+        )
 
-    async def _saved(self, domain: str) -> SavedListing:
-        found = [one for one in await self._templates() if domain in (one.domain, "_")]
+    async def _saved(self, ctx: Context, domain: str) -> SavedListing:
+        found = [one for one in await self._templates(ctx) if domain in (one.domain, "_")]
         return SavedListing(len(found), [self._saved_line(one) for one in found])
 
     def _saved_line(self, one: SavedPrompt) -> SavedLine:
         uri = f"{self._access.prefix}://{one.domain}/_prompts/{one.name}"
         return SavedLine(one.name, one.domain, one.description, list(one.variables), uri)
 
-    async def _templates(self) -> list[SavedPrompt]:
-        memories = await self._access.memories()
-        return await memories.read(lambda tx: templates.visible(tx, memories.project))
+    async def _templates(self, ctx: Context | None = None) -> list[SavedPrompt]:
+        memories = await self._access.memories(ctx)
+        return await memories.read(lambda tx: templates.visible(tx, memories.homes))
 
     async def _around(self, entity: str) -> graph.Graph | None:
         """What memories say about a person, a technology or a file, and what is mentioned together with it"""

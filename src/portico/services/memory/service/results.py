@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated, Literal
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from portico.services import moments, texts
 from portico.services.memory.store.capture import Disagreement, Taken
+from portico.services.memory.store.memories import Hit
 from portico.services.memory.store.records import MemoryEvent, Record
 from portico.services.memory.store.screening_policy import Passed
 from portico.services.stored import copied
@@ -22,148 +25,151 @@ _EVERY_FIELD = ("status", "path", "project", "branch")
 class Whole(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A memory with everything that is known about it."""
 
-    id: str
-    urn: str
-    domain: str
-    namespace: str
-    content: str
-    tags: list[str]
-    status: str
-    version: int
-    at: str
-    created_at: str
-    updated_at: str
-    source: str | None = None
-    author: str | None = None
-    thread: str | None = None
-    project: str | None = None
-    branch: str | None = None
-    path: str | None = None
-    expires_at: str | None = None
-    deleted_at: str | None = None
-    # Where it came by a sync: the remote, and whom git names as the author of which commit.
-    origin: str | None = None
-    notes: list[str] = field(default_factory=list)
+    id: Annotated[str, "Its id"]
+    urn: Annotated[str, "Its address as a resource"]
+    domain: Annotated[str, "Whose it is: of a project, of a user, or of an organisation"]
+    namespace: Annotated[str, "What kind of memory it is"]
+    content: Annotated[str, "What is remembered"]
+    tags: Annotated[list[str], "Its tags"]
+    status: Annotated[str, "Whether it counts: active, superseded, archived or the like"]
+    version: Annotated[int, "How often it was changed, from 1"]
+    at: Annotated[str, "When it happened"]
+    created_at: Annotated[str, "When it was stored"]
+    updated_at: Annotated[str, "When it was last changed"]
+    source: Annotated[str | None, "Where it is from"] = None
+    author: Annotated[str | None, "Who said it"] = None
+    thread: Annotated[str | None, "The conversation it belongs to"] = None
+    project: Annotated[str | None, "The project it belongs to"] = None
+    branch: Annotated[str | None, "The branch it belongs to"] = None
+    path: Annotated[str | None, "The file it is about"] = None
+    expires_at: Annotated[str | None, "When it will be forgotten"] = None
+    deleted_at: Annotated[str | None, "When it was deleted"] = None
+    origin: Annotated[
+        str | None, "Where it came by a sync: the remote, and whom git names as the author of which commit"
+    ] = None
+    notes: Annotated[list[str], "What else there is to say about it"] = field(default_factory=list)
 
 
 class Captured(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    id: str
-    urn: str
-    namespace: str
-    domain: str
-    tags: list[str]
-    # Whether a new memory was made; otherwise `duplicate_of` says which one says it already.
-    stored: bool
-    redacted: bool
-    # The names of secrets and personal data that it contains as it is stored.
-    contains: list[str] = field(default_factory=list)
-    duplicate_of: str | None = None
-    superseded: str | None = None
-    conflicts: list[Disagreement] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    expires_at: str | None = None
+    id: Annotated[str, "Its id"]
+    urn: Annotated[str, "Its address as a resource"]
+    namespace: Annotated[str, "What kind of memory it is"]
+    domain: Annotated[str, "Whose it is: of a project, of a user, or of an organisation"]
+    tags: Annotated[list[str], "Its tags"]
+    stored: Annotated[bool, "Whether a new memory was made; otherwise `duplicate_of` says which one says it already"]
+    redacted: Annotated[bool, "Whether something was taken out before it was stored"]
+    contains: Annotated[list[str], "The names of secrets and personal data that it contains as it is stored"] = field(
+        default_factory=list
+    )
+    duplicate_of: Annotated[str | None, "The id of the memory that says it already"] = None
+    superseded: Annotated[str | None, "The id of the memory that it takes the place of"] = None
+    conflicts: Annotated[list[Disagreement], "Memories that it seems to contradict"] = field(default_factory=list)
+    notes: Annotated[list[str], "What else there is to say about it"] = field(default_factory=list)
+    expires_at: Annotated[str | None, "When it will be forgotten"] = None
 
 
 class FoundMemory(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One memory in a list; how much of it depends on the detail that was asked for."""
 
-    id: str
-    urn: str
-    namespace: str
-    tags: list[str]
-    content: str
-    at: str
-    score: float | None = None
-    # Whether `content` is only the beginning.
-    cut: bool = False
-    author: str | None = None
-    thread: str | None = None
-    source: str | None = None
-    status: str | None = None
-    path: str | None = None
-    project: str | None = None
-    branch: str | None = None
-    # Where it came by a sync: the remote, and whom git names as the author of which commit.
-    origin: str | None = None
+    id: Annotated[str, "Its id"]
+    urn: Annotated[str, "Its address as a resource"]
+    namespace: Annotated[str, "What kind of memory it is"]
+    tags: Annotated[list[str], "Its tags"]
+    content: Annotated[str, "What is remembered"]
+    at: Annotated[str, "When it happened"]
+    score: Annotated[float | None, "The higher, the better it fits"] = None
+    match: Annotated[Literal["strong", "weak"] | None, "Whether it has much of what was asked for, or little"] = None
+    cut: Annotated[bool, "Whether `content` is only the beginning"] = False
+    author: Annotated[str | None, "Who said it"] = None
+    thread: Annotated[str | None, "The conversation it belongs to"] = None
+    source: Annotated[str | None, "Where it is from"] = None
+    status: Annotated[str | None, "Whether it counts: active, superseded, archived or the like"] = None
+    path: Annotated[str | None, "The file it is about"] = None
+    project: Annotated[str | None, "The project it belongs to"] = None
+    branch: Annotated[str | None, "The branch it belongs to"] = None
+    origin: Annotated[
+        str | None, "Where it came by a sync: the remote, and whom git names as the author of which commit"
+    ] = None
 
 
 class Recalled(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    count: int
-    memories: list[FoundMemory]
-    mode: str
-    next_cursor: str | None = field(default=None, name="nextCursor")
-    note: str | None = None
+    count: Annotated[int, "How many are on this page"]
+    memories: Annotated[list[FoundMemory], "Best first"]
+    mode: Annotated[str, "How was searched"]
+    next_cursor: Annotated[str | None, "Pass it as cursor for the next page; null on the last"] = field(
+        default=None, name="nextCursor"
+    )
+    note: Annotated[str | None, "What was left out, or what to do"] = None
 
 
 class MemoryRevision(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    version: int
-    change: str
-    at: str
-    who: str | None = None
-    reason: str | None = None
-    # What it said before.
-    content: str | None = None
-    tags: list[str] | None = None
-    status: str | None = None
+    version: Annotated[int, "Which version it made"]
+    change: Annotated[str, "What was done"]
+    at: Annotated[str, "When"]
+    who: Annotated[str | None, "Who did it"] = None
+    reason: Annotated[str | None, "Why"] = None
+    content: Annotated[str | None, "What it said before"] = None
+    tags: Annotated[list[str] | None, "The tags it had before"] = None
+    status: Annotated[str | None, "The status it had before"] = None
 
 
 class MemoryHistory(Struct, frozen=True, kw_only=True):
-    id: str
-    version: int
-    status: str
-    changes: list[MemoryRevision]
+    id: Annotated[str, "Its id"]
+    version: Annotated[int, "Its version now"]
+    status: Annotated[str, "Its status now"]
+    changes: Annotated[list[MemoryRevision], "All changes, the last one first"]
 
 
 class DeletedMemory(Struct, frozen=True, kw_only=True):
-    id: str
-    deleted: bool
-    hard: bool
-    note: str
+    id: Annotated[str, "Its id"]
+    deleted: Annotated[bool, "Whether it was there, and is deleted now"]
+    hard: Annotated[bool, "Whether nothing of it is left"]
+    note: Annotated[str, "What can be done about it"]
 
 
 class DeletedMemories(Struct, frozen=True, kw_only=True):
-    count: int
-    ids: list[str]
-    dry_run: bool
-    note: str
+    count: Annotated[int, "How many"]
+    ids: Annotated[list[str], "Their ids"]
+    dry_run: Annotated[bool, "Whether nothing was done"]
+    note: Annotated[str, "What can be done about it"]
 
 
 class NamespaceCount(Struct, frozen=True, kw_only=True):
-    name: str
-    about: str
-    signals: list[str]
-    writable: bool
-    count: int
+    name: Annotated[str, "Its name"]
+    about: Annotated[str, "What belongs in it"]
+    signals: Annotated[list[str], "Words that hint at it"]
+    writable: Annotated[bool, "Whether memories can be stored in it"]
+    count: Annotated[int, "How many memories there are in it"]
 
 
 class Namespaces(Struct, frozen=True, kw_only=True):
-    namespaces: list[NamespaceCount]
+    namespaces: Annotated[list[NamespaceCount], "All of them"]
 
 
 class Standing(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How the memory stands."""
 
-    total: int
-    by_namespace: dict[str, int]
-    by_domain: dict[str, int]
-    by_status: dict[str, int]
-    by_project: dict[str, int]
-    by_branch: dict[str, int]
-    # How many pairs seemed to contradict each other and are undecided; memory_conflicts lists those that still do.
-    conflicts: int
-    storage: str
-    secrets: str
-    personal: str
-    modes: list[str]
-    # How many of them can be found by their words, and by their meaning.
-    indexed: int
-    embedded: int
-    # What gives them a meaning, where there is something.
-    model: str | None = None
-    tags: dict[str, int]
-    project: str | None = None
-    newest: str | None = None
-    oldest: str | None = None
+    total: Annotated[int, "How many memories there are"]
+    by_namespace: Annotated[dict[str, int], "How many in each namespace"]
+    by_domain: Annotated[dict[str, int], "How many in each domain"]
+    by_status: Annotated[dict[str, int], "How many of each status"]
+    by_project: Annotated[dict[str, int], "How many in each project"]
+    by_branch: Annotated[dict[str, int], "How many in each branch"]
+    conflicts: Annotated[
+        int,
+        "How many pairs seemed to contradict each other and are undecided",
+    ]
+    storage: Annotated[str, "Where they are stored"]
+    secrets: Annotated[str, "What is done about secrets"]
+    personal: Annotated[str, "What is done about personal data"]
+    modes: Annotated[list[str], "The ways to search that there are"]
+    indexed: Annotated[int, "How many can be found by their words"]
+    embedded: Annotated[int, "How many can be found by their meaning"]
+    model: Annotated[str | None, "What gives them a meaning, where there is something"] = None
+    tags: Annotated[dict[str, int], "How often each tag is used"]
+    project: Annotated[str | None, "The project that is worked on, where it is known"] = None
+    newest: Annotated[str | None, "When the newest was stored"] = None
+    oldest: Annotated[str | None, "When the oldest was stored"] = None
 
 
 def urn(record: Record, scheme: str) -> str:
@@ -191,7 +197,12 @@ def captured(taken: Taken, scheme: str, passed: Passed, notes: Sequence[str] = (
     )
 
 
-def found(record: Record, scheme: str, detail: str, score: float | None = None) -> FoundMemory:
+def recalled(hit: Hit, scheme: str, detail: str) -> FoundMemory:
+    """What a search found, with how good it is."""
+    return replace(found(hit.record, scheme, detail), score=round(hit.score, 4), match="weak" if hit.weak else "strong")
+
+
+def found(record: Record, scheme: str, detail: str) -> FoundMemory:
     room = {"light": LIGHT, "medium": MEDIUM}.get(detail)
     content = record.content if room is None else texts.preview(record.content, room)
     hidden = {"light": _MEDIUM_FIELDS + _EVERY_FIELD, "medium": _EVERY_FIELD}.get(detail, ())
@@ -201,7 +212,6 @@ def found(record: Record, scheme: str, detail: str, score: float | None = None) 
         moments.written,
         urn=urn(record, scheme),
         content=content,
-        score=None if score is None else round(score, 4),
         cut=content.endswith(" …") and not record.content.endswith(" …"),
         **dict.fromkeys(hidden),
     )

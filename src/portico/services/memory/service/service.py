@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -22,11 +21,11 @@ from portico.services.memory.service.prompts import MemoryPrompts
 from portico.services.memory.service.resources import MemoryResources
 from portico.services.memory.service.tools import MemoryTools
 from portico.services.memory.service.upkeep import UpkeepTools
-from portico.services.memory.share import repository
 from portico.services.memory.store import records, templates
 from portico.services.memory.store.memories import Memories, refusal_of
 from portico.services.memory.store.namespaces import DOMAINS
 from portico.services.memory.store.screening_policy import Guard, Policy
+from portico.services.projects import Projects
 from portico.services.stored import StoredService
 
 Codes = Literal["result", "protocol"]
@@ -92,12 +91,12 @@ class Memory(StoredService[Memories]):
         self._offered_tools = offered
         self._prefix = naming
         self._codes: Codes = codes
-        self._project, self._folder = project, folder
+        self._projects = Projects(project, folder)
         self._models = None if models is None else Path(models)
         # What was read and is computed from many memories: any change may be one of it.
         self._watched: dict[str, None] = {}
         self.guard = Guard(secrets, personal, screening)
-        access = Access(self, naming, self.guard)
+        access = Access(self, naming, self.guard, self._projects)
         self._resources = MemoryResources(access, self._watch)
         self._prompts = MemoryPrompts(access)
         self._listings = ServerListings(access, self._resources.listed)
@@ -110,13 +109,7 @@ class Memory(StoredService[Memories]):
     # The store
 
     async def _open_store(self, stack: AsyncExitStack) -> Memories:
-        checkout = await asyncio.to_thread(repository.look, self._folder)
-        memories = Memories(
-            self._database,
-            project=self._project or checkout.project,
-            root=checkout.root,
-            meanings=model.meanings(self._models),
-        )
+        memories = Memories(self._database, meanings=model.meanings(self._models)).of(await self._projects.here())
         stack.push_async_callback(memories.close)
         await memories.open(thorough=True, read_only=self._read_only)
         await self._listings.refresh(memories)

@@ -7,10 +7,10 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from portico import Context
+from portico.services import repository
 from portico.services.memory.errors import UnknownNamespace
 from portico.services.memory.service import results
 from portico.services.memory.service.access import Access, Id
-from portico.services.memory.share import repository
 from portico.services.memory.store import inputs
 from portico.services.memory.store.capture import Draft, OnDuplicate
 from portico.services.memory.store.filters import LONGEST as LONGEST_FILTER
@@ -70,7 +70,7 @@ class MemoryTools:
         One thought per memory. Answers with its id and URN, with the memory that says the same if there is one, and
         with memories that seem to say otherwise. Secrets are refused or blacked out.
         """
-        memories = await self._access.writable()
+        memories = await self._access.writable(ctx)
         checked_namespace(namespace)
         labels = {"source": source, "thread": thread, "author": author, "branch": branch, "path": path}
         passed = await self._access.guard.check(
@@ -121,10 +121,12 @@ class MemoryTools:
     ) -> results.Recalled:
         """Find memories by what they say, best first. Without a query, list them, newest first.
 
+        A memory whose `match` is weak has little of what was asked for; where none has anything, the newest are shown.
+
         Look here before asking the user something they may have said before, and before deciding anything that may
         have been decided. Content may be cut; memory_get gives all of it.
         """
-        memories = await self._access.memories()
+        memories = await self._access.memories(ctx)
         if namespace is not None and namespace not in NAMESPACES:
             raise UnknownNamespace(namespace, tuple(NAMESPACES))
         wanted = memories.filter(filter).also("ns", namespace).also("entity", entity)
@@ -133,8 +135,9 @@ class MemoryTools:
         start = inputs.position(cursor) if cursor is not None else offset
         moment = None if as_of is None else inputs.moment(as_of)
         page = await memories.recall(query or "", wanted, limit=count, offset=start, as_of=moment, mode=mode)
+        prefix = self._access.prefix
         shown = [
-            results.found(hit.record, self._access.prefix, detail, hit.score if searching else None)
+            results.recalled(hit, prefix, detail) if searching else results.found(hit.record, prefix, detail)
             for hit in page.hits
         ]
         return results.Recalled(
@@ -207,7 +210,10 @@ class MemoryTools:
         )
 
     async def history(
-        self, ctx: Context, memory_id: Id, limit: Annotated[int, Meta(ge=1, le=MOST_RESULTS)] = 20
+        self,
+        ctx: Context,
+        memory_id: Id,
+        limit: Annotated[int, Meta(ge=1, le=MOST_RESULTS, description="At most so many changes")] = 20,
     ) -> results.MemoryHistory:
         """What a memory said before, and who changed it when; the newest change first."""
         return results.past(*await (await self._access.memories()).history(memory_id, limit))
@@ -222,7 +228,7 @@ class MemoryTools:
         hard: Annotated[bool, "For good, with their histories"] = False,
     ) -> results.DeletedMemories:
         """Delete every memory that a filter lets through. Run it dry first, and show the user what would go."""
-        memories = await (self._access.memories() if dry_run else self._access.writable())
+        memories = await (self._access.memories(ctx) if dry_run else self._access.writable(ctx))
         swept = await memories.delete_all(memories.filter(filter), dry_run=dry_run, hard=hard, who=requester(ctx))
         note = "Nothing was deleted. Call it again with dry_run=false." if dry_run else "Deleted."
         return results.DeletedMemories(count=swept.count, ids=swept.ids, dry_run=dry_run, note=note)

@@ -33,63 +33,65 @@ DryRun = Annotated[bool, "Only say what would be done"]
 class Group(Struct, frozen=True):
     """Memories that would become one."""
 
-    ids: list[str]
-    content: str
-    by: str
+    ids: Annotated[list[str], "Their ids"]
+    content: Annotated[str, "What they would say together"]
+    by: Annotated[str, "Who found the words: a model or a rule"]
 
 
 class Consolidated(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    looked_at: int
-    groups: list[Group]
-    dry_run: bool
-    note: str
-    run: str | None = None
-    kept: list[str] = field(default_factory=list)
-    superseded: list[str] = field(default_factory=list)
+    looked_at: Annotated[int, "How many were looked at"]
+    groups: Annotated[list[Group], "Those that become one"]
+    dry_run: Annotated[bool, "Whether nothing was done"]
+    note: Annotated[str, "What was left out, or what to do"]
+    run: Annotated[str | None, "What takes it back"] = None
+    kept: Annotated[list[str], "The ids of the memories that say it now"] = field(default_factory=list)
+    superseded: Annotated[list[str], "The ids of those that gave way"] = field(default_factory=list)
 
 
 class Enriched(Struct, frozen=True, kw_only=True):
-    id: str
-    tags: list[str]
-    added_tags: list[str]
-    content: str
-    entities: list[str]
-    by: str
-    dry_run: bool
+    id: Annotated[str, "Its id"]
+    tags: Annotated[list[str], "Its tags now"]
+    added_tags: Annotated[list[str], "The tags that are new"]
+    content: Annotated[str, "What it says now"]
+    entities: Annotated[list[str], "The people, things and places it speaks of"]
+    by: Annotated[str, "Who found them: a model or a rule"]
+    dry_run: Annotated[bool, "Whether nothing was done"]
 
 
 class Exported(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    format: str
-    count: int
-    data: str
-    next_cursor: str | None = field(default=None, name="nextCursor")
+    format: Annotated[str, "The format of the data"]
+    count: Annotated[int, "How many memories are in it"]
+    data: Annotated[str, "The memories in this format"]
+    next_cursor: Annotated[str | None, "Pass it as cursor for the next part; null on the last"] = field(
+        default=None, name="nextCursor"
+    )
 
 
 class Saved(Struct, frozen=True, kw_only=True):
-    name: str
-    domain: str
-    description: str
-    variables: dict[str, PromptVariable]
-    version: int
-    content: str
+    name: Annotated[str, "Its name"]
+    domain: Annotated[str, "Whose it is"]
+    description: Annotated[str, "What it is for"]
+    variables: Annotated[dict[str, PromptVariable], "What is filled in, by name"]
+    version: Annotated[int, "How often it was changed, from 1"]
+    content: Annotated[str, "Its text"]
 
 
 class Prompts(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    prompts: list[Saved] = field(default_factory=list)
-    text: str | None = None
-    note: str | None = None
+    prompts: Annotated[list[Saved], "The prompts"] = field(default_factory=list)
+    text: Annotated[str | None, "The prompt with everything filled in"] = None
+    note: Annotated[str | None, "What was done, or what to do"] = None
 
 
 class Drawn(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    nodes: list[graphs.EntityNode]
-    edges: list[graphs.Edge]
-    picture: str | None = None
-    note: str | None = None
+    nodes: Annotated[list[graphs.EntityNode], "The people, things and places"]
+    edges: Annotated[list[graphs.Edge], "How they belong together"]
+    picture: Annotated[str | None, "The same as a diagram of Mermaid"] = None
+    note: Annotated[str | None, "What was left out, or what to do"] = None
 
 
 class Count(Struct, frozen=True, kw_only=True):
-    count: int
-    note: str
+    count: Annotated[int, "How many"]
+    note: Annotated[str, "What was done"]
 
 
 class UpkeepTools:
@@ -117,9 +119,9 @@ class UpkeepTools:
     ) -> Consolidated:
         """Put together memories that say nearly the same. Run it dry first; a run can be taken back with undo."""
         if undo is not None:
-            back = await consolidation.undo(await self._access.writable(), undo, who=requester(ctx))
+            back = await consolidation.undo(await self._access.writable(ctx), undo, who=requester(ctx))
             return Consolidated(looked_at=0, groups=[], dry_run=False, kept=back, note="Taken back.")
-        memories = await (self._access.memories() if dry_run else self._access.writable())
+        memories = await (self._access.memories(ctx) if dry_run else self._access.writable(ctx))
         wanted = memories.filter(query)
         if namespaces:
             values = tuple(checked_namespace(one) for one in namespaces)
@@ -160,7 +162,7 @@ class UpkeepTools:
 
         Asks the client's model where it can be asked, and goes by rules where not.
         """
-        memories = await (self._access.memories() if dry_run else self._access.writable())
+        memories = await (self._access.memories(ctx) if dry_run else self._access.writable(ctx))
         proposed = await advice.enrich(
             memories,
             memory_id,
@@ -189,7 +191,7 @@ class UpkeepTools:
         older_than: Annotated[str | None, "How long ago: 30d when left out"] = None,
     ) -> Collected:
         """Collect what has expired, what belongs to a finished branch, and what was deleted long ago."""
-        memories = await (self._access.memories() if dry_run else self._access.writable())
+        memories = await (self._access.memories(ctx) if dry_run else self._access.writable(ctx))
         return await cleanup.collect(memories, dry_run=dry_run, branch=branch, purge=purge, older_than=older_than)
 
     async def sync(
@@ -207,7 +209,7 @@ class UpkeepTools:
         What was changed on both sides is merged; what could not be is listed in conflicts, and the text that lost is in
         the memory's history. What comes from others says so: origin names the commit and its author.
         """
-        memories = await self._access.writable()
+        memories = await self._access.writable(ctx)
         if undo is not None:
             back = await sync.undo(memories, undo, who=requester(ctx))
             return Synced(remote=remote or "", restored=len(back))
@@ -231,7 +233,7 @@ class UpkeepTools:
         cursor: Annotated[str | None, "nextCursor of the answer before"] = None,
     ) -> Exported:
         """Memories as a text that memory_import reads, here or elsewhere."""
-        memories = await self._access.memories()
+        memories = await self._access.memories(ctx)
         start = inputs.position(cursor)
         data, count, more = await export_import.export(
             memories, memories.filter(filter), format, limit=limit, offset=start
@@ -246,7 +248,7 @@ class UpkeepTools:
         dry_run: DryRun = False,
     ) -> Brought:
         """Take in what memory_export gave. What is here already is changed only by a newer version of itself."""
-        memories = await (self._access.memories() if dry_run else self._access.writable())
+        memories = await (self._access.memories(ctx) if dry_run else self._access.writable(ctx))
         return await export_import.bring(
             memories, data, format, screen=self._access.guard.passed, who=requester(ctx), dry_run=dry_run
         )
@@ -264,15 +266,15 @@ class UpkeepTools:
     ) -> Prompts:
         """Keep prompts with places to fill in. Each saved one is also a prompt of this server."""
         if action == "list":
-            memories = await self._access.memories()
-            found = await memories.read(lambda tx: templates.visible(tx, memories.project))
+            memories = await self._access.memories(ctx)
+            found = await memories.read(lambda tx: templates.visible(tx, memories.homes))
             return Prompts(prompts=[copied(one, Saved, moments.written) for one in found])
         if name is None:
             raise InvalidInput(f"The action {action} needs the name of a prompt.")
         if action == "save":
-            return await self._save_prompt(name, content, description, variables_def or {}, domain)
-        memories = await (self._access.writable() if action == "delete" else self._access.memories())
-        found_one = await memories.read(lambda tx: templates.get(tx, name, memories.project))
+            return await self._save_prompt(ctx, name, content, description, variables_def or {}, domain)
+        memories = await (self._access.writable(ctx) if action == "delete" else self._access.memories(ctx))
+        found_one = await memories.read(lambda tx: templates.get(tx, name, memories.homes))
         if action in ("run", "render"):
             return Prompts(text=templates.filled(found_one, variables or {}))
         if action == "delete":
@@ -281,9 +283,15 @@ class UpkeepTools:
         return Prompts(prompts=[copied(found_one, Saved, moments.written)])
 
     async def _save_prompt(
-        self, name: str, content: str | None, description: str, variables: dict[str, PromptVariable], domain: str
+        self,
+        ctx: Context,
+        name: str,
+        content: str | None,
+        description: str,
+        variables: dict[str, PromptVariable],
+        domain: str,
     ) -> Prompts:
-        memories = await self._access.writable()
+        memories = await self._access.writable(ctx)
         if self._listings.is_taken(name):
             raise InvalidInput(f"The server has a prompt {name!r} of its own. Choose another name.")
         checked = await self._access.guard.check(
@@ -316,7 +324,7 @@ class UpkeepTools:
         limit: Annotated[int, Meta(ge=1, le=graphs.MOST_EDGES, description="At most so many")] = 50,
     ) -> Drawn:
         """Who and what memories speak of, and how it hangs together. The filter entity: finds the memories."""
-        memories = await self._access.memories()
+        memories = await self._access.memories(ctx)
         if operation == "entities":
             return Drawn(nodes=await memories.read(lambda tx: graphs.entities(tx, kind, limit)), edges=[])
         if entity is None or (operation == "path" and to_entity is None):
@@ -341,7 +349,7 @@ class UpkeepTools:
         confirm: Annotated[bool, "Nothing is erased without it"] = False,
     ) -> Count:
         """Erase memories for good, with their histories and whatever was noted about them, as the law may demand."""
-        memories = await self._access.writable()
+        memories = await self._access.writable(ctx)
         if not confirm:
             raise InvalidInput("This cannot be undone. Ask the user, then call it again with confirm=true.")
         wanted = None if filter is None else memories.filter(f"project:* {filter}")
@@ -350,7 +358,7 @@ class UpkeepTools:
 
     async def reindex(self, ctx: Context) -> Count:
         """Build the index anew from the memories themselves."""
-        memories = await self._access.writable()
+        memories = await self._access.writable(ctx)
 
         def done(count: int, total: int) -> None:
             ctx.report_progress(count, total)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Annotated
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -29,11 +30,11 @@ MOST_EXPORTED = 1000
 class Brought(Struct, frozen=True, kw_only=True):
     """What an import did, or would do."""
 
-    added: int = 0
-    updated: int = 0
-    unchanged: int = 0
-    refused: int = 0
-    problems: list[str] = field(default_factory=list)
+    added: Annotated[int, "How many are new"] = 0
+    updated: Annotated[int, "How many were changed"] = 0
+    unchanged: Annotated[int, "How many were here already"] = 0
+    refused: Annotated[int, "How many were not taken"] = 0
+    problems: Annotated[list[str], "Why, one line for each"] = field(default_factory=list)
 
 
 async def export(

@@ -21,8 +21,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from portico.services import repository
 from portico.services.memory.errors import SyncFailed
-from portico.services.memory.share import repository
 
 GIT_SECONDS = 120.0
 # A memory has at most 200,000 characters, and a head. All that are read at once have to fit into our memory.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -22,9 +22,9 @@ _FIELDS = (
 class Clash(Struct, frozen=True):
     """A memory that was changed on both sides, and what became of it."""
 
-    id: str
-    fields: list[str]
-    kept: Literal["ours", "theirs"]
+    id: Annotated[str, "The id of the memory"]
+    fields: Annotated[list[str], "What both sides changed"]
+    kept: Annotated[Literal["ours", "theirs"], "Which side's change was kept"]
 
 
 class Side(Struct, frozen=True):

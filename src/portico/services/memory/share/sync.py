@@ -23,7 +23,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -32,6 +32,7 @@ from portico.extend import Transaction
 from portico.services import moments, texts
 from portico.services.memory.errors import Blocked, InvalidInput, SyncFailed
 from portico.services.memory.share import export_import, merging, portable
+from portico.services.memory.share.adoption import adopt
 from portico.services.memory.share.export_import import Screen
 from portico.services.memory.share.git import MOST_TRIES, Blob, Git
 from portico.services.memory.share.merging import Clash, Side, Step
@@ -56,18 +57,16 @@ REFUSED_FOR_MS = 86_400 * moments.SECOND_MS
 
 
 class Synced(Struct, frozen=True, kw_only=True):
-    remote: str
-    added: int = 0
-    updated: int = 0
-    removed: int = 0
-    merged: int = 0
-    sent: int = 0
-    # By `undo`.
-    restored: int = 0
-    conflicts: list[Clash] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
-    # Where memories have vanished from here: what `undo` takes to bring them back.
-    run: str | None = None
+    remote: Annotated[str, "Where it was synchronised with"]
+    added: Annotated[int, "How many came"] = 0
+    updated: Annotated[int, "How many were changed here"] = 0
+    removed: Annotated[int, "How many were removed here"] = 0
+    merged: Annotated[int, "How many were changed on both sides"] = 0
+    sent: Annotated[int, "How many went there"] = 0
+    restored: Annotated[int, "How many came back by `undo`"] = 0
+    conflicts: Annotated[list[Clash], "What both sides changed"] = field(default_factory=list)
+    problems: Annotated[list[str], "What was not taken, and why"] = field(default_factory=list)
+    run: Annotated[str | None, "Where memories have vanished from here: what `undo` takes to bring them back"] = None
 
 
 class _Meeting(Struct, frozen=True):
@@ -90,8 +89,7 @@ class _Meeting(Struct, frozen=True):
 
     @property
     def place(self) -> str:
-        """One database serves many projects, and each has its own `origin`."""
-        return f"{self.remote} {REF} {self.memories.project or ''}"
+        return _place(self.remote, self.memories.project)
 
 
 class _TheirSide(NamedTuple):
@@ -157,6 +155,7 @@ async def sync(
         name = _remote(git.remotes(), remote)
         total = Synced(remote=name)
         run = os.urandom(6).hex()
+        await adopt(memories, _place(name, memories.project), _place(name, memories.former), who=who)
         for _ in range(MOST_TRIES):
             meeting = _Meeting(memories, git, name, screen, lens, who, confirm, run, moments.now())
             total, done = await _round(meeting, direction, total)
@@ -176,6 +175,11 @@ async def undo(memories: Memories, run: str, *, who: str = "") -> list[str]:
     if not back:
         raise InvalidInput(f"There is no sync {run[:40]!r} that could be taken back.")
     return back
+
+
+def _place(remote: str, project: str | None) -> str:
+    """One database serves many projects, and each has its own `origin`."""
+    return f"{remote} {REF} {project or ''}"
 
 
 def _reason(run: str) -> str:

@@ -170,9 +170,9 @@ async def enrich(
 
 
 async def _near(memories: Memories, record: Record) -> list[Record]:
-    wanted = MemoryFilter().within(memories.project)
+    wanted = MemoryFilter().within(memories.homes)
     page = await memories.recall(record.content[:LONGEST_QUESTION], wanted, limit=NEAR + 1)
-    return [hit.record for hit in page.hits if hit.record.id != record.id][:NEAR]
+    return [hit.record for hit in page.hits if hit.record.id != record.id and not hit.weak][:NEAR]
 
 
 async def apply(memories: Memories, proposed: Enrichment, *, who: str = "") -> Record:

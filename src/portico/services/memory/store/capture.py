@@ -6,7 +6,7 @@ import itertools
 import os
 import time
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -51,9 +51,9 @@ class Draft(Struct, frozen=True, kw_only=True, gc=False):
 class Disagreement(Struct, frozen=True):
     """A memory that cannot hold together with another one, as far as words tell."""
 
-    id: str
-    why: str
-    content: str
+    id: Annotated[str, "Its id"]
+    why: Annotated[str, "In what they differ"]
+    content: Annotated[str, "What it says"]
 
 
 class Taken(Struct, frozen=True, kw_only=True, gc=False):

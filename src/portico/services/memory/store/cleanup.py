@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -27,9 +27,9 @@ Which = tuple[str, dict[str, Any]]
 class Collected(Struct, frozen=True, kw_only=True):
     """How many, or in a dry run how many it would be."""
 
-    expired: int
-    archived: int
-    purged: int
+    expired: Annotated[int, "How many had expired"]
+    archived: Annotated[int, "How many are of a branch that is done with"]
+    purged: Annotated[int, "How many were deleted long ago, and are gone"]
 
 
 async def collect(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from msgspec import Struct
 
@@ -22,12 +22,12 @@ MOST_LISTED = 200
 class Dispute(Struct, frozen=True, kw_only=True):
     """Two memories and why they cannot both hold. With itself: two sides of a sync changed it, and one lost."""
 
-    memory_id: str
-    other_id: str
-    why: str
-    content: str
-    other_content: str
-    noted_at: str
+    memory_id: Annotated[str, "The id of one of them"]
+    other_id: Annotated[str, "The id of the other; the same where two sides of a sync changed it"]
+    why: Annotated[str, "In what they differ"]
+    content: Annotated[str, "What the one says"]
+    other_content: Annotated[str, "What the other says, or the side that lost"]
+    noted_at: Annotated[str, "When it was noticed"]
 
 
 class Noted(Struct, frozen=True):
@@ -39,10 +39,10 @@ class Noted(Struct, frozen=True):
 
 async def disputes(memories: Memories, limit: int) -> list[Dispute]:
     """The newest first. What was settled by changing or deleting one of them is not shown."""
-    return await memories.read(lambda tx: _open(tx, memories.project, limit))
+    return await memories.read(lambda tx: _open(tx, memories.homes, limit))
 
 
-def _open(tx: Transaction, project: str | None, limit: int) -> list[Dispute]:
+def _open(tx: Transaction, homes: tuple[str, ...], limit: int) -> list[Dispute]:
     found = tx.all(
         Noted, "select memory, other, why, at from memory_conflict order by at desc, memory, other limit 1000"
     )
@@ -50,7 +50,7 @@ def _open(tx: Transaction, project: str | None, limit: int) -> list[Dispute]:
     shown: list[Dispute] = []
     for one in found:
         here, there = known[one.memory], known[one.other]
-        if here.status in CURRENT and there.status in CURRENT and here.project in (None, project):
+        if here.status in CURRENT and there.status in CURRENT and here.project in (None, *homes):
             dispute = _dispute(tx, one, here, there)
             shown += [dispute] if dispute is not None else []
         if len(shown) == limit:

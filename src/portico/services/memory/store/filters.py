@@ -44,8 +44,9 @@ class MemoryFilter(Struct, frozen=True):
     until: int | None = None
     # What was no condition.
     words: str = ""
-    # The project whose memories are looked at, besides those that belong to no project. A `project:` says otherwise.
-    home: str | None = None
+    # The names of the project whose memories are looked at, besides those that belong to no project. A `project:` says
+    # otherwise.
+    homes: tuple[str, ...] = ()
 
     def also(self, key: str, value: str | None) -> MemoryFilter:
         """The same with one more condition; without a value it is the same."""
@@ -53,8 +54,8 @@ class MemoryFilter(Struct, frozen=True):
             return self
         return replace(self, conditions=(*self.conditions, _condition(key, value, negated=False)))
 
-    def within(self, project: str | None) -> MemoryFilter:
-        return replace(self, home=None if self.names("project") else project)
+    def within(self, homes: tuple[str, ...]) -> MemoryFilter:
+        return replace(self, homes=() if self.names("project") else homes)
 
     def names(self, key: str) -> bool:
         return any(one.key == key for one in self.conditions)
@@ -114,9 +115,9 @@ def where(filter: MemoryFilter, usual_statuses: tuple[str, ...]) -> tuple[str, d
     if not filter.names("status"):
         parts.append("memory.status in :filter_usual")
         values["filter_usual"] = list(usual_statuses)
-    if filter.home is not None:
-        parts.append("(memory.domain <> 'project' or memory.project = :filter_home)")
-        values["filter_home"] = filter.home
+    if filter.homes:
+        parts.append("(memory.domain <> 'project' or memory.project in :filter_homes)")
+        values["filter_homes"] = list(filter.homes)
     for bound, sign in (("since", ">="), ("until", "<=")):
         moment = getattr(filter, bound)
         if moment is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Literal
+from typing import Annotated, Literal
 
 from msgspec import Struct
 
@@ -16,17 +16,16 @@ MOST_DEPTH, MOST_EDGES, MOST_STEPS = 3, 200, 2000
 
 
 class EntityNode(Struct, frozen=True):
-    name: str
-    kind: str
-    mentions: int
+    name: Annotated[str, "Its name"]
+    kind: Annotated[str, "What it is"]
+    mentions: Annotated[int, "How many memories speak of it"]
 
 
 class Edge(Struct, frozen=True):
-    source: str
-    kind: str
-    target: str
-    # How many memories say so.
-    weight: int
+    source: Annotated[str, "One of the two"]
+    kind: Annotated[str, "How they belong together"]
+    target: Annotated[str, "The other"]
+    weight: Annotated[int, "How many memories say so"]
 
 
 class Graph(Struct, frozen=True):

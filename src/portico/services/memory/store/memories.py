@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from copy import copy
 from pathlib import Path
 from typing import TypeVar
 
@@ -28,6 +29,7 @@ from portico.services.memory.store.capture import Draft, Taken
 from portico.services.memory.store.filters import Condition, MemoryFilter
 from portico.services.memory.store.namespaces import CURRENT, STATUSES, checked_namespace
 from portico.services.memory.store.records import MemoryEvent, Record
+from portico.services.repository import Where
 
 T = TypeVar("T")
 
@@ -47,6 +49,8 @@ NOT_DELETED = Condition("status", ("deleted",), negated=True)
 class Hit(Struct, frozen=True):
     record: Record
     score: float
+    # Whether it has little of what was asked for.
+    weak: bool = False
 
 
 class RecallPage(Struct, frozen=True):
@@ -69,6 +73,7 @@ class Memories:
         *,
         project: str | None = None,
         root: str | None = None,
+        former: str | None = None,
         meanings: Meanings | None = None,
     ) -> None:
         self.database = database
@@ -77,6 +82,18 @@ class Memories:
         self.project = project
         # The folder of its repository, if it is in one.
         self.root = root
+        # What it was called once: see `repository.Where`.
+        self.former = former
+
+    def of(self, where: Where) -> Memories:
+        """The same memories, seen from another project."""
+        other = copy(self)
+        other.project, other.root, other.former = where.project, where.root, where.former
+        return other
+
+    @property
+    def homes(self) -> tuple[str, ...]:
+        return tuple(name for name in (self.project, self.former) if name is not None)
 
     async def open(self, *, thorough: bool = False, read_only: bool = False) -> None:
         """From now on the index is looked after in the background, unless nothing is to be changed; `thorough` also
@@ -117,7 +134,7 @@ class Memories:
 
     def filter(self, text: str | None, at: int | None = None) -> MemoryFilter:
         """What was written, within the project that this is about."""
-        return filters.parse(text or "", moments.now() if at is None else at).within(self.project)
+        return filters.parse(text or "", moments.now() if at is None else at).within(self.homes)
 
     @property
     def modes(self) -> list[str]:
@@ -183,8 +200,8 @@ class Memories:
 
         def look(tx: Transaction) -> list[Hit]:
             scored = recall.recall(tx, words, filter, wanted, at=now, sense=sense, mode=mode)
-            found = records.fetch(tx, [id for id, _ in scored])
-            return [Hit(found[id], score) for id, score in scored if id in found]
+            found = records.fetch(tx, [one.memory for one in scored])
+            return [Hit(found[one.memory], one.score, one.weak) for one in scored if one.memory in found]
 
         hits = await self.read(look)
         return RecallPage(hits[offset : offset + limit], len(hits) > offset + limit)
@@ -340,8 +357,11 @@ def _past(tx: Transaction, words: str, filter: MemoryFilter, moment: int) -> lis
     wanted = set(likeness.words(words))
     if not wanted:
         return [Hit(one, 0.0) for one in sorted(known, key=lambda one: (-one.at, one.id))]
-    scored = [Hit(one, len(wanted & set(likeness.words(one.content))) / len(wanted)) for one in known]
-    return sorted((one for one in scored if one.score), key=lambda hit: (-hit.score, -hit.record.at, hit.record.id))
+    shares = [(one, len(wanted & set(likeness.words(records.findable(one)))) / len(wanted)) for one in known]
+    scored = [Hit(one, share, share < recall.LITTLE) for one, share in shares]
+    # Those that have nothing of it are the answer only where all are such.
+    found = [hit for hit in scored if hit.score] or scored
+    return sorted(found, key=lambda hit: (-hit.score, -hit.record.at, hit.record.id))
 
 
 def _expected(tx: Transaction, id: str, version: int | None) -> Record:

@@ -184,6 +184,11 @@ def get(tx: Transaction, id: str) -> Record:
     return found
 
 
+def findable(record: Record) -> str:
+    """All that it can be found by, as one text: what it says, its tags, where it comes from, and its kind."""
+    return " ".join(filter(None, (record.content, *record.tags, record.source, record.path, record.namespace)))
+
+
 def fetch(tx: Transaction, ids: Sequence[str]) -> dict[str, Record]:
     found = tx.all(Record, f"{SELECT} where memory.id in :ids", {"ids": list(ids)})
     return {one.id: one for one in found}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from keyword import iskeyword
+from typing import Annotated
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -26,10 +27,9 @@ _COLUMNS = "domain, project, name, content, description, variables, version, cre
 class PromptVariable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is known about a place to fill in."""
 
-    description: str = ""
-    # Its value when none is given; without a default the variable is required.
-    default: str | None = None
-    choices: list[str] = field(default_factory=list)
+    description: Annotated[str, "What it is for"] = ""
+    default: Annotated[str | None, "Its value when none is given; without a default the variable is required"] = None
+    choices: Annotated[list[str], "The values it may have, if only those"] = field(default_factory=list)
 
 
 class SavedPrompt(Struct, frozen=True, kw_only=True):
@@ -126,21 +126,21 @@ def save(tx: Transaction, template: SavedPrompt) -> SavedPrompt:
     return replace(template, version=version, created_at=created)
 
 
-def visible(tx: Transaction, project: str | None) -> list[SavedPrompt]:
+def visible(tx: Transaction, homes: tuple[str, ...]) -> list[SavedPrompt]:
     """By name. Of several with one name, the project's, then the user's, then everybody's."""
     found = tx.all(
         SavedPrompt,
-        f"select {_COLUMNS} from memory_prompt where project = '' or project = :project order by name",
-        {"project": project or ""},
+        f"select {_COLUMNS} from memory_prompt where project in :projects order by name",
+        {"projects": ["", *homes]},
     )
     nearest: dict[str, SavedPrompt] = {}
-    for one in sorted(found, key=lambda one: DOMAINS.index(checked_domain(one.domain))):
+    for one in sorted(found, key=lambda one: (DOMAINS.index(checked_domain(one.domain)), one.project not in homes[:1])):
         nearest.setdefault(one.name, one)
     return sorted(nearest.values(), key=lambda one: one.name)[:MOST]
 
 
-def get(tx: Transaction, name: str, project: str | None) -> SavedPrompt:
-    found = next((one for one in visible(tx, project) if one.name == name), None)
+def get(tx: Transaction, name: str, homes: tuple[str, ...]) -> SavedPrompt:
+    found = next((one for one in visible(tx, homes) if one.name == name), None)
     if found is None:
         raise NoSuchPrompt(f"There is no saved prompt {name[:80]!r}. The action list shows those there are.")
     return found

@@ -18,6 +18,9 @@ DEBUG, INFORMATION, WARNING, ERROR, CRITICAL = range(5)
 # RFC 5424, 6.2.1: emergency, alert, critical, error, warning, notice, informational, debug.
 OF_SEVERITY = (CRITICAL, CRITICAL, CRITICAL, ERROR, WARNING, INFORMATION, INFORMATION, DEBUG)
 
+Guess = Literal["zone", "year", "date", "time"]
+"""What of a time its line does not say: only the zone; the year, too; the day, or the order of its numbers; all."""
+
 _LATEST = 253_402_300_799_999_999  # the last microsecond of the year 9999
 
 Position = Any
@@ -38,6 +41,9 @@ class LogEntry(Struct):
     # Other names that its source goes by.
     also: tuple[str, ...] = ()
     fields: Mapping[str, Any] = {}
+    # What of its time it does not say itself, and whether its level is only what its words suggest.
+    time_guess: Guess | None = None
+    level_guessed: bool = False
 
 
 class Query(Struct, frozen=True):

@@ -34,7 +34,7 @@ from portico.services.system.eventlog.entries import (
     iso,
 )
 from portico.services.system.eventlog.evtx import OF_LEVEL, event_entry
-from portico.services.system.eventlog.syslog import DAY
+from portico.services.system.eventlog.times import DAY
 
 BATCH = 64
 _NOT_FOUND, _DENIED = 15007, 5

@@ -21,7 +21,8 @@ from msgspec import Struct
 from portico.services.system.containment import AllowedRoots, OpenFile
 from portico.services.system.errors import Absent, DamagedData, MachineError, package
 from portico.services.system.eventlog.entries import Log, LogEntry, Position, Query
-from portico.services.system.eventlog.syslog import DAY, parse
+from portico.services.system.eventlog.lines import parse
+from portico.services.system.eventlog.times import DAY
 from portico.services.system.text import decoded
 
 LARGEST_UNPACKED = 64 * 2**20
@@ -200,6 +201,8 @@ def _made(part: LogFile, offset: int, lines: list[bytes], newest: int) -> LogEnt
         position=[part.mark, offset, time, _mark(lines[0])],
         event_id=line.event_id,
         fields=line.fields,
+        time_guess=line.time_guess,
+        level_guessed=line.level_guessed,
     )
 
 

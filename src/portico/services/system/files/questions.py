@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from typing import Any, Literal, Protocol
 
-from portico.services.system.containment import BLOCK, AllowedRoots, OpenFile
+from portico.services.system.containment import BLOCK, HOW_TO_ALLOW, AllowedRoots, OpenFile
 from portico.services.system.cursors import Cursors
 from portico.services.system.errors import InvalidArgument, MachineError, Outside, package
 from portico.services.system.eventlog.entries import iso
@@ -80,7 +80,7 @@ class FileQueries:
         """Files by name, size, time and what they contain. As far as it comes in the time it has."""
         tops = [self._top(path)] if path is not None else [root.path for root in self.roots.all if not root.only]
         if not tops:
-            raise Outside("No folder may be searched here. The operator of this server names some with roots=[…].")
+            raise Outside(f"No folder may be searched here. {HOW_TO_ALLOW}")
         question = ["files", wanted, tops, within]
         start = self._cursors.redeem(cursor, question) if cursor is not None else [0, self._fresh()]
         deadline = self._clock() + seconds

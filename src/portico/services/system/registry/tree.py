@@ -133,7 +133,8 @@ class RegistryTree:
         if not dry_run and not self._writable:
             raise Denied(
                 "The registry is read-only here, and nothing was written. dry_run=true shows what would be; the "
-                "operator of this server allows writing with levels={'reg': 'read-write'}."
+                'operator of this server allows writing in its settings: under [services.system], reg = "read-write" '
+                "in the table levels."
             )
         if not branch.writable:
             raise Denied(f"{branch_name} is read-only: {branch.description}.")

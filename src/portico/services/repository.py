@@ -1,4 +1,4 @@
-"""The repository that a folder is in: the project by its git remote, and the branch.
+"""The project that a folder belongs to: the repository it is in by its git remote, or else the folder by its path.
 
 Read from the repository's own files, because it is asked at every start: starting git three times would take longer
 than everything else together. A worktree is followed to the repository it belongs to.
@@ -8,11 +8,17 @@ from __future__ import annotations
 
 import os
 import re
+from hashlib import sha256
 from pathlib import Path
+from urllib.parse import quote, unquote
 
 from msgspec import Struct
 
 LONGEST_FILE = 256 * 1024
+BY_PATH = "path/"
+LONGEST_NAME = 300
+# Of a path, what would end a condition of a filter or cannot be stored.
+_UNFIT = re.compile(r'[\s,"%\x00-\x1f\ud800-\udfff]')
 _SCP = re.compile(r"(?:[^@/]+@)?([^:/]+):(?!//)(.+)")
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://(?:[^@/]*@)?([^/:]*)(?::\d+)?/(.+)", re.IGNORECASE)
 _SECTION = re.compile(r'\s*\[\s*remote\s+"([^"]*)"\s*\]')
@@ -23,6 +29,13 @@ class Where(Struct, frozen=True):
     project: str
     branch: str | None = None
     root: str | None = None
+    # What the project was called when folders went by their last name alone: others of that name were called so too.
+    former: str | None = None
+
+    @property
+    def homes(self) -> tuple[str, ...]:
+        """The names that things of this project are stored under; the first is the one of today."""
+        return (self.project,) if self.former is None else (self.project, self.former)
 
 
 def look(folder: str | os.PathLike[str] | None = None) -> Where:
@@ -32,8 +45,23 @@ def look(folder: str | os.PathLike[str] | None = None) -> Where:
         inside = _inside(root)
         if inside is not None:
             remote = _remote(inside)
-            return Where(normalised(remote) if remote else f"folder/{root.name}", _branch(inside), str(root))
-    return Where(f"folder/{here.name}")
+            project = normalised(remote, root) if remote else by_path(root)
+            former = _former(remote or str(root)) if project.startswith(BY_PATH) else None
+            return Where(project, _branch(inside), str(root), former)
+    return Where(by_path(here), former=_former(str(here)))
+
+
+def by_path(folder: str | os.PathLike[str]) -> str:
+    """The name of a project that has no other: `path/home/ann/app`. A very long one is cut, and still its own."""
+    path = Path(folder).as_posix().lstrip("/")
+    name = BY_PATH + _UNFIT.sub(lambda found: quote(found[0], errors="surrogatepass"), path)
+    if len(name) <= LONGEST_NAME:
+        return name
+    return f"{BY_PATH}{sha256(name.encode()).hexdigest()[:16]}/{name[-LONGEST_NAME // 2 :]}"
+
+
+def _former(place: str) -> str:
+    return f"folder/{Path(place.removeprefix('file://')).name.removesuffix('.git')}"
 
 
 def branch(root: str | None) -> str | None:
@@ -61,14 +89,16 @@ def within(path: str, root: str | None) -> str:
     return path.replace(os.sep, "/")
 
 
-def normalised(remote: str) -> str:
-    """`host/owner/name`, however the remote is written, and without a user name."""
+def normalised(remote: str, root: str | os.PathLike[str] = "/") -> str:
+    """`host/owner/name`, however the remote is written, and without a user name. One on this machine goes by its path,
+    which may be meant from the root of the repository."""
     remote = remote.strip()
     found = _URL.fullmatch(remote) or (_SCP.fullmatch(remote) if "://" not in remote else None)
-    if found is None:
-        return f"folder/{Path(remote).name.removesuffix('.git')}"
-    host, path = found[1].lower(), found[2].strip("/").removesuffix(".git")
-    return f"{host}/{path}" if host else f"folder/{Path(path).name}"
+    host, path = (found[1].lower(), found[2]) if found is not None else ("", remote)
+    path = path.rstrip("/").removesuffix(".git").rstrip("/")
+    if host not in ("", "localhost") or (found is not None and not remote.lower().startswith("file:")):
+        return f"{host}/{path.lstrip('/')}"[:LONGEST_NAME]
+    return by_path(os.path.normpath(os.path.join(root, path if found is None else f"/{unquote(path)}")))
 
 
 def _inside(root: Path) -> Path | None:

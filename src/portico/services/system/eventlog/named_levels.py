@@ -1,0 +1,129 @@
+"""Levels as logs name them, and where in a line one is stated.
+
+A level is stated if it stands in the head of a line in one of the forms that programs write: `[error]`, `INFO`,
+`level=warn`, `Warning:`, or Android's single letter. A word in the message is no statement; where there is nothing
+else, it is what a level is guessed by.
+"""
+
+from __future__ import annotations
+
+import re
+
+from msgspec import Struct
+
+from portico.services.system.eventlog.entries import CRITICAL, DEBUG, ERROR, INFORMATION, WARNING
+
+# Names that state a level even in the midst of a head, and those that need a bracket or a colon to be believed.
+_PLAIN = {
+    CRITICAL: "emerg emergency alert crit critical fatal panic dpanic ftl",
+    ERROR: "err error severe failure",
+    WARNING: "warn warning wrn",
+    INFORMATION: "notice info information informational inf",
+    DEBUG: "debug trace verbose dbg debug1 debug2 debug3 debug4 debug5",
+}
+_MARKED = {
+    CRITICAL: "fault",
+    ERROR: "eror fail ee",
+    WARNING: "ww",
+    INFORMATION: "note log status success audit default config detail hint statement context ii ntc",
+    DEBUG: "trc vrb verb finest finer fine",
+}
+PLAIN = {name: level for level, names in _PLAIN.items() for name in names.split()}
+NAMES = PLAIN | {name: level for level, names in _MARKED.items() for name in names.split()}
+OF_LETTER = {
+    "F": CRITICAL, "A": CRITICAL, "C": CRITICAL, "E": ERROR, "W": WARNING, "N": INFORMATION, "I": INFORMATION,
+    "D": DEBUG, "V": DEBUG, "T": DEBUG,
+}  # fmt: skip
+
+# In small letters and without a colon these are a level, and the others a word: `info x`, but `notice of x`.
+_EVEN_SMALL = frozenset(["fatal", "critical", "crit", "error", "err", "warn", "warning", "info", "inf", "debug", "dbg"])
+
+LONGEST_HEAD = 256
+_MOST_WORDS = 9
+_MOST_PROSE = 2
+
+
+def _either(names: dict[str, int]) -> str:
+    return "|".join(sorted(names, key=len, reverse=True))
+
+
+_ALL, _SURE = _either(NAMES), _either(PLAIN)
+# `[error]`, `<warn>`, `| INFO |`, `[core:error]`, `(WW)`, `[INFO ]`, `[I]`
+_BRACKETED = re.compile(rf"[\[<(|{{]\s*(?:([\w-]{{1,32}})[:.])?({_ALL}|[DIWEFV])\s*[\]>)|}}]", re.IGNORECASE)
+_KEYED = re.compile(
+    rf"(?:^|[\s,;\[({{|\"'])(?:log_?)?(?:level|lvl|severity)(?:_?name)?[\"']?\s?[=:]\s?[\"']?({_ALL})\b", re.IGNORECASE
+)
+# A word by itself, with what it may be followed by.
+_WORD = re.compile(r"([A-Za-z]\w*)(?=[\s:,|/\]\-;)>]|$)")
+_WORDS = re.compile(r"[^\s|]+")
+_LEADING = re.compile(r"[\s\-:,;|\])>]*")
+# Android: `1702  2395 D Tag: …`; `D/Tag( 1702): …`; and `I (123) tag: …` of small devices.
+_ANDROID = re.compile(
+    r"\s*(?:\d{1,7}|[\w.-]+)\s+\d{1,7}\s+([VDIWEFA]) ?(?=\S)|\s*([VDIWEFA])[/ ](?=[\w.:$ -]{1,100}\(|\(\d)"
+)
+_PROSE = re.compile(r"[A-Za-z]?[a-z]{2,}[.,;]?\Z")
+
+
+class Stated(Struct):
+    """A level, the part of the text that states it, and what it says it comes from, if that stands with it."""
+
+    level: int
+    begin: int
+    end: int
+    source: str = ""
+
+
+def stated(text: str, begin: int, most: int = _MOST_WORDS) -> Stated | None:
+    """The level that a text states in its head, among the first words from an offset on."""
+    head = text[begin : begin + LONGEST_HEAD]
+    if found := _ANDROID.match(head):
+        return Stated(OF_LETTER[found[1] or found[2]], begin, begin + found.end())
+    skipped = _LEADING.match(head)
+    prose = 0
+    for number, word in enumerate(_WORDS.finditer(head, 0 if skipped is None else skipped.end())):
+        place = word.start()
+        column = head[:place].rstrip()
+        if bracketed := _BRACKETED.match(head, len(column) - 1 if column.endswith("|") else place):
+            return Stated(_level(bracketed[2]), begin + place, begin + bracketed.end(), bracketed[1] or "")
+        if (named := _of_word(head, word, is_first=number == 0)) is not None:
+            return Stated(named[0], begin + place, begin + named[1])
+        prose += _PROSE.match(word[0]) is not None
+        if number + 1 == most or prose > _MOST_PROSE:
+            break
+    if most == _MOST_WORDS and (keyed := _KEYED.search(head)):
+        return Stated(_level(keyed[1]), begin + keyed.start(1), begin + keyed.end())
+    return None
+
+
+def _of_word(head: str, word: re.Match[str], *, is_first: bool) -> tuple[int, int] | None:
+    """What one word of a head states, and where it ends."""
+    opened = len(word[0]) - len(word[0].lstrip("[(<{\"'-:,"))
+    # `INFO/main]` and `[main/INFO]:`
+    for inner in (opened, word[0].rfind("/") + 1):
+        found = _WORD.match(head, word.start() + inner)
+        if found is None or found.end() > word.end() or (name := found[1].lower()) not in NAMES:
+            continue
+        with_colon = head[found.end() : found.end() + 2] in (":", ": ", ":\t")
+        if with_colon or (name in PLAIN and (found[1].isupper() or (is_first and name in _EVEN_SMALL))):
+            return NAMES[name], found.end()
+    return None
+
+
+def _level(word: str) -> int:
+    return OF_LETTER[word.upper()] if len(word) == 1 else NAMES[word.lower()]
+
+
+_GUESSES = (
+    (CRITICAL, re.compile(r"\b(?:panic|emerg(?:ency)?|critical|crit|fatal)\b", re.IGNORECASE)),
+    (ERROR, re.compile(r"\b(?:err|error|errors|fail|failed|failure|denied|segfault)\b", re.IGNORECASE)),
+    (WARNING, re.compile(r"\b(?:warn|warning|deprecated|timed? ?out)\b", re.IGNORECASE)),
+    (DEBUG, re.compile(r"\b(?:debug|trace)\b", re.IGNORECASE)),
+)
+_ANY_GUESS = re.compile("|".join(words.pattern for _, words in _GUESSES), re.IGNORECASE)
+
+
+def guessed(message: str) -> int:
+    """The level of a message that does not come with one, by its words."""
+    if _ANY_GUESS.search(message) is None:
+        return INFORMATION
+    return next((level for level, words in _GUESSES if words.search(message)), INFORMATION)

@@ -1,0 +1,97 @@
+"""Projects are told apart, and what was stored under the names of before is found."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from clones import Clone, state
+from remembering import CAPTURE, said
+
+from portico import Client, Server
+from portico.services import repository
+from portico.services.memory.service.service import Memory
+from portico.services.memory.share.sync import sync
+from portico.services.memory.store.capture import Draft
+from portico.wire.revisions import REVISIONS
+
+Serving = Callable[..., Any]
+
+
+def app(folder: Path) -> Path:
+    (folder / ".git").mkdir(parents=True)
+    (folder / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
+    return folder
+
+
+async def contents(client: Client) -> list[str]:
+    return [one["content"] for one in (await said(client, "memory_recall"))["memories"]]
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_two_folders_of_one_name_share_nothing(tmp_path: Path, revision: str) -> None:
+    server = Server("s")
+    server.add(Memory(tmp_path / "memory.db"))
+    folders = [app(tmp_path / name / "app") for name in ("x", "y")]
+    async with server.lifespan():
+        for folder in folders:
+            async with Client(server, revision=revision, roots=[folder]) as client:
+                await said(client, "memory_capture", content=f"This is known in {folder}.", namespace="context")
+        for folder in folders:
+            async with Client(server, revision=revision, roots=[folder]) as client:
+                assert await contents(client) == [f"This is known in {folder}."]
+                found = (await said(client, "memory_recall", query="what is known in this app"))["memories"]
+                assert [one["content"] for one in found] == [f"This is known in {folder}."]
+                assert (await said(client, "memory_status"))["project"] == f"path{folder}"
+                listed = (await client.read_resource("memory://project/context"))[0].text
+                assert str(folder) in listed and listed.count("This is known") == 1
+
+
+async def test_what_was_stored_under_the_former_name_is_found(serving: Serving, tmp_path: Path) -> None:
+    before = await serving(project="folder/app")
+    await said(before, "memory_capture", **CAPTURE)
+    await said(before, "memory_prompts", action="save", name="old", content="As before.")
+    for name in ("x", "y"):
+        client = await serving(project=None, folder=app(tmp_path / name / "app"))
+        assert await contents(client) == [CAPTURE["content"]]
+        found = await said(client, "memory_recall", query="storage")
+        assert [one["content"] for one in found["memories"]] == [CAPTURE["content"]]
+        assert (await said(client, "memory_prompts", action="run", name="old"))["text"] == "As before."
+    fresh = await serving(project=None, folder=app(tmp_path / "x" / "other"))
+    assert await contents(fresh) == []
+
+
+async def test_a_sync_goes_on_where_it_was_under_the_former_name(clone: Clone, tmp_path: Path) -> None:
+    """As a version wrote it that knew folders by their last name alone."""
+    ann, bob = await clone("ann"), await clone("bob")
+    for one in (ann, bob):
+        one.project, one.former = "folder/origin", None
+    kept = (await ann.capture(Draft(content="Use PostgreSQL for storage", namespace="decisions"))).record
+    await sync(ann)
+    await sync(bob)
+    later = bob.of(repository.look(tmp_path / "bob"))
+    assert later.project != "folder/origin" and later.former == "folder/origin"
+    done = await sync(later)
+    assert (done.added, done.updated, done.sent, done.problems) == (0, 0, 0, [])
+    assert (await later.get(kept.id)).project == later.project
+    await later.update(kept.id, content="Use PostgreSQL 17 for storage")
+    assert (await sync(later)).sent == 1
+    today = ann.of(repository.look(tmp_path / "ann"))
+    assert (await sync(today)).updated == 1
+    assert (await state(today))[kept.id].content == "Use PostgreSQL 17 for storage"
+
+
+def test_hooks_tell_folders_of_one_name_apart(
+    shell: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("x", "y"):
+        monkeypatch.chdir(app(tmp_path / name / "app"))
+        shell("capture", f"Known in {name} alone.", "-n", "context")
+    for name in ("x", "y"):
+        given = json.dumps({"cwd": str(tmp_path / name / "app")})
+        (answer,) = shell("hook", "session-start", stdin=given)
+        assert re.findall(r"Known in \w alone", str(answer)) == [f"Known in {name} alone"]

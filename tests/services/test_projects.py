@@ -1,0 +1,202 @@
+"""Which project a call is about: the client's roots, the repository's remote, the folder's path."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from portico import Client, Context, Server
+from portico.services import projects, repository
+from portico.services.projects import Projects
+from portico.services.repository import Where
+from portico.wire.revisions import REVISIONS
+
+Connect = Callable[..., Any]
+HANDSHAKES = REVISIONS[:-1]
+
+
+def asked(projects: Projects) -> Server:
+    server = Server("s")
+
+    @server.tool
+    async def where(ctx: Context) -> str:
+        return (await projects.of(ctx)).project
+
+    return server
+
+
+async def text(client: Client) -> str:
+    return str((await client.call_tool("where")).data)
+
+
+def repo(folder: Path, remote: str = "") -> Path:
+    (folder / ".git").mkdir(parents=True)
+    (folder / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
+    (folder / ".git" / "config").write_text(f'[remote "origin"]\n\turl = {remote}\n' if remote else "")
+    return folder
+
+
+# Folders and repositories
+
+
+def test_two_folders_of_one_name_are_two_projects(tmp_path: Path) -> None:
+    one, other = repo(tmp_path / "x" / "app"), repo(tmp_path / "y" / "app")
+    assert repository.look(one).project != repository.look(other).project
+    assert repository.look(one).former == repository.look(other).former == "folder/app"
+
+
+def test_a_folder_without_a_repository_goes_by_its_path(tmp_path: Path) -> None:
+    (tmp_path / "x").mkdir()
+    assert repository.look(tmp_path / "x").project == f"path{tmp_path}/x"
+    assert repository.look("/").project == "path/"
+
+
+def test_clones_of_one_repository_are_one_project(tmp_path: Path) -> None:
+    one = repo(tmp_path / "one", "git@example.com:Team/shop.git")
+    other = repo(tmp_path / "other", "https://ann:secret@example.com:8443/Team/shop/")
+    assert repository.look(one / ".").project == repository.look(other).project == "example.com/Team/shop"
+    assert repository.look(one).former is None
+
+
+def test_a_remote_on_this_machine_goes_by_its_path(tmp_path: Path) -> None:
+    bare = tmp_path / "server" / "shop.git"
+    written = [str(bare), f"file://{bare}", "../server/shop.git", f"{bare}/"]
+    found = [repository.look(repo(tmp_path / f"clone-{at}", remote)) for at, remote in enumerate(written)]
+    assert {one.project for one in found} == {f"path{tmp_path}/server/shop"}
+    assert {one.former for one in found} == {"folder/shop"}
+    assert repository.look(repo(tmp_path / "z", str(tmp_path / "other" / "shop.git"))).project != found[0].project
+
+
+@pytest.mark.parametrize("name", ["a b", "a,b", 'a"b', "100%", "ü", "x" * 200])
+def test_whatever_a_folder_is_called_it_fits_a_filter_and_a_label(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / name / name / "app"
+    folder.mkdir(parents=True)
+    found = repository.look(folder).project
+    assert not set(found) & set(' ,"') and len(found) <= repository.LONGEST_NAME
+    assert found != repository.look(folder.parent).project
+
+
+# Roots
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_the_clients_root_says_which_project_it_is(revision: str, tmp_path: Path) -> None:
+    server = asked(Projects())
+    for name in ("x", "y"):
+        folder = repo(tmp_path / name / "app")
+        async with Client(server, revision=revision, roots=[folder]) as client:
+            assert await text(client) == await text(client) == f"path{folder}"
+    folder = repo(tmp_path / "clone", "https://example.com/team/shop.git") / "src"
+    folder.mkdir()
+    async with Client(server, revision=revision, roots=[folder]) as client:
+        assert await text(client) == "example.com/team/shop"
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_a_client_without_roots_works_where_the_server_does(revision: str) -> None:
+    here = repository.look().project
+    async with Client(asked(Projects()), revision=revision) as client:
+        assert await text(client) == here
+    async with Client(asked(Projects()), revision=revision, roots=[]) as client:
+        assert await text(client) == here
+
+
+@pytest.mark.parametrize("given", [Projects("said/so"), Projects(folder="/")])
+async def test_what_the_operator_says_stands(given: Projects, tmp_path: Path) -> None:
+    async with Client(asked(given), roots=[tmp_path]) as client:
+        assert await text(client) in ("said/so", "path/")
+
+
+async def test_a_client_is_asked_once_and_again_when_its_roots_change(connect: Connect, tmp_path: Path) -> None:
+    wire = connect(asked(Projects()))
+    await wire.initialize("2025-06-18", {"roots": {"listChanged": True}})
+
+    async def called(id: int, *answers: str) -> str:
+        wire.send({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": {"name": "where"}})
+        for uri in answers:
+            question = await wire.receive()
+            assert question["method"] == "roots/list"
+            wire.send({"jsonrpc": "2.0", "id": question["id"], "result": {"roots": [{"uri": uri}]}})
+        return str((await wire.response(id))["result"]["content"][0]["text"])
+
+    assert await called(1, "file:///no/such/one") == "path/no/such/one"
+    assert await called(2) == "path/no/such/one"
+    wire.notify("notifications/roots/list_changed")
+    assert await called(3, "file:///no/such/other") == "path/no/such/other"
+    assert await called(4) == "path/no/such/other"
+
+
+async def test_a_stream_of_2026_07_28_is_asked_once(connect: Connect) -> None:
+    wire = connect(asked(Projects()))
+
+    async def called(**more: Any) -> Any:
+        return (await wire.modern("tools/call", {"name": "where", **more}, capabilities={"roots": {}}))["result"]
+
+    question = await called()
+    (key,) = question["inputRequests"]
+    answers = {key: {"roots": [{"uri": "file:///no/such/one"}]}}
+    said = await called(inputResponses=answers, requestState=question["requestState"])
+    assert said["content"] == (await called())["content"] == [{"type": "text", "text": "path/no/such/one"}]
+
+
+async def test_a_client_that_does_not_answer_is_waited_for_once(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(projects, "ROOTS_SECONDS", 0.05)
+    wire = connect(asked(Projects()))
+    await wire.initialize("2025-03-26", {"roots": {}})
+    here = repository.look().project
+
+    async def called() -> str:
+        return str((await wire.request("tools/call", {"name": "where"}))["result"]["content"][0]["text"])
+
+    assert [await called(), await called()] == [here, here]
+    (question,) = [one for one in wire.aside if one.get("method") == "roots/list"]
+    # An answer that comes late is for the calls that come later.
+    wire.send({"jsonrpc": "2.0", "id": question["id"], "result": {"roots": [{"uri": "file:///no/such/one"}]}})
+    async with asyncio.timeout(10):
+        while await called() == here:
+            pass
+
+
+async def test_a_refusal_means_no_roots(connect: Connect) -> None:
+    wire = connect(asked(Projects()))
+    await wire.initialize("2024-11-05", {"roots": {}})
+    wire.send({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": "where"}})
+    question = await wire.receive()
+    wire.send({"jsonrpc": "2.0", "id": question["id"], "error": {"code": -32603, "message": "no"}})
+    said = (await wire.response(7))["result"]["content"][0]["text"]
+    assert said == repository.look().project
+
+
+@pytest.mark.parametrize(
+    "uri, path",
+    [
+        ("file:///a/b/../c%20d/", "/a/c d"),
+        ("file://localhost/a", "/a"),
+        ("file:///", "/"),
+        ("file:///C:/x", "C:/x"),
+        ("file:///c%3A/x", "c:/x"),
+        ("file://server/share/x", "//server/share/x"),
+        ("file:///a%00b", None),
+        ("file:relative", None),
+        ("https://example.com/a", None),
+        ("file://[/a", None),
+    ],
+)
+def test_the_path_of_a_root(uri: str, path: str | None) -> None:
+    assert projects.path_of(uri) == path
+
+
+async def test_what_is_in_a_folder_is_not_told_to_other_machines(tmp_path: Path) -> None:
+    folder = repo(tmp_path / "app", "https://example.com/team/shop.git")
+
+    class Far:
+        address = "203.0.113.7"
+
+    root = projects.Root(folder.as_uri())
+    assert await projects._first([root], Far()) == Where(f"path{folder}")  # type: ignore[arg-type]
