@@ -8,7 +8,7 @@ import os
 import sys
 from functools import partial
 from shlex import quote
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 from portico._lazy import load_module
@@ -99,6 +99,8 @@ async def _work(server: Server) -> None:
 
 def load(target: str) -> Server:
     """The Server that a target names. Without an object it is `server`, or the only Server in the module."""
+    if target.endswith((".json", ".toml")):
+        return cast("Server", load_module("portico.gateway.gateway").Gateway.load(target))
     # A client would take such a target for a command; here it can only be a path.
     if not modules.is_named(target) and ("/" in target or "\\" in target):
         raise UsageError(f"there is no file {target}")

@@ -60,6 +60,11 @@ class Gateway(Server):
         gateway._secrets = secrets
         return gateway
 
+    @classmethod
+    def of(cls, configuration: str | Path | Mapping[str, Any]) -> Gateway:
+        """The gateway of a configuration: a file's path, or what stands in it."""
+        return cls(configuration) if isinstance(configuration, Mapping) else cls.load(configuration)
+
     def add(self, component: Any, target: Any = None, **options: Unpack[UpstreamOptions]) -> None:
         """Add an upstream by its alias and target, at any time; or, given one thing, what `Server.add` takes."""
         if target is None:
@@ -100,6 +105,10 @@ class Gateway(Server):
         """What is hidden because something else has its name."""
         self._routes.routes("tools/list")
         return self._routes.clashes
+
+    async def settle(self, seconds: float) -> None:
+        """Wait until every upstream is listed or has failed, but not for longer."""
+        await self._routes.settled(seconds)
 
     def status(self) -> list[dict[str, Any]]:
         """How each upstream is."""

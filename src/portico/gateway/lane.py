@@ -66,6 +66,10 @@ class Lane:
         return len(self._held)
 
     @property
+    def alive(self) -> bool:
+        return self.connection.is_open and not self.connection.link.closed
+
+    @property
     def modern(self) -> bool:
         return self.connection.modern
 

@@ -170,7 +170,7 @@ class Routes:
 
     # Lists
 
-    async def settled(self) -> None:
+    async def settled(self, seconds: float = FIRST_SECONDS) -> None:
         """Wait until all upstreams are listed, or a little: what comes later comes as a change."""
         waiting = [one for one in self.upstreams.values() if not one.listed.is_set() and not one.breaker.is_open]
         if not waiting:
@@ -179,7 +179,7 @@ class Routes:
             upstream.begin_listing()
         tasks = [asyncio.ensure_future(one.listed_or_failed()) for one in waiting]
         try:
-            await asyncio.wait(tasks, timeout=FIRST_SECONDS)
+            await asyncio.wait(tasks, timeout=seconds)
         finally:
             for task in tasks:
                 task.cancel()

@@ -79,7 +79,9 @@ class GatewayUpstream:
         self._asks = False
         self._slots = asyncio.Semaphore(settings.concurrency)
         self._waiting = 0
+        # Tells of changes, and the connection that it listens on.
         self._relay: ChangeRelay | None = None
+        self._heard: Lane | None = None
         self._host: HeldLifespan | None = None
         self._stale: set[str] = set()
         self._refreshing: asyncio.Task[None] | None = None
@@ -104,9 +106,11 @@ class GatewayUpstream:
             log.warning("%s cannot be listed: %s", self.alias, self._secrets.mask(str(failure)))
 
     async def close(self) -> None:
-        for task in (self._first, self._refreshing):
-            if task is not None:
-                task.cancel()
+        tasks = [task for task in (self._first, self._refreshing) if task is not None]
+        for task in tasks:
+            task.cancel()
+        # A connection that is just being made is closed by the task that makes it.
+        await asyncio.gather(*tasks, return_exceptions=True)
         if self._relay is not None:
             self._relay.end()
         lanes = [lane for group in self._lanes.values() for lane in group]
@@ -155,6 +159,7 @@ class GatewayUpstream:
         lane = next((group[0] for group in self._lanes.values() if group), None)
         handler = target.handler if isinstance(target, Here) else lane.connection if lane is not None else None
         if handler is not None:
+            self._heard = lane
             wanted = Filter(tools_list_changed=True, prompts_list_changed=True, resources_list_changed=True)
             self._relay = ChangeRelay(handler, wanted, self._tell, missed=self._missed)
 
@@ -236,11 +241,14 @@ class GatewayUpstream:
         """Send a call, and keep count of how that went."""
         if isinstance(self.settings.target, Here):
             return await self._ask_here(call)
+        lane = None
         try:
             lane = await self._lane(call)
             result = await lane.send(call, parked)
         except TransportError as failure:
-            at_once = not self._lanes
+            if lane is not None and not lane.alive:
+                await self._lose(lane)
+            at_once = lane is None
             retry_after = getattr(failure, "retry_after", None)
             self.breaker.failed(self._secrets.mask(str(failure)), at_once=at_once, retry_after=retry_after)
             if isinstance(failure, BadStatus) or at_once:
@@ -303,6 +311,9 @@ class GatewayUpstream:
             await self._make_room()
         lane = Lane(self.settings, self._info, able, self._tell, self._note_question)
         await lane.connection.open()
+        if self.listed.is_set() and self._relay is None:
+            # It may have become another while it was away.
+            self._missed()
         self._lanes.setdefault("modern" if lane.modern else key, []).append(lane)
         return lane
 
@@ -323,6 +334,16 @@ class GatewayUpstream:
         self._lanes[key].remove(lane)
         if not self._lanes[key]:
             del self._lanes[key]
+
+    async def _lose(self, lane: Lane) -> None:
+        """A connection broke: the next call makes another, and fails at once if it cannot."""
+        for key, group in list(self._lanes.items()):
+            if lane in group:
+                self._drop(key, lane)
+                if self._relay is not None and self._heard is lane:
+                    self._relay.end()
+                    self._relay = None
+                await lane.connection.close()
 
     def _note_question(self) -> None:
         """From now on each connection has one call at a time, so that it can be told whose a question is."""
@@ -350,7 +371,7 @@ class GatewayUpstream:
             "revision": lanes[0].revision if lanes else None,
             "connections": len(lanes),
             "in_flight": sum(lane.busy for lane in lanes),
-            "tools": len(self.entries.get("tools/list", ())),
+            **{kind: len(self.entries.get(f"{kind}/list", ())) for kind in ("tools", "prompts", "resources")},
             "listed": self.listed.is_set(),
         }
 
