@@ -29,9 +29,24 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(routes, "FIRST_SECONDS", 0.5)
 
 
+def mortal(tmp_path: Path) -> Path:
+    """A server that does not start while a file is there, the path of which it is given."""
+    script = tmp_path / "mortal.py"
+    script.write_text(
+        "import os, sys\n"
+        "if os.path.exists(sys.argv[1]):\n    raise SystemExit(1)\n"
+        "from portico import Server\n"
+        "server = Server('mortal')\n"
+        "@server.tool\nasync def work() -> str:\n    return 'done'\n"
+        "@server.tool\nasync def die() -> str:\n    os._exit(1)\n"
+        "server.run()\n"
+    )
+    return script
+
+
 async def listed(client: Client, name: str) -> None:
     async with asyncio.timeout(20):
-        while name not in {tool.name for tool in await client.list_tools()}:
+        while name not in {tool.name for tool in await client.list_tools()}:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
 
 
@@ -49,18 +64,8 @@ async def test_a_broken_one_harms_no_other(how: str, revision: Any) -> None:
 
 async def test_a_call_to_a_dead_one_fails_at_once_and_says_why(tmp_path: Path) -> None:
     """Its tools are listed all the same."""
-    script = tmp_path / "mortal.py"
-    script.write_text(
-        "import os, sys\n"
-        "if os.path.exists(sys.argv[1]):\n    raise SystemExit(1)\n"
-        "from portico import Server\n"
-        "server = Server('mortal')\n"
-        "@server.tool\nasync def work() -> str:\n    return 'done'\n"
-        "@server.tool\nasync def die() -> str:\n    os._exit(1)\n"
-        "server.run()\n"
-    )
     flag = tmp_path / "dead"
-    gateway = Gateway({"mortal": [sys.executable, str(script), str(flag)]})
+    gateway = Gateway({"mortal": [sys.executable, str(mortal(tmp_path)), str(flag)]})
     async with Client(gateway) as client:
         assert {tool.name for tool in await client.list_tools()} == {"mortal_work", "mortal_die"}
         assert (await client.call_tool("mortal_work")).text == "done"
@@ -77,3 +82,17 @@ async def test_a_call_to_a_dead_one_fails_at_once_and_says_why(tmp_path: Path) -
         gateway._routes.upstreams["mortal"].breaker._until = 0.0
         assert (await client.call_tool("mortal_work")).text == "done"
         assert gateway.status()[0]["up"]
+
+
+async def test_lists_are_there_before_the_upstream_is(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/gateway.db"
+    flag = tmp_path / "dead"
+    command = [sys.executable, str(mortal(tmp_path)), str(flag)]
+    async with Client(Gateway({"mortal": command}, store=store)) as client:
+        before = [tool.name for tool in await client.list_tools()]
+    flag.touch()
+    gateway = Gateway({"mortal": command}, store=store)
+    async with Client(gateway) as client:
+        assert [tool.name for tool in await client.list_tools()] == before == ["mortal_work", "mortal_die"]
+        with pytest.raises(ToolError, match="mortal"):
+            await client.call_tool("mortal_work")

@@ -32,6 +32,8 @@ def run(words: list[str]) -> None:
     else:
         server, serving = load(arguments.target), None
     _set_up_tasks(server, arguments)
+    if arguments.target is not None and arguments.target.endswith((".json", ".toml")):
+        server.store = store_url(arguments.store, arguments.data, server.info.name)
     options = _options(arguments, serving)
     if arguments.transport == "http" and arguments.target is None:
         _serve_guarded(server, arguments, options)

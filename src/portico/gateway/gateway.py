@@ -20,6 +20,7 @@ from portico.gateway.config import (
     settings_for,
     settings_of,
 )
+from portico.gateway.kept import KeptLists
 from portico.gateway.names import folded_alias
 from portico.gateway.routes import Routes
 from portico.gateway.upstream import GatewayUpstream
@@ -45,6 +46,7 @@ class Gateway(Server):
         super().__init__(name, **options)
         self._secrets = Secrets()
         self._bridge = Bridge(self.seal)
+        self._kept = KeptLists()
         self._routes = Routes(self.subscriptions.publish, self.seal)
         self._others = self._routes
         self._lifespans.add(self._routes, self._serving)
@@ -80,7 +82,7 @@ class Gateway(Server):
                 raise UsageError(f"there is already an upstream {alias!r}; remove it first")
         routes = self._routes
         routes.upstreams[settings.alias] = GatewayUpstream(
-            settings, self.info, self._bridge, self._secrets, routes.changed, routes.updated
+            settings, self.info, self._bridge, self._secrets, self._kept, routes.changed, routes.updated
         )
         routes.changed()
 
@@ -117,6 +119,8 @@ class Gateway(Server):
     @asynccontextmanager
     async def _serving(self) -> AsyncIterator[None]:
         self._ending: set[asyncio.Task[None]] = set()
+        await self._kept.open(self.store)
+        await asyncio.gather(*(one.recall() for one in self._routes.upstreams.values()))
         looking = asyncio.create_task(self._look_after())
         try:
             yield
@@ -124,6 +128,7 @@ class Gateway(Server):
             looking.cancel()
             self._bridge.close()
             await asyncio.gather(*(one.close() for one in self._routes.upstreams.values()), *self._ending)
+            await self._kept.close()
 
     async def _look_after(self) -> None:
         while True:

@@ -189,6 +189,8 @@ class Routes:
 
     def page(self, catalog: Catalog[Any], call: Call, cursor: str | None) -> Any:
         """A page of our own list and those of the upstreams, or a coroutine that comes to it."""
+        for upstream in self.upstreams.values():
+            upstream.begin_listing()
         if all(one.listed.is_set() or one.breaker.is_open for one in self.upstreams.values()):
             return self._page(catalog, call.revision or LATEST, cursor)
         return self._page_when_settled(catalog, call, cursor)

@@ -16,6 +16,7 @@ from portico.gateway.bridge import Bridge, Parked
 from portico.gateway.config import Secrets, UpstreamSettings
 from portico.gateway.entries import LISTS, Entry, read_page
 from portico.gateway.health import Breaker
+from portico.gateway.kept import KeptLists
 from portico.gateway.lane import Lane, carried
 from portico.legacy.push import push
 from portico.rpc.call import Call, members
@@ -60,6 +61,7 @@ class GatewayUpstream:
         info: Implementation,
         bridge: Bridge,
         secrets: Secrets,
+        kept: KeptLists,
         changed: Callable[[GatewayUpstream], None],
         updated: Callable[[GatewayUpstream, str], None],
     ) -> None:
@@ -69,9 +71,12 @@ class GatewayUpstream:
         # Of each list what is known: kept while the upstream is away.
         self.entries: dict[str, tuple[Entry, ...]] = {}
         self.listed = asyncio.Event()
+        # They are from the store, and may be of long ago.
+        self._is_recalled = False
         self._info = info
         self._bridge = bridge
         self._secrets = secrets
+        self._kept = kept
         self._changed = changed
         self._updated = updated
         self._lanes: dict[Any, list[Lane]] = {}
@@ -89,9 +94,19 @@ class GatewayUpstream:
 
     # Beginning and end
 
+    async def recall(self) -> None:
+        """Show what it had when it was last seen, until it is asked."""
+        lists = await self._kept.find(self.settings)
+        if lists is not None and not self.listed.is_set():
+            self.entries = lists
+            self.listed.set()
+            self._is_recalled = True
+            self._changed(self)
+
     def begin_listing(self) -> None:
-        """Ask for its lists in the background, unless they are known or asked for already."""
-        if not self.listed.is_set() and (self._first is None or self._first.done()) and not self.breaker.is_open:
+        """Ask for its lists in the background, unless they are known for sure, or asked for already."""
+        known = self.listed.is_set() and not self._is_recalled
+        if not known and (self._first is None or self._first.done()) and not self.breaker.is_open:
             self._first = asyncio.create_task(self._list_first())
 
     async def listed_or_failed(self) -> None:
@@ -128,10 +143,12 @@ class GatewayUpstream:
         for method in methods:
             found[method] = tuple(await self._list(method))
         before, self.entries = self.entries, found
+        self._is_recalled = False
         first = not self.listed.is_set()
         self.listed.set()
         if first or any(_digests(before.get(method)) != _digests(found[method]) for method in methods):
             self._changed(self)
+            await self._kept.keep(self.settings, found)
         self._listen()
 
     async def _list(self, method: str) -> list[Entry]:
