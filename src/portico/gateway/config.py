@@ -52,8 +52,6 @@ class UpstreamOptions(TypedDict, total=False):
     idle: float | str
     # The revision to speak, where it is not to be found out.
     revision: Revision
-    # The incoming headers that are sent on, by name.
-    forward: Sequence[str]
 
 
 class _Place(TypedDict, total=False):
@@ -80,11 +78,6 @@ class _GatewayTable(TypedDict, total=False):
     longest_name: int
 
 
-class _ViewTable(TypedDict, total=False):
-    path: str
-    upstreams: Sequence[str]
-
-
 class UpstreamSettings(Struct, frozen=True, kw_only=True):
     """An upstream: what it is called here, where it is, and how it is treated."""
 
@@ -105,7 +98,6 @@ class UpstreamSettings(Struct, frozen=True, kw_only=True):
     lanes: int = 20
     idle: float = 600.0
     revision: Revision | None = None
-    forward: tuple[str, ...] = ()
 
     def shows(self, name: str) -> bool:
         """Whether something of this name is to be seen at all."""
@@ -121,8 +113,6 @@ class GatewaySettings(Struct, frozen=True, kw_only=True):
 
     about: dict[str, Any] = field(default_factory=dict)
     upstreams: dict[str, UpstreamSettings] = field(default_factory=dict)
-    # The other paths, each with the aliases that it shows.
-    views: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 class Secrets:
@@ -180,9 +170,9 @@ def settings_of(said: Any, secrets: Secrets) -> GatewaySettings:
     if isinstance(servers, Mapping):
         found = {alias: _of_entry(alias, entry, secrets) for alias, entry in servers.items()}
         return GatewaySettings(upstreams=_named_apart({alias: one for alias, one in found.items() if one is not None}))
-    unknown = sorted(set(said) - {"gateway", "upstream", "view"})
+    unknown = sorted(set(said) - {"gateway", "upstream"})
     if unknown:
-        raise UsageError(f"there is no [{unknown[0]}]; there are [gateway], [upstream.NAME] and [view.NAME]")
+        raise UsageError(f"there is no [{unknown[0]}]; there are [gateway] and [upstream.NAME]")
     about = _table("gateway", said.get("gateway", {}), _GatewayTable)
     shared: dict[str, Any] = {name: about.pop(name) for name in ("prefix", "longest_name") if name in about}
     upstreams = {
@@ -190,9 +180,7 @@ def settings_of(said: Any, secrets: Secrets) -> GatewaySettings:
         for alias, table in _is_table("upstream", said.get("upstream", {})).items()
         if not (isinstance(table, Mapping) and table.get("disabled") is True)
     }
-    return GatewaySettings(
-        about=about, upstreams=_named_apart(upstreams), views=_views(said.get("view", {}), upstreams)
-    )
+    return GatewaySettings(about=about, upstreams=_named_apart(upstreams))
 
 
 def _of_entry(alias: str, entry: Any, secrets: Secrets) -> UpstreamSettings | None:
@@ -226,7 +214,7 @@ def settings_for(alias: str, target: Target | None, options: Mapping[str, Any], 
         raise UsageError(f"{alias!r} is no name for an upstream: it has 1 to 64 characters")
     check_options(f"upstream.{alias}", options, UpstreamOptions)
     given: dict[str, Any] = {
-        name: tuple(value) if name in ("include", "exclude", "forward") else value for name, value in options.items()
+        name: tuple(value) if name in ("include", "exclude") else value for name, value in options.items()
     }
     for name in ("timeout", "idle"):
         if name in given:
@@ -280,21 +268,6 @@ def _named_apart(upstreams: dict[str, UpstreamSettings]) -> dict[str, UpstreamSe
         if other != alias:
             raise UsageError(f"the upstreams {other!r} and {alias!r} look the same before a name; call one otherwise")
     return upstreams
-
-
-def _views(said: Any, upstreams: Mapping[str, UpstreamSettings]) -> dict[str, tuple[str, ...]]:
-    views = {}
-    for name, value in _is_table("view", said).items():
-        table = _table(f"view.{name}", value, _ViewTable)
-        shown = tuple(table.get("upstreams", upstreams))
-        for alias in shown:
-            if alias not in upstreams:
-                raise UsageError(f"view.{name}: there is no upstream {alias!r}; there are {', '.join(upstreams)}")
-        path = table.get("path", f"/mcp/{name}")
-        if not path.startswith("/"):
-            raise UsageError(f"view.{name}: path is {path!r}, and must begin with /")
-        views[path] = shown
-    return views
 
 
 def _is_table(what: str, said: Any) -> Mapping[str, Any]:

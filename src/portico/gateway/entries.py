@@ -145,7 +145,6 @@ def _typed(method: str, inside: Members) -> Any:
     except (msgspec.DecodeError, RecursionError, KeyError):
         return None
     if isinstance(found, ReceivedToolResult):
-        return CallToolResult(
-            content=found.content, structured_content=found.structured_content, is_error=found.is_error, meta=UNSET
-        )
+        structured = inside.get("structuredContent", UNSET)
+        return CallToolResult(content=found.content, structured_content=structured, is_error=found.is_error)
     return found

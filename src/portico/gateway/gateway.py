@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections import ChainMap
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Unpack, cast
 
 from portico.gateway.bridge import Bridge
 from portico.gateway.config import (
@@ -27,9 +29,14 @@ from portico.gateway.upstream import GatewayUpstream
 from portico.server.server import Server
 from portico.transport.targets import target_of
 from portico.wire.errors import UsageError
+from portico.wire.mirrors import Mirror
 
 # How often connections are looked at that nothing uses any more.
 IDLE_LOOK_SECONDS = 30.0
+# How often the file is looked at.
+WATCH_SECONDS = 1.0
+
+log = logging.getLogger("portico.gateway")
 
 
 class Gateway(Server):
@@ -47,6 +54,9 @@ class Gateway(Server):
         self._secrets = Secrets()
         self._bridge = Bridge(self.seal)
         self._kept = KeptLists()
+        # The file that it was loaded from, and what it said.
+        self._path: Path | None = None
+        self._settings = GatewaySettings()
         self._routes = Routes(self.subscriptions.publish, self.seal)
         self._others = self._routes
         self._lifespans.add(self._routes, self._serving)
@@ -60,6 +70,7 @@ class Gateway(Server):
         settings = read(path, secrets)
         gateway = cls(settings, **{"name": Path(path).stem, **settings.about, **options})
         gateway._secrets = secrets
+        gateway._path, gateway._settings = Path(path), settings
         return gateway
 
     @classmethod
@@ -103,6 +114,10 @@ class Gateway(Server):
         self.add(prefix, target)
 
     @property
+    def mirrored(self) -> Mapping[str, Sequence[Mirror]]:
+        return ChainMap(cast("dict[str, Sequence[Mirror]]", self.registry.mirrored), self._routes.mirrored)
+
+    @property
     def clashes(self) -> list[str]:
         """What is hidden because something else has its name."""
         self._routes.routes("tools/list")
@@ -121,14 +136,42 @@ class Gateway(Server):
         self._ending: set[asyncio.Task[None]] = set()
         await self._kept.open(self.store)
         await asyncio.gather(*(one.recall() for one in self._routes.upstreams.values()))
-        looking = asyncio.create_task(self._look_after())
+        tasks = [asyncio.create_task(self._look_after())]
+        if self._path is not None:
+            tasks.append(asyncio.create_task(self._watch(self._path)))
         try:
             yield
         finally:
-            looking.cancel()
+            for task in tasks:
+                task.cancel()
             self._bridge.close()
             await asyncio.gather(*(one.close() for one in self._routes.upstreams.values()), *self._ending)
             await self._kept.close()
+
+    async def _watch(self, path: Path) -> None:
+        """Apply what changes in the file. One that makes no sense changes nothing."""
+        before = _looks(path)
+        while True:
+            await asyncio.sleep(WATCH_SECONDS)
+            now = _looks(path)
+            if now != before:
+                before = now
+                try:
+                    self._apply(await asyncio.to_thread(read, path, self._secrets))
+                except UsageError as mistake:
+                    log.error("nothing is changed: %s", mistake)
+
+    def _apply(self, settings: GatewaySettings) -> None:
+        """Upstreams that are the same notice nothing."""
+        old, new = self._settings.upstreams, settings.upstreams
+        for alias in [alias for alias in old if new.get(alias) != old[alias]]:
+            if alias in self._routes.upstreams:
+                self.remove(alias)
+        for alias in [alias for alias in new if new[alias] != old.get(alias)]:
+            self._add(new[alias])
+        self._routes.put_in_order(list(new))
+        self._settings = settings
+        log.info("%s was read again: %d upstreams", self._path, len(new))
 
     async def _look_after(self) -> None:
         while True:
@@ -136,6 +179,15 @@ class Gateway(Server):
             self._bridge.sweep()
             for upstream in list(self._routes.upstreams.values()):
                 await upstream.end_idle(time.monotonic())
+
+
+def _looks(path: Path) -> tuple[int, int] | None:
+    """What changes when a file does; None where there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size
 
 
 def _given(upstreams: Mapping[str, Any] | GatewaySettings, secrets: Secrets) -> Iterator[tuple[str, Any]]:

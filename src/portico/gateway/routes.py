@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
 from typing import Any
@@ -24,6 +25,7 @@ from portico.wire import jsonrpc, notices
 from portico.wire.completion import CompleteParams, PromptReference
 from portico.wire.errors import InvalidParams, MethodNotFound, ResourceNotFound, Unknown, UsageError
 from portico.wire.methods import ASKABLE
+from portico.wire.mirrors import KEYWORD, Mirror, mirrors
 from portico.wire.revisions import LATEST, MODERN, Revision
 from portico.wire.subscriptions import Filter
 from portico.wire.uris import Template
@@ -58,6 +60,8 @@ class Routes:
         self.upstreams: dict[str, GatewayUpstream] = {}
         # What was hidden because another has its name.
         self.clashes: list[str] = []
+        # The arguments of each tool that stand in HTTP headers too.
+        self.mirrored: dict[str, Sequence[Mirror]] = {}
         self._routes: dict[str, dict[str, Route]] | None = None
         self._pages: dict[Any, Raw] = {}
         self._relays: dict[tuple[str, ...], _Relays] = {}
@@ -68,14 +72,29 @@ class Routes:
     def __len__(self) -> int:
         return len(self.upstreams)
 
+    def put_in_order(self, aliases: list[str]) -> None:
+        """The first one in the file has a name that two want."""
+        rest = [alias for alias in self.upstreams if alias not in aliases]
+        self.upstreams = {alias: self.upstreams[alias] for alias in [*aliases, *rest] if alias in self.upstreams}
+        self.changed()
+
     # Changes
 
     def changed(self, upstream: GatewayUpstream | None = None) -> None:
         """Something is listed otherwise now."""
         self._routes = None
         self._pages.clear()
+        self._mirror()
         for method in (notices.TOOLS_CHANGED, notices.PROMPTS_CHANGED, notices.RESOURCES_CHANGED):
             self._publish(method, None)
+
+    def _mirror(self) -> None:
+        self.mirrored.clear()
+        for name, route in self.routes("tools/list").items():
+            schema = bytes(route.entry.members["inputSchema"])
+            if KEYWORD.encode() in schema:
+                with contextlib.suppress(ValueError):
+                    self.mirrored[name] = mirrors(msgspec.json.decode(schema))
 
     def updated(self, upstream: GatewayUpstream, uri: str) -> None:
         self._publish(notices.RESOURCE_UPDATED, self.outward_uri(upstream, uri))
