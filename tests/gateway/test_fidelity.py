@@ -45,8 +45,9 @@ def a_result(chance: random.Random, *, old: bool) -> str:
     structured = made_up(chance, 4)
     if old:
         structured = "{" + f'"result":{structured}' + "}"
+    strange = made_up(chance, 2)
     parts = [
-        f'"content":[{{"type":"text","text":"x","x-more":{made_up(chance, 2)}}},{{"type":"hologram","of":{made_up(chance, 2)}}}]',
+        f'"content":[{{"type":"text","text":"x","x-more":{made_up(chance, 2)}}},{{"type":"hologram","of":{strange}}}]',
         f'"structuredContent":{structured}',
         '"isError":{}'.format(chance.choice(["true", "false"])),
         f'"_meta":{{"deep":{made_up(chance, 5)}}}',

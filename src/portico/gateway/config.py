@@ -54,7 +54,7 @@ class UpstreamOptions(TypedDict, total=False):
     revision: Revision
 
 
-class _Place(TypedDict, total=False):
+class _UpstreamPlace(TypedDict, total=False):
     """Where an upstream of a gateway.toml is."""
 
     url: str
@@ -190,16 +190,18 @@ def _of_entry(alias: str, entry: Any, secrets: Secrets) -> UpstreamSettings | No
     if entry.get("disabled") is True:
         return None
     own = _is_table(f"portico of {alias!r}", entry.get("portico", {}))
-    return upstream_of(alias, {**{k: v for k, v in entry.items() if k in _Place.__annotations__}, **own}, secrets)
+    return upstream_of(
+        alias, {**{k: v for k, v in entry.items() if k in _UpstreamPlace.__annotations__}, **own}, secrets
+    )
 
 
 def upstream_of(alias: str, table: Mapping[str, Any], secrets: Secrets) -> UpstreamSettings:
     """An upstream of these settings; a secret that is missing is a problem of this one alone."""
-    place = {name: value for name, value in table.items() if name in _Place.__annotations__}
+    place = {name: value for name, value in table.items() if name in _UpstreamPlace.__annotations__}
     options = {name: value for name, value in table.items() if name not in place}
     what = f"upstream.{alias}"
     check_options(what, options, UpstreamOptions)
-    check_options(what, place, _Place)
+    check_options(what, place, _UpstreamPlace)
     target, problem = None, ""
     try:
         target = _target(what, place, secrets)

@@ -23,7 +23,7 @@ members = msgspec.json.Decoder(Members)
 _text = msgspec.json.Decoder(str)
 
 
-class ListKind(Struct, frozen=True):
+class EntryList(Struct, frozen=True):
     """One of the four lists: where its entries stand, by what they are known, and how they are read."""
 
     member: str
@@ -36,10 +36,10 @@ class ListKind(Struct, frozen=True):
 
 
 LISTS = {
-    "tools/list": ListKind("tools", "tools", "name", Tool, ListToolsResult, "tools"),
-    "prompts/list": ListKind("prompts", "prompts", "name", Prompt, ListPromptsResult, "prompts"),
-    "resources/list": ListKind("resources", "resources", "uri", Resource, ListResourcesResult, "resources"),
-    "resources/templates/list": ListKind(
+    "tools/list": EntryList("tools", "tools", "name", Tool, ListToolsResult, "tools"),
+    "prompts/list": EntryList("prompts", "prompts", "name", Prompt, ListPromptsResult, "prompts"),
+    "resources/list": EntryList("resources", "resources", "uri", Resource, ListResourcesResult, "resources"),
+    "resources/templates/list": EntryList(
         "resourceTemplates",
         "resource_templates",
         "uriTemplate",

@@ -34,7 +34,7 @@ from portico.wire.uris import Template
 FIRST_SECONDS = 2.0
 
 
-class Route(Struct, frozen=True):
+class OutwardRoute(Struct, frozen=True):
     """Where a name leads."""
 
     upstream: GatewayUpstream
@@ -62,7 +62,7 @@ class Routes:
         self.clashes: list[str] = []
         # The arguments of each tool that stand in HTTP headers too.
         self.mirrored: dict[str, Sequence[Mirror]] = {}
-        self._routes: dict[str, dict[str, Route]] | None = None
+        self._routes: dict[str, dict[str, OutwardRoute]] | None = None
         self._pages: dict[Any, Raw] = {}
         self._relays: dict[tuple[str, ...], _Relays] = {}
 
@@ -138,15 +138,15 @@ class Routes:
 
     # Names
 
-    def routes(self, method: str) -> dict[str, Route]:
+    def routes(self, method: str) -> dict[str, OutwardRoute]:
         if self._routes is None:
             self.clashes = []
             self._routes = {method: self._gather(method) for method in LISTS}
         return self._routes[method]
 
-    def _gather(self, method: str) -> dict[str, Route]:
+    def _gather(self, method: str) -> dict[str, OutwardRoute]:
         by_name = LISTS[method].key == "name"
-        found: dict[str, Route] = {}
+        found: dict[str, OutwardRoute] = {}
         for upstream in self.upstreams.values():
             settings = upstream.settings
             for entry in upstream.entries.get(method, ()):
@@ -163,7 +163,7 @@ class Routes:
                 shown: dict[str, Any] = {} if outward == name else {LISTS[method].key: outward}
                 if name in settings.descriptions and method == "tools/list":
                     shown["description"] = settings.descriptions[name]
-                found[outward] = Route(upstream, name, entry, shown)
+                found[outward] = OutwardRoute(upstream, name, entry, shown)
         return found
 
     def outward_uri(self, upstream: GatewayUpstream, uri: str) -> str:
