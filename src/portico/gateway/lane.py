@@ -34,6 +34,8 @@ class _Held(Struct, eq=False):
 
     call: Call
     parked: Parked | None
+    # Whether it waits for its client, and so asks nothing else.
+    asking: bool = False
 
 
 class Lane:
@@ -62,8 +64,13 @@ class Lane:
         )
 
     @property
-    def busy(self) -> int:
+    def in_flight(self) -> int:
         return len(self._held)
+
+    @property
+    def at_work(self) -> list[_Held]:
+        """The calls that the upstream is working on: one of them is the one that asks."""
+        return [held for held in self._held if not held.asking]
 
     @property
     def alive(self) -> bool:
@@ -89,8 +96,9 @@ class Lane:
     def _answer(self, said: Call) -> Any:
         """What the upstream sends besides results."""
         if said.id is None:
-            if said.method == notices.MESSAGE and self.busy == 1:
-                self._held[0].call.reply.emit(said.method, said.params)
+            at_work = self.at_work if said.method == notices.MESSAGE else []
+            if len(at_work) == 1:
+                at_work[0].call.reply.emit(said.method, said.params)
             else:
                 self._told(said.method, said.params)
             return None
@@ -102,11 +110,13 @@ class Lane:
 
     async def _ask(self, question: Call) -> Any:
         """The client's answer. Whatever cannot be put is refused with the reason."""
-        if self.busy != 1:
+        at_work = self.at_work
+        if len(at_work) != 1:
             self._asked_blindly()
-            raise InvalidRequest(f"{question.method}: it cannot be told which of {self.busy} calls this belongs to")
-        (held,) = self._held
+            raise InvalidRequest(f"{question.method}: it cannot be told which of {len(at_work)} calls this belongs to")
+        (held,) = at_work
         call, params = held.call, question.params or None
+        held.asking = True
         try:
             require(call, question.method, params)
             if held.parked is not None:
@@ -114,3 +124,5 @@ class Lane:
             return await put(call, question.method, params)
         except Error as refusal:
             raise InvalidRequest(f"{question.method} was not answered: {refusal}") from None
+        finally:
+            held.asking = False

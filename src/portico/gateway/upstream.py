@@ -321,7 +321,7 @@ class GatewayUpstream:
         group = self._lanes.get(key, [])
         if not self._asks:
             return group[0] if group else None
-        return next((lane for lane in group if not lane.busy), None)
+        return next((lane for lane in group if not lane.at_work), None)
 
     async def _open(self, key: Any, able: ClientCapabilities) -> Lane:
         if sum(map(len, self._lanes.values())) >= self.settings.lanes:
@@ -335,7 +335,7 @@ class GatewayUpstream:
         return lane
 
     async def _make_room(self) -> None:
-        idle = [(lane.used, key, lane) for key, group in self._lanes.items() for lane in group if not lane.busy]
+        idle = [(lane.used, key, lane) for key, group in self._lanes.items() for lane in group if not lane.in_flight]
         if not idle:
             raise ToolError(
                 f"{self.alias} has {self.settings.lanes} connections, all of them busy.",
@@ -372,7 +372,7 @@ class GatewayUpstream:
         """Close what nothing has used for long, and nothing listens on."""
         for key, group in list(self._lanes.items()):
             for lane in list(group):
-                if not lane.busy and now - lane.used > self.settings.idle and len(group) > 1:
+                if not lane.in_flight and now - lane.used > self.settings.idle and len(group) > 1:
                     self._drop(key, lane)
                     with contextlib.suppress(Error):
                         await lane.connection.close()
@@ -387,7 +387,7 @@ class GatewayUpstream:
             "retry_after": round(self.breaker.retry_after, 1),
             "revision": lanes[0].revision if lanes else None,
             "connections": len(lanes),
-            "in_flight": sum(lane.busy for lane in lanes),
+            "in_flight": sum(lane.in_flight for lane in lanes),
             **{kind: len(self.entries.get(f"{kind}/list", ())) for kind in ("tools", "prompts", "resources")},
             "listed": self.listed.is_set(),
         }
