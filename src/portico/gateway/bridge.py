@@ -24,6 +24,7 @@ from portico.wire.inputs import InputRequest, InputRequiredResult
 MOST_PARKED = 10_000
 MOST_PARKED_PER_OWNER = 64
 PARKED_SECONDS = 600.0
+GATHER_SECONDS = 0.02
 
 _answers = msgspec.json.Decoder(dict[str, Raw])
 
@@ -110,6 +111,9 @@ class Bridge:
                     await asyncio.wait([parked.task, news], return_when=asyncio.FIRST_COMPLETED)
                 finally:
                     news.cancel()
+            if not parked.task.done():
+                # A body that asks several things asks them one right after the other.
+                await asyncio.wait([parked.task], timeout=GATHER_SECONDS)
             return parked.task.result() if parked.task.done() else self._park(parked)
         except BaseException:
             parked.task.cancel()

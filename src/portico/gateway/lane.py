@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from typing import Any
@@ -16,8 +17,9 @@ from portico.transport.greeting import ClientIdentity
 from portico.transport.upstream import Upstream
 from portico.wire import notices
 from portico.wire.content import EmptyResult
-from portico.wire.errors import Error, InvalidRequest, MethodNotFound
-from portico.wire.meta import ClientCapabilities, Implementation
+from portico.wire.errors import Error, InvalidParams, InvalidRequest, MethodNotFound, ProtocolError
+from portico.wire.meta import LOG_LEVELS, ClientCapabilities, Implementation
+from portico.wire.methods import METHODS
 from portico.wire.revisions import Revision
 
 Told = Callable[[str, Raw], None]
@@ -84,6 +86,13 @@ class Lane:
     def revision(self) -> Revision:
         return self.connection.greeting.revision
 
+    async def open(self) -> None:
+        """A server with sessions is asked for all of its log messages: which are wanted is known call by call."""
+        await self.connection.open()
+        if not self.modern and self.connection.greeting.capabilities.logging is not None:
+            with contextlib.suppress(ProtocolError):
+                await self.connection(Call(method="logging/setLevel", params=Raw(b'{"level":"debug"}'), id=0))
+
     async def send(self, call: Call, parked: Parked | None = None) -> Any:
         held = _Held(call, parked)
         self._held.append(held)
@@ -98,7 +107,7 @@ class Lane:
         if said.id is None:
             at_work = self.at_work if said.method == notices.MESSAGE else []
             if len(at_work) == 1:
-                at_work[0].call.reply.emit(said.method, said.params)
+                _pass_on(said, at_work[0].call)
             else:
                 self._told(said.method, said.params)
             return None
@@ -110,11 +119,14 @@ class Lane:
 
     async def _ask(self, question: Call) -> Any:
         """The client's answer. Whatever cannot be put is refused with the reason."""
-        at_work = self.at_work
-        if len(at_work) != 1:
+        # One that waits for its client may ask more, but of two it is the other one.
+        candidates = self.at_work or self._held
+        if len(candidates) != 1:
             self._asked_blindly()
-            raise InvalidRequest(f"{question.method}: it cannot be told which of {len(at_work)} calls this belongs to")
-        (held,) = at_work
+            raise InvalidRequest(
+                f"{question.method}: it cannot be told which of {self.in_flight} calls this belongs to"
+            )
+        (held,) = candidates
         call, params = held.call, question.params or None
         held.asking = True
         try:
@@ -126,3 +138,13 @@ class Lane:
             raise InvalidRequest(f"{question.method} was not answered: {refusal}") from None
         finally:
             held.asking = False
+
+
+def _pass_on(message: Call, call: Call) -> None:
+    """A log message to the client of a call, if it wants to hear of such."""
+    try:
+        level = METHODS[message.method].decode(message.params).level
+    except InvalidParams:
+        return
+    if call.log_level is not None and LOG_LEVELS[level] >= LOG_LEVELS[call.log_level]:
+        call.reply.emit(message.method, message.params)

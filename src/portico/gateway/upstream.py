@@ -327,7 +327,7 @@ class GatewayUpstream:
         if sum(map(len, self._lanes.values())) >= self.settings.lanes:
             await self._make_room()
         lane = Lane(self.settings, self._info, able, self._tell, self._note_question)
-        await lane.connection.open()
+        await lane.open()
         if self.listed.is_set() and self._relay is None:
             # It may have become another while it was away.
             self._missed()
