@@ -29,7 +29,7 @@ def served(name: str, folder: Path) -> Server:
 
 async def contract_of(server: Server) -> Contract:
     found = await asking.contract_from(server)
-    return replace(found, instructions=server.instructions or "")
+    return replace(found, instructions=server.instructions or "", offers=await asking.offers_from(server))
 
 
 def files(name: str, contract: Contract) -> dict[Path, str]:

@@ -190,6 +190,57 @@ async def test_a_secret_is_32605(subcog: Any) -> None:
     assert AWS_KEY not in json.dumps(error)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Her SSN is 536-22-8726.",
+        "Pay with card 4539 1488 0343 6467.",
+        "Passport number X4RTBPFW4.",
+        "Call +49 170 1234567",
+    ],
+)
+async def test_personal_data_is_32605(subcog: Any, text: str) -> None:
+    error = await refused(subcog, "subcog_capture", namespace="context", content=text)
+    assert (error["code"], error["data"]["code"]) == (-32605, "content_blocked")
+
+
+@pytest.mark.parametrize("place", ["memory", "project/decisions", "summaries"])
+async def test_a_resource_that_is_not_there_has_the_number_beside_its_code(subcog: Any, place: str) -> None:
+    uri = f"subcog://{place}/000000000000"
+    error = (await subcog.child.request("resources/read", {"uri": uri}))["error"]
+    assert (error["code"], error["data"]["number"], error["data"]["uri"]) == (-32002, -32604, uri)
+
+
+async def test_a_prompt_that_is_not_there_is_32607(serve: Serve) -> None:
+    for revision, code in (("2024-11-05", -32607), ("2025-03-26", -32602), ("2025-11-25", -32602)):
+        child = await serve("subcog")
+        await child.open(revision)
+        error = (await child.child.request("prompts/get", {"name": "nobody-wrote-this"}))["error"]
+        assert (error["code"], error["data"]["number"]) == (code, -32607)
+        await child.end()
+
+
+@pytest.mark.parametrize("prompt", ["subcog_review", "query_suggest"])
+async def test_an_unknown_namespace_is_an_invalid_argument_of_a_prompt_too(subcog: Any, prompt: str) -> None:
+    arguments = {"namespace": "nope", **({"query": "storage"} if prompt == "query_suggest" else {})}
+    error = (await subcog.child.request("prompts/get", {"name": prompt, "arguments": arguments}))["error"]
+    assert (error["code"], error["message"]) == (-32602, "Invalid namespace: nope")
+
+
+async def test_a_model_that_is_needed_and_does_not_answer_is_32606(serve: Serve) -> None:
+    child = await serve("subcog")
+    await child.open("2024-11-05", {"sampling": {}})
+    said = await captured(child)
+    arguments = {"memory_id": said["id"], "enrich_tags": False, "enrich_structure": True}
+    message = {"name": "subcog_enrich", "arguments": arguments}
+    child.child.send({"jsonrpc": "2.0", "id": 50, "method": "tools/call", "params": message})
+    question = await child.heard("sampling/createMessage")
+    refusal = {"code": -32603, "message": "the model is out"}
+    child.child.send({"jsonrpc": "2.0", "id": question["id"], "error": refusal})
+    error = (await child.child.response(50))["error"]
+    assert (error["code"], error["data"]["code"], error["data"]["retryable"]) == (-32606, "llm_error", True)
+
+
 async def test_a_saved_prompt_that_is_not_there_is_32607(subcog: Any) -> None:
     error = await refused(subcog, "subcog_prompts", action="get", name="nobody-saved-this")
     assert (error["code"], error["data"]["code"]) == (-32607, "prompt_not_found")
@@ -224,6 +275,20 @@ async def test_a_store_that_cannot_be_written_is_32609(serve: Serve, tmp_path: P
     error = await refused(child, "subcog_capture", namespace="decisions", content="Another one, not to be kept.")
     assert (error["code"], error["data"]["code"]) == (-32609, "storage_error")
     assert str(tmp_path) not in json.dumps(error)
+    heard = await child.heard("notifications/message")
+    assert heard["params"]["level"] == "error" and str(tmp_path) not in json.dumps(heard)
+
+
+async def test_a_store_that_fails_is_32609_for_resources_and_prompts(subcog: Any, tmp_path: Path) -> None:
+    await captured(subcog)
+    with closing(sqlite3.connect(tmp_path / "data" / "portico.db")) as database:
+        database.execute("alter table memory rename to elsewhere")
+    for method, params in (
+        ("resources/read", {"uri": "subcog://project/decisions"}),
+        ("prompts/get", {"name": "subcog_session_start"}),
+    ):
+        error = (await subcog.child.request(method, params))["error"]
+        assert (error["code"], error["data"]["code"]) == (-32609, "storage_error")
 
 
 @pytest.mark.parametrize("revision", ["2025-03-26", "2025-06-18", "2025-11-25"])
@@ -245,13 +310,36 @@ async def test_several_requests_travel_in_one_message(subcog: Any) -> None:
 
 
 async def test_the_log_is_sent_when_it_is_wanted(subcog: Any) -> None:
-    await subcog.result("logging/setLevel", {"level": "debug"})
+    await subcog.result("logging/setLevel", {"level": "info"})
     said = await captured(subcog)
     assert await subcog.heard("notifications/message") == {
         "jsonrpc": "2.0",
         "method": "notifications/message",
         "params": {"level": "info", "logger": "subcog", "data": f"Captured memory {said['id']}"},
     }
+
+
+async def test_every_level_of_the_log_says_something(subcog: Any) -> None:
+    await subcog.result("logging/setLevel", {"level": "debug"})
+    said = await captured(subcog)
+    await subcog.call("subcog_recall", query="storage")
+    await subcog.call("subcog_get", memory_id=said["id"])
+    await subcog.call("subcog_get", memory_id="000000000000")
+    await subcog.call("subcog_capture", namespace="config", content=f"The key is {AWS_KEY}.")
+    await subcog.call("subcog_sync")
+    heard = [one["params"] for one in subcog.child.aside if one.get("method") == "notifications/message"]
+    assert {one["logger"] for one in heard} == {"subcog"}
+    by_level = {level: [one["data"] for one in heard if one["level"] == level] for level in ("debug", "info")}
+    assert "Found 1" in " ".join(by_level["debug"]) and "subcog_recall begins, with query" in by_level["debug"]
+    assert f"Captured memory {said['id']}" in by_level["info"]
+    assert {"warning", "error"} <= {one["level"] for one in heard}
+    assert AWS_KEY not in json.dumps(heard) and "Use PostgreSQL" not in json.dumps(heard)
+
+
+async def test_a_level_is_kept_to(subcog: Any) -> None:
+    await subcog.result("logging/setLevel", {"level": "error"})
+    await captured(subcog)
+    assert not [one for one in subcog.child.aside if one.get("method") == "notifications/message"]
 
 
 async def test_a_client_with_a_model_is_asked_for_tags(serve: Serve) -> None:

@@ -17,6 +17,7 @@ from portico.cli.forms import parse
 from portico.cli.printable import one_line
 from portico.cli.printer import Printer
 from portico.client.client import Client
+from portico.schema.explain import fields
 from portico.schema.problems import did_you_mean
 from portico.services.contracts import lock, reading, specification
 from portico.services.contracts.codegen.python import python
@@ -29,10 +30,11 @@ from portico.services.contracts.diff import (
     VersionVerdict,
     diff,
     migration,
-    speaks_otherwise,
 )
 from portico.services.contracts.lint import LintFinding, lint, lint_tools
 from portico.services.contracts.lock import Drift
+from portico.services.contracts.offers import Offer, OfferKind, offers_of
+from portico.services.contracts.outcomes import data_schema
 from portico.services.contracts.render import render
 from portico.wire.errors import UsageError
 
@@ -79,22 +81,22 @@ class ContractsCommand:
         names = self.arguments.tools
         if not names:
             return contract
-        return msgspec.structs.replace(contract, tools=tuple(_tool(contract, name) for name in names))
+        tools = tuple(_tool(contract, name) for name in names)
+        return msgspec.structs.replace(contract, tools=tools, offers=None)
 
     def _from_server(self, target: Target, revision: str | None) -> Contract:
         contracts: list[Contract] = []
 
         async def look(client: Client, printer: Printer) -> int:
             info = client.server_info
-            contracts.append(
-                contract_of(
-                    [msgspec.to_builtins(tool) for tool in await client.list_tools(fresh=True)],
-                    server=info.name if info is not None else "",
-                    version=info.version if info is not None else "",
-                    revision=client.revision,
-                    instructions=client.instructions,
-                )
+            found = contract_of(
+                [msgspec.to_builtins(tool) for tool in await client.list_tools(fresh=True)],
+                server=info.name if info is not None else "",
+                version=info.version if info is not None else "",
+                revision=client.revision,
+                instructions=client.instructions,
             )
+            contracts.append(msgspec.structs.replace(found, offers=await _offers(client)))
             return 0
 
         asking = copy(self.arguments)
@@ -231,9 +233,14 @@ class ContractsCommand:
             text = f"{subject}: {change.reason}.{f' {change.migration}' if change.migration else ''}"
             refused = _is_refused(change, allowed) if drift is not None else _exceeds(change.level, allowed)
             shown_as = "breaking" if refused else change.level
-            self._report(shown_as, text, f"contract: {change.level}", f"{change.level}: {text}")
-            for word, quote in _quotes(change, drift) if self.form != "github" else ():
-                self.printer.line(f"    {word} {one_line(quote, LONGEST_QUOTE)!r}")
+            kind = "words" if change.is_words else change.level
+            quotes = [f"{word} {one_line(quote, LONGEST_QUOTE)!r}" for word, quote in _quotes(change, drift)]
+            if self.form == "github":
+                # An annotation is one line: what was and what is has to stand in it.
+                text = " ".join([text, *(f"{quote};" for quote in quotes)]).removesuffix(";")
+            self._report(shown_as, text, f"contract: {kind}", f"{kind}: {text}")
+            for quote in quotes if self.form != "github" else ():
+                self.printer.line(f"    {quote}")
 
     def _report(self, kind: str, message: str, title: str, plain: str, file: str = "", line: int = 0) -> None:
         """The plain line; or a workflow command in one line, so that nothing in a server's text can be another one."""
@@ -255,6 +262,18 @@ ACTIONS: dict[str, Callable[[ContractsCommand], int]] = {
     "lock": ContractsCommand.lock,
     "check": ContractsCommand.check,
 }
+
+
+async def _offers(client: Client) -> tuple[Offer, ...]:
+    """What the server offers besides tools."""
+    able = client.server_capabilities
+    listed: dict[OfferKind, Iterable[Any]] = {}
+    if able.prompts is not None:
+        listed["prompt"] = await client.list_prompts()
+    if able.resources is not None:
+        listed["resource"] = await client.list_resources()
+        listed["template"] = await client.list_resource_templates()
+    return tuple(offer for kind, found in listed.items() for offer in offers_of(kind, map(msgspec.to_builtins, found)))
 
 
 def _from_file(word: str) -> Contract | None:
@@ -289,12 +308,28 @@ def _tool(contract: Contract, name: str) -> Definition:
 
 def _quotes(change: ContractChange, drift: Drift | None) -> list[tuple[str, str]]:
     """Before and after, where a text has changed: it is what a model obeys."""
-    if drift is None or change.path not in ("title", "description", "instructions"):
+    if drift is None or not change.is_words:
         return []
+    return [("was", _words(change, drift.old)), ("is", _words(change, drift.new))]
+
+
+def _words(change: ContractChange, contract: Contract) -> str:
+    """The words that a change is about, as one side has them."""
     if change.place == "server":
-        return [("was", drift.old.instructions), ("is", drift.new.instructions)]
-    old, new = drift.old.find(change.tool), drift.new.find(change.tool)
-    return [(word, getattr(tool, change.path)) for word, tool in (("was", old), ("is", new)) if tool is not None]
+        return contract.instructions
+    if change.place in ("prompt", "resource", "template"):
+        offers = [one for one in contract.offers or () if (one.kind, one.key) == (change.place, change.tool)]
+        return offers[0].words(change.path) if offers else ""
+    tool = contract.find(change.tool)
+    if tool is None:
+        return ""
+    if change.place == "tool":
+        told = {"title": tool.title, "description": tool.description}
+        return told.get(change.path) or str(tool.annotations.get(change.path, ""))
+    schema = tool.input_schema if change.place == "input" else data_schema(tool.output_schema)
+    places = {"": schema, **{one.name: one.schema for one in fields(schema)}}
+    found = places.get(change.path, {})
+    return " ".join(str(found[word]) for word in ("title", "description") if word in found)
 
 
 def _exceeds(level: Level, allowed: Level) -> bool:
@@ -303,7 +338,7 @@ def _exceeds(level: Level, allowed: Level) -> bool:
 
 def _is_refused(change: ContractChange, allowed: Level) -> bool:
     """Words are never allowed by a level: a poisoned description is a patch, too."""
-    return _exceeds(change.level, allowed) or speaks_otherwise(change)
+    return _exceeds(change.level, allowed) or change.is_words
 
 
 def _property(text: str) -> str:

@@ -41,9 +41,9 @@ MOST_SHIFTS = 500
 UNREADABLE = "x-unreadable"
 
 # `added`, `added required`, `removed`: a property. `open`, `closed`: whether unnamed properties are welcome.
-# `words`: only what people read. `default`: what is assumed where nothing is said.
+# `words`: only what is read. `form`: neither that nor what is meant. `default`: what is assumed where nothing is said.
 Effect = Literal[
-    "wider", "narrower", "changed", "added", "added required", "removed", "open", "closed", "default", "words"
+    "wider", "narrower", "changed", "added", "added required", "removed", "open", "closed", "default", "words", "form"
 ]
 
 _SHAPES = ("pattern", "format", "contentEncoding", "contentMediaType")
@@ -52,6 +52,20 @@ _WHOLE = (
     *(*ALONE, "contains", "patternProperties", "propertyNames", "dependentRequired", *BY_MEMBER),
     *("unevaluatedProperties", "unevaluatedItems", "additionalItems"),
 )
+# Whatever else stands in a schema means nothing, and is read by models all the same.
+_COMPARED = frozenset(
+    (*LEAST, *MOST, *WORDS, *_SHAPES, *_WHOLE, "uniqueItems", "multipleOf", "default", "type", "enum", "const", "anyOf")
+) | {
+    "oneOf",
+    "allOf",
+    "properties",
+    "required",
+    "additionalProperties",
+    "items",
+    "prefixItems",
+    "definitions",
+    UNREADABLE,
+}
 _BAD = ("narrower", "changed", "added required", "removed", "closed")
 _GOOD = ("wider", "changed", "added", "added required", "open")
 
@@ -80,7 +94,10 @@ class _Comparison:
         if _same(self._old, self._new):
             return
         found = list(dict.fromkeys(self._schema(self._old, self._new, "", DEEPEST)))
-        yield from found or [Shift("", "words", "is written otherwise, and means the same")]
+        if not found:
+            effect: Effect = "form" if _texts(self._new) <= _texts(self._old) else "words"
+            yield Shift("", effect, "is written otherwise, and means the same")
+        yield from found
 
     def _schema(self, old: Any, new: Any, path: str, depth: int) -> Iterator[Shift]:
         pair = (_json(old), _json(new))
@@ -131,7 +148,8 @@ class _Comparison:
             yield Shift(path, "changed", "has a schema that cannot be gone through, and is another")
             return
         changed = [key for key in WORDS if not _same(old.get(key), new.get(key))]
-        changed += [key for key in {**old, **new} if key.startswith("x-") and not _same(old.get(key), new.get(key))]
+        unknown = (key for key in {**old, **new} if key not in _COMPARED and not key.startswith("$"))
+        changed += [key for key in unknown if not _same(old.get(key), new.get(key))]
         if changed:
             yield Shift(path, "words", f"has another {' and '.join(changed)}")
         if not _same(old.get("default"), new.get("default")):
@@ -364,3 +382,14 @@ def _effect(key: str, old: Any, new: Any) -> Effect | None:
     if key == "multipleOf" and type(old) is int and type(new) is int and old > 0 and new > 0:
         return "narrower" if new % old == 0 else "wider" if old % new == 0 else "changed"
     return "changed"
+
+
+def _texts(value: Any) -> set[str]:
+    """All texts in a schema, names included."""
+    found: set[str] = set()
+    level = [value]
+    while level:
+        found |= {one for one in level if isinstance(one, str)}
+        inside = [one for one in level if isinstance(one, dict | list)]
+        level = [part for one in inside for part in ((*one, *one.values()) if isinstance(one, dict) else one)]
+    return found

@@ -71,8 +71,9 @@ def assemble(names: Sequence[str] | None, said: ServeSettings, place: ServicePla
     for: with a mistake in them nothing is served.
     """
     server = Server(**_identity(said.server))
-    if said.server.unknown_tool:
-        server.use(shapes.naming_unknown_tools(said.server.unknown_tool))
+    unknown = {"tools/call": said.server.unknown_tool, "prompts/get": said.server.unknown_prompt}
+    if any(unknown.values()):
+        server.use(shapes.naming_unknown({method: part for method, part in unknown.items() if part}))
     wanted = names if names is not None else said.serve.services
     for name in wanted if wanted is not None else HOMES:
         service_name = name.partition(":")[0]
@@ -112,10 +113,13 @@ def _where(files: Sequence[Path], service: str, option: str) -> str:
     return f"{found[-1]}: " if found and option else ""
 
 
+_SAID_LATER = ("unknown_tool", "unknown_prompt")
+
+
 def _identity(said: ServerIdentity) -> dict[str, Any]:
     """Who the server is, as its constructor takes it."""
     usual: dict[str, Any] = {"name": NAME, "version": __version__, "instructions": INSTRUCTIONS}
-    given = {name: part for name, part in asdict(said).items() if part is not None and name != "unknown_tool"}
+    given = {name: part for name, part in asdict(said).items() if part is not None and name not in _SAID_LATER}
     if said.capabilities is not None:
         given["capabilities"] = {
             name: {} if part is True else part for name, part in said.capabilities.items() if part is not False

@@ -50,6 +50,8 @@ class ServerIdentity(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     capabilities: dict[str, Table | bool] | None = None
     # What the error for a tool that is not there says in its data, besides the tool's name.
     unknown_tool: Table | None = None
+    # The same for a prompt. A `number` in it is the code itself at 2024-11-05.
+    unknown_prompt: Table | None = None
 
 
 class ServeSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

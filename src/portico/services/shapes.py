@@ -21,6 +21,7 @@ from portico import ProtocolError, ToolError
 from portico.extend import (
     ERROR,
     MODERN,
+    V2024_11_05,
     V2025_03_26,
     ArgumentErrors,
     Call,
@@ -400,16 +401,19 @@ class _Named(Struct, gc=False):
     name: str = ""
 
 
-def naming_unknown_tools(members: Mapping[str, Any]) -> Middleware:
-    """Around a server: the error for a tool that is not there says these things, too."""
+def naming_unknown(said: Mapping[str, Mapping[str, Any]]) -> Middleware:
+    """Around a server: the error for a tool or a prompt that is not there says these things, too; by method. A `number`
+    among them is the code itself at 2024-11-05, whose servers had codes of their own."""
 
     def around(handler: Handler) -> Handler:
         async def handle(call: Call) -> Any:
             try:
                 return await handler(call)
             except Unknown as failure:
-                if call.method == "tools/call":
-                    failure.data = {**failure.data, **members}
+                members = said.get(call.method, {})
+                failure.data = {**failure.data, **members}
+                if "number" in members and call.revision == V2024_11_05:
+                    raise ProtocolError(failure.message, failure.data, code=members["number"]) from None
                 raise
 
         return handle

@@ -114,8 +114,8 @@ class ResourceNotFound(InvalidParams):
 
     title = "Resource not found"
 
-    def __init__(self, uri: str) -> None:
-        super().__init__(f"Resource not found: {uri}", {"uri": uri})
+    def __init__(self, uri: str, details: Mapping[str, Any] | None = None) -> None:
+        super().__init__(f"Resource not found: {uri}", {**(details or {}), "uri": uri})
 
     def code_at(self, revision: Revision | None) -> int:
         return InvalidParams.code if revision is None or revision >= MODERN else RESOURCE_NOT_FOUND

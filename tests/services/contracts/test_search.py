@@ -26,7 +26,7 @@ TOOLS = contract_of(
         },
     ],
     server="s",
-).tools
+)
 
 
 @pytest.mark.parametrize(
@@ -56,6 +56,6 @@ def test_at_most_as_many_as_were_asked_for() -> None:
 
 
 async def test_a_shop_can_be_searched(shop: Server) -> None:
-    found = search((await asking.contract_from(shop)).tools, "buy something")
+    found = search(await asking.contract_from(shop), "buy something")
     assert found[0].tool.name == "buy"
     assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)

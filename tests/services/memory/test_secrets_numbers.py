@@ -59,6 +59,16 @@ def test_a_country_without_a_known_rule_is_neither_right_nor_wrong() -> None:
     assert checksums.vat("HU", "12345678") is None
 
 
+@pytest.mark.parametrize("number", ["X4RTBPFW4", "C01X00T47", "533380006", "AB1234567", "09PV12345"])
+def test_a_passport_is_known_by_the_word_before_it(number: str) -> None:
+    assert [one.name for one in find(f"Her passport number is {number}.")] == ["passport"]
+
+
+@pytest.mark.parametrize("text", ["passport.js 0.7.0 logs in", "the passport service has OAUTH2", "passport PASSPORTS"])
+def test_not_everything_after_that_word_is_one(text: str) -> None:
+    assert "passport" not in [one.name for one in find(text)]
+
+
 def test_the_zone_of_a_passport_is_known_by_its_check_digits() -> None:
     # The specimen of ICAO 9303, of the country Utopia.
     second = "L898902C3" + "6" + "UTO" + "740812" + "2" + "F" + "1204159" + "ZE184226B" + "<<<<<" + "1" + "0"

@@ -21,7 +21,7 @@ from portico.server.calling.results import MEDIA, contents_of, to_json
 from portico.server.calling.runtime import Runtime
 from portico.server.calling.signature import ArgumentError
 from portico.wire.content import Annotations, BlobContents, Contents, TextContents
-from portico.wire.errors import InvalidParams, ResourceNotFound, UsageError
+from portico.wire.errors import InvalidParams, ResourceNotFound, ToolError, UsageError
 from portico.wire.inputs import InputRequiredResult
 from portico.wire.meta import Icon
 from portico.wire.resources import ReadResourceParams, ReadResourceResult
@@ -91,6 +91,10 @@ class Resource:
             raise InvalidParams(str(mistake), {"uri": params.uri}) from None
         except FileNotFoundError:
             raise ResourceNotFound(params.uri) from None
+        except ToolError as refusal:
+            if refusal.kind != "ResourceNotFound":
+                raise
+            raise ResourceNotFound(params.uri, refusal.described()) from None
         if isinstance(value, InputRequiredResult | ReadResourceResult):
             return value
         return ReadResourceResult(contents=to_contents(value, params.uri, self.mime_type))

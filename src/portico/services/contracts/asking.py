@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from contextlib import nullcontext
 from typing import Any, Protocol
 
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from portico import Error, ProtocolError
 from portico.auth import AuthorizationFailed
@@ -21,20 +20,21 @@ from portico.extend import (
     HeaderMismatch,
     InvalidParams,
     Listening,
+    MethodNotFound,
     Reply,
     ResourceNotFound,
     TimedOut,
     Unknown,
     from_wire,
+    members,
     respond,
 )
 from portico.schema import Complaint, SchemaError, complaints
 from portico.services.contracts import outcomes
-from portico.services.contracts.definitions import Contract, Definition, contract_of
+from portico.services.contracts.definitions import Contract, Definition
+from portico.services.contracts.kept import MOST_PAGES, KeptContracts
+from portico.services.contracts.offers import LISTS, Offer, offers_of
 from portico.services.contracts.outcomes import Outcome
-
-# An endless list is not followed further.
-MOST_PAGES = 1000
 
 # HTTP's own refusals, where a server refuses in them.
 _STATUSES = {
@@ -152,54 +152,75 @@ def _kind(failure: Error, status: int) -> str:
 
 
 class HandlerTarget:
-    """A Handler in this process. `about`: the members of a Call, and `emit`, which takes its notifications."""
+    """A Handler in this process. `about`: the members of a Call, and `emit`, which takes notifications; `kept`: what
+    is known of it already."""
 
     revision = MODERN
 
-    def __init__(self, handler: Handler, *, timeout: float | None = None, **about: Any) -> None:
-        self._handler, self._timeout, self._about = handler, timeout, about
+    def __init__(
+        self, handler: Handler, *, timeout: float | None = None, kept: KeptContracts | None = None, **about: Any
+    ) -> None:
+        self._handler, self._timeout, self._kept, self._about = handler, timeout, kept, about
 
     async def contract(self, *, fresh: bool) -> Contract:
-        return await contract_from(self._handler, **self._about)
+        return await contract_from(self._handler, self._kept, **self._about)
 
     async def call(self, params: dict[str, Any]) -> dict[str, Any]:
         try:
             async with asyncio.timeout(self._timeout):
-                return await _request(self._handler, "tools/call", params, **self._about)
+                said = await _request(self._handler, "tools/call", params, **self._about)
         except TimeoutError:
             raise TimedOut(f"{params['name']} did not answer within {self._timeout:g} s.") from None
+        result: dict[str, Any] = msgspec.json.decode(said)
+        return result
 
     def running(self) -> Any:
         """Its lifespan. A server that runs already is not started again by this."""
-        return getattr(self._handler, "lifespan", nullcontext)()
+        return members(self._handler).lifespan()
 
 
-async def contract_from(handler: Handler, **about: Any) -> Contract:
+async def contract_from(handler: Handler, kept: KeptContracts | None = None, **about: Any) -> Contract:
     """What the tools of a Handler promise, as far as this caller is shown them."""
-    listed: list[Any] = []
-    cursor: str | None = None
-    for _ in range(MOST_PAGES):
-        page = await _request(handler, "tools/list", {} if cursor is None else {"cursor": cursor}, **about)
-        listed += page.get("tools") or ()
-        cursor = page.get("nextCursor")
-        if cursor is None:
-            break
-    info = getattr(handler, "info", None)
-    module, version = str(getattr(info, "name", "")), str(getattr(info, "version", ""))
-    return contract_of(listed, server=module, version=version, revision=MODERN)
+
+    async def page(params: dict[str, Any]) -> Raw:
+        return await _request(handler, "tools/list", params, **about)
+
+    return await (kept or KeptContracts()).current(handler, page)
+
+
+async def offers_from(handler: Handler, **about: Any) -> tuple[Offer, ...]:
+    """What a Handler offers besides tools. It may not know of such lists."""
+    found: list[Offer] = []
+    for kind, (method, member, _) in LISTS.items():
+        params: dict[str, Any] = {}
+        for _ in range(MOST_PAGES):
+            try:
+                page = msgspec.json.decode(await _request(handler, method, params, **about))
+            except MethodNotFound:
+                break
+            found += offers_of(kind, page.get(member) or ())
+            if page.get("nextCursor") is None:
+                break
+            params = {"cursor": page["nextCursor"]}
+    return tuple(found)
+
+
+class _DoorAnswer(Struct):
+    """What the door says, of which the result is decoded by those who want it."""
+
+    result: Raw = Raw(b"{}")
+    error: dict[str, Any] | None = None
 
 
 async def _request(
     handler: Handler, method: str, params: Mapping[str, Any], *, emit: Emit | None = None, **about: Any
-) -> dict[str, Any]:
+) -> Raw:
     """The result of a request. It goes through the one door, which makes an answer of everything that happens."""
     reply = Reply() if emit is None else Listening(emit)
     request = Call(
         method=method, params=Raw(msgspec.json.encode(params)), id="contract", revision=MODERN, reply=reply, **about
     )
-    answer = msgspec.json.decode(await respond(request, handler))
-    if "error" in answer:
-        error = answer["error"]
-        raise from_wire(error["code"], error["message"], error.get("data"))
-    result: dict[str, Any] = answer["result"]
-    return result
+    answer = msgspec.json.decode(await respond(request, handler), type=_DoorAnswer)
+    if answer.error is not None:
+        raise from_wire(answer.error["code"], answer.error["message"], answer.error.get("data"))
+    return answer.result

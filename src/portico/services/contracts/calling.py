@@ -19,6 +19,7 @@ from portico.schema import Complaint
 from portico.services.contracts import outcomes
 from portico.services.contracts.asking import HandlerTarget, ask
 from portico.services.contracts.definitions import Contract, contract_of
+from portico.services.contracts.kept import KeptContracts
 from portico.services.contracts.models import CONTEXT_KEY, ContractContext, MCPToolCall, MCPToolResult
 from portico.services.contracts.outcomes import Outcome
 
@@ -26,6 +27,8 @@ log = logging.getLogger("portico.contracts")
 
 # What the tools of a client's server promise. Asked for again as soon as something does not fit.
 _known: WeakKeyDictionary[Client, Contract] = WeakKeyDictionary()
+# The same of Handlers in this process, which say themselves whether their lists have changed.
+_kept: WeakKeyDictionary[Handler, KeptContracts] = WeakKeyDictionary()
 
 
 @overload
@@ -77,9 +80,17 @@ async def _ask(
 ) -> Outcome:
     if isinstance(target, Client):
         return await ask(ClientTarget(target, seconds), name, arguments, meta=meta, known=_known.get(target))
-    handler = HandlerTarget(target, timeout=seconds)
+    handler = HandlerTarget(target, timeout=seconds, kept=_kept_of(target))
     async with handler.running():
         return await ask(handler, name, arguments, meta=meta)
+
+
+def _kept_of(handler: Handler) -> KeptContracts | None:
+    """None for a Handler that cannot be the key of anything."""
+    try:
+        return _kept.setdefault(handler, KeptContracts())
+    except TypeError:
+        return None
 
 
 class UnfitArgument(Exception):

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Struct, field
 
 from portico.schema import LONGEST_SCHEMA, UNREADABLE
+from portico.services.contracts.near import NearNames
+from portico.services.contracts.offers import Offer
+
+T = TypeVar("T")
 
 # Of the messages, the error format and the rules for specifications. No revision of the protocol: those are dates.
 CONTRACT_VERSION = "1.0.0"
@@ -129,7 +133,7 @@ class Definition(Struct, frozen=True, kw_only=True):
 
 
 class Contract(Struct, frozen=True, kw_only=True, dict=True):
-    """Everything a server promises about its tools."""
+    """Everything a server promises: about its tools, and what it offers besides."""
 
     server: str = ""
     version: str = ""
@@ -137,6 +141,8 @@ class Contract(Struct, frozen=True, kw_only=True, dict=True):
     revision: str = ""
     instructions: str = ""
     tools: tuple[Definition, ...] = ()
+    # Prompts, resources and templates; None where they were not asked for.
+    offers: tuple[Offer, ...] | None = None
     # A file of specifications says nothing of titles, hints and tasks, and describes in words of its own.
     in_full: bool = True
 
@@ -151,9 +157,29 @@ class Contract(Struct, frozen=True, kw_only=True, dict=True):
         tools = self.tools[::-1]
         return {tool.name: tool for tool in tools}, {tool.invocation: tool for tool in tools}
 
+    def once(self, make: Callable[[Contract], T]) -> T:
+        """What `make` gives for this contract: made when it is first asked for, and kept with it."""
+        if make not in self._made:
+            self._made[make] = make(self)
+        found: T = self._made[make]
+        return found
+
+    @cached_property
+    def _made(self) -> dict[Any, Any]:
+        return {}
+
+    def nearest(self, name: str) -> list[Definition]:
+        """The tools that may have been meant, by either of their names."""
+        found = map(self.find, self.once(_near_names).nearest(name))
+        return list({tool.invocation: tool for tool in found if tool is not None}.values())
+
     def version_of(self, tool: Definition) -> Version:
         """The tool's own version, or the server's where it has none."""
         return parse(tool.version) or guess(self.version)
+
+
+def _near_names(contract: Contract) -> NearNames:
+    return NearNames(name for tool in contract.tools for name in (tool.name, tool.invocation))
 
 
 def contract_of(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Annotated, Literal
 
 import msgspec
@@ -11,9 +12,10 @@ from msgspec import Struct
 from portico.schema import Effect, Shift, shifts
 from portico.services.contracts import definitions
 from portico.services.contracts.definitions import ASSUMED, HINTS, Contract, Definition, Level
+from portico.services.contracts.offers import OfferChange, offer_changes
 from portico.services.contracts.outcomes import data_schema
 
-Place = Literal["tool", "input", "output", "server"]
+Place = Literal["tool", "input", "output", "server", "prompt", "resource", "template"]
 
 MOST_CHANGES = 1000
 
@@ -28,6 +30,7 @@ _INPUT: dict[Effect, Level] = {
     "closed": "breaking",
     "default": "minor",
     "words": "patch",
+    "form": "patch",
 }
 # What a tool gives may become more certain, not less; more members do no harm to callers that read by name.
 _OUTPUT: dict[Effect, Level] = {
@@ -41,7 +44,10 @@ _OUTPUT: dict[Effect, Level] = {
     "closed": "minor",
     "default": "patch",
     "words": "patch",
+    "form": "patch",
 }
+# What a file of specifications says in its own way.
+_SMALL = ("words", "form", "default")
 # Each hint, the value that asks for more care, and what that means.
 _CARE = {
     "readOnlyHint": (False, "may change something now", "only reads now"),
@@ -54,12 +60,13 @@ _CARE = {
 class ContractChange(Struct, frozen=True):
     """One change."""
 
-    tool: Annotated[str, "The name that the server lists it by"]
+    tool: Annotated[str, "The name that the server lists it by; of a resource its URI"]
     level: Annotated[Level, "How bad it is for callers"]
     place: Annotated[Place, "What has changed"]
     path: Annotated[str, "Where in it"]
     reason: Annotated[str, "What has changed, in words"]
     migration: Annotated[str, "What callers have to do; nothing if it is empty"]
+    is_words: Annotated[bool, "Whether only words have changed, which models obey"] = False
 
 
 class VersionVerdict(Struct, frozen=True):
@@ -102,8 +109,17 @@ def diff(old: Contract, new: Contract, is_over: Callable[[], bool] = lambda: Fal
             verdicts.append(_verdict(before, after, old, new, definitions.worst([one.level for one in found])))
     if old.instructions != new.instructions and old.in_full and new.in_full:
         said = "the instructions, which models read before they use any tool, are others"
-        changes.append(ContractChange("", "patch", "server", "instructions", said, ""))
+        changes.append(ContractChange("", "patch", "server", "instructions", said, "", is_words=True))
+    if old.offers is not None and new.offers is not None:
+        changes += islice(map(_offered, offer_changes(old.offers, new.offers)), max(MOST_CHANGES - len(changes), 0))
     return Difference(definitions.worst([one.level for one in changes]), changes, verdicts)
+
+
+def _offered(change: OfferChange) -> ContractChange:
+    level: Level = "breaking" if change.is_breaking else "patch" if change.is_words else "minor"
+    todo = f"Look at it before you use it: {change.said}." if change.is_breaking else ""
+    offer = change.offer
+    return ContractChange(offer.key, level, offer.kind, change.path, change.said, todo, is_words=change.is_words)
 
 
 Pair = tuple[Definition | None, Definition | None]
@@ -196,17 +212,10 @@ def _older(before: Definition, after: Definition) -> Iterator[ContractChange]:
         yield ContractChange(after.name, "patch", "tool", "version", said, "")
 
 
-def speaks_otherwise(change: ContractChange) -> bool:
-    """Whether a change is one of words, which models obey: a description may turn without any schema changing."""
-    if change.place in ("input", "output"):
-        return change.level == "patch" and " has another " in change.reason
-    return change.path in ("title", "description", "instructions")
-
-
 def _texts(before: Definition, after: Definition) -> Iterator[ContractChange]:
     for word in ("title", "description"):
         if getattr(before, word) != getattr(after, word):
-            yield ContractChange(after.name, "patch", "tool", word, f"the {word} is another", "")
+            yield ContractChange(after.name, "patch", "tool", word, f"the {word} is another", "", is_words=True)
 
 
 def _hints(before: Definition, after: Definition) -> Iterator[ContractChange]:
@@ -225,7 +234,8 @@ def _hints(before: Definition, after: Definition) -> Iterator[ContractChange]:
     others = {**before.annotations, **after.annotations}.keys() - ASSUMED.keys()
     for name in sorted(others):
         if before.annotations.get(name) != after.annotations.get(name):
-            yield ContractChange(after.name, "patch", "tool", name, f"the annotation {name} is another", "")
+            said = f"the annotation {name} is another"
+            yield ContractChange(after.name, "patch", "tool", name, said, "", is_words=True)
 
 
 def _json(value: bool) -> str:
@@ -245,11 +255,12 @@ def _tasks(before: Definition, after: Definition) -> Iterator[ContractChange]:
 
 def _inputs(before: Definition, after: Definition, *, words: bool) -> Iterator[ContractChange]:
     for shift in shifts(before.input_schema, after.input_schema):
-        if words or shift.effect not in ("words", "default"):
+        if words or shift.effect not in _SMALL:
             what = f"the parameter `{shift.path}`" if shift.path else "the object of arguments"
             level = _INPUT[shift.effect]
             todo = _input_todo(shift) if level == "breaking" else ""
-            yield ContractChange(after.name, level, "input", shift.path, f"{what} {shift.said}", todo)
+            is_words = shift.effect == "words"
+            yield ContractChange(after.name, level, "input", shift.path, f"{what} {shift.said}", todo, is_words)
 
 
 def _input_todo(shift: Shift) -> str:
@@ -274,11 +285,12 @@ def _outputs(before: Definition, after: Definition, *, words: bool) -> Iterator[
         yield ContractChange(after.name, "minor", "output", "", "what it gives has a schema now", "")
     else:
         for shift in shifts(data_schema(was), data_schema(now)):
-            if words or shift.effect not in ("words", "default"):
+            if words or shift.effect not in _SMALL:
                 what = f"the field `{shift.path}`" if shift.path else "what it gives"
                 level = _OUTPUT[shift.effect]
                 todo = _output_todo(shift) if level == "breaking" else ""
-                yield ContractChange(after.name, level, "output", shift.path, f"{what} {shift.said}", todo)
+                is_words = shift.effect == "words"
+                yield ContractChange(after.name, level, "output", shift.path, f"{what} {shift.said}", todo, is_words)
 
 
 _LOOK = "Look at what it gives before you use it."

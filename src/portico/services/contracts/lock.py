@@ -1,7 +1,7 @@
 """contracts.lock: what the tools of a server promised when a person approved of it.
 
 A server may change a description after it was approved, and descriptions are what models obey. So everything that a
-model or a program sees of a tool is pinned, and whatever is not as it was is drift.
+model or a program sees of a tool, a prompt, a resource or a template is pinned, and whatever is not as it was is drift.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from msgspec import Struct, field
 from portico.services.contracts.definitions import CONTRACT_VERSION, Contract, Definition, definition_of, digest, plain
 from portico.services.contracts.diff import ContractChange, Difference, diff
 from portico.services.contracts.markdown import pretty
+from portico.services.contracts.offers import LISTS, Offer, OfferKind, offers_of
 
 FILE = "contracts.lock"
 FORM = 1
@@ -41,6 +42,10 @@ class _Lock(Struct, frozen=True):
     contract: str
     server: _PinnedServer = _PinnedServer()
     tools: dict[str, _Pinned] = field(default_factory=dict)
+    # None in a lock that was written about the tools alone.
+    prompts: dict[str, _Pinned] | None = None
+    resources: dict[str, _Pinned] | None = None
+    templates: dict[str, _Pinned] | None = None
 
 
 class Drift(Struct, frozen=True):
@@ -67,7 +72,17 @@ def write(contract: Contract) -> str:
         tool.name: {"digest": f"sha256:{digest(tool)}", "definition": plain(tool)}
         for tool in sorted(contract.tools, key=lambda tool: tool.name)
     }
-    return pretty({"lock": FORM, "contract": CONTRACT_VERSION, "server": server, "tools": tools}) + "\n"
+    said = {"lock": FORM, "contract": CONTRACT_VERSION, "server": server, "tools": tools}
+    return pretty({**said, **_pinned_offers(contract)}) + "\n"
+
+
+def _pinned_offers(contract: Contract) -> dict[str, dict[str, Any]]:
+    if contract.offers is None:
+        return {}
+    found: dict[str, dict[str, Any]] = {f"{kind}s": {} for kind in LISTS}
+    for one in sorted(contract.offers, key=lambda offer: offer.key):
+        found[f"{one.kind}s"][one.key] = {"digest": f"sha256:{one.digest}", "definition": one.definition}
+    return found
 
 
 def read(text: str | bytes) -> Contract:
@@ -85,7 +100,23 @@ def read(text: str | bytes) -> Contract:
         revision=server.revision,
         instructions=server.instructions,
         tools=tuple(_read(name, one) for name, one in said.tools.items()),
+        offers=_read_offers(said),
     )
+
+
+def _read_offers(said: _Lock) -> tuple[Offer, ...] | None:
+    pinned: dict[OfferKind, dict[str, _Pinned] | None]
+    pinned = {"prompt": said.prompts, "resource": said.resources, "template": said.templates}
+    if any(listed is None for listed in pinned.values()):
+        return None
+    found: list[Offer] = []
+    for kind, listed in pinned.items():
+        for key, one in (listed or {}).items():
+            offers = offers_of(kind, [one.definition])
+            if not offers or offers[0].key != key or f"sha256:{offers[0].digest}" != one.digest:
+                raise BadLock(f"the definition of {key!r} does not have the digest beside it: write the file anew")
+            found += offers
+    return tuple(found)
 
 
 def _read(name: str, pinned: _Pinned) -> Definition:

@@ -20,7 +20,6 @@ from portico.schema import (
     as_property,
     complaints,
     definitions_of,
-    nearest,
     properties_of,
     require,
     resolved,
@@ -231,7 +230,7 @@ def suggesting(found: Outcome, name: str, contract: Contract) -> Outcome:
         return found
     said = found["error"]["error_details"]
     details = {"code": NOT_FOUND, **(said if isinstance(said, dict) else {}), "name": name}
-    near = nearest(name, (tool.invocation for tool in contract.tools), most=3)
+    near = [tool.invocation for tool in contract.nearest(name)]
     suggestions = {"suggestions": near} if near else {}
     return failure("ResourceNotFound", found["error"]["error_message"], {**details, **suggestions})
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterable
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from functools import cached_property
 
 from msgspec import Struct
 
-from portico.schema import fields, nearest
-from portico.services.contracts.definitions import Definition
+from portico.schema import fields
+from portico.services.contracts.definitions import Contract, Definition
+from portico.services.contracts.near import NearNames
 from portico.services.words import camel_parts, stem, words
 
 MOST_WORDS = 32
@@ -23,17 +26,61 @@ class SearchMatch(Struct, frozen=True):
     score: float
 
 
-def search(tools: Iterable[Definition], query: str, most: int = 10) -> list[SearchMatch]:
+def search(contract: Contract, query: str, most: int = 10) -> list[SearchMatch]:
     """The tools that the words of a query speak of, best first."""
+    index = contract.once(ToolIndex)
     wanted = list(dict.fromkeys(_words(query)))[:MOST_WORDS]
-    known = [(tool, _weights(tool)) for tool in tools]
-    vocabulary = Counter(word for _, weights in known for word in weights)
-    found = [
-        SearchMatch(tool, round(sum(_score(word, weights, vocabulary, len(known)) for word in wanted), 4))
-        for tool, weights in known
-    ]
-    ranked = sorted((one for one in found if one.score > 0), key=lambda one: (-one.score, one.tool.name))
-    return ranked[:most] or _misspelt(wanted, known, most)
+    scores: defaultdict[int, float] = defaultdict(float)
+    for word in wanted:
+        index.add_scores(word, scores)
+    return index.best(scores, most) or index.best(index.misspelt(wanted), most)
+
+
+class ToolIndex:
+    """The words of all tools, and which tools each of them stands in."""
+
+    def __init__(self, contract: Contract) -> None:
+        self._tools = contract.tools
+        self._places: dict[str, list[tuple[int, float]]] = {}
+        for at, tool in enumerate(self._tools):
+            for word, weight in _weights(tool).items():
+                self._places.setdefault(word, []).append((at, weight))
+        self._sorted = sorted(self._places)
+
+    def add_scores(self, word: str, scores: dict[int, float]) -> None:
+        """Rare words tell more than common ones; the beginning of a word counts for a part of it."""
+        for known in self._beginning(word):
+            share = 1.0 if known == word else len(word) / len(known) / 2
+            places = self._places[known]
+            rarity = math.log(1 + len(self._tools) / len(places))
+            for at, weight in places:
+                scores[at] += weight * share * rarity
+
+    def _beginning(self, word: str) -> Iterator[str]:
+        """The known words that begin so; of short ones only the same."""
+        if len(word) < 3:
+            yield from (word,) if word in self._places else ()
+            return
+        for at in range(bisect_left(self._sorted, word), len(self._sorted)):
+            if not self._sorted[at].startswith(word):
+                return
+            yield self._sorted[at]
+
+    @cached_property
+    def _near(self) -> NearNames:
+        return NearNames(self._sorted)
+
+    def misspelt(self, wanted: list[str]) -> dict[int, float]:
+        """The scores of tools with words that are nearly these."""
+        scores: defaultdict[int, float] = defaultdict(float)
+        for word in wanted:
+            for at in {at for known in self._near.nearest(word) for at, _ in self._places[known]}:
+                scores[at] += 1 / (10 * len(wanted))
+        return scores
+
+    def best(self, scores: dict[int, float], most: int) -> list[SearchMatch]:
+        found = [SearchMatch(self._tools[at], round(score, 4)) for at, score in scores.items()]
+        return sorted(found, key=lambda one: (-one.score, one.tool.name))[:most]
 
 
 def _words(text: str) -> list[str]:
@@ -53,22 +100,3 @@ def _weights(tool: Definition) -> dict[str, float]:
         for word, count in Counter(_words(text)).items():
             found[word] = found.get(word, 0.0) + _WEIGHTS[place] * (1 + math.log(count))
     return found
-
-
-def _score(word: str, weights: dict[str, float], vocabulary: Counter[str], total: int) -> float:
-    """Rare words tell more than common ones; the beginning of a word counts for a part of it."""
-    score = 0.0
-    for known, weight in weights.items():
-        if known == word or (len(word) > 2 and known.startswith(word)):
-            share = 1.0 if known == word else len(word) / len(known) / 2
-            score += weight * share * math.log(1 + total / vocabulary[known])
-    return score
-
-
-def _misspelt(wanted: list[str], known: list[tuple[Definition, dict[str, float]]], most: int) -> list[SearchMatch]:
-    found = {}
-    for tool, weights in known:
-        close = [word for word in wanted if nearest(word, weights)]
-        if close:
-            found[tool.name] = SearchMatch(tool, round(len(close) / (10 * len(wanted)), 4))
-    return sorted(found.values(), key=lambda one: (-one.score, one.tool.name))[:most]

@@ -17,7 +17,6 @@ from msgspec.structs import replace
 
 from portico import Context, Service, ToolError, ToolResult, prompt, resource, tool
 from portico.extend import ERROR, Handler, InvalidParams, explained, notices
-from portico.schema import did_you_mean, nearest
 from portico.services.contracts import asking, definitions, jobs, outcomes, published, reading, reports, specification
 from portico.services.contracts.codegen.python import python
 from portico.services.contracts.codegen.shapes import snake, surface
@@ -25,6 +24,7 @@ from portico.services.contracts.codegen.typescript import typescript
 from portico.services.contracts.definitions import Contract, Definition
 from portico.services.contracts.diff import Stopped, diff
 from portico.services.contracts.jobs import BackgroundCall, BackgroundCalls, Full
+from portico.services.contracts.kept import KeptContracts
 from portico.services.contracts.lint import lint, lint_tools
 from portico.services.contracts.markdown import pretty
 from portico.services.contracts.outcomes import Outcome, require_validator
@@ -111,6 +111,7 @@ class Contracts(Service):
         # Nothing here can be said about a schema without what reads it, so that is missed now and not in the middle.
         require_validator()
         self._limiter = None if rate is None else Limiter(rate, burst, time.monotonic)
+        self._kept = KeptContracts()
         self._jobs = BackgroundCalls(longest=job_seconds, kept_for=keep_seconds)
         for name, schema in published.MESSAGES.items():
             said = f"The JSON Schema (draft-07) of the contract's {name.replace('_', ' ')}."
@@ -130,16 +131,16 @@ class Contracts(Service):
 
     async def _contract(self, ctx: Context) -> Contract:
         """All tools that this caller is shown: those of the server, and of what is mounted in it."""
-        return await asking.contract_from(ctx.server, principal=ctx.principal, client=ctx.client)
+        return await asking.contract_from(ctx.server, self._kept, principal=ctx.principal, client=ctx.client)
 
     async def _tool(self, ctx: Context, name: str) -> tuple[Contract, Definition]:
         contract = await self._contract(ctx)
         found = contract.find(name)
         if found is None:
-            known = [tool.name for tool in contract.tools] + [tool.invocation for tool in contract.tools]
-            meant = did_you_mean(name, known)
-            said = f"There is no tool {name[:100]!r}{f'; {meant}' if meant else '.'}"
-            raise ToolError(said, kind="ResourceNotFound", details=_not_found(name, contract))
+            near = contract.nearest(name)
+            said = f"There is no tool {name[:100]!r}{f'; did you mean {near[0].name!r}?' if near else '.'}"
+            details = {"name": name[:300], "suggestions": [tool.invocation for tool in near]}
+            raise ToolError(said, kind="ResourceNotFound", details=details)
         return contract, found
 
     # Specifications
@@ -235,7 +236,7 @@ class Contracts(Service):
         limit: Annotated[int, Meta(ge=1, le=100, description="At most so many")] = 10,
     ) -> reports.Searched:
         """Find tools of this server by what they are for."""
-        found = await _aside(ctx, search, (await self._contract(ctx)).tools, query, limit)
+        found = await _aside(ctx, search, await self._contract(ctx), query, limit)
         matches = [
             reports.ToolMatch(one.tool.name, one.tool.invocation, reports.summary(one.tool.description), one.score)
             for one in found
@@ -288,7 +289,8 @@ class Contracts(Service):
         if wait:
             said = f"{name} was called too often. Wait {wait:.1f} s."
             return outcomes.failure("ApiLimitExceeded", said, {"retry_after": round(wait, 3)})
-        target = asking.HandlerTarget(server, emit=emit, progress_token="contract", log_level="info", **caller)
+        about = {"emit": emit, "progress_token": "contract", "log_level": "info", **caller}
+        target = asking.HandlerTarget(server, kept=self._kept, **about)
         outcome = await asking.ask(target, name, arguments, known=contract)
         log.info("%r: %s", name[:300], outcome["status"])
         return outcome
@@ -418,10 +420,6 @@ async def _aside(ctx: Context, work: Callable[..., T], *given: Any) -> T:
     """The result of `work`, in a thread: a hostile schema must not hold up other callers."""
     found: T = await ctx.server.threads.run(work, given)
     return found
-
-
-def _not_found(name: str, contract: Contract) -> dict[str, Any]:
-    return {"name": name[:300], "suggestions": nearest(name, (tool.invocation for tool in contract.tools), most=3)}
 
 
 def _page(name: str) -> str:

@@ -4,6 +4,7 @@
 MemoryRefusal              its text is written for the model
 ├── NoSuchMemory           -32604  memory_not_found
 ├── Blocked                -32605  content_blocked: a secret or personal data, and the setting is to block
+├── ModelFailed            -32606  llm_error: a model was needed, and did not answer
 ├── NoSuchPrompt           -32607  prompt_not_found
 ├── InvalidInput           -32608  validation_error
 │   ├── UnknownNamespace           a protocol error where wrong arguments are one
@@ -41,6 +42,11 @@ class NoSuchMemory(MemoryRefusal):
 
 class Blocked(MemoryRefusal):
     number, code, kind = -32605, "content_blocked", "SecurityViolation"
+
+
+class ModelFailed(MemoryRefusal):
+    number, code, kind = -32606, "llm_error", "Model"
+    retryable = True
 
 
 class NoSuchPrompt(MemoryRefusal):

@@ -19,6 +19,8 @@ _DATE = (
     r"|[A-Za-z]{3,9}\.? [0-9]{1,2}(?:st|nd|rd|th)?,? (?:19|20)[0-9]{2})(?![0-9])"
 )
 _CODE = r"(?=[0-9A-Z\-]{0,9}[0-9]{2})[0-9A-Z](?:[\- ]?+[0-9A-Z]){5,17}(?![0-9A-Za-z])"
+# Many states mix letters into all of it: C01X00T47, X4RTBPFW4.
+_PASSPORT = rf"(?:{_CODE}|(?=[A-Z]{{0,8}}[0-9][A-Z]{{0,8}}[0-9])[0-9A-Z]{{8,9}}(?![0-9A-Za-z]))"
 _POSTAL = (
     r"(?:[A-Z]{1,2}[0-9][0-9A-Z]? ?[0-9][A-Z]{2}|[A-Z][0-9][A-Z] ?[0-9][A-Z][0-9]|[0-9]{5}-[0-9]{3,4}"
     r"|[0-9]{4} ?[A-Z]{2}|[0-9]{3} ?[0-9]{2,3}|[0-9]{4,6})(?![0-9A-Za-z]|[.\-][0-9])"
@@ -58,7 +60,7 @@ _ANNOUNCED = (
         "passport",
         "passport|reisepass|passeport|pasaporte",
         rf"(?:passport|reisepass|passeport|pasaporte){_NUMBER}",
-        _CODE,
+        _PASSPORT,
         0.85,
     ),
     _announced(

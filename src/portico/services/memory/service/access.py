@@ -7,6 +7,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from portico import Context
+from portico.services.memory.service.speaking import Body, Codes, speaking
 from portico.services.memory.store import statistics
 from portico.services.memory.store.filters import LONGEST as LONGEST_FILTER
 from portico.services.memory.store.memories import Memories
@@ -23,11 +24,18 @@ FilterChoice = Annotated[
 class Access:
     """`prefix` stands before the names of tools, and is the scheme of the resources' URIs."""
 
-    def __init__(self, service: StoredService[Memories], prefix: str, guard: Guard, projects: Projects) -> None:
+    def __init__(
+        self, service: StoredService[Memories], prefix: str, guard: Guard, projects: Projects, codes: Codes
+    ) -> None:
         self._service = service
         self._projects = projects
+        self._codes = codes
         self.prefix = prefix
         self.guard = guard
+
+    def speaking(self, body: Body, name: str = "", *, resource: bool = False) -> Body:
+        """A body that is offered under a name."""
+        return speaking(body, name, self.prefix, self._codes, resource=resource)
 
     async def memories(self, ctx: Context | None = None) -> Memories:
         """As the project of a call sees them; without one, as this server's own folder does."""

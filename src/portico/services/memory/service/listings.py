@@ -52,7 +52,13 @@ class ServerListings:
             return await self._read(ctx, domain, namespace)
 
         described = f"The {namespace} of the {domain}" if domain != "user" else f"The user's {namespace}"
-        listing = Resource(read, uri, name=f"{domain} {namespace}", description=described, mime_type="application/json")
+        listing = Resource(
+            self._access.speaking(read, f"reading {uri}", resource=True),
+            uri,
+            name=f"{domain} {namespace}",
+            description=described,
+            mime_type="application/json",
+        )
         try:
             server.add(listing)
         except UsageError:

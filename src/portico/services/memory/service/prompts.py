@@ -12,8 +12,9 @@ from portico import Context
 from portico.extend import Completer, Completes, Component, Prompt
 from portico.services import texts
 from portico.services.memory.service.access import Access
+from portico.services.memory.service.speaking import Body
 from portico.services.memory.store import statistics
-from portico.services.memory.store.namespaces import NAMESPACES, WRITABLE, suggested
+from portico.services.memory.store.namespaces import NAMESPACES, WRITABLE, known_namespace, suggested
 from portico.services.memory.store.records import Record, whence
 from portico.services.stored import among
 
@@ -43,7 +44,7 @@ class MemoryPrompts:
             "tutorial": self._tutorial,
         }
         for name, fn in own.items():
-            yield Prompt(fn, name=f"{self._access.prefix}_{name}")
+            yield self._prompt(fn, f"{self._access.prefix}_{name}")
         others: dict[str, Callable[..., Any]] = {
             "generate_decision": self._decision,
             "intent_search": self._intent_search,
@@ -53,20 +54,23 @@ class MemoryPrompts:
             "discover": self._discover,
         }
         for name, fn in others.items():
-            yield Prompt(fn, name=name)
+            yield self._prompt(fn, name)
         for name, argument in ((f"{self._access.prefix}_review", "namespace"), ("query_suggest", "namespace")):
             yield Completes(name, argument, Completer(among(NAMESPACES)))
         for name, argument in (("discover", "topic"), ("discover", "tag")):
             yield Completes(name, argument, Completer(self._access.complete_topic))
 
+    def _prompt(self, body: Body, name: str) -> Prompt:
+        return Prompt(self._access.speaking(body, f"the prompt {name}"), name=name)
+
     def _text(self, name: str, **values: Any) -> str:
         return texts.sections(PROMPTS)[name].format(p=self._access.prefix, **values)
 
-    async def _capture(self, content: Annotated[str, "Content to capture"]) -> str:
+    async def _capture(self, ctx: Context, content: Annotated[str, "Content to capture"]) -> str:
         """Guided memory capture"""
         return self._text("capture", content=content, suggested=suggested(content), others=", ".join(WRITABLE))
 
-    async def _recall(self, query: Annotated[str, "What to find out"]) -> str:
+    async def _recall(self, ctx: Context, query: Annotated[str, "What to find out"]) -> str:
         """Guided search in memory"""
         return self._text("recall", query=query)
 
@@ -80,6 +84,7 @@ class MemoryPrompts:
 
     async def _browse(
         self,
+        ctx: Context,
         filter: Annotated[str, "Which memories, such as ns:decisions since:7d"] = "",
         view: Annotated[Literal["dashboard", "list"], "How to show them"] = "dashboard",
         top: Annotated[int, Meta(ge=1, le=100), "How many"] = SHOWN,
@@ -90,6 +95,7 @@ class MemoryPrompts:
 
     async def _list(
         self,
+        ctx: Context,
         filter: Annotated[str, "Which memories, such as tag:database"] = "",
         format: Annotated[Literal["table", "list"], "How to show them"] = "table",
         limit: Annotated[int, Meta(ge=1, le=1000), "How many"] = 50,
@@ -106,7 +112,7 @@ class MemoryPrompts:
         ] = "summarize",
     ) -> str:
         """Go through memories and put them in order"""
-        memories = await self._memories(ctx, f"ns:{namespace}" if namespace in NAMESPACES else "", REVIEWED)
+        memories = await self._memories(ctx, f"ns:{known_namespace(namespace)}" if namespace else "", REVIEWED)
         known = "\n".join(
             f"- {one.id} v{one.version}{whence(one)} [{', '.join(one.tags)}] {texts.preview(one.content, 200)}"
             for one in memories
@@ -118,6 +124,7 @@ class MemoryPrompts:
 
     async def _tutorial(
         self,
+        ctx: Context,
         familiarity: Annotated[
             Literal["beginner", "intermediate", "advanced"], "How much is known already"
         ] = "beginner",
@@ -129,6 +136,7 @@ class MemoryPrompts:
 
     async def _decision(
         self,
+        ctx: Context,
         decision: Annotated[str, "What was decided"],
         context: Annotated[str, "What led to it"] = "",
         alternatives: Annotated[str, "What else was considered"] = "",
@@ -150,6 +158,7 @@ class MemoryPrompts:
 
     async def _intent_search(
         self,
+        ctx: Context,
         query: Annotated[str, "What to look for"],
         intent: Annotated[str, "What it is for: how to, where, why"] = "",
         context: Annotated[str, "What it is about"] = "",
@@ -164,11 +173,12 @@ class MemoryPrompts:
         """Better searches"""
         memories = await self._access.memories(ctx)
         topics = ", ".join(await memories.read(lambda tx: statistics.topics(tx, 30)))
-        scope = f" in {namespace}" if namespace else ""
+        scope = f" in {known_namespace(namespace)}" if namespace else ""
         return self._text("query_suggest", query=query, scope=scope, topics=topics or "(none)")
 
     async def _context_capture(
         self,
+        ctx: Context,
         conversation: Annotated[str, "A conversation, or a part of one"],
         threshold: Annotated[str, "How sure to be, 0 to 1"] = "0.7",
     ) -> str:

@@ -11,10 +11,11 @@ from msgspec import Struct
 from portico import Context
 from portico.extend import Completer, Completes, Component, Resource
 from portico.services import moments, texts
-from portico.services.memory.errors import InvalidInput, NoSuchMemory
+from portico.services.memory.errors import InvalidInput, NoSuchMemory, NoSuchPrompt
 from portico.services.memory.service import prompts, results
 from portico.services.memory.service.access import Access
 from portico.services.memory.service.overview import Summary, status_of, summary_of
+from portico.services.memory.service.speaking import Body
 from portico.services.memory.store import graph, records, statistics, templates
 from portico.services.memory.store.filters import MemoryFilter
 from portico.services.memory.store.namespaces import DOMAINS, NAMESPACES
@@ -65,40 +66,50 @@ class MemoryResources:
     def offers(self) -> Iterator[Component]:
         at = f"{self._access.prefix}://"
         listing = "List {}-scoped memories"
-        yield Resource(self._help, f"{at}help", name="Help Documentation", mime_type=MARKDOWN)
-        yield Resource(self._help_topic, f"{at}help/{{topic}}", name="Help on a topic", mime_type=MARKDOWN)
+        yield self._resource(self._help, f"{at}help", name="Help Documentation", mime_type=MARKDOWN)
+        yield self._resource(self._help_topic, f"{at}help/{{topic}}", name="Help on a topic", mime_type=MARKDOWN)
         yield Completes(f"{at}help/{{topic}}", "topic", Completer(among(texts.sections(prompts.HELP))))
         for domain in DOMAINS:
             name = f"{domain.capitalize()} Memories"
             about = listing.format(domain)
-            yield Resource(self._of_domain(domain), f"{at}{domain}", name=name, description=about, mime_type=JSON)
-        yield Resource(self._everything, f"{at}_", name="All Memories", mime_type=JSON)
-        yield Resource(self._namespace_table, f"{at}namespaces", name="Namespaces", mime_type=JSON)
-        yield Resource(self._topics, f"{at}topics", name="Topics", mime_type=JSON)
-        yield Resource(self._of_topic, f"{at}topics/{{topic}}", name="Memories on a topic", mime_type=JSON)
+            yield self._resource(self._of_domain(domain), f"{at}{domain}", name=name, description=about)
+        yield self._resource(self._everything, f"{at}_", name="All Memories")
+        yield self._resource(self._namespace_table, f"{at}namespaces", name="Namespaces")
+        yield self._resource(self._topics, f"{at}topics", name="Topics")
+        yield self._resource(self._of_topic, f"{at}topics/{{topic}}", name="Memories on a topic")
         yield Completes(f"{at}topics/{{topic}}", "topic", Completer(self._access.complete_topic))
-        yield Resource(self.listed, f"{at}{{domain}}/{{namespace}}", name="A namespace", mime_type=JSON)
+        yield self._resource(self.listed, f"{at}{{domain}}/{{namespace}}", name="A namespace")
         yield Completes(f"{at}{{domain}}/{{namespace}}", "domain", Completer(among((*DOMAINS, "_"))))
         yield Completes(f"{at}{{domain}}/{{namespace}}", "namespace", Completer(among((*NAMESPACES, "_"))))
-        yield Resource(self._by_urn, f"{at}{{domain}}/{{namespace}}/{{id}}", name="A memory", mime_type=JSON)
-        yield Resource(self._by_id, f"{at}memory/{{id}}", name="A memory by its id", mime_type=JSON)
-        yield Resource(self._search, f"{at}search/{{query}}", name="A search", mime_type=JSON)
-        yield Resource(self._status, f"{at}status", name="Status", mime_type=JSON)
-        yield Resource(self._summaries, f"{at}summaries", name="Summaries", mime_type=JSON)
-        yield Resource(self._summary, f"{at}summaries/{{id}}", name="A summary", mime_type=JSON)
-        yield Resource(self._saved_prompts, f"{at}_prompts", name="Saved Prompts", mime_type=JSON)
-        yield Resource(self._saved_in, f"{at}{{domain}}/_prompts", name="Saved prompts of a domain", mime_type=JSON)
-        yield Resource(self._saved_one, f"{at}{{domain}}/_prompts/{{name}}", name="A saved prompt", mime_type=JSON)
+        yield self._resource(self._by_urn, f"{at}{{domain}}/{{namespace}}/{{id}}", name="A memory")
+        yield self._resource(self._by_id, f"{at}memory/{{id}}", name="A memory by its id")
+        yield self._resource(self._search, f"{at}search/{{query}}", name="A search")
+        yield self._resource(self._status, f"{at}status", name="Status")
+        yield self._resource(self._summaries, f"{at}summaries", name="Summaries")
+        yield self._resource(self._summary, f"{at}summaries/{{id}}", name="A summary")
+        yield self._resource(self._saved_prompts, f"{at}_prompts", name="Saved Prompts")
+        yield self._resource(
+            self._saved_in, f"{at}{{domain}}/_prompts", name="Saved prompts of a domain", mime_type=JSON
+        )
+        yield self._resource(
+            self._saved_one, f"{at}{{domain}}/_prompts/{{name}}", name="A saved prompt", mime_type=JSON
+        )
         yield Completes(f"{at}{{domain}}/_prompts/{{name}}", "domain", Completer(among((*DOMAINS, "_"))))
         yield Completes(f"{at}{{domain}}/_prompts/{{name}}", "name", Completer(self._complete_saved))
-        yield Resource(self._around, f"{at}graph/{{entity}}", name="What is around an entity", mime_type=JSON)
+        yield self._resource(self._around, f"{at}graph/{{entity}}", name="What is around an entity")
         yield Completes(f"{at}graph/{{entity}}", "entity", Completer(self._complete_entity))
 
-    async def _help(self) -> str:
+    def _resource(
+        self, body: Body, uri: str, name: str, *, mime_type: str = JSON, description: str | None = None
+    ) -> Resource:
+        spoken = self._access.speaking(body, f"reading {uri}", resource=True)
+        return Resource(spoken, uri, name=name, mime_type=mime_type, description=description)
+
+    async def _help(self, ctx: Context) -> str:
         """What this memory is and how to use it"""
         return prompts.help_page(self._access.prefix)
 
-    async def _help_topic(self, topic: str) -> str | None:
+    async def _help_topic(self, ctx: Context, topic: str) -> str | None:
         """Help on setup, concepts, capture, search, workflows, troubleshooting or advanced use"""
         return prompts.help_topic(topic, self._access.prefix)
 
@@ -131,19 +142,19 @@ class MemoryResources:
         shown = results.found(record, self._access.prefix, "light")
         return MemoryLine(shown.id, shown.namespace, shown.tags, shown.urn, shown.content, shown.origin)
 
-    async def _by_urn(self, domain: str, namespace: str, id: str) -> results.Whole | None:
+    async def _by_urn(self, ctx: Context, domain: str, namespace: str, id: str) -> results.Whole:
         """One memory by its URN"""
-        found = await self._by_id(id)
-        if found is None or domain not in (found.domain, "_") or namespace not in (found.namespace, "_"):
-            return None
+        found = await self._by_id(ctx, id)
+        if domain not in (found.domain, "_") or namespace not in (found.namespace, "_"):
+            raise NoSuchMemory(id)
         return found
 
-    async def _by_id(self, id: str) -> results.Whole | None:
+    async def _by_id(self, ctx: Context, id: str) -> results.Whole:
         """One memory with all of its content"""
         try:
             return results.whole(await (await self._access.memories()).get(id), self._access.prefix)
-        except (NoSuchMemory, InvalidInput):
-            return None
+        except InvalidInput:
+            raise NoSuchMemory(id) from None
 
     async def _search(self, ctx: Context, query: str) -> results.Recalled:
         """The memories that a search finds, best first"""
@@ -153,7 +164,7 @@ class MemoryResources:
         shown = [results.recalled(hit, self._access.prefix, "medium") for hit in page.hits]
         return results.Recalled(count=len(shown), memories=shown, mode=memories.mode("hybrid"))
 
-    async def _topics(self) -> dict[str, int]:
+    async def _topics(self, ctx: Context) -> dict[str, int]:
         """The tags that memories have, the most frequent first"""
         return await (await self._access.memories()).read(lambda tx: statistics.topics(tx, MOST_LISTED))
 
@@ -171,12 +182,9 @@ class MemoryResources:
         self._watch("summaries")
         return await self._listing(ctx, MemoryFilter().also("tag", "summary"))
 
-    async def _summary(self, ctx: Context, id: str) -> Summary | None:
+    async def _summary(self, ctx: Context, id: str) -> Summary:
         """A memory that sums others up, and those it stands for"""
-        try:
-            return await summary_of(self._access, id, ctx)
-        except NoSuchMemory:
-            return None
+        return await summary_of(self._access, id, ctx)
 
     async def _saved_prompts(self, ctx: Context) -> SavedListing:
         """The prompts that were saved; each is also a prompt of this server"""
@@ -186,11 +194,12 @@ class MemoryResources:
         """The prompts that were saved in one domain"""
         return await self._saved(ctx, domain) if domain in (*DOMAINS, "_") else None
 
-    async def _saved_one(self, ctx: Context, domain: str, name: str) -> SavedPrompt | None:
+    async def _saved_one(self, ctx: Context, domain: str, name: str) -> SavedPrompt:
         """A saved prompt with its text"""
-        return next(
-            (one for one in await self._templates(ctx) if one.name == name and domain in (one.domain, "_")), None
-        )
+        for one in await self._templates(ctx):
+            if one.name == name and domain in (one.domain, "_"):
+                return one
+        raise NoSuchPrompt(f"There is no saved prompt {name[:80]!r} in {domain[:80]}.")
 
     async def _saved(self, ctx: Context, domain: str) -> SavedListing:
         found = [one for one in await self._templates(ctx) if domain in (one.domain, "_")]
@@ -204,7 +213,7 @@ class MemoryResources:
         memories = await self._access.memories(ctx)
         return await memories.read(lambda tx: templates.visible(tx, memories.homes))
 
-    async def _around(self, entity: str) -> graph.Graph | None:
+    async def _around(self, ctx: Context, entity: str) -> graph.Graph | None:
         """What memories say about a person, a technology or a file, and what is mentioned together with it"""
         self._watch(f"graph/{quote(entity, safe='')}")
         memories = await self._access.memories()
@@ -221,6 +230,6 @@ class MemoryResources:
         found = await memories.read(lambda tx: graph.entities(tx, None, 1000))
         return [one.name for one in found if one.name.casefold().startswith(typed.casefold())][:MOST_LISTED]
 
-    async def _namespace_table(self) -> dict[str, str]:
+    async def _namespace_table(self, ctx: Context) -> dict[str, str]:
         """The namespaces and what each is for"""
         return {one.name: one.about for one in NAMESPACES.values()}

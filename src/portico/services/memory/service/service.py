@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 import os
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from portico import Context, ProtocolError, Server, UsageError
-from portico.extend import V2024_11_05, V2025_11_25, Component, Event, InvalidParams, StoreError, Tool, explained
-from portico.services.memory.errors import InvalidInput, MemoryRefusal, UnknownNamespace
+from portico import Server, UsageError
+from portico.extend import Component, Event, StoreError, Tool, explained
+from portico.services.memory.errors import InvalidInput, MemoryRefusal
 from portico.services.memory.search import model
 from portico.services.memory.service.access import Access
 from portico.services.memory.service.listings import ServerListings
@@ -19,6 +18,7 @@ from portico.services.memory.service.models import ModelLadder, Provider
 from portico.services.memory.service.overview import OverviewTools
 from portico.services.memory.service.prompts import MemoryPrompts
 from portico.services.memory.service.resources import MemoryResources
+from portico.services.memory.service.speaking import Codes
 from portico.services.memory.service.tools import MemoryTools
 from portico.services.memory.service.upkeep import UpkeepTools
 from portico.services.memory.store import records, templates
@@ -28,7 +28,6 @@ from portico.services.memory.store.screening_policy import Guard, Policy
 from portico.services.projects import Projects
 from portico.services.stored import StoredService
 
-Codes = Literal["result", "protocol"]
 # What memories are addressed by, here and in servers that others know.
 SCHEMES = ("memory", "subcog")
 # How many of the searches, topics and the like that were read are told of changes.
@@ -90,13 +89,12 @@ class Memory(StoredService[Memories]):
         self.schemes = {other: naming for other in SCHEMES if other != naming}
         self._offered_tools = offered
         self._prefix = naming
-        self._codes: Codes = codes
         self._projects = Projects(project, folder)
         self._models = None if models is None else Path(models)
         # What was read and is computed from many memories: any change may be one of it.
         self._watched: dict[str, None] = {}
         self.guard = Guard(secrets, personal, screening)
-        access = Access(self, naming, self.guard, self._projects)
+        access = self._access = Access(self, naming, self.guard, self._projects, codes)
         self._resources = MemoryResources(access, self._watch)
         self._prompts = MemoryPrompts(access)
         self._listings = ServerListings(access, self._resources.listed)
@@ -168,34 +166,11 @@ class Memory(StoredService[Memories]):
         method = row.method or row.name
         body = next(getattr(group, method) for group in self._tools if hasattr(group, method))
         return Tool(
-            with_protocol_codes(body, self._codes),
+            self._access.speaking(body, listed),
             name=listed,
             aliases=[one for one in aliases if one != listed],
             annotations=row.hints,
         )
-
-
-def with_protocol_codes(body: Callable[..., Awaitable[Any]], codes: Codes) -> Callable[..., Awaitable[Any]]:
-    """The tool, with refusals that are errors of the protocol to clients that expect that.
-
-    An unknown namespace is a wrong argument, and told as the server tells wrong arguments.
-    """
-
-    @functools.wraps(body)
-    async def run(ctx: Context, /, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return await body(ctx, *args, **kwargs)
-        except MemoryRefusal as refusal:
-            habit, revision = ctx.server.argument_errors, ctx.revision
-            if isinstance(refusal, UnknownNamespace) and (
-                habit == "protocol" or (habit == "auto" and revision < V2025_11_25)
-            ):
-                raise InvalidParams(refusal.brief, refusal.described()) from None
-            if codes == "protocol" and revision == V2024_11_05:
-                raise ProtocolError(str(refusal), refusal.described(), code=refusal.number) from None
-            raise
-
-    return run
 
 
 TOOLS = (

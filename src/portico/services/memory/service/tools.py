@@ -8,14 +8,13 @@ from msgspec import Meta
 
 from portico import Context
 from portico.services import repository
-from portico.services.memory.errors import UnknownNamespace
 from portico.services.memory.service import results
 from portico.services.memory.service.access import Access, Id
 from portico.services.memory.store import inputs
 from portico.services.memory.store.capture import Draft, OnDuplicate
 from portico.services.memory.store.filters import LONGEST as LONGEST_FILTER
 from portico.services.memory.store.memories import MOST_RESULTS
-from portico.services.memory.store.namespaces import NAMESPACES, WRITABLE, checked_namespace
+from portico.services.memory.store.namespaces import WRITABLE, checked_namespace, known_namespace
 from portico.services.stored import requester
 
 LIST_LIMIT, SEARCH_LIMIT = 50, 10
@@ -127,8 +126,8 @@ class MemoryTools:
         have been decided. Content may be cut; memory_get gives all of it.
         """
         memories = await self._access.memories(ctx)
-        if namespace is not None and namespace not in NAMESPACES:
-            raise UnknownNamespace(namespace, tuple(NAMESPACES))
+        if namespace is not None:
+            known_namespace(namespace)
         wanted = memories.filter(filter).also("ns", namespace).also("entity", entity)
         searching = (query or "").strip() not in ("", "*") or bool(wanted.words)
         count = limit or (SEARCH_LIMIT if searching else LIST_LIMIT)
@@ -140,6 +139,7 @@ class MemoryTools:
             results.recalled(hit, prefix, detail) if searching else results.found(hit.record, prefix, detail)
             for hit in page.hits
         ]
+        ctx.debug(f"Found {len(shown)} in {memories.project}, by {memories.mode(mode)}", self._access.prefix)
         return results.Recalled(
             count=len(shown),
             memories=shown,

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 
 from portico.services import texts
-from portico.services.memory.errors import InvalidInput
+from portico.services.memory.errors import InvalidInput, ModelFailed
 from portico.services.memory.search import likeness
 from portico.services.memory.store import entities, inputs
 from portico.services.memory.store.filters import MemoryFilter
@@ -155,6 +155,9 @@ async def enrich(
         answer = await ask(ask_for_structure(record.content), SUMMARY_TOKENS)
         if answer is not None:
             content, by = answer.text, answer.by
+        elif not tags and not context:
+            # There are rules for the rest, but none that could write.
+            raise ModelFailed("The model did not write a clearer text, and the memory is as it was. Try again later.")
     if context:
         near = await _near(memories, record)
         answer = None

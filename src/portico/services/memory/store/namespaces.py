@@ -54,6 +54,13 @@ CURRENT: tuple[Status, ...] = ("active", "pending")
 _WORD = re.compile(r"[\w-]+")
 
 
+def known_namespace(name: str) -> str:
+    """One that can be looked into, though perhaps not written to."""
+    if name not in NAMESPACES:
+        raise UnknownNamespace(name, tuple(NAMESPACES))
+    return name
+
+
 def checked_namespace(name: str) -> str:
     if name not in WRITABLE:
         raise UnknownNamespace(name, WRITABLE)
