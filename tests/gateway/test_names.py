@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from portico.gateway.names import folded_alias, inward_uri, outward, outward_uri
@@ -15,6 +15,7 @@ NAMES = st.text("abcAB_-.0/ é", min_size=1, max_size=100)
 URIS = st.from_regex(r"(file|ui|note)://[a-z/%.]{0,20}|(urn|memo):[a-z:/]{0,20}|[a-z/]{1,9}", fullmatch=True)
 
 
+@settings(deadline=None)
 @given(ALIASES, NAMES, ALIASES, NAMES)
 def test_no_two_tools_have_one_name(alias: str, name: str, other: str, others: str) -> None:
     if folded_alias(alias) == folded_alias(other) and alias != other:
@@ -23,6 +24,7 @@ def test_no_two_tools_have_one_name(alias: str, name: str, other: str, others: s
         assert outward(alias, name) != outward(other, others)
 
 
+@settings(deadline=None)
 @given(ALIASES, NAMES, st.integers(20, 128))
 def test_a_name_is_bounded_and_can_be_said_everywhere(alias: str, name: str, longest: int) -> None:
     found = outward(alias, name, longest=longest)
@@ -48,6 +50,7 @@ def test_the_varying_end_of_long_names_is_not_lost() -> None:
     assert outward("git", long + "1") != outward("git", long + "2")
 
 
+@settings(deadline=None)
 @given(ALIASES, URIS)
 def test_an_address_is_found_again(alias: str, uri: str) -> None:
     there = outward_uri(alias, uri)
@@ -55,6 +58,7 @@ def test_an_address_is_found_again(alias: str, uri: str) -> None:
     assert there.partition(":")[0] == uri.partition(":")[0] or ":" not in uri
 
 
+@settings(deadline=None)
 @given(ALIASES, ALIASES, URIS)
 def test_and_not_by_another(alias: str, other: str, uri: str) -> None:
     found = inward_uri(other, outward_uri(alias, uri))

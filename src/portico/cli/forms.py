@@ -317,6 +317,17 @@ FORMS: dict[str, CommandForm] = {
         _JSON,
         _SAVE,
     ),
+    "gateway": CommandForm(
+        "portico gateway check FILE",
+        "Start every server of a gateway.toml or an mcp.json once, and show what there is and what is wrong.",
+        (
+            word("action", choices=("check",)),
+            word("file", "file", metavar="FILE", help="a gateway.toml or an mcp.json"),
+        ),
+        {"": (flag("--timeout", type=_seconds, default=30.0, metavar="SECONDS", help="default: %(default)g"),)},
+        "Exit status: 0; 1 when a server cannot be reached, lacks a secret, or has a name that is taken; 2 for a\n"
+        "mistake in the file.",
+    ),
     "work": CommandForm(
         "portico work TARGET [options]",
         "Run the tasks of a server, as `portico serve` does besides answering. Any number may share one store.",
@@ -467,17 +478,6 @@ FORMS: dict[str, CommandForm] = {
         },
         "What stands behind -- is given to `portico serve`: a TARGET of your own, --services, --config …\n\n"
         "The file keeps everything else that is in it, and a copy of the old one is put beside it.",
-    ),
-    "gateway": CommandForm(
-        "portico gateway check FILE",
-        "Start every server of a gateway.toml or an mcp.json once, and show what there is and what is wrong.",
-        (
-            word("action", choices=("check",)),
-            word("file", "file", metavar="FILE", help="a gateway.toml or an mcp.json"),
-        ),
-        {"": (flag("--timeout", type=_seconds, default=30.0, metavar="SECONDS", help="default: %(default)g"),)},
-        "Exit status: 0; 1 when a server cannot be reached, lacks a secret, or has a name that is taken; 2 for a\n"
-        "mistake in the file.",
     ),
     "profiles": CommandForm(
         "portico profiles list | show NAME",
