@@ -219,7 +219,7 @@ def test_every_option_of_running_is_described() -> None:
 
 @pytest.mark.parametrize("page, of", [("context", Context), ("services", Service), ("client", Client)])
 def test_every_public_name_is_explained(page: str, of: type) -> None:
-    internal = {"begin", "enter", "leave_loop", "required", "offers"}
+    internal = {"begin", "enter", "leave_loop", "required", "offers", "guarded"}
     public = [name for name in vars(of) if not name.startswith("_") and name not in internal]
     missing = [name for name in public if not re.search(rf"`(?:\w+\.)?{name}\b", PAGES[page])]
     assert not missing

@@ -18,7 +18,7 @@ from portico.services.settings import ServeSettings
 
 HERE = Path(__file__).parent
 # Some do not list everything unless they are asked to.
-_WHOLE = {"memory": "memory:all"}
+_WHOLE = {"live": "live:all", "memory": "memory:all"}
 
 
 def served(name: str, folder: Path) -> Server:

@@ -129,3 +129,25 @@ def test_a_port_is_a_port(env: dict[str, str]) -> None:
     ended = subprocess.run(command, env=env, capture_output=True, text=True, timeout=30)
     assert ended.returncode == 2
     assert "at most 65535" in ended.stderr
+
+
+def test_the_operators_token_is_another_and_in_a_file_of_its_own(
+    start: Start, env: dict[str, str], tmp_path: Path
+) -> None:
+    url, said = start("--port", "0", "--operator", lines=3)
+    port = int(url.split(":")[2].split("/")[0])
+    tokens = {of: local_token.find(port, str(tmp_path / "data"), of) for of in ("", "operator")}
+    assert tokens[""] and tokens["operator"] and tokens[""] != tokens["operator"]
+    assert f"http-{port}.operator.token" in said and tokens["operator"] not in said
+
+    def call(token: str | None, tool: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [*PORTICO, "call", url, tool, *arguments]
+        given = env | ({} if token is None else {"PORTICO_TOKEN": token})
+        return subprocess.run(command, env=given, capture_output=True, text=True, timeout=60, check=False)
+
+    refused = call(None, "service_disable", "name=tasks")
+    assert refused.returncode == 1 and "for the operator of this server" in refused.stdout + refused.stderr
+    assert call(tokens["operator"], "service_disable", "name=tasks").returncode == 0
+    assert "create_task" not in listed(url, env).stdout
+    assert call(tokens["operator"], "service_enable", "name=tasks").returncode == 0
+    assert "create_task" in listed(url, env).stdout

@@ -293,6 +293,8 @@ def test_a_data_directory_that_cannot_be_made_is_one_sentence(tmp_path: Path, co
     [
         (["--root", "nowhere"], "--root 'nowhere': there is no such folder or file"),
         (["--root", ".", "--services", "tasks"], "--root is for the service 'system'"),
+        (["--project", "nowhere"], "--project 'nowhere': there is no such folder or file"),
+        (["--project", ".", "--services", "tasks"], "--project is for the service 'live'"),
     ],
 )
 def test_a_root_that_means_nothing_is_one_sentence(tmp_path: Path, words: list[str], said: str) -> None:

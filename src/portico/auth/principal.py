@@ -1,4 +1,4 @@
-"""The verified identity of a caller, and the one static token that all clients of a server may share."""
+"""The verified identity of a caller, and the static tokens of a server: one for all its clients, one to operate it."""
 
 from __future__ import annotations
 
@@ -21,16 +21,27 @@ class Principal(Struct, frozen=True):
         return frozenset() if self.scopes is None else frozenset(needed) - self.scopes
 
 
-class BearerToken:
-    """One static token, compared in constant time."""
+OPERATOR = Principal("operator", frozenset({"operator"}))
 
-    def __init__(self, token: str) -> None:
-        self._token = token.encode()
-        self._principal = Principal("token")
+
+class BearerTokens:
+    """Static tokens, compared in constant time: that of the clients, and that of the operator of the server.
+
+    Without the first, clients need none, and are no principal.
+    """
+
+    def __init__(self, token: str | None, operator: str | None = None) -> None:
+        given = ((token, Principal("token")), (operator, OPERATOR))
+        self._known = [(text.encode(), principal) for text, principal in given if text]
+        self.required = bool(token)
 
     def verify(self, authorization: bytes | None) -> Principal | None:
         """The principal of an `Authorization` header; None when the token is wrong or missing."""
         if authorization is None or authorization[:7].lower() != _SCHEME:
             return None
         given = authorization[7:].strip()
-        return self._principal if hmac.compare_digest(given, self._token) else None
+        found = [principal for token, principal in self._known if hmac.compare_digest(given, token)]
+        return found[0] if found else None
+
+    def admits(self, authorization: bytes | None) -> bool:
+        return not self.required or self.verify(authorization) is not None

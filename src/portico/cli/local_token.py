@@ -16,10 +16,10 @@ from portico.store.folder import data_directory
 _LONGEST = 256
 
 
-def find(port: int, data: str | None = None) -> str | None:
-    """The token for a port, if there is one that only this user can read."""
+def find(port: int, data: str | None = None, of: str = "") -> str | None:
+    """The token for a port, if there is one that only this user can read; `of`: whose, where it is not the clients'."""
     try:
-        opened = os.open(_path(port, data), os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
+        opened = os.open(_path(port, data, of), os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
     except OSError:
         return None
     with os.fdopen(opened, "rb") as file:
@@ -55,9 +55,9 @@ def make() -> str:
     return secrets.token_urlsafe(24)
 
 
-def keep(token: str, port: int, data: str | None = None) -> str:
+def keep(token: str, port: int, data: str | None = None, of: str = "") -> str:
     """Write it down for this user alone. Gives the file's path."""
-    path = _path(port, data)
+    path = _path(port, data, of)
     fresh = f"{path}.{os.getpid()}"
     with suppress(FileNotFoundError):
         os.unlink(fresh)
@@ -68,5 +68,5 @@ def keep(token: str, port: int, data: str | None = None) -> str:
     return path
 
 
-def _path(port: int, data: str | None) -> str:
-    return str(data_directory(data) / f"http-{port}.token")
+def _path(port: int, data: str | None, of: str) -> str:
+    return str(data_directory(data) / f"http-{port}{of and f'.{of}'}.token")

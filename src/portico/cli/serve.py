@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import os
 import sys
+from collections.abc import Callable
 from functools import partial
 from shlex import quote
 from typing import Any, cast
@@ -43,12 +44,16 @@ def run(words: list[str]) -> None:
 
 # The services that hold a person's own: what was said, planned, run and stored.
 _PERSONAL = frozenset({"memory", "tasks", "live", "system"})
+# The service that switches the others on and off, if it was asked for.
+OPERATOR = "operator"
 
 
 def _serve_guarded(server: Server, arguments: argparse.Namespace, options: dict[str, Any]) -> None:
     """Serve the built-in services over HTTP. Other users of this machine can reach the address, so there is a token."""
     endpoint = load_module("portico.server.endpoint")
-    personal = sorted(_PERSONAL & {service.name for service in server.services})
+    services = {service.name for service in server.services}
+    # What is not there yet may be switched on.
+    personal = _PERSONAL & services or OPERATOR in services
     guarded = os.environ.get("PORTICO_TOKEN") or not personal or not endpoint.is_loopback(arguments.host)
     announce = None
     if guarded:
@@ -60,7 +65,23 @@ def _serve_guarded(server: Server, arguments: argparse.Namespace, options: dict[
         known = local_token.find(arguments.port, arguments.data) if arguments.port else None
         options["token"] = known or local_token.make()
         announce = partial(_announce_token, options["token"], arguments.data, known is None)
+    if OPERATOR in services:
+        said = os.environ.get("PORTICO_OPERATOR_TOKEN")
+        known = local_token.find(arguments.port, arguments.data, OPERATOR) if arguments.port else None
+        options["operator_token"] = said or known or local_token.make()
+        if not said:
+            announce = partial(_announce_operator, options["operator_token"], arguments.data, announce)
     endpoint.run(server, announce=announce, **options)
+
+
+def _announce_operator(token: str, data: str | None, announce: Callable[[str], None] | None, url: str) -> None:
+    """Where the operator's token is: in a file, for this user alone."""
+    path = local_token.keep(token, urlsplit(url).port or 0, data, OPERATOR)
+    if announce is not None:
+        announce(url)
+    else:
+        print(f"Serving on {url}", file=sys.stderr)
+    print(f"  its services are switched with the operator's token: PORTICO_TOKEN=$(cat {quote(path)})", file=sys.stderr)
 
 
 def _announce_open(how: str, url: str) -> None:
@@ -128,21 +149,30 @@ def _built_in(arguments: argparse.Namespace) -> tuple[Any, Any]:
     store = store_url(arguments.store, arguments.data, assembly.NAME)
     files = tuple(assembly.files(arguments.profile, arguments.config))
     place = assembly.ServicePlace(
-        data=data, store=store, read_only=arguments.read_only, roots=_roots(arguments.root), settings=files
+        data=data,
+        store=store,
+        read_only=arguments.read_only,
+        roots=_paths("--root", arguments.root),
+        projects=_paths("--project", arguments.project),
+        operator=arguments.operator or settings.serve.operator,
+        over_http=arguments.transport == "http",
+        settings=files,
     )
     server = assembly.assemble(names, settings, place)
-    if place.roots and "system" not in {service.name for service in server.services}:
-        raise UsageError("--root is for the service 'system', which is not served here")
+    served = {service.name for service in server.services}
+    for flag, given, service in (("--root", place.roots, "system"), ("--project", place.projects, "live")):
+        if given and service not in served:
+            raise UsageError(f"{flag} is for the service {service!r}, which is not served here")
     return server, settings.serve
 
 
-def _roots(given: list[str]) -> tuple[str, ...]:
-    """The folders of --root, which have to be there."""
-    roots = tuple(os.path.abspath(os.path.expanduser(one)) for one in given)
-    for path, said in zip(roots, given, strict=True):
+def _paths(flag: str, given: list[str]) -> tuple[str, ...]:
+    """What a flag names, which has to be there."""
+    paths = tuple(os.path.abspath(os.path.expanduser(one)) for one in given)
+    for path, said in zip(paths, given, strict=True):
         if not said or not os.path.exists(path):
-            raise UsageError(f"--root {said!r}: there is no such folder or file")
-    return roots
+            raise UsageError(f"{flag} {said!r}: there is no such folder or file")
+    return paths
 
 
 def _dressed(arguments: argparse.Namespace) -> tuple[Any, Any]:

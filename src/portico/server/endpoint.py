@@ -31,6 +31,7 @@ class EndpointOptions(TypedDict, total=False):
 
     path: str
     token: str | None
+    operator_token: str | None
     allow_hosts: Sequence[str]
     allow_origins: Sequence[str]
     trusted_proxies: Sequence[str]

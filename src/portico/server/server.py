@@ -347,7 +347,7 @@ class Server(Registrar):
         if isinstance(component, Tool | Resource | Prompt):
             self._register(component)
         elif isinstance(component, Service):
-            self._add_bundle(component.name, list(component.offers()))
+            self._add_bundle(component.name, component.guarded())
             self._add_service(component)
         elif marks := list(marked(component)):
             self._add_bundle(type(component).__name__.lower(), marks)
@@ -455,6 +455,7 @@ class Server(Registrar):
 
         * **path** – of the endpoint: "/mcp" unless said otherwise. "/" is the same endpoint.
         * **token** – the bearer token that every request must have; PORTICO_TOKEN unless said otherwise.
+        * **operator_token** – another that gives the scope `operator`, and no other scope.
         * **allow_hosts**, **allow_origins** – what may stand in the Host and Origin headers.
         * **trusted_proxies** – addresses or networks whose X-Forwarded-For or Forwarded header is believed.
         * **loopback** – whether the names of this machine are among them, which is the default.

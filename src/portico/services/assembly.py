@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import copy
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,10 @@ HOMES = {
 }
 
 
+# Names that several services have for tools of theirs, and whose they are.
+OWNERS = {"system_info": "system"}
+
+
 class ServicePlace(Struct, frozen=True, kw_only=True):
     """Where a server is set up."""
 
@@ -49,6 +53,11 @@ class ServicePlace(Struct, frozen=True, kw_only=True):
     read_only: bool = False
     # More folders that the system service may look into.
     roots: tuple[str, ...] = ()
+    # Folders whose packages live Python can import.
+    projects: tuple[str, ...] = ()
+    # Whether there are tools that switch services on and off, and whether others than one client can reach them.
+    operator: bool = False
+    over_http: bool = False
     # The files that the settings come from.
     settings: tuple[Path, ...] = ()
 
@@ -75,18 +84,35 @@ def assemble(names: Sequence[str] | None, said: ServeSettings, place: ServicePla
     if any(unknown.values()):
         server.use(shapes.naming_unknown({method: part for method, part in unknown.items() if part}))
     wanted = names if names is not None else said.serve.services
-    for name in wanted if wanted is not None else HOMES:
+    chosen = list(wanted if wanted is not None else HOMES)
+    possible = set(HOMES) if place.operator else {name.partition(":")[0] for name in chosen}
+
+    def prepare(name: str) -> Service:
+        service_name = name.partition(":")[0]
+        service = make(name, said.services.get(service_name, {}), place)
+        _fit(service, possible, said.shapes.get(service_name))
+        return service
+
+    for name in chosen:
         service_name = name.partition(":")[0]
         try:
-            service = make(name, said.services.get(service_name, {}), place)
-            _fit(service, server, said.shapes.get(service_name))
-            server.add(service)
+            server.add(prepare(name))
         except UsageError as reason:
             if wanted is not None or service_name in said.services or service_name in said.shapes:
                 where = _where(place.settings, service_name, getattr(reason, "option", ""))
                 raise UsageError(f"{where}the service {name!r}: {reason}") from None
             log.warning("the service %r is not there: %s", name, reason)
+    if place.operator:
+        operator = load_module("portico.services.operator").ServiceSwitch
+        audit = place.data / "operator-audit.jsonl"
+        server.add(operator(HOMES, _by_first_word(chosen, prepare), audit, over_http=place.over_http))
     return server
+
+
+def _by_first_word(chosen: Sequence[str], prepare: Callable[[str], Service]) -> Callable[[str], Service]:
+    """A service by its name, as it was chosen: `memory` where that was `memory:all` is `memory:all` again."""
+    said = {name.partition(":")[0]: name for name in chosen}
+    return lambda name: prepare(said.get(name, name))
 
 
 def dress(server: Server, said: ServeSettings) -> None:
@@ -127,8 +153,8 @@ def _identity(said: ServerIdentity) -> dict[str, Any]:
     return usual | {name: None if part == "" else part for name, part in given.items()}
 
 
-def _fit(service: Service, server: Server, shape: ServiceShape | None) -> None:
-    """Give a service the shape that is wanted, and each of its tools names of its own on this server."""
+def _fit(service: Service, possible: Collection[str], shape: ServiceShape | None) -> None:
+    """Give a service the shape that is wanted, and each of its tools names of its own among these services."""
     offers = service.offers
     if shape is not None:
         service.schemes = shape.known_as(service.schemes)
@@ -136,7 +162,7 @@ def _fit(service: Service, server: Server, shape: ServiceShape | None) -> None:
     def fitted() -> Iterator[Any]:
         found = (_addressed(one, service.name) if isinstance(one, Tool) else one for one in offers())
         for offered in found if shape is None else shapes.shaped(found, shape):
-            yield _apart(offered, service.name, server) if isinstance(offered, Tool) else offered
+            yield _apart(offered, service.name, possible) if isinstance(offered, Tool) else offered
 
     service.offers = fitted  # type: ignore[method-assign]
 
@@ -158,11 +184,12 @@ def _addressed(tool: Tool, service: str) -> Tool:
     return other
 
 
-def _apart(tool: Tool, service: str, server: Server) -> Tool:
-    """Two services may call a tool alike. The one that comes later then says whose it is: `live_system_info`."""
-    registry = server.registry
-    name = tool.name if registry.tool(tool.name) is None else f"{service}_{tool.name}"
-    aliases = tuple(one for one in tool.aliases if one != name and registry.tool(one) is None)
+def _apart(tool: Tool, service: str, possible: Collection[str]) -> Tool:
+    """A name that two services have is one's alone where both may be served, in whatever order they come. The other
+    says whose it is: `live_system_info`, which it answers to in any case."""
+    theirs = {name for name, owner in OWNERS.items() if owner != service and owner in possible}
+    name = f"{service}_{tool.name}" if tool.name in theirs else tool.name
+    aliases = tuple(one for one in tool.aliases if one != name and one not in theirs)
     if (name, aliases) == (tool.name, tool.aliases):
         return tool
     other = copy(tool)
@@ -187,6 +214,8 @@ def make(name: str, options: Mapping[str, Any], place: ServicePlace) -> Service:
     }
     if name == "system":
         given = _system(given, place)
+    if name == "live" and place.projects:
+        given["projects"] = [*given.get("projects", []), *place.projects]
     # Its constructor is the list of its settings.
     made: Service = kind(**given)
     return made
@@ -196,7 +225,9 @@ def _system(given: dict[str, Any], place: ServicePlace) -> dict[str, Any]:
     """The options of the system service, with what was said on the command line."""
     roots = given.get("roots", [])
     more = {"roots": [*roots, *place.roots]} if isinstance(roots, list) else {}
-    return given | more | ({"levels": _lowered(given.get("levels", {}))} if place.read_only else {})
+    # Where the operator has named no folder, the one client on stdio may, with its user's consent.
+    asks = {"client_roots": not place.over_http and not roots and not place.roots}
+    return asks | given | more | ({"levels": _lowered(given.get("levels", {}))} if place.read_only else {})
 
 
 def _lowered(levels: Any) -> Any:
@@ -212,4 +243,6 @@ def _usual(name: str, place: ServicePlace) -> dict[str, Any]:
         return {"data": place.data / "system"}
     if name == "memory":
         return {"store": place.store, "models": place.data}
+    if name == "live":
+        return {"saved": place.data / "live"}
     return {"store": place.store} if name == "tasks" else {}

@@ -30,6 +30,7 @@ class Serving(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`[serve]`: what can be said on the command line, for when it is not."""
 
     services: list[str] | None = None
+    operator: bool = False
     lifecycle: Literal["auto", "strict", "lenient"] | None = None
     max_message: Annotated[int, Meta(ge=1)] | None = None
     # Over HTTP: the revision that a client is taken to speak which never greets.

@@ -37,6 +37,6 @@ async def talk() -> AsyncIterator[Callable[..., Any]]:
 
 def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> dict[str, Callable[[], Any]]:
     """Workers of both kinds hang on what a loop has for processes and descriptors, so on both loops."""
-    if item.path.name in ("test_strict.py", "test_workers.py"):
+    if item.path.name in ("test_interrupts.py", "test_strict.py", "test_workers.py"):
         return {"asyncio": asyncio.new_event_loop, "uvloop": new_loop}
     return {"asyncio": asyncio.new_event_loop}

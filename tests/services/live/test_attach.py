@@ -14,7 +14,7 @@ import pytest
 from prison import REVISION, Talk, until
 
 from portico import Client, Server, ToolError, UsageError
-from portico.services.live import attach
+from portico.services.live import attach, attached
 from portico.services.live.attached import Attached
 
 
@@ -131,7 +131,9 @@ async def test_classes_are_found_and_nothing_is_imported(application: dict[str, 
         assert "this" not in sys.modules
 
 
-async def test_code_changes_the_application_if_that_is_switched_on(application: dict[str, Any]) -> None:
+async def test_code_changes_the_application_if_that_is_switched_on(
+    application: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     service = Attached(application, evaluate=True)
     async with await talk_to(service) as client:
         live = Talk(client, service)
@@ -142,6 +144,8 @@ async def test_code_changes_the_application_if_that_is_switched_on(application: 
         assert "SystemExit" in await live.text("raise SystemExit")
         assert "one session" in await live.text("1", session="other")
         application["go"] = go = threading.Event()
+        monkeypatch.setattr(attached, "GRACE_SECONDS", 0.05)
+        # A wait in C is not interrupted before it is over.
         assert "It runs on" in await live.text("go.wait(30)", timeout=0.05)
         assert "still busy" in await live.text("1")
         go.set()

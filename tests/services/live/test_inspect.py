@@ -220,6 +220,47 @@ def test_an_object_is_told_with_what_it_holds(image: Interpreter) -> None:
     assert len(ask(image, "inspect_object", expression="list(range(1000))")["items"]) == 50
 
 
+def test_methods_properties_and_data_are_told_apart(image: Interpreter) -> None:
+    image.evaluate(
+        "import functools, enum\n"
+        "class Tool:\n"
+        "    sizes = [1, 2]\n    factory = functools.partial(int, base=2)\n    kind = int\n    owner: str = 'us'\n"
+        "    def use(self): ...\n    async def wait(self): ...\n"
+        "    @staticmethod\n    def check(): ...\n    @classmethod\n    def make(cls): ...\n"
+        "    @functools.lru_cache\n    def slow(self): ...\n    half = functools.partialmethod(use)\n"
+        "    @functools.singledispatchmethod\n    def show(self, it): ...\n    count = len\n"
+        "    @property\n    def size(self): raise RuntimeError\n"
+        "    @functools.cached_property\n    def area(self): raise RuntimeError\n"
+        "class Sub(Tool):\n    __slots__ = ('grip',)\n    sizes = ()\n"
+        "sub = Sub(); sub.grip = 3; sub.owner = 'you'"
+    )
+    told = image.inspect_object("sub")
+    assert told["methods"] == ["check", "count", "half", "make", "show", "slow", "use", "wait"]
+    assert told["properties"] == ["area", "size"]
+    assert [(one["name"], one["repr"]) for one in told["classAttributes"]] == [
+        ("factory", "functools.partial(<class 'int'>, base=2)"),
+        ("kind", "<class 'int'>"),
+        ("sizes", "()"),
+    ]
+    assert {one["name"]: one["repr"] for one in told["attributes"]} == {"grip": "3", "owner": "'you'"}
+    told = image.inspect_object("Sub")
+    assert [one["name"] for one in told["attributes"]] == ["sizes"]
+    assert [one["name"] for one in told["classAttributes"]] == ["factory", "kind", "owner"]
+    assert "use" in told["methods"]
+    assert "mro" not in told["methods"]
+    listed = {one["name"] for one in image.answer("class_details", {"className": "Tool"})["methods"]}
+    assert listed == {"check", "count", "half", "make", "show", "slow", "use", "wait", "size", "area"}
+
+
+@pytest.mark.parametrize(
+    "expression, member, where",
+    [("1j", "real", "properties"), ("slice(1)", "start", "properties"), ("[]", "append", "methods")],
+)
+def test_objects_of_c_are_told_alike(image: Interpreter, expression: str, member: str, where: str) -> None:
+    told = image.inspect_object(expression)
+    assert [key for key in ("methods", "properties", "classAttributes") if member in str(told[key])] == [where]
+
+
 def test_an_object_that_refuses_to_be_looked_at_is_looked_past(image: Interpreter) -> None:
     code = "class A:\n  def __init__(self): self.x = 1\n  def __getattribute__(self, n): raise ValueError\n"
     ask(image, "evaluate", expression=code + "  def __repr__(self): return 'A'")

@@ -12,8 +12,10 @@ from portico.server.calling.prompts import Prompt
 from portico.server.calling.resources import Resource
 from portico.server.calling.tools import Tool
 from portico.services.live import Live, seccomp
+from portico.services.live.keeping import LARGEST
 from portico.services.live.limits import KIB, MIB, Limits
-from portico.services.live.workers import CHECK_SECONDS, GRACE_SECONDS
+from portico.services.live.saved import MOST_BYTES
+from portico.services.live.workers import CHECK_SECONDS, GRACE_SECONDS, INTERRUPT_SECONDS
 
 PAGE = (Path(__file__).parents[3] / "docs" / "guide" / "live.md").read_text()
 
@@ -48,8 +50,10 @@ def test_the_limits_are_those_of_the_code() -> None:
         assert row.endswith(f"| {shown} |"), row
     assert f"{limits.entries:,} files, {limits.file_size // MIB} MiB in each, {limits.open_files} open" in PAGE
     assert f"{limits.flood // MIB} MiB more end the session" in PAGE
-    assert GRACE_SECONDS == 0.5
-    assert "half a second" in PAGE
+    assert (GRACE_SECONDS, GRACE_SECONDS / INTERRUPT_SECONDS) == (2.0, 4)
+    assert "up to four times\nin two seconds" in PAGE
+    assert (LARGEST // MIB, MOST_BYTES // MIB // 1024) == (32, 2)
+    assert "at most 32 MiB each, `most_saved` of each principal, 2 GiB of all" in PAGE
     assert CHECK_SECONDS == 0.1
     assert "ten times a second" in PAGE
 

@@ -192,17 +192,6 @@ async def test_whoever_waits_for_a_session_that_is_reset_gets_the_next_one(talk:
 
 
 @jail_only
-async def test_a_call_that_is_cancelled_ends_what_it_began(talk: Begin) -> None:
-    live = await talk()
-    pid = (await live.run("x = 1; import os; os.getpid()")).structured["value"]
-    calling = asyncio.ensure_future(live.run("while True: pass", timeout=60))
-    await until(lambda: any(one.busy for one in live.live._interpreters.sessions(None)))
-    calling.cancel()
-    await until(lambda: str(pid) not in os.listdir("/proc"))
-    assert "NameError" in await live.text("x")
-
-
-@jail_only
 async def test_calls_to_one_session_wait_for_each_other_and_to_others_do_not(talk: Begin) -> None:
     live = await talk()
     await live.run("x = 0")

@@ -29,6 +29,7 @@ class Puppet:
         self.unread = b""
         self.exit: int | None = None
         self.too_much: str | None = None
+        self.can_be_interrupted = True
         self.asked = asyncio.Event()
         self.got = {order: asyncio.Event() for order in ("freeze", "thaw", "interrupt", "kill")}
 
@@ -53,8 +54,9 @@ class Puppet:
     def thaw(self) -> None:
         self._order("thaw")
 
-    def interrupt(self) -> None:
+    def interrupt(self) -> bool:
         self._order("interrupt")
+        return self.can_be_interrupted
 
     def kill(self) -> None:
         self._order("kill")
@@ -221,6 +223,38 @@ async def test_time_that_is_up_is_said_first_and_enforced_then(
     assert puppet.orders == ["thaw", "interrupt", "kill"]
 
 
+async def test_whatever_cannot_be_interrupted_is_ended_at_once(worker: PythonWorker, puppet: Puppet) -> None:
+    puppet.can_be_interrupted = False
+    assert "did not stop" in (await ended(await asked(worker, puppet, 0.01))).reason
+    assert puppet.orders == ["thaw", "interrupt", "kill"]
+
+
+async def test_an_answer_that_comes_after_all_is_an_answer(worker: PythonWorker, puppet: Puppet) -> None:
+    task = await asked(worker, puppet, 0.01)
+    async with asyncio.timeout(PATIENCE):
+        await puppet.got["interrupt"].wait()
+    puppet.say(id=1, result={"text": "1"})
+    answer = await task
+    assert (bytes(answer.result), answer.interrupted) == (b'{"text": "1"}', False)
+
+
+async def test_no_interrupt_is_sent_after_the_answer(
+    worker: PythonWorker, puppet: Puppet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "GRACE_SECONDS", 0.01)
+    task = await asked(worker, puppet, 0.001)
+    async with asyncio.timeout(PATIENCE):
+        await puppet.got["interrupt"].wait()
+    puppet.say(id=1, refusal="KeyboardInterrupt")
+    await task
+    puppet.orders.clear()
+    task = await asked(worker, puppet)
+    await asyncio.sleep(0.05)
+    puppet.say(id=2, result={})
+    await task
+    assert puppet.orders == ["thaw", "freeze"]
+
+
 async def test_code_that_stops_when_it_is_told_to_keeps_its_worker(worker: PythonWorker, puppet: Puppet) -> None:
     task = await asked(worker, puppet, 0.01)
     async with asyncio.timeout(PATIENCE):
@@ -230,13 +264,45 @@ async def test_code_that_stops_when_it_is_told_to_keeps_its_worker(worker: Pytho
     assert not worker.ended
 
 
-async def test_whoever_is_cancelled_takes_the_worker_along(worker: PythonWorker, puppet: Puppet) -> None:
-    task = await asked(worker, puppet)
+async def cancelled(task: asyncio.Task[WorkerReply]) -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert worker.reason == "it was cancelled"
-    assert puppet.orders[-1] == "kill"
+
+
+async def test_what_was_cancelled_is_interrupted_and_waited_for(worker: PythonWorker, puppet: Puppet) -> None:
+    await cancelled(await asked(worker, puppet))
+    assert puppet.orders == ["thaw", "interrupt"]
+    assert worker.busy
+    settling = asyncio.ensure_future(worker.settled())
+    puppet.say(id=1, refusal="KeyboardInterrupt")
+    async with asyncio.timeout(PATIENCE):
+        await settling
+    assert not worker.busy
+    assert not worker.ended
+    task = await asked(worker, puppet)
+    puppet.say(id=2, result={})
+    assert not (await task).interrupted
+    assert puppet.orders == ["thaw", "interrupt", "freeze", "thaw", "freeze"]
+
+
+async def test_what_was_cancelled_and_does_not_yield_is_ended(
+    worker: PythonWorker, puppet: Puppet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "GRACE_SECONDS", 0.01)
+    await cancelled(await asked(worker, puppet))
+    async with asyncio.timeout(PATIENCE):
+        await worker.settled()
+    assert worker.reason == "it was cancelled and did not stop"
+    assert puppet.orders == ["thaw", "interrupt", "kill"]
+
+
+async def test_whoever_waits_for_what_was_cancelled_may_be_cancelled_too(worker: PythonWorker, puppet: Puppet) -> None:
+    await cancelled(await asked(worker, puppet))
+    await cancelled(asyncio.ensure_future(worker.settled()))  # type: ignore[arg-type]
+    puppet.say(id=1, result={})
+    assert not worker.busy
+    assert not worker.ended
 
 
 @pytest.mark.parametrize(

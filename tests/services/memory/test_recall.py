@@ -10,6 +10,7 @@ from remembering import found, keep, refused, said
 
 from portico.services.memory.errors import InvalidInput
 from portico.services.memory.search import index_build, recall
+from portico.services.memory.store import narrowing
 from portico.services.memory.store.capture import Draft
 from portico.services.memory.store.memories import Memories
 from portico.store.database import Database
@@ -113,7 +114,8 @@ async def test_a_filter_that_leaves_few_finds_them(memories: Memories, monkeypat
         ]
     )
     assert len(await found(memories, "gooseberry 7", "tag:jam")) == 2
-    monkeypatch.setattr(recall, "MOST_ALLOWED", 1)
+    monkeypatch.setattr(narrowing, "VERY_FEW", 0)
+    monkeypatch.setattr(narrowing, "FEW", 1)
     assert len(await found(memories, "gooseberry 7", "tag:jam")) == 2
     assert await found(memories, "gooseberry 7", "tag:marmalade") == []
 

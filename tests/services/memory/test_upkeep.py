@@ -99,8 +99,8 @@ async def test_an_export_is_imported_as_it_was(memories: Memories, tmp_path: Pat
     ]
     for text in tricky:
         await keep(memories, text, "learnings", tags=["x"], author="ann", at="2026-01-31", on_duplicate="keep")
-    data, count, more = await export_import.export(memories, memories.filter(""), format)
-    assert (count, more) == (len(tricky), False)
+    data, count, last = await export_import.export(memories, memories.filter(""), format)
+    assert (count, last) == (len(tricky), None)
     async with Database(tmp_path / "other.db") as database:
         other = Memories(database, project="here/project")
         await other.open()

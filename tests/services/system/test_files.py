@@ -234,7 +234,7 @@ def test_a_search_below_a_folder(tree: Path, files: FileQueries) -> None:
 
 
 def test_without_roots_there_is_nothing_to_search() -> None:
-    with pytest.raises(Outside, match="roots="):
+    with pytest.raises(Outside, match="--root PATH"):
         FileQueries(AllowedRoots([]), Cursors()).search(FileCriteria(), None, None, 10, None)
 
 

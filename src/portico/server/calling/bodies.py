@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from msgspec import UNSET, Raw
 
+from portico.auth.principal import Principal
 from portico.rpc.call import Call
 from portico.rpc.turns import caller_of
 from portico.server.asking.context import Context
@@ -52,12 +53,22 @@ class Body:
         self.running: Running = _running(fn, inline, name)
         self._fn = fn
         self._wants_context = self.signature.context is not None
+        # What a principal must be allowed that has scopes at all: see `Service.scoped`.
+        self.service_scopes: frozenset[str] = frozenset()
+
+    def authorize(self, call: Call) -> None:
+        """Raise ToolError for a principal that lacks a scope of the service."""
+        missing = call.principal.lacks(self.service_scopes) if isinstance(call.principal, Principal) else ()
+        if missing:
+            raise ToolError(f"{self.name!r} needs the scope {', '.join(sorted(missing))}.", kind="PermissionError")
 
     def start(self, call: Call, runtime: Runtime, params: Any, target: str, arguments: bytes | Raw) -> Any:
         """What the function returns, or a coroutine that comes to it, or to the result that asks for more.
 
         Wrong arguments raise ArgumentError.
         """
+        if self.service_scopes:
+            self.authorize(call)
         context = None
         retried = params.request_state is not UNSET or params.input_responses is not NOTHING
         if retried or self._wants_context:

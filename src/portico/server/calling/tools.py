@@ -134,6 +134,7 @@ class Tool:
         """Raise what a call with these arguments would be refused with, before it becomes a task."""
         if self.scopes:
             self._authorize(call)
+        self.body.authorize(call)
         try:
             self.body.signature.bind(params.arguments, None)
         except ArgumentError as mistake:

@@ -19,6 +19,8 @@ class Lifespans:
     def __init__(self) -> None:
         self._known: dict[object, Lifespan] = {}
         self._held: dict[object, HeldLifespan] = {}
+        # What was removed meanwhile, and is still closing.
+        self._ending: set[asyncio.Task[None]] = set()
         self._users = 0
 
     def add(self, key: object, lifespan: Lifespan) -> None:
@@ -31,6 +33,8 @@ class Lifespans:
         held = self._held.pop(key, None)
         if held is not None:
             held.end()
+            self._ending.add(held.task)
+            held.task.add_done_callback(self._ending.discard)
 
     async def enter(self) -> None:
         """Enter all. Raises what the first that could not be entered raised, after leaving the others."""
@@ -57,6 +61,8 @@ class Lifespans:
             failure = None if held.task.cancelled() else held.task.exception()
             if failure is not None:
                 log.error("error while closing %r", key, exc_info=failure)
+        if self._ending:
+            await asyncio.wait(self._ending)
         return True
 
     def _hold(self, key: object) -> asyncio.Future[None]:

@@ -153,6 +153,9 @@ class Service(Registrar):
     name: str = ""
     # Other schemes that its resources are known by, and the listed one that each of them stands for.
     schemes: Mapping[str, str] = {}
+    # Whether a principal that has scopes needs one of `NAME:read` and `NAME:write` for what the service offers. Who has
+    # none by nature, on stdio or with the one token of a server, is asked for nothing.
+    scoped: bool = False
 
     def __init__(self, name: str | None = None) -> None:
         self.name = name or self.name or type(self).__name__.lower()
@@ -179,6 +182,16 @@ class Service(Registrar):
     def around(self, method: str, answer: Answer) -> Answer:
         """The answer to a method, with what this service puts around it: by default nothing."""
         return answer
+
+    def guarded(self) -> list[Component]:
+        """Everything this service offers, with the scope that each needs: `write` of tools that do not only read."""
+        offered = list(self.offers())
+        for one in offered:
+            if self.scoped and not isinstance(one, Completes):
+                hints = one.definition.annotations if isinstance(one, Tool) else None
+                reads = not isinstance(one, Tool) or (hints is not None and hints.read_only_hint is True)
+                one.body.service_scopes = frozenset({f"{self.name}:{'read' if reads else 'write'}"})
+        return offered
 
     def offers(self) -> Iterator[Component]:
         """Everything this service offers: its marked methods in the order they were written, then the rest."""

@@ -97,6 +97,7 @@ class Contracts(Service):
     """
 
     name = "contracts"
+    scoped = True
 
     @explained
     def __init__(

@@ -8,33 +8,38 @@ import secrets
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from types import ModuleType, TracebackType
 from typing import Any, Self
 
 from msgspec import Raw
 
 from portico import Server, UsageError
-from portico.extend import Component, Tool, is_loopback, serve_http
+from portico.extend import is_loopback, serve_http
 from portico.services.live.image import Interpreter
 from portico.services.live.names import InspectionError
 from portico.services.live.pool import MAIN, Key, SessionInfo
 from portico.services.live.protocol import encode
-from portico.services.live.service import Live
-from portico.services.live.workers import WorkerReply
+from portico.services.live.service import CHANGING, USUAL, Live
+from portico.services.live.threads import InterruptibleThread
+from portico.services.live.workers import GRACE_SECONDS, WorkerReply
 
 WAIT_SECONDS = 10.0
 
 
 class AttachedApplication:
-    """The one image of a process that serves itself. It has no jail and cannot be stopped: it is the application."""
+    """The one image of a process that serves itself. It has no jail and cannot be ended: it is the application."""
 
     def __init__(self, namespace: dict[str, Any], *, evaluate: bool) -> None:
         self._image = Interpreter(namespace, runs=evaluate, alone=False)
         self._lock = asyncio.Lock()
         self._used = time.monotonic()
         # Also after the caller stopped waiting for what is running.
-        self._busy = False
+        self._running: InterruptibleThread[WorkerReply] | None = None
+
+    @property
+    def _busy(self) -> bool:
+        return self._running is not None and not self._running.done.done()
 
     async def open(self) -> None:
         """It is there already."""
@@ -53,26 +58,35 @@ class AttachedApplication:
         if op == "evaluate" and not self._image.runs:
             raise InspectionError("Evaluating is switched off in this application.")
         async with self._lock:
-            if self._busy:
+            if self._running is not None and not await _ends(self._running, GRACE_SECONDS):
                 raise InspectionError("The application is still busy with what it was asked before.")
-            self._busy = True
+            self._running = InterruptibleThread(lambda: self._answer(op, arguments))
             try:
-                async with asyncio.timeout(seconds):
-                    return await asyncio.to_thread(self._answer, op, arguments)
-            except TimeoutError:
-                raise InspectionError(
-                    f"It did not finish within {seconds:g} s. It runs on: an application cannot be stopped from inside."
-                ) from None
+                return await self._outcome(self._running, seconds)
+            except asyncio.CancelledError:
+                self._running.stop(self._image.wake)
+                raise
             finally:
                 self._used = time.monotonic()
+
+    async def _outcome(self, running: InterruptibleThread[WorkerReply], seconds: float) -> WorkerReply:
+        late = not await _ends(running, seconds)
+        if late:
+            running.stop(self._image.wake)
+            if not await _ends(running, GRACE_SECONDS):
+                raise InspectionError(
+                    f"It did not finish within {seconds:g} s. It runs on, until it can be interrupted: an application "
+                    "cannot be ended from inside."
+                )
+        answer = running.done.result() or WorkerReply(refusal="KeyboardInterrupt")
+        answer.interrupted = late and answer.refusal is not None
+        return answer
 
     def _answer(self, op: str, arguments: Mapping[str, Any]) -> WorkerReply:
         try:
             return WorkerReply(Raw(encode(self._image.answer(op, arguments))))
         except InspectionError as refusal:
             return WorkerReply(refusal=str(refusal))
-        finally:
-            self._busy = False
 
     def sessions(self, owner: str | None) -> list[SessionInfo]:
         idle = round(time.monotonic() - self._used, 1)
@@ -83,6 +97,12 @@ class AttachedApplication:
 
     def info(self) -> dict[str, Any]:
         return {"python": platform.python_version(), "mostSessions": 1}
+
+
+async def _ends(running: InterruptibleThread[Any], seconds: float) -> bool:
+    """Whether it ends within this time. It is not cancelled with the caller who waits."""
+    await asyncio.wait([running.done], timeout=seconds)
+    return running.done.done()
 
 
 class Attached(Live):
@@ -104,9 +124,9 @@ class Attached(Live):
         self._start("the application itself", AttachedApplication(names, evaluate=evaluate), timeout, longest_timeout)
         self._evaluates = evaluate
 
-    def offers(self) -> Iterator[Component]:
-        absent = {"list_sessions", "reset_session"} | (set() if self._evaluates else {"evaluate"})
-        return (one for one in super().offers() if not (isinstance(one, Tool) and one.name in absent))
+    def _listed(self) -> Sequence[str]:
+        looking = [name for name in USUAL if name not in ("evaluate", "list_sessions", "reset_session")]
+        return ["evaluate", *looking, *CHANGING] if self._evaluates else looking
 
 
 class Attachment:

@@ -4,8 +4,8 @@ It runs no code of clients and talks to the server alone: one line of JSON and t
 wanted; back come its process as a descriptor, and in the end what became of it. When the server goes away, however it
 goes, the fork server ends, and with it every worker.
 
-    → {"limits": {…}, "readable": […], "preload": […], "jailed": true}
-    ← {"up": "3.12.1", "directory": "/…"}
+    → {"limits": {…}, "readable": […], "projects": […], "preload": […], "jailed": true}
+    ← {"up": "3.12.1", "directory": "/…", "packages": […]}
     → {"worker": 1}                             + the worker's end of its channel, and of its output
     ← {"worker": 1, "pid": 4711}                + its pidfd
     ← {"gone": 1, "status": -9}
@@ -29,7 +29,7 @@ from json import loads
 from types import FrameType
 from typing import Any, NoReturn
 
-from portico.services.live import jail, protocol, scratch
+from portico.services.live import jail, projects, protocol, scratch
 from portico.services.live.image import LONGEST_INTEGER, Interpreter
 from portico.services.live.kernel import SandboxUnavailable
 from portico.services.live.limits import Limits
@@ -74,13 +74,15 @@ def serve(image: Interpreter, greeting: Mapping[str, Any]) -> None:
     """Say that all is ready, then answer until the server hangs up."""
 
     def interrupted(number: int, frame: FrameType | None) -> None:
-        # The server sends this when time is up. Between two questions there is nothing to interrupt.
-        if image.busy:
+        # The server sends this when time is up. Outside of an answer there is nothing to interrupt.
+        if image.is_answering(frame):
             raise KeyboardInterrupt
 
-    signal.signal(signal.SIGINT, interrupted)
     say(protocol.READY, "result", dict(greeting))
     while True:
+        # Whatever code has done to them. An interrupt that it held back comes now, and interrupts nothing.
+        signal.signal(signal.SIGINT, interrupted)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT,))
         # Whatever code has done to it.
         os.set_blocking(CHANNEL, True)
         asked = protocol.read(CHANNEL)
@@ -134,7 +136,11 @@ class ForkServer:
         setup = json.loads(control.recv(LONGEST_LINE))
         self.limits = Limits(**setup["limits"])
         self.jailed: bool = setup["jailed"]
-        self.readable = jail.installation(setup["readable"])
+        self.projects: list[str] = setup["projects"]
+        packages = projects.find(self.projects, sys.path)
+        if packages:
+            sys.meta_path.insert(0, projects.ProjectFinder(packages))
+        self.readable = jail.installation([*setup["readable"], *packages.values()])
         for name in (*_STAPLES.split(), *setup["preload"]):
             importlib.import_module(name)
         # What is here now is shared with every worker as long as it is not written to; the garbage collector would.
@@ -143,7 +149,7 @@ class ForkServer:
         self.directory = tempfile.mkdtemp(prefix="portico-live-")
         # Found for us; a worker has one of its own.
         tempfile.tempdir = None
-        self._say({"up": platform.python_version(), "directory": self.directory})
+        self._say({"up": platform.python_version(), "directory": self.directory, "packages": sorted(packages)})
 
     def run(self) -> None:
         while True:
@@ -194,7 +200,7 @@ class ForkServer:
                 say(protocol.READY, "refusal", str(reason))
                 leave(1)
             settle({**os.environ, "HOME": home, "TMPDIR": home, "MPLCONFIGDIR": home}, self.readable)
-            serve(Interpreter(limits=self.limits), report)
+            serve(Interpreter(limits=self.limits, projects=self.projects), report)
             leave(0)
         finally:
             # Whatever was raised is not printed: the server sees that the channel has ended.

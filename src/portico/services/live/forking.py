@@ -50,8 +50,9 @@ class Forked:
 
     prints = False
 
-    def __init__(self, channel: socket.socket, output: int, home: str) -> None:
+    def __init__(self, channel: socket.socket, output: int, home: str, *, jailed: bool = True) -> None:
         self.scratch = home
+        self._jailed = jailed
         # How long it had run when its files were last counted.
         self._counted_at: int | None = None
         self.pid = 0
@@ -132,18 +133,28 @@ class Forked:
     def thaw(self) -> None:
         self._signal(signal.SIGCONT)
 
-    def interrupt(self) -> None:
-        self._signal(signal.SIGINT)
+    def interrupt(self) -> bool:
+        """As the keys of a terminal do: also of what code has started, where it can start anything."""
+        alive = self._signal(signal.SIGINT)
+        if alive and not self._jailed:
+            try:
+                os.killpg(self.pid, signal.SIGINT)
+            except ProcessLookupError:
+                pass  # it has ended meanwhile
+        return True
 
     def kill(self) -> None:
         self._signal(signal.SIGKILL)
 
-    def _signal(self, number: int) -> None:
-        if self._process >= 0:
-            try:
-                signal.pidfd_send_signal(self._process, number)
-            except ProcessLookupError:
-                pass  # it has ended, and cannot be mistaken for another
+    def _signal(self, number: int) -> bool:
+        """False if it has ended; it cannot be mistaken for another."""
+        if self._process < 0:
+            return False
+        try:
+            signal.pidfd_send_signal(self._process, number)
+        except ProcessLookupError:
+            return False
+        return True
 
     def excess(self, limits: Limits) -> str | None:
         """What has not run since the last look has not made any files either, and is not counted again."""
@@ -191,15 +202,18 @@ class Forking:
         limits: Limits,
         *,
         readable: Sequence[str] = (),
+        projects: Sequence[str] = (),
         preload: Sequence[str] = (),
         jailed: bool = True,
     ) -> None:
         self.limits = limits
         self.version = ""
+        self.packages: list[str] = []
         self._python = python
         self._setup = {
             "limits": asdict(limits),
             "readable": list(readable),
+            "projects": list(projects),
             "preload": list(preload),
             "jailed": jailed,
         }
@@ -245,7 +259,7 @@ class Forking:
         except BaseException:
             self._lost()
             raise
-        self.version, self._directory = up["up"], up["directory"]
+        self.version, self._directory, self.packages = up["up"], up["directory"], up["packages"]
 
     async def _order(
         self, message: Mapping[str, Any], descriptors: Sequence[int] = ()
@@ -324,7 +338,8 @@ class Forking:
             ours, theirs = socket.socketpair()
             read, write = os.pipe()
             assert self._directory is not None
-            ends = Forked(ours, read, os.path.join(self._directory, str(number)))
+            home = os.path.join(self._directory, str(number))
+            ends = Forked(ours, read, home, jailed=bool(self._setup["jailed"]))
             self._alive[number] = ends
             worker = PythonWorker(ends, self.limits)
             try:

@@ -12,12 +12,17 @@ import linecache
 import sys
 import textwrap
 import types
-from collections.abc import Callable, Iterator, Mapping
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from hashlib import sha256
 from itertools import islice
 from types import ModuleType
 from typing import Any
 
 from portico.services.live import inspect as questions
+from portico.services.live import saving
+from portico.services.live.changes import MethodChange, changes, define
+from portico.services.live.definitions import evaluations, parsed
 from portico.services.live.display import OWN, clean, json_of, one_line, pictures_of, table_of, text_of, told
 from portico.services.live.inspect import LONGEST_FILE, MOST_FILES, MOST_FOUND, Json, sources
 from portico.services.live.limits import Limits
@@ -37,13 +42,17 @@ class Interpreter:
         limits: Limits | None = None,
         runs: bool = True,
         alone: bool = True,
+        projects: Sequence[str] = (),
     ) -> None:
         self.limits = limits or Limits()
         self.runs = runs
         # Nothing else draws in this process, so every open figure is meant for us.
         self.alone = alone
-        self.busy = False
         self.evaluations = 0
+        self.projects = projects
+        self.changes: list[MethodChange] = []
+        # Bytes on their way out, and in: they travel in parts.
+        self._saved, self._restoring = b"", bytearray()
         self._runner: Any = None
         if namespace is None:
             # Under its usual name, so that pickle, dataclasses and typing find what is defined here.
@@ -62,6 +71,12 @@ class Interpreter:
             "search_methods": self._about(questions.search_methods),
             "references_to": self._about(references_to),
             "complete": self._about(questions.complete),
+            "define_method": self.define_method,
+            "list_changes": self.list_changes,
+            "save": self.save,
+            "saved_part": self.saved_part,
+            "restore_part": self.restore_part,
+            "restore": self.restore,
         }
 
     def _about(self, question: Callable[..., Any]) -> Callable[..., Any]:
@@ -72,7 +87,6 @@ class Interpreter:
         operation = self._operations.get(op)
         if operation is None:
             raise InspectionError(f"There is no operation {op!r}.")
-        self.busy = True
         try:
             result: dict[str, Any] = operation(**arguments)
             return result
@@ -81,8 +95,16 @@ class Interpreter:
         # Code that is run, and code that is only asked what it is, can raise anything: also SystemExit.
         except BaseException as failure:
             raise InspectionError(told(failure)) from None
-        finally:
-            self.busy = False
+
+    def is_answering(self, frame: types.FrameType | None) -> bool:
+        """Whether what this frame runs is a part of an answer, so that an exception in it ends that and nothing else.
+
+        `answer` itself is none: between a call and its end there is no moment that an interrupt could fall into.
+        """
+        caller = frame.f_back if frame is not None else None
+        while caller is not None and caller.f_code is not Interpreter.answer.__code__:
+            caller = caller.f_back
+        return caller is not None
 
     # Evaluating
 
@@ -138,7 +160,24 @@ class Interpreter:
             raise InspectionError("`await` outside of a function cannot be had here: an event loop is running already.")
         if self._runner is None:
             self._runner = asyncio.Runner()
-        return self._runner.run(eval(code, self.namespace))
+        before = asyncio.all_tasks(self._runner.get_loop())
+        try:
+            return self._runner.run(eval(code, self.namespace))
+        except KeyboardInterrupt:
+            # What it has begun must not go on with the next expression.
+            if begun := asyncio.all_tasks(self._runner.get_loop()) - before:
+                for task in begun:
+                    task.cancel()
+                self._runner.run(asyncio.wait(begun))
+            raise
+
+    def wake(self) -> None:
+        """Let code that awaits notice that it was interrupted. For another thread than the one it runs in."""
+        if self._runner is not None:
+            try:
+                self._runner.get_loop().call_soon_threadsafe(int)
+            except RuntimeError:
+                pass  # it has been closed meanwhile
 
     def close(self) -> None:
         """What code awaited on."""
@@ -158,6 +197,50 @@ class Interpreter:
             value = self.names.follow(expression)
         return questions.inspected(value, expression)
 
+    # Changing
+
+    def define_method(self, className: str, source: str) -> dict[str, Any]:
+        if not self.runs:
+            raise InspectionError("Nothing is changed here: evaluating is switched off.")
+        file = self._remember(source)
+        change = define(self.names, className, "".join(linecache.cache[file][2]), file)  # type: ignore[misc]
+        self.changes.append(change)
+        return change.told()
+
+    def list_changes(self) -> dict[str, Any]:
+        return changes([one for one in self.changes if one.is_current(self.namespace)], self.projects)
+
+    # Saving
+
+    def save(self, most: int) -> dict[str, Any]:
+        """Make the bytes, which `saved_part` then gives, up to a size."""
+        made = [(one.path, one.source) for one in self.changes if one.is_current(self.namespace)]
+        data, names, left_out = saving.saved(self.namespace, made)
+        if len(data) > most:
+            raise InspectionError(
+                f"The names of this session take {len(data):,} bytes, and {most:,} can be saved. "
+                f"The largest are {saving.largest(data)}."
+            )
+        self._saved = data
+        return {"size": len(data), "digest": sha256(data).hexdigest(), **saving.told(names, left_out)}
+
+    def saved_part(self, at: int, size: int) -> dict[str, Any]:
+        return {"data": b64encode(self._saved[at : at + size]).decode()}
+
+    def restore_part(self, at: int, data: str) -> dict[str, Any]:
+        if at == 0:
+            self._restoring.clear()
+        if at != len(self._restoring):
+            raise InspectionError("Something else is being restored.")
+        self._restoring += b64decode(data)
+        return {}
+
+    def restore(self) -> dict[str, Any]:
+        """Put what came in parts among the names."""
+        data = bytes(self._restoring)
+        self._restoring.clear()
+        return saving.told(*saving.restored(data, self.namespace, self._run, self.define_method))
+
 
 # Where a name is used
 
@@ -166,23 +249,11 @@ def references_to(names: Names, name: str, package: str | None = None) -> Json:
     """Where a name is used: in what this session was given, and in a package, if one is named."""
     if not name.isidentifier():
         raise InspectionError(f"{one_line(name, 60)!r} is not a name.")
-    texts = [(key.strip("<>"), "".join(entry[2])) for key, entry in _evaluations()]
-    found = [use for where, text in texts for use in _uses(where, _parsed(text), text.splitlines(), name)]
+    texts = [(key.strip("<>"), "".join(entry[2])) for key, entry in evaluations()]
+    found = [use for where, text in texts for use in _uses(where, parsed(text), text.splitlines(), name)]
     if package:
         found += islice(_uses_in(names.module(package), package, name), MOST_FOUND)
     return {"name": name, "references": found[:MOST_FOUND], "total": len(found)}
-
-
-def _evaluations() -> list[tuple[str, Any]]:
-    return [(key, entry) for key, entry in linecache.cache.items() if key.startswith(OWN) and len(entry) == 4]
-
-
-def _parsed(text: str) -> ast.AST:
-    try:
-        tree: ast.AST = compile(text, "", "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-        return tree
-    except (SyntaxError, ValueError, RecursionError):
-        return ast.Module([], [])
 
 
 def _uses_in(module: ModuleType, package: str, name: str) -> Iterator[Json]:
@@ -196,7 +267,7 @@ def _uses_in(module: ModuleType, package: str, name: str) -> Iterator[Json]:
             continue
         # Most files do not have the word at all, and reading is much cheaper than parsing.
         if name in text:
-            yield from _uses(where, _parsed(text), text.splitlines(), name)
+            yield from _uses(where, parsed(text), text.splitlines(), name)
 
 
 def _uses(where: str, tree: ast.AST, lines: list[str], name: str, owner: str = "") -> Iterator[Json]:

@@ -7,7 +7,7 @@ import functools
 import inspect
 import pkgutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from itertools import islice
 from types import (
@@ -22,6 +22,7 @@ from typing import Any
 
 from portico.services.live.display import clean, kind_name, of_class, one_line, repr_of, shortened
 from portico.services.live.names import InspectionError, Names, behind, is_computed, own_members, static
+from portico.services.live.projects import listed
 
 MOST_PACKAGES = 1000
 MOST_CLASSES = 1000
@@ -36,6 +37,8 @@ LONGEST_FILE = 2_000_000
 
 # Functions of classes that are written in C.
 _IN_C = (MethodDescriptorType, WrapperDescriptorType, ClassMethodDescriptorType)
+_FUNCTIONS = (FunctionType, BuiltinFunctionType, *_IN_C)
+_AROUND_FUNCTIONS = (functools.cached_property, functools.partialmethod, functools.singledispatchmethod)
 _SIZED = (dict, list, tuple, set, frozenset, str, bytes, bytearray, range)
 
 Json = dict[str, Any]
@@ -59,10 +62,13 @@ def packages(pattern: str | None = None) -> Json:
         if name and _matches(name, pattern):
             about = {"name": name, "kind": "installed", "version": one.version}
             found[name] = about | {"summary": one_line(_field(one.metadata, "Summary"))}
+    for name in listed():
+        if name not in found and _matches(name, pattern):
+            found[name] = {"name": name, "kind": "project"}
     standard = sorted(name for name in sys.stdlib_module_names if not name.startswith("_"))
-    listed = sorted(found.values(), key=lambda one: one["name"].lower())
-    listed += [{"name": name, "kind": "standard"} for name in standard if _matches(name, pattern)]
-    return {"packages": listed[:MOST_PACKAGES], "total": len(listed)}
+    packages = sorted(found.values(), key=lambda one: one["name"].lower())
+    packages += [{"name": name, "kind": "standard"} for name in standard if _matches(name, pattern)]
+    return {"packages": packages[:MOST_PACKAGES], "total": len(packages)}
 
 
 def _matches(name: str, pattern: str | None) -> bool:
@@ -106,7 +112,7 @@ def _doc(value: Any) -> str:
     """What a class or a function says it is for, if that is a text; it is not computed."""
     if issubclass(type(value), type):
         said = of_class(value, "__dict__").get("__doc__")
-    elif type(value) in (FunctionType, BuiltinFunctionType, *_IN_C):
+    elif type(value) in _FUNCTIONS:
         said = value.__doc__
     else:
         said = next(
@@ -189,9 +195,16 @@ def _function(value: Any) -> Any:
         value = behind(value)
     elif issubclass(kind, property):
         value = vars(property)["fget"].__get__(value)
-    elif issubclass(kind, functools.cached_property):
+    elif issubclass(kind, _AROUND_FUNCTIONS):
         value = static(value, "func")
+    elif kind not in _FUNCTIONS and not _is_bound(kind):
+        return None  # also what can be called, if a class has it as it has a number
     return value if callable(value) and not issubclass(type(value), type) else None
+
+
+def _is_bound(kind: type) -> bool:
+    """Whether a member of this type becomes a method of the object that is asked for it."""
+    return any("__get__" in of_class(base, "__dict__") for base in of_class(kind, "__mro__"))
 
 
 def _method(cls: type, name: str) -> Json:
@@ -208,7 +221,7 @@ def _is_async(function: Any) -> bool:
 
 def _signature(function: Any) -> str:
     # Of a callable object, and of a class with a metaclass of its own, it would have to be asked for.
-    if type(function) not in (FunctionType, BuiltinFunctionType, *_IN_C, type):
+    if type(function) not in (*_FUNCTIONS, type):
         return "(…)"
     try:
         return one_line(str(inspect.signature(function)))
@@ -348,7 +361,7 @@ def inspected(value: Any, expression: str) -> Json:
         "repr": shortened(repr_of(value), LONGEST_DOC),
         "doc": shortened(inspect.cleandoc(_doc(kind)), LONGEST_DOC),
         "attributes": _attributes(value),
-        "methods": _public(value)[:MOST_MEMBERS],
+        **_of_classes(value),
         "items": _items(value),
     }
     # By its type: an object can claim to be an instance of anything, and run code to say so.
@@ -360,9 +373,32 @@ def inspected(value: Any, expression: str) -> Json:
     return result
 
 
-def _public(value: Any) -> list[str]:
-    names = {name for base in _bases(value) for name in of_class(base, "__dict__") if type(name) is str}
-    return sorted(name for name in names if not name.startswith("_"))
+def _of_classes(value: Any) -> Json:
+    """What the object has by its class, or, if it is one, by those it inherits from: what is called, what is computed,
+    and data."""
+    bases = of_class(value, "__mro__") if issubclass(type(value), type) else _bases(value)
+    # What instances have in slots, and what they have instead of their class, stands among their attributes.
+    told = {name for base in bases for name in _slots(base)} | {name for name, _ in _public(own_members(value))}
+    found = dict(
+        sorted({name: one for base in reversed(bases) for name, one in _public(of_class(base, "__dict__"))}.items())
+    )
+    properties = {name: one for name, one in found.items() if _is_property(one)}
+    methods = [name for name, one in found.items() if name not in properties and _function(one) is not None]
+    data = [name for name in found if name not in {*properties, *methods, *told}]
+    return {
+        "methods": methods[:MOST_MEMBERS],
+        "properties": [name for name in properties if name not in told][:MOST_MEMBERS],
+        "classAttributes": [_part(name, found[name]) for name in data[:MOST_MEMBERS]],
+    }
+
+
+def _public(members: Mapping[Any, Any]) -> list[tuple[str, Any]]:
+    return [(name, one) for name, one in list(members.items()) if type(name) is str and not name.startswith("_")]
+
+
+def _is_property(member: Any) -> bool:
+    """Whether it is computed when it is asked for, in Python or in C."""
+    return issubclass(type(member), property | functools.cached_property) or is_computed(member)
 
 
 def _unwrapped(function: FunctionType) -> FunctionType:
@@ -382,6 +418,10 @@ def _attributes(value: Any) -> list[Json]:
     """What the object itself has, not its class."""
     members = list(own_members(value).items())
     parts = [(name, one) for name, one in members if type(name) is str and not name.startswith("__")]
+    if issubclass(type(value), type):
+        return [_part(name, one) for name, one in parts if not _is_property(one) and _function(one) is None][
+            :MOST_MEMBERS
+        ]
     for cls in _bases(value):
         for name in _slots(cls):
             try:

@@ -31,10 +31,18 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
 Key = tuple[str | None, str]
 
 
+def check_name(name: str) -> None:
+    """Raises InspectionError if no session can have this name. One that can is also a part of a file's name."""
+    if not _NAME.fullmatch(name):
+        raise InspectionError("A session's name is 1 to 64 letters, digits, dots, dashes and underscores.")
+
+
 class Starter(Protocol):
     """Makes workers that are ready to be asked."""
 
     version: str
+    # The packages of projects.
+    packages: list[str]
     limits: Limits
 
     async def open(self) -> None: ...
@@ -73,6 +81,11 @@ class LiveSession:
         self.used = self.begun = time.monotonic()
         # What became of the worker before this one, until its owner has been told.
         self.loss: str | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Also with what was cancelled and has not stopped yet."""
+        return self.lock.locked() or (self.worker is not None and self.worker.busy)
 
 
 class SessionInfo(Struct, rename="camel"):
@@ -150,8 +163,9 @@ class SessionPool:
             raise
         finally:
             session.used = time.monotonic()
+        answer.note = session.loss
         if op == "evaluate":
-            answer.note, session.loss = session.loss, None
+            session.loss = None
         return answer
 
     async def _insist(self, session: LiveSession, op: str, arguments: Mapping[str, Any], seconds: float) -> WorkerReply:
@@ -165,6 +179,8 @@ class SessionPool:
         return await self._ask(session, op, arguments, seconds)
 
     async def _ask(self, session: LiveSession, op: str, arguments: Mapping[str, Any], seconds: float) -> WorkerReply:
+        if session.worker is not None and session.worker.busy:
+            await session.worker.settled()
         if session.worker is not None and session.worker.ended:
             session.loss = f"Session {session.name!r} begins anew, without its names: {session.worker.reason}."
             session.worker = None
@@ -200,8 +216,7 @@ class SessionPool:
         session = self._sessions.get(key)
         if session is None:
             _, name = key
-            if not _NAME.fullmatch(name):
-                raise InspectionError("A session's name is 1 to 64 letters, digits, dots, dashes and underscores.")
+            check_name(name)
             if len(self._sessions) >= self.most:
                 self._evict()
             session = self._sessions[key] = LiveSession(name)
@@ -209,7 +224,7 @@ class SessionPool:
 
     def _evict(self) -> None:
         """Make room: the session that was not used for longest, if that is long."""
-        idle = [key for key, one in self._sessions.items() if not one.lock.locked()]
+        idle = [key for key, one in self._sessions.items() if not one.busy]
         oldest = min(idle, key=lambda key: self._sessions[key].used, default=None)
         if oldest is None or time.monotonic() - self._sessions[oldest].used < self.idle:
             raise InspectionError(f"There are {self.most} sessions already: reset one that is not needed any more.")
@@ -223,7 +238,7 @@ class SessionPool:
     def sessions(self, owner: str | None) -> list[SessionInfo]:
         now = time.monotonic()
         return [
-            SessionInfo(one.name, one.evaluations, one.lock.locked(), round(now - one.used, 1))
+            SessionInfo(one.name, one.evaluations, one.busy, round(now - one.used, 1))
             for (whose, _), one in self._sessions.items()
             if whose == owner
         ]
@@ -238,6 +253,7 @@ class SessionPool:
             "threads": limits.threads,
             "scratch": limits.scratch,
             "output": limits.output,
+            **({"projectPackages": self.starter.packages} if self.starter.packages else {}),
         }
 
     def reset(self, key: Key) -> bool:
@@ -255,6 +271,7 @@ def session_pool(
     strict: bool,
     unsafe: bool,
     readable: Sequence[str],
+    projects: Sequence[str],
     preload: Sequence[str],
     **bounds: Any,
 ) -> SessionPool:
@@ -264,6 +281,8 @@ def session_pool(
     """
     if strict and unsafe:
         raise SandboxUnavailable("live Python is strict or unsafe, not both")
+    if strict and projects:
+        raise SandboxUnavailable("strict Python has no files, so it has no projects either")
     if limits.memory < SMALLEST_MEMORY:
         raise SandboxUnavailable(f"Python itself needs {SMALLEST_MEMORY // MIB} MiB of memory")
     reason = None if strict or unsafe else obstacle(limits)
@@ -271,4 +290,5 @@ def session_pool(
         raise SandboxUnavailable(f"{reason}. Use strict=True, or unsafe=True if code may do whatever you may do")
     if strict:
         return SessionPool(Spawning(python, limits), **bounds)
-    return SessionPool(Forking(python, limits, readable=readable, preload=preload, jailed=not unsafe), **bounds)
+    starter = Forking(python, limits, readable=readable, projects=projects, preload=preload, jailed=not unsafe)
+    return SessionPool(starter, **bounds)

@@ -88,7 +88,7 @@ class Package(Struct, rename="camel", omit_defaults=True):
     """A package that can be imported."""
 
     name: Annotated[str, "What it is imported by"]
-    kind: Annotated[str, "installed, or standard: it comes with Python"]
+    kind: Annotated[str, "installed, project, or standard: it comes with Python"]
     version: Annotated[str | None, "Its version, where it is known"] = None
     summary: Annotated[str | None, "What it says of itself, in a line"] = None
 
@@ -186,6 +186,8 @@ class Inspected(Struct, rename="camel", omit_defaults=True):
     attributes: Annotated[list[Part], "Its attributes"]
     methods: Annotated[list[str], "The names of its methods"]
     items: Annotated[list[Part], "What it holds, where it is a collection"]
+    properties: Annotated[list[str], "The names of what is computed when it is asked for"] = []
+    class_attributes: Annotated[list[Part], "What its class holds"] = []
     length: Annotated[int | None, "How many it holds, where it is a collection"] = None
     signature: Annotated[str | None, "What it takes and gives, where it can be called"] = None
 
@@ -208,3 +210,65 @@ class References(Struct, rename="camel"):
 class Completions(Struct):
     values: Annotated[list[str], Meta(max_length=100)]
     total: int
+
+
+class ChangedMethod(Struct, rename="camel"):
+    """A method that was changed in place."""
+
+    class_name: Annotated[str, "Whose method it is"]
+    selector: Annotated[str, "Its name"]
+    kind: Annotated[str, "changed, or added"]
+    module: Annotated[str, "Where its class is defined"]
+
+
+class ChangedMethods(Struct, rename="camel"):
+    """What was changed in a session."""
+
+    changes: Annotated[list[ChangedMethod], "The newest of them, oldest first"]
+    total: Annotated[int, "How many there are in all"]
+    patch: Annotated[str, "All of them as a unified diff, for git apply or patch -p1"]
+
+
+class LeftOut(Struct, rename="camel"):
+    """A name that was not saved or restored."""
+
+    name: Annotated[str, "The name"]
+    reason: Annotated[str, "Why not"]
+
+
+class NamesTold(Struct, rename="camel"):
+    """What became of names, as a worker says it."""
+
+    names: list[str]
+    total: int
+    failed: list[LeftOut]
+
+
+class NamesSaved(NamesTold, rename="camel"):
+    """Which bytes they are."""
+
+    size: int
+    digest: str
+
+
+class SavedPart(Struct):
+    """Some of those bytes, in base64."""
+
+    data: str
+
+
+class DeletedSession(Struct, rename="camel"):
+    """What is not saved any more."""
+
+    name: Annotated[str, "What it was saved under"]
+    deleted: Annotated[bool, "That it is gone"]
+
+
+class RestoredSession(Struct, rename="camel"):
+    """The names that are back."""
+
+    name: Annotated[str, "What it was saved under"]
+    session: Annotated[str, "Where the names are now"]
+    names: Annotated[list[str], "The first of them"]
+    total: Annotated[int, "How many there are in all"]
+    left_out: Annotated[list[LeftOut], "What could not be restored"]

@@ -68,8 +68,9 @@ class Piped(asyncio.SubprocessProtocol):
     def thaw(self) -> None:
         """So there is nothing to let go on."""
 
-    def interrupt(self) -> None:
-        """Nothing inside can be interrupted."""
+    def interrupt(self) -> bool:
+        """Nothing inside can be interrupted: WebAssembly has no signals, and what stops it from outside breaks it."""
+        return False
 
     def kill(self) -> None:
         if self._transport is not None:
@@ -108,6 +109,8 @@ class Spawning:
     def __init__(self, python: str, limits: Limits) -> None:
         self.limits = limits
         self.version = ""
+        # There are no files inside, so none of a project's either.
+        self.packages: list[str] = []
         self._python = python
         self._started: set[Piped] = set()
 

@@ -20,7 +20,7 @@ from portico.services.live import protocol
 REQUESTS, REPLIES = 0, 1
 
 # What goes in, in the order in which they need each other.
-_INSIDE = ("limits", "display", "names", "inspect", "image", "guest")
+_INSIDE = ("limits", "display", "names", "projects", "inspect", "definitions", "changes", "saving", "image", "guest")
 
 _LOADER = """
 import sys, types

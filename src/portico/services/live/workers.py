@@ -13,8 +13,10 @@ from msgspec import Raw, Struct
 from portico.services.live.limits import KIB, LONGEST_REPLY, Limits
 from portico.services.live.protocol import BROKEN, READY, Frames, TooLong, pack
 
-# How long code is given to stop by itself, and a worker to come up.
-GRACE_SECONDS = 0.5
+# How long code is given to stop by itself, when it is told again in that time, and how long a worker may take to come
+# up. Code that catches the first interrupt, or cleans up for a while, is not lost yet.
+GRACE_SECONDS = 2.0
+INTERRUPT_SECONDS = 0.5
 REPLY_SECONDS = 30.0
 # How often it is looked at what a worker uses, while it may use more.
 CHECK_SECONDS = 0.1
@@ -56,8 +58,8 @@ class Ends(Protocol):
 
     def thaw(self) -> None: ...
 
-    def interrupt(self) -> None:
-        """Ask the code to stop."""
+    def interrupt(self) -> bool:
+        """Ask the code to stop. False where code cannot be asked."""
 
     def kill(self) -> None: ...
 
@@ -78,7 +80,7 @@ class WorkerReply(Struct):
     output: str = ""
     # Bytes that were printed and not kept.
     dropped: int = 0
-    # Time was up, and it could be stopped without being ended.
+    # Time was up, and it stopped without being ended.
     interrupted: bool = False
     # Something about the session that the caller should know.
     note: str | None = None
@@ -124,10 +126,13 @@ class PythonWorker:
         self._frames = Frames(LONGEST_REPLY)
         self._asked = READY
         # Its first message comes by itself, so it is awaited from the beginning.
-        self._waiting: asyncio.Future[WorkerReply] | None = self._loop.create_future()
+        self._greeted: asyncio.Future[WorkerReply] = self._loop.create_future()
+        self._waiting: asyncio.Future[WorkerReply] | None = self._greeted
         self._printed = bytearray()
         self._dropped = 0
         self._late = False
+        # When time is up for what was asked, and then when it is told again to stop.
+        self._clock: asyncio.TimerHandle | None = None
         self._looking: asyncio.TimerHandle | asyncio.Task[None] | None = None
         self._farewell: asyncio.Task[None] | None = None
         ends.listen(self._hear, self._print, self._end)
@@ -136,45 +141,75 @@ class PythonWorker:
     def ended(self) -> bool:
         return self.reason is not None
 
+    @property
+    def busy(self) -> bool:
+        """Whether it has not answered yet, also if no caller waits for that any more."""
+        return self._waiting is not None
+
     async def ready(self) -> None:
         """Until it has said that it is locked up. Raises WorkerEnded with the reason if it could not be."""
-        answer = await self._wait(REPLY_SECONDS, "it did not start in time")
+        try:
+            answer = await self._wait(self._greeted, REPLY_SECONDS, "it did not start in time")
+        except asyncio.CancelledError:
+            self.kill("it was cancelled")
+            raise
         if answer.refusal is not None:
             self.kill(answer.refusal)
             raise WorkerEnded(answer.refusal, answer)
         self.greeting = msgspec.json.decode(answer.result)
 
     async def ask(self, op: str, arguments: Mapping[str, Any], seconds: float) -> WorkerReply:
-        """Raises WorkerEnded if that was its end, or if it has ended before. One at a time: the caller holds a lock."""
+        """Raises WorkerEnded if that was its end, or if it has ended before. One at a time: the caller holds a lock,
+        and waits with `settled` after a question that was cancelled."""
         if self.reason is not None:
             raise WorkerEnded(self.reason, WorkerReply())
         self._asked += 1
         request = _encode({"id": self._asked, "op": op, "arguments": arguments})
-        self._waiting = self._loop.create_future()
+        waiting = self._waiting = self._loop.create_future()
         self._printed, self._dropped, self._late = bytearray(), 0, False
         self.ends.thaw()
         self.ends.send(pack(request))
         self._look_later()
-        return await self._wait(seconds, f"it did not stop within {seconds:g} s")
+        return await self._wait(waiting, seconds, f"it did not stop within {seconds:g} s")
 
-    async def _wait(self, seconds: float, reason: str) -> WorkerReply:
-        assert self._waiting is not None
-        clock = self._loop.call_later(seconds, self._interrupt)
-        deadline = self._loop.call_later(seconds + GRACE_SECONDS, self.kill, reason)
+    async def settled(self) -> None:
+        """Until nothing runs that was cancelled: it has yielded, or it has ended."""
+        if self._waiting is not None:
+            await asyncio.wait([self._waiting])
+
+    async def _wait(self, waiting: asyncio.Future[WorkerReply], seconds: float, reason: str) -> WorkerReply:
+        if waiting.done():
+            return waiting.result()
+        self._clock = self._loop.call_later(seconds, self._interrupt, reason)
         try:
-            return await self._waiting
+            # Not awaited itself, or it would be cancelled: its answer is wanted also when the caller has gone.
+            await asyncio.wait([waiting])
         except asyncio.CancelledError:
-            self.kill("it was cancelled")
+            waiting.add_done_callback(asyncio.Future.exception)  # seen, so that it is not reported as overlooked
+            if not waiting.done():
+                self._clock.cancel()
+                self._interrupt("it was cancelled and did not stop")
             raise
-        finally:
-            self._waiting = None
-            clock.cancel()
-            deadline.cancel()
+        return waiting.result()
 
-    def _interrupt(self) -> None:
-        """Time is up. Code that can be interrupted keeps its names."""
+    def _interrupt(self, reason: str, waited: float = 0.0) -> None:
+        """Time is up. Code that yields keeps its names; what has not yielded in time is ended.
+
+        No interrupt is sent once the answer is there, so that none can meet the next question.
+        """
         self._late = True
-        self.ends.interrupt()
+        if waited < GRACE_SECONDS and self.ends.interrupt():
+            pause = min(INTERRUPT_SECONDS, GRACE_SECONDS)
+            self._clock = self._loop.call_later(pause, self._interrupt, reason, waited + pause)
+        else:
+            self.kill(reason)
+
+    def _settle(self) -> asyncio.Future[WorkerReply] | None:
+        """The caller that is to be told of the answer or the end, unless one was told already."""
+        waiting, self._waiting = self._waiting, None
+        if self._clock is not None:
+            self._clock.cancel()
+        return waiting
 
     # What it says
 
@@ -182,13 +217,13 @@ class PythonWorker:
         try:
             for frame in self._frames.feed(data):
                 self._take(_decode(frame))
-            if self._frames.pending and (self._waiting is None or self._waiting.done()):
+            if self._frames.pending and self._waiting is None:
                 raise ValueError
         except (TooLong, ValueError, RecursionError):
             self.kill(UNASKED)
 
     def _take(self, reply: _PendingReply) -> None:
-        if self._waiting is None or self._waiting.done() or reply.id != self._asked:
+        if self._waiting is None or reply.id != self._asked:
             raise ValueError
         if reply.refusal is not None and len(reply.refusal) > LONGEST_REFUSAL:
             raise ValueError
@@ -199,8 +234,8 @@ class PythonWorker:
             return
         self.ends.freeze()
         self._print(self.ends.rest(self.limits.flood))
-        if self.reason is None:
-            self._waiting.set_result(self._answer(reply.result, reply.refusal))
+        if self.reason is None and (waiting := self._settle()) is not None:
+            waiting.set_result(self._answer(reply.result, reply.refusal))
 
     def _print(self, data: bytes) -> None:
         room = self.limits.output - len(self._printed)
@@ -211,7 +246,7 @@ class PythonWorker:
 
     def _answer(self, result: Raw = NOTHING, refusal: str | None = None) -> WorkerReply:
         output = self._printed.decode("utf-8", "replace")
-        return WorkerReply(result, refusal, output, self._dropped, interrupted=self._late)
+        return WorkerReply(result, refusal, output, self._dropped, interrupted=self._late and refusal is not None)
 
     # Its end
 
@@ -223,8 +258,8 @@ class PythonWorker:
         self.ends.kill()
         if isinstance(self._looking, asyncio.TimerHandle):
             self._looking.cancel()
-        if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_exception(WorkerEnded(reason, self._answer()))
+        if (waiting := self._settle()) is not None:
+            waiting.set_exception(WorkerEnded(reason, self._answer()))
         self.ends.close()
 
     def _end(self) -> None:

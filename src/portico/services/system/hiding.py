@@ -13,7 +13,7 @@ from portico.services.system.eventlog.entries import LogEntry, Query
 from portico.services.system.files.questions import ShownLineSearch
 from portico.services.system.files.walk import FileCriteria, FileEntry, loosened
 from portico.services.system.privacy import Anonymizer, Kind, Learned, opaque
-from portico.services.system.text import plain, plain_all
+from portico.services.system.text import plain, plain_all, plain_text
 
 T = TypeVar("T")
 
@@ -83,10 +83,10 @@ class EntryFilter:
             return True
         learned = self._question.learned()
         learned.study(plain_all(dict(entry.fields)), texts=False, is_open=True)
-        learned.study({"message": plain(entry.message), "computer": plain(entry.computer)})
+        learned.study({"message": plain_text(entry.message), "computer": plain(entry.computer)})
         sources = (opaque(learned.masked(plain(source))) for source in (entry.source, *entry.also))
         return (self._source.source is None or any(map(self._source.names, sources))) and (
-            self._contains is None or self._contains in opaque(learned.masked(plain(entry.message))).casefold()
+            self._contains is None or self._contains in opaque(learned.masked(plain_text(entry.message))).casefold()
         )
 
 

@@ -53,12 +53,15 @@ from portico.services.system.results import (
     RegistryRead,
     RegistryValue,
 )
-from portico.services.system.text import LONGEST_MESSAGE, cut, plain, plain_all
+from portico.services.system.text import LONGEST_MESSAGE, cut, plain, plain_all, plain_text
 
 Paths = Mapping[str, str | os.PathLike[str]]
 
 # How much of a message is looked at for names before it is cut: half a name at the end of it is not shown.
 LONGEST_HIDDEN = 4 * LONGEST_MESSAGE
+
+# How long the entries of each log may be counted for the list of logs.
+LISTING_SECONDS = 0.05
 
 # The user ids of people, on most systems.
 _FIRST_PERSON, _FIRST_BEYOND = 1000, 65_534
@@ -86,12 +89,25 @@ class Machine:
         self.audit = Audit(None if folder is None else folder / "system-audit.jsonl")
         self._cursors = cursors = Cursors(secret)
         self.logs = Logs(lambda: sources.logs(logs or {}, machine=machine_logs, deny=denied), cursors)
-        allowed = AllowedRoots(roots, denied)
-        kept = None if folder is None else str(folder / "system-files.sqlite")
-        self.index = Index(allowed, kept) if index and allowed and levels["fs"] != "disabled" else None
-        self.files = FileQueries(allowed, cursors, self.index)
+        self._denied = denied
+        self._indexes = index and levels["fs"] != "disabled"
+        self._index_file = None if folder is None else str(folder / "system-files.sqlite")
+        self.index: Index | None = None
+        self._look_into(roots)
         self._portable = PortableRegistry(":memory:" if folder is None else str(folder / "system-registry.sqlite"))
         self.registry = RegistryTree(branches(hives or {}, self._portable), writable=levels["reg"] == "read-write")
+
+    def _look_into(self, roots: Iterable[str | os.PathLike[str]]) -> None:
+        allowed = AllowedRoots(roots, self._denied)
+        self.index = Index(allowed, self._index_file) if self._indexes and allowed else None
+        self.files = FileQueries(allowed, self._cursors, self.index)
+
+    def allow(self, folders: Iterable[str]) -> None:
+        """Look into these folders, too. A search that goes on begins anew."""
+        before = [os.path.join(root.given, root.only) if root.only else root.given for root in self.files.roots.all]
+        if self.index is not None:
+            self.index.close()
+        self._look_into([*before, *folders])
 
     def close(self) -> None:
         self.audit.close()
@@ -180,7 +196,7 @@ class Machine:
             else:
                 part, around = self.files.read_lines(asked.meant(path), offset, length)
             if part.encoding != "base64":
-                part.content = plain(part.content)
+                part.content = plain_text(part.content)
             elif asked.hides:
                 raise Denied(
                     f"{path!r} is not text, so names in it could not be hidden. Its checksum and size are free."
@@ -276,7 +292,7 @@ class Machine:
 
 def _log(name: str, log: Log) -> LogInfo:
     try:
-        return LogInfo(name, log.description, log.count(), log.size())
+        return LogInfo(name, log.description, log.count(LISTING_SECONDS), log.size())
     except MachineError as failure:
         return LogInfo(name, f"{log.description}: {failure}", None, None)
 
@@ -293,7 +309,7 @@ def _entry(name: str, entry: LogEntry, longest: int | None = None) -> EventEntry
         level=LEVELS[entry.level],
         source=plain(entry.source),
         event_id=entry.event_id,
-        message=plain(entry.message if longest is None else entry.message[:longest]),
+        message=plain_text(entry.message if longest is None else entry.message[:longest]),
         timestamp=iso(entry.time),
         computer=plain(entry.computer),
         time_guessed=entry.time_guess,

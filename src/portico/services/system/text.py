@@ -19,6 +19,11 @@ def plain(text: str) -> str:
     return _UNSAFE.sub(_escaped, text) if not text.isprintable() else text
 
 
+def plain_text(text: str) -> str:
+    """As `plain`, but the ends of lines as Windows writes them are ends of lines. Not for names: two could be one."""
+    return plain(text.replace("\r\n", "\n") if "\r" in text else text)
+
+
 def _escaped(found: re.Match[str]) -> str:
     code = ord(found[0])
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
@@ -27,7 +32,7 @@ def _escaped(found: re.Match[str]) -> str:
 def plain_all(value: Any) -> Any:
     """Every text in a value that JSON can hold."""
     if isinstance(value, str):
-        return plain(value)
+        return plain_text(value)
     if isinstance(value, dict):
         return {plain(name): plain_all(one) for name, one in value.items()}
     if isinstance(value, list | tuple):

@@ -15,7 +15,7 @@ from typing import Any
 
 from msgspec import UNSET, Struct
 
-from portico.auth.principal import BearerToken
+from portico.auth.principal import BearerTokens
 from portico.rpc.call import Handler, members
 from portico.rpc.channel import refuse_batch
 from portico.rpc.door import Door, Sender, brings_revision
@@ -50,6 +50,8 @@ class Settings(Struct, kw_only=True):
     # Names of this machine are allowed without being listed; a server for others lists its own.
     loopback: bool = True
     token: str | None = None
+    # Who shows this one has the scope `operator`, and no other.
+    operator_token: str | None = None
     # Addresses and networks of proxies that say where a request comes from (X-Forwarded-For, Forwarded).
     trusted_proxies: Sequence[str] = ()
     # Whether requests from other machines are refused, whatever they name and however they reach us.
@@ -79,7 +81,8 @@ class Exchange:
         self.draining = False
         self._describe = describe
         self._gate = Gate(settings.allow_hosts, settings.allow_origins, loopback=settings.loopback)
-        self._token = BearerToken(settings.token) if settings.token else None
+        tokens = BearerTokens(settings.token, settings.operator_token)
+        self._tokens = tokens if settings.token or settings.operator_token else None
         self.proxies = Proxies(settings.trusted_proxies)
         self._began = time.monotonic()
         self._old: dict[str, _OldStream] = {}
@@ -122,7 +125,7 @@ class Exchange:
             return self._nowhere(request)
         if self._is_probe(request):
             return None
-        if self._token is not None and self._token.verify(request.headers.get(b"authorization")) is None:
+        if self._tokens is not None and not self._tokens.admits(request.headers.get(b"authorization")):
             return _unauthorized(request)
         if request.method == "POST":
             return self._refuse_kind(request) or self.refuse_now(request)
@@ -166,9 +169,9 @@ class Exchange:
     def handle(self, request: Request, writer: ResponseWriter) -> None:
         """Answer a request that was not refused."""
         self.traffic.received += len(request.body)
-        if self._token is not None:
-            request.principal = self._token.verify(request.headers.get(b"authorization"))
-            if request.principal is None and not self._is_probe(request):
+        if self._tokens is not None:
+            request.principal = self._tokens.verify(request.headers.get(b"authorization"))
+            if request.principal is None and self._tokens.required and not self._is_probe(request):
                 # It was refused before, unless its headers have changed since: then they are believed no more.
                 writer.answer(_unauthorized(request))
                 return

@@ -13,7 +13,7 @@ from portico._lazy import load_module
 from portico.extend import Transaction
 from portico.services import repository, texts
 from portico.services.memory.search import likeness
-from portico.services.memory.store import filters, inputs, records
+from portico.services.memory.store import filters, inputs, records, selection
 from portico.services.memory.store.filters import MemoryFilter
 from portico.services.memory.store.records import Record
 from portico.services.repository import Where
@@ -30,7 +30,7 @@ def look(name: str, given: Given, where: Where, tx: Transaction, now: int) -> An
     """What the hook prints, as JSON; None for nothing."""
     home = MemoryFilter().within(where.homes)
     if name == "session-start":
-        return _told("SessionStart", records.matching(tx, home, limit=NEWEST, at=now))
+        return _told("SessionStart", selection.matching(tx, home, limit=NEWEST, at=now))
     if name == "user-prompt-submit":
         return _told("UserPromptSubmit", _related(tx, said(given, "prompt"), home, now))
     if name == "post-tool-use":
@@ -66,7 +66,7 @@ def _about_a_file(tx: Transaction, given: Given, where: Where, home: MemoryFilte
         return []
     # A comma would be another path.
     path = repository.within(texts.storable(path)[: inputs.LONGEST_LABEL], where.root).replace(",", " ")
-    return records.matching(tx, home.also("path", path), limit=ABOUT_A_FILE, at=now)
+    return selection.matching(tx, home.also("path", path), limit=ABOUT_A_FILE, at=now)
 
 
 def said(given: Given, name: str) -> str:

@@ -15,6 +15,7 @@ from portico.extend import Transaction
 from portico.services.memory.search import positions
 from portico.services.memory.search.ids import ABSENT, KINDS, LINE, NOTE, PERSON, IdAllocator
 from portico.services.memory.search.terms import AFTER_QUESTION, QUESTION, TextTerms, read
+from portico.services.memory.store import tallies
 from portico.services.memory.store.records import Record
 
 # Okapi BM25 with a mild correction for length, towards a text of a hundred words.
@@ -67,8 +68,10 @@ def unindex(tx: Transaction, ids: Sequence[str]) -> None:
     gone = [(term, seat) for seat, terms in found for term in terms.split(" ")]
     tx.many("delete from memory_posting where term = ? and seat = ?", sorted(gone))
     places = {"seats": [seat for seat, _ in found]}
-    for table in ("memory_terms", "memory_vector", "memory_sign"):
+    for table in ("memory_terms", "memory_sign"):
         tx.run(f"delete from {table} where seat in :seats", places)
+    vectors = tx.run("delete from memory_vector where seat in :seats", places)
+    tallies.add(tx, "vector", {"": -vectors})
     tx.run(f"update memory_seat set kind = {ABSENT} where seat in :seats", places)
     fewer = Counter(positions.scope_of(seat) for seat, _ in found)
     tx.many(

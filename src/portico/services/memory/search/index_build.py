@@ -51,6 +51,7 @@ def begin(tx: Transaction) -> None:
     """Empty the index, and record that it has to be built from the beginning."""
     for table in TABLES:
         tx.run(f"delete from memory_{table}")
+    tx.run("delete from memory_tally where kind = 'vector'")
     _note(tx, _START)
 
 
@@ -115,6 +116,7 @@ def anew(tx: Transaction, damaged: Sequence[str]) -> None:
             _put_aside(tx, table)
         else:
             tx.run(f"drop table if exists memory_{table}")
+    tx.run("delete from memory_tally where kind = 'vector'")
     tx.script((MIGRATIONS / f"0003_ranking.{tx.engine}.sql").read_text(encoding="utf-8"))
 
 

@@ -167,6 +167,24 @@ def match(tx: Transaction, terms: Mapping[str, float], scopes: Sequence[int] | N
     return found
 
 
+def match_among(
+    tx: Transaction, terms: Mapping[str, float], scopes: Sequence[int] | None, memories: int, seats: Sequence[int]
+) -> Matches:
+    """What the words match in these memories, and around the best of them."""
+    found = Matches(terms, memories)
+    frequencies = [(frequency, term) for term in terms if (frequency := _frequency(tx, term, scopes))]
+    own = _at(tx, [term for _, term in frequencies], seats)
+    first = Matches(terms, memories)
+    for frequency, term in frequencies:
+        first.add(term, own[term], frequency)
+    near = {seat + step for _, seat in first.leading(BEST) for step in (-2, -1, 1, 2)} - set(seats)
+    around = _at(tx, [term for _, term in frequencies], sorted(near))
+    for frequency, term in sorted(frequencies):
+        found.add(term, own[term] + around[term], frequency)
+    found.settle(BEST)
+    return found
+
+
 def most_alike(tx: Transaction, terms: Mapping[str, float], scope: int, memories: int, most: int) -> list[int]:
     """The seats of those in a scope that have most of these words. Who has nearly all of them has the rare ones, and
     long words are seldom frequent."""
@@ -196,12 +214,18 @@ def _match_rare(
 
 
 def _look_up(tx: Transaction, found: Matches, frequent: list[tuple[int, str]], near: list[int]) -> None:
-    by_term: dict[str, list[Posting]] = {term: [] for _, term in frequent}
-    sql = "select term, seat, weight from memory_posting where term in :terms and seat in :seats"
-    for term, seat, weight in tx.all(tuple[str, int, int], sql, {"terms": list(by_term), "seats": near}):
-        by_term[term].append((seat, weight))
+    by_term = _at(tx, [term for _, term in frequent], near)
     for frequency, term in frequent:
         found.add(term, by_term[term], frequency)
+
+
+def _at(tx: Transaction, terms: Sequence[str], seats: Sequence[int]) -> dict[str, list[Posting]]:
+    """The postings of each of these terms at these positions."""
+    by_term: dict[str, list[Posting]] = {term: [] for term in terms}
+    sql = "select term, seat, weight from memory_posting where term in :terms and seat in :seats"
+    for term, seat, weight in tx.all(tuple[str, int, int], sql, {"terms": list(terms), "seats": list(seats)}):
+        by_term[term].append((seat, weight))
+    return by_term
 
 
 def _frequency(tx: Transaction, term: str, scopes: Sequence[int] | None) -> int:

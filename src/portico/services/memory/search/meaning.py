@@ -19,6 +19,7 @@ from portico.extend import Transaction
 from portico.services.memory.search import positions
 from portico.services.memory.search.ids import PERSON
 from portico.services.memory.search.terms import prose
+from portico.services.memory.store import tallies
 
 if TYPE_CHECKING:
     import numpy as np
@@ -190,8 +191,10 @@ def _keep(tx: Transaction, model: str, done: list[tuple[int, Array]]) -> None:
     sql = "select seat from memory_terms where seat in :seats"
     still = set(tx.all(int, sql, {"seats": [seat for seat, _ in done]}))
     kept = [(seat, vector) for seat, vector in done if seat in still]
-    for table in ("memory_vector", "memory_sign"):
-        tx.run(f"delete from {table} where seat in :seats", {"seats": [seat for seat, _ in kept]})
+    seats = {"seats": [seat for seat, _ in kept]}
+    tx.run("delete from memory_sign where seat in :seats", seats)
+    known = tx.run("delete from memory_vector where seat in :seats", seats)
+    tallies.add(tx, "vector", {"": len(kept) - known})
     tx.many(
         "insert into memory_vector (seat, model, scale, vector) values (?, ?, ?, ?)",
         [(seat, model, *_packed(vector)) for seat, vector in kept],

@@ -23,13 +23,14 @@ from msgspec.structs import replace
 
 from portico.extend import Transaction
 from portico.services.memory.errors import InvalidInput
+from portico.services.memory.search import positions
 from portico.services.memory.search.features import FEATURES, Candidate, NamedAuthors, measure
 from portico.services.memory.search.index import reading_of
-from portico.services.memory.search.matching import Matches, match, most_alike
+from portico.services.memory.search.matching import Matches, match, match_among, most_alike
 from portico.services.memory.search.meaning import Sense
 from portico.services.memory.search.question import Question, ask, terms_of
-from portico.services.memory.store import records
-from portico.services.memory.store.filters import Condition, MemoryFilter, where
+from portico.services.memory.store import narrowing, selection
+from portico.services.memory.store.filters import MemoryFilter, where
 from portico.services.memory.store.namespaces import CURRENT
 from portico.services.memory.store.records import Record
 
@@ -38,19 +39,19 @@ NO_VECTORS = (
     "There are no vectors here. `pip install 'portico[memory-vectors]'` and `portico memory model` bring them; the "
     "modes text and hybrid search by words without them."
 )
-# How many states that are not current are looked through: the index does not have them.
-MOST_LOOKED_THROUGH = 10_000
+# How many that are not current are looked through, the newest: the index does not have them.
+MOST_LOOKED_THROUGH = 1000
 # So many scopes are looked into one by one; where there are more, in all of them.
 MOST_SCOPES = 200
-_SCOPED = ("ns", "domain", "project")
 LOOKED_AT = 192
 # How many are looked at because of their meaning.
 NEAREST = 64
 # A memory is weak if it has less than this share of the question, and its meaning is not as near as this.
 LITTLE, NEAR = 0.15, 0.35
 _AROUND, _MEANING = FEATURES.index("around"), len(FEATURES)
-# Where a condition leaves too few of those looked at, all that it lets through are, if they are no more than these.
-MOST_ALLOWED = 5000
+# Where a condition leaves too few of those looked at, more are, up to so many; then the newest that it lets through.
+MOST_LOOKED_AT = 4 * LOOKED_AT
+NEWEST = 200
 # Few have expired and are not collected yet; to look each candidate up in `memory` would take longer.
 _UNEXPIRED = " and memory_seat.memory not in (select id from memory where expires_at <= :recall_now)"
 
@@ -89,6 +90,8 @@ class RecallQuery(Struct, frozen=True):
     # What “yesterday” counts from; what has expired by then is not found.
     now: int | None = None
     sense: Sense | None = None
+    # The only memories to look at, by their ids; None means all.
+    among: Sequence[str] | None = None
 
 
 class Look(Struct, frozen=True):
@@ -115,14 +118,29 @@ def recall(
     what the query means, where there is a model."""
     if mode == "vector" and sense is None:
         raise InvalidInput(NO_VECTORS)
-    if any(one.key == "status" and (one.negated or set(one.values) - set(CURRENT)) for one in filter.conditions):
+    if is_looked_through(filter):
         found = _looked_through(tx, query, filter, limit, at)
     else:
-        scopes, rest = _scopes(tx, filter)
-        condition, values = _condition(rest)
-        search = RecallQuery(query, scopes, limit, condition, values, at, None if mode == "text" else sense)
-        found = _by_meaning(tx, search) if mode == "vector" else _by_features(tx, search)
-    return found or [Scored(one.id, 0.0, weak=True) for one in records.matching(tx, filter, limit=limit, at=at)]
+        found = _ranked_within(tx, query, filter, limit, at, None if mode == "text" else sense, mode)
+    return found or [Scored(id, 0.0, weak=True) for _, id in selection.places(tx, filter, limit=limit, at=at)]
+
+
+def _ranked_within(
+    tx: Transaction, query: str, filter: MemoryFilter, limit: int, at: int, sense: Sense | None, mode: Mode
+) -> list[Scored]:
+    """The best of what a filter lets through."""
+    scopes, rest = _scopes(tx, filter)
+    condition, values = _condition(rest)
+    among = narrowing.few_by_condition(tx, rest) if condition else None
+    search = RecallQuery(query, scopes, limit, condition, values, at, sense, among)
+    rank = _by_meaning if mode == "vector" else _by_features
+    found = rank(tx, search)
+    if condition and among is None and len(found) < limit:
+        # Many fit the filter, and hardly any of them have the words that were looked for first.
+        newest = selection.places(tx, filter, limit=NEWEST, at=at)
+        among = list(dict.fromkeys([*(one.memory for one in found), *(id for _, id in newest)]))
+        found = rank(tx, replace(search, among=among))
+    return found
 
 
 def alike(tx: Transaction, record: Record, limit: int, *, longest: int, at: int) -> list[tuple[str, str]]:
@@ -156,16 +174,8 @@ def _condition(filter: MemoryFilter) -> tuple[str, dict[str, Any]]:
 
 def _scopes(tx: Transaction, filter: MemoryFilter) -> tuple[list[int] | None, MemoryFilter]:
     """Where a filter allows to look, None being everywhere; and what else it says."""
-    phrases: list[str] = []
-    values: dict[str, Any] = {}
-    for number, one in enumerate(filter.conditions):
-        if one.key in _SCOPED and not _is_any(one):
-            phrases.append(f"{one.column} {'not in' if one.negated else 'in'} :scope_{number}")
-            values[f"scope_{number}"] = list(one.values)
-    if filter.homes:
-        phrases.append("(domain <> 'project' or project in :homes)")
-        values["homes"] = list(filter.homes)
-    rest = replace(filter, homes=(), conditions=tuple(c for c in filter.conditions if c.key not in _SCOPED))
+    phrases, values = narrowing.place_phrases(filter)
+    rest = replace(filter, homes=(), conditions=tuple(c for c in filter.conditions if c.key not in narrowing.PLACES))
     if not phrases:
         return None, rest
     sql = (
@@ -179,15 +189,16 @@ def _scopes(tx: Transaction, filter: MemoryFilter) -> tuple[list[int] | None, Me
     return (None if everywhere else [number for number, _ in found]), rest
 
 
-def _is_any(one: Condition) -> bool:
-    return one.key == "project" and "*" in one.values and not one.negated
+def is_looked_through(filter: MemoryFilter) -> bool:
+    """Whether it lets memories through that are not current."""
+    return any(one.key == "status" and (one.negated or set(one.values) - set(CURRENT)) for one in filter.conditions)
 
 
 def _looked_through(tx: Transaction, query: str, filter: MemoryFilter, limit: int, at: int) -> list[Scored]:
     """By the share of the query's words that they have; the newest of those that are alike."""
     wanted = terms_of(query)
     scored = []
-    for one in records.matching(tx, filter, limit=MOST_LOOKED_THROUGH, at=at):
+    for one in selection.matching(tx, filter, limit=MOST_LOOKED_THROUGH, at=at):
         share = sum(wanted[term] for term in reading_of(one).terms.keys() & wanted.keys())
         if share:
             share /= sum(wanted.values())
@@ -227,7 +238,10 @@ def _by_meaning(tx: Transaction, search: RecallQuery) -> list[Scored]:
     if sense is None:
         return []
     finding = _CandidateReader(tx, search)
-    found = finding.enough(lambda most: sense.nearest(tx, search.scopes, most), NEAREST)
+    if search.among is None:
+        found = finding.enough(lambda most: sense.nearest(tx, search.scopes, most), NEAREST)
+    else:
+        found = finding.of(search.among)
     near = sense.closeness(tx, [one.seat for one in found])
     scored = [(near[one.seat], one.seat, one.memory) for one in found if one.seat in near]
     scored.sort(reverse=True)
@@ -239,13 +253,21 @@ def look(tx: Transaction, search: RecallQuery) -> Look:
     memories = _memories(tx, search.scopes)
     named, names = _named(tx, question, search.scopes)
     terms = {term: share for term, share in question.terms.items() if question.written[term] not in names}
+    reader = _CandidateReader(tx, search)
     # If the question is only a name, search for the texts that mention it.
-    matches = match(tx, terms or question.terms, search.scopes, memories)
-    nearest = [] if sense is None else sense.nearest(tx, search.scopes, NEAREST)
-    most = max(LOOKED_AT, 3 * search.limit)
-    # What a condition leaves of them is not known before.
-    choose = matches.candidates if search.condition else partial(matches.candidates, wanted=search.limit)
-    candidates = _CandidateReader(tx, search).enough(choose, most, nearest, matches.is_near)
+    terms = terms or question.terms
+    if search.among is None:
+        matches = match(tx, terms, search.scopes, memories)
+        nearest = [] if sense is None else sense.nearest(tx, search.scopes, NEAREST)
+        most = max(LOOKED_AT, 3 * search.limit)
+        # What a condition leaves of them is not known before.
+        choose = matches.candidates if search.condition else partial(matches.candidates, wanted=search.limit)
+        candidates = reader.enough(choose, most, nearest)
+    else:
+        candidates = reader.of(search.among)
+        matches = match_among(tx, terms, search.scopes, memories, [one.seat for one in candidates])
+        if sense is None:
+            candidates = [one for one in candidates if matches.is_near(one.seat)]
     features = measure(question, matches, named, candidates)
     if sense is not None:
         features = _with_meaning(tx, sense, candidates, features)
@@ -306,25 +328,23 @@ class _CandidateReader:
         if search.condition:
             self._where += f" and ({search.condition})"
 
-    def enough(
-        self,
-        choose: Callable[[int], list[int]],
-        most: int,
-        also: Sequence[int] = (),
-        fits: Callable[[int], bool] = lambda seat: True,
-    ) -> list[Candidate]:
+    def enough(self, choose: Callable[[int], list[int]], most: int, also: Sequence[int] = ()) -> list[Candidate]:
         """As many candidates as are wanted, of those that `choose` returns first. Where the condition leaves too few of
-        them: all that it lets through and that fit; where those would be too many, more and more of what `choose`
-        returns."""
+        them, more and more of what `choose` returns."""
         while True:
             chosen = choose(most)
             found = self._candidates(list(dict.fromkeys([*chosen, *also])))
             if len(found) >= self._search.limit or len(chosen) < most or not self._search.condition:
                 return found
-            allowed = self._allowed()
-            if allowed is not None:
-                return self._candidates([seat for seat in allowed if fits(seat) or seat in also])
             most *= 4
+            if most > max(MOST_LOOKED_AT, 4 * self._search.limit):
+                return found
+
+    def of(self, ids: Sequence[str]) -> list[Candidate]:
+        """Those of these memories that are indexed and that the condition lets through."""
+        seats = self._tx.all(int, "select seat from memory_seat where memory in :ids", {"ids": list(ids)})
+        inside = None if self._search.scopes is None else set(self._search.scopes)
+        return self._candidates([seat for seat in seats if inside is None or positions.scope_of(seat) in inside])
 
     def _candidates(self, seats: list[int]) -> list[Candidate]:
         sql = (
@@ -333,8 +353,3 @@ class _CandidateReader:
         )
         rows = self._tx.all(tuple[int, str, int | None, int, int, int], sql, {**self._values, "seats": seats})
         return [Candidate(*row) for row in rows]
-
-    def _allowed(self) -> list[int] | None:
-        sql = f"select memory_seat.seat from {self._source} where {self._where} limit {MOST_ALLOWED + 1}"
-        found = self._tx.all(int, sql, self._values)
-        return found if len(found) <= MOST_ALLOWED else None

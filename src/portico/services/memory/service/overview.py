@@ -55,7 +55,7 @@ class OverviewTools:
 
     async def namespaces(self, ctx: Context) -> results.Namespaces:
         """The namespaces: what each is for, and how many memories it has."""
-        counts = await (await self._access.memories(ctx)).read(statistics.counts)
+        counts = await (await self._access.memories(ctx)).read(statistics.by_namespace)
         return results.Namespaces(
             namespaces=[
                 results.NamespaceCount(
@@ -63,7 +63,7 @@ class OverviewTools:
                     about=one.about,
                     signals=list(one.signals),
                     writable=one.writable,
-                    count=counts.by_namespace.get(one.name, 0),
+                    count=counts.get(one.name, 0),
                 )
                 for one in NAMESPACES.values()
             ]
@@ -108,15 +108,15 @@ class OverviewTools:
     ) -> Beginning:
         """Everything to begin a session with, in one call: how to use this, how much there is, and what is known."""
         memories = await self._access.memories(ctx)
-        counts = await memories.read(statistics.counts)
+        counts = await memories.read(statistics.by_namespace)
         found: list[results.FoundMemory] = []
         if include_recall:
             page = await memories.recall(recall_query, memories.filter(""), limit=recall_limit)
             found = [results.found(hit.record, self._access.prefix, "light") for hit in page.hits]
         return Beginning(
             guide=prompts.beginning(self._access.prefix),
-            total=counts.total,
-            by_namespace=counts.by_namespace,
+            total=sum(counts.values()),
+            by_namespace=dict(sorted(counts.items())),
             project=memories.project,
             memories=found,
         )

@@ -16,13 +16,13 @@ from portico.services.memory.service import prompts, results
 from portico.services.memory.service.access import Access
 from portico.services.memory.service.overview import Summary, status_of, summary_of
 from portico.services.memory.service.speaking import Body
-from portico.services.memory.store import graph, records, statistics, templates
+from portico.services.memory.store import graph, records, selection, statistics, templates
 from portico.services.memory.store.filters import MemoryFilter
 from portico.services.memory.store.namespaces import DOMAINS, NAMESPACES
 from portico.services.memory.store.templates import SavedPrompt
 from portico.services.stored import among
 
-MOST_LISTED = 100
+MOST_LISTED, MOST_COUNTED = 100, 2000
 JSON, MARKDOWN = "application/json", "text/markdown"
 
 
@@ -37,10 +37,12 @@ class MemoryLine(Struct, frozen=True, omit_defaults=True):
     origin: str | None = None
 
 
-class Listing(Struct, frozen=True):
+class Listing(Struct, frozen=True, omit_defaults=True):
     # How many there are, of which the newest are shown.
     count: int
     memories: list[MemoryLine]
+    # Very many are not counted to the end.
+    at_least: bool = False
 
 
 class SavedLine(Struct, frozen=True):
@@ -134,9 +136,9 @@ class MemoryResources:
     async def _listing(self, ctx: Context, wanted: MemoryFilter) -> Listing:
         memories, now = await self._access.memories(ctx), moments.now()
         wanted = wanted.within(memories.homes)
-        count = await memories.read(lambda tx: records.count(tx, wanted, at=now))
-        found = await memories.read(lambda tx: records.matching(tx, wanted, limit=MOST_LISTED, at=now))
-        return Listing(count, [self._line(one) for one in found])
+        count = await memories.read(lambda tx: selection.count(tx, wanted, at=now, most=MOST_COUNTED))
+        found = await memories.read(lambda tx: selection.matching(tx, wanted, limit=MOST_LISTED, at=now))
+        return Listing(count, [self._line(one) for one in found], at_least=count == MOST_COUNTED)
 
     def _line(self, record: records.Record) -> MemoryLine:
         shown = results.found(record, self._access.prefix, "light")

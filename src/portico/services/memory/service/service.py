@@ -63,6 +63,7 @@ class Memory(StoredService[Memories]):
     """
 
     name = "memory"
+    scoped = True
     topics = (records.TOPIC, templates.TOPIC)
 
     @explained

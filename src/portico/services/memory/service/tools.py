@@ -131,9 +131,13 @@ class MemoryTools:
         wanted = memories.filter(filter).also("ns", namespace).also("entity", entity)
         searching = (query or "").strip() not in ("", "*") or bool(wanted.words)
         count = limit or (SEARCH_LIMIT if searching else LIST_LIMIT)
-        start = inputs.position(cursor) if cursor is not None else offset
         moment = None if as_of is None else inputs.moment(as_of)
-        page = await memories.recall(query or "", wanted, limit=count, offset=start, as_of=moment, mode=mode)
+        # A list goes on behind the last one that was shown, whatever comes before it meanwhile.
+        after = inputs.place(cursor) if cursor is not None and "." in cursor else None
+        start = inputs.position(cursor) if cursor is not None and after is None else offset
+        page = await memories.recall(
+            query or "", wanted, limit=count, offset=0 if after else start, after=after, as_of=moment, mode=mode
+        )
         prefix = self._access.prefix
         shown = [
             results.recalled(hit, prefix, detail) if searching else results.found(hit.record, prefix, detail)
@@ -144,7 +148,8 @@ class MemoryTools:
             count=len(shown),
             memories=shown,
             mode=memories.mode(mode),
-            next_cursor=str(start + count) if page.more else None,
+            note=page.note,
+            next_cursor=inputs.cursor_at(page.last) if page.last else str(start + count) if page.more else None,
         )
 
     async def get(self, ctx: Context, memory_id: Id) -> results.Whole:
@@ -229,6 +234,8 @@ class MemoryTools:
     ) -> results.DeletedMemories:
         """Delete every memory that a filter lets through. Run it dry first, and show the user what would go."""
         memories = await (self._access.memories(ctx) if dry_run else self._access.writable(ctx))
-        swept = await memories.delete_all(memories.filter(filter), dry_run=dry_run, hard=hard, who=requester(ctx))
+        swept = await memories.delete_all(
+            memories.filter(filter), dry_run=dry_run, hard=hard, who=requester(ctx), done=ctx.report_progress
+        )
         note = "Nothing was deleted. Call it again with dry_run=false." if dry_run else "Deleted."
         return results.DeletedMemories(count=swept.count, ids=swept.ids, dry_run=dry_run, note=note)

@@ -14,11 +14,11 @@ from portico.services import moments
 from portico.services.memory.errors import Blocked, InvalidInput
 from portico.services.memory.share import portable
 from portico.services.memory.share.portable import Format, Portable
-from portico.services.memory.store import changes, inputs, records
+from portico.services.memory.store import changes, inputs, records, selection
 from portico.services.memory.store.filters import MemoryFilter
-from portico.services.memory.store.memories import BATCH, Memories
+from portico.services.memory.store.memories import LOT, Memories
 from portico.services.memory.store.namespaces import STATUSES
-from portico.services.memory.store.records import Record
+from portico.services.memory.store.records import Place, Record
 
 Screen = Callable[[str], tuple[str, list[str]]]
 
@@ -38,17 +38,19 @@ class Brought(Struct, frozen=True, kw_only=True):
 
 
 async def export(
-    memories: Memories, filter: MemoryFilter, format: Format, *, limit: int = MOST_EXPORTED, offset: int = 0
-) -> tuple[str, int, bool]:
-    """A text with these memories, how many they are, and whether there are more. Deleted ones only if asked for."""
+    memories: Memories, filter: MemoryFilter, format: Format, *, limit: int = MOST_EXPORTED, after: Place | None = None
+) -> tuple[str, int, Place | None]:
+    """A text with these memories, how many they are, and if there are more, where the last one stands: what the next
+    part comes after. Deleted ones only if asked for."""
     if filter.words:
         raise InvalidInput(f"{filter.words[:80]!r} is no condition; an export takes conditions only.")
     now = moments.now()
     usual = tuple(one for one in STATUSES if one != "deleted")
     found = await memories.read(
-        lambda tx: records.matching(tx, filter, limit=limit + 1, offset=offset, statuses=usual, at=now)
+        lambda tx: selection.matching(tx, filter, limit=limit + 1, statuses=usual, at=now, after=after)
     )
-    return portable.dumped(found[:limit], format), len(found[:limit]), len(found) > limit
+    shown = found[:limit]
+    return portable.dumped(shown, format), len(shown), (shown[-1].at, shown[-1].id) if len(found) > limit else None
 
 
 async def bring(
@@ -59,19 +61,22 @@ async def bring(
     screen: Screen = lambda text: (text, []),
     who: str = "",
     dry_run: bool = False,
+    done: Callable[[int, int], object] = lambda count, total: None,
 ) -> Brought:
-    """Take in an export. A memory that is here already is changed only by a newer version of itself."""
+    """Take in an export. A memory that is here already is changed only by a newer version of itself. Where it is
+    cancelled, what `done` was told of is here, and the same import goes on from there."""
     now = moments.now()
     # As many as it holds have to be read and looked through; others are served meanwhile.
     fine, problems = await asyncio.to_thread(_read, text, format, screen, now, memories.project)
     totals = [0, 0, 0]
-    for at in range(0, len(fine), BATCH):
-        some = fine[at : at + BATCH]
+    for at in range(0, len(fine), LOT):
+        some = fine[at : at + LOT]
         if dry_run:
             counts = await memories.read(lambda tx, some=some: _compared(tx, some))  # type: ignore[misc]
         else:
             counts = await memories.write(lambda tx, some=some: _merged(tx, some, now, who))  # type: ignore[misc]
         totals = [one + other for one, other in zip(totals, counts, strict=True)]
+        done(sum(totals), len(fine))
     return Brought(
         added=totals[0],
         updated=totals[1],

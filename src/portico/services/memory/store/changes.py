@@ -11,13 +11,14 @@ from msgspec.structs import replace
 
 from portico.extend import Transaction
 from portico.services.memory.search import index
-from portico.services.memory.store import entities, records
+from portico.services.memory.store import entities, records, tallies
 from portico.services.memory.store.namespaces import CURRENT
 from portico.services.memory.store.records import MemoryEvent, Record
 
 
 def insert(tx: Transaction, memories: Sequence[Record]) -> None:
     records.insert(tx, memories)
+    tallies.count(tx, memories)
     index.index(tx, [one for one in memories if one.status in CURRENT], new=True)
     entities.note(tx, memories)
 
@@ -31,8 +32,8 @@ def change(
         index.index(tx, [after])
     elif before.status in CURRENT:
         index.unindex(tx, [after.id])
-    if (after.content, after.author) != (before.content, before.author):
-        entities.note(tx, [after], anew=True)
+    tallies.recount(tx, before, after)
+    entities.renote(tx, before, after)
     return after
 
 
@@ -61,7 +62,9 @@ def take_back(tx: Transaction, events: Sequence[MemoryEvent], now: int, *, who: 
     return back
 
 
-def remove(tx: Transaction, memories: Sequence[Record], now: int) -> None:
-    """For good."""
+def remove(tx: Transaction, memories: Sequence[Record], now: int, *, entirely: bool = False) -> None:
+    """For good; `entirely` with the names of what they alone spoke of."""
     index.forget(tx, [one.id for one in memories])
+    tallies.count(tx, memories, gone=True)
+    entities.forget(tx, memories, entirely=entirely)
     records.remove(tx, memories, now)

@@ -19,7 +19,7 @@ from portico.extend import Transaction
 from portico.services import moments
 from portico.services.memory.errors import InvalidInput
 from portico.services.memory.search import likeness
-from portico.services.memory.store import advice, capture, changes, inputs, records
+from portico.services.memory.store import advice, capture, changes, inputs, records, selection
 from portico.services.memory.store.advice import Ask
 from portico.services.memory.store.filters import MemoryFilter
 from portico.services.memory.store.memories import Memories
@@ -71,7 +71,7 @@ async def plan(
     ask: Ask | None = None,
 ) -> Plan:
     now = moments.now()
-    found = await memories.read(lambda tx: records.matching(tx, filter, limit=MOST_LOOKED_AT, at=now))
+    found = await memories.read(lambda tx: selection.matching(tx, filter, limit=MOST_LOOKED_AT, at=now))
     groups = await asyncio.to_thread(_groups, found, similarity, max(least, 2))
     clusters: list[Cluster] = []
     for group in groups[:MOST_CLUSTERS]:

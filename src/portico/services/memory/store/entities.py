@@ -4,11 +4,13 @@ with what. A rule that is wrong now and then is worth more here than a model tha
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
 from portico.extend import Transaction
 from portico.services import moments
+from portico.services.memory.store.namespaces import CURRENT
 from portico.services.memory.store.records import Record
 
 Kind = Literal["Person", "Organization", "Technology", "Concept", "File"]
@@ -124,29 +126,77 @@ def _relations(text: str, found: Sequence[Entity]) -> list[Relation]:
     return list(made)[:MOST]
 
 
-def note(tx: Transaction, found: Sequence[Record], *, anew: bool = False) -> None:
-    """Write down what these memories speak of."""
-    if anew:
-        ids = {"ids": [one.id for one in found]}
-        tx.run("delete from memory_relation where memory in :ids", ids)
-        tx.run("delete from memory_mention where memory in :ids", ids)
+def note(tx: Transaction, found: Sequence[Record]) -> None:
+    """Write down what these memories speak of, none of which is noted yet."""
     entities: dict[str, Entity] = {}
-    mentions: list[tuple[str, str]] = []
+    mentions: list[tuple[str, str, int]] = []
     relations: list[tuple[str, str, str, str]] = []
+    current: Counter[str] = Counter()
     for record in found:
         named, related = extract(record.content, record.author)
         for one in named:
             entities.setdefault(one.name, one)
-            mentions.append((record.id, one.name))
+            mentions.append((record.id, one.name, record.at))
+            current[one.name] += record.status in CURRENT
         relations += [(*one, record.id) for one in related]
     if not entities:
         return
     now = moments.now()
     # In the order of their names, so that two who note the same at once do not wait for each other in a circle.
     tx.many(
-        "insert into memory_entity (name, label, kind, created_at) values (?, ?, ?, ?) on conflict (name) do nothing",
-        [(*entities[name], now) for name in sorted(entities)],
+        "insert into memory_entity (name, label, kind, created_at, mentions) values (?, ?, ?, ?, ?) "
+        "on conflict (name) do update set mentions = memory_entity.mentions + excluded.mentions",
+        [(*entities[name], now, current[name]) for name in sorted(entities)],
     )
-    tx.many("insert into memory_mention (memory, entity) values (?, ?)", mentions)
+    tx.many("insert into memory_mention (memory, entity, at) values (?, ?, ?)", mentions)
     if relations:
         tx.many("insert into memory_relation (source, kind, target, memory) values (?, ?, ?, ?)", relations)
+
+
+def note_anew(tx: Transaction, found: Sequence[Record]) -> None:
+    """Write down again what memories speak of."""
+    _step(tx, found, -1)
+    _take_out(tx, found)
+    note(tx, found)
+
+
+def renote(tx: Transaction, before: Record, after: Record) -> None:
+    """What a memory speaks of that has changed."""
+    was, is_now = before.status in CURRENT, after.status in CURRENT
+    if (after.content, after.author, after.at) != (before.content, before.author, before.at):
+        _step(tx, [before], -1)
+        _take_out(tx, [after])
+        note(tx, [after])
+    elif was != is_now:
+        _step(tx, [after if is_now else before], 1 if is_now else -1)
+
+
+def forget(tx: Transaction, found: Sequence[Record], *, entirely: bool = False) -> None:
+    """Before memories leave the table `memory`. `entirely` also deletes the entities that nothing else mentions: a name
+    can be all that there is to forget."""
+    ids = {"ids": [one.id for one in found]}
+    _step(tx, found, -1)
+    if entirely:
+        names = tx.all(str, "select distinct entity from memory_mention where memory in :ids", ids)
+        _take_out(tx, found)
+        tx.run(
+            "delete from memory_entity where name in :names "
+            "and not exists (select 1 from memory_mention where memory_mention.entity = memory_entity.name)",
+            {"names": names},
+        )
+
+
+def _take_out(tx: Transaction, found: Sequence[Record]) -> None:
+    ids = {"ids": [one.id for one in found]}
+    tx.run("delete from memory_relation where memory in :ids", ids)
+    tx.run("delete from memory_mention where memory in :ids", ids)
+
+
+def _step(tx: Transaction, found: Sequence[Record], step: int) -> None:
+    """Count the mentions in those of these memories that are current."""
+    ids = [one.id for one in found if one.status in CURRENT]
+    sql = "select entity, count(*) from memory_mention where memory in :ids group by entity order by entity"
+    counted = tx.all(tuple[str, int], sql, {"ids": ids}) if ids else []
+    if counted:
+        steps = [(step * mentions, name) for name, mentions in counted]
+        tx.many("update memory_entity set mentions = mentions + ? where name = ?", steps)

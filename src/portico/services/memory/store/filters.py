@@ -47,6 +47,8 @@ class MemoryFilter(Struct, frozen=True):
     # The names of the project whose memories are looked at, besides those that belong to no project. A `project:` says
     # otherwise.
     homes: tuple[str, ...] = ()
+    # Only what was stored by this moment and has not changed since.
+    known_at: int | None = None
 
     def also(self, key: str, value: str | None) -> MemoryFilter:
         """The same with one more condition; without a value it is the same."""
@@ -123,6 +125,12 @@ def where(filter: MemoryFilter, usual_statuses: tuple[str, ...]) -> tuple[str, d
         if moment is not None:
             parts.append(f"memory.at {sign} :filter_{bound}")
             values[f"filter_{bound}"] = moment
+    if filter.known_at is not None:
+        parts.append(
+            "memory.created_at <= :filter_known and not exists (select 1 from memory_event "
+            "where memory_event.memory = memory.id and memory_event.at > :filter_known)"
+        )
+        values["filter_known"] = filter.known_at
     return " and ".join(parts) or "true", values
 
 

@@ -13,6 +13,8 @@ from portico.services.memory.store.namespaces import CURRENT
 
 Picture = Literal["mermaid", "dot", "text"]
 MOST_DEPTH, MOST_EDGES, MOST_STEPS = 3, 200, 2000
+# Of an entity that very many memories mention, so many are looked at; and fewer on the way to somewhere else.
+MOST_LOOKED_AT, FEW_LOOKED_AT = 400, 100
 
 
 class EntityNode(Struct, frozen=True):
@@ -35,38 +37,37 @@ class Graph(Struct, frozen=True):
 
 def entities(tx: Transaction, kind: str | None, limit: int) -> list[EntityNode]:
     """The most mentioned first."""
-    of_kind = "and memory_entity.kind = :kind" if kind is not None else ""
+    of_kind = "and kind = :kind " if kind is not None else ""
     return tx.all(
         EntityNode,
-        "select memory_entity.label as name, memory_entity.kind as kind, count(*) as mentions from memory_entity "
-        "join memory_mention on memory_mention.entity = memory_entity.name "
-        "join memory on memory.id = memory_mention.memory "
-        f"where memory.status in :current {of_kind} "
-        "group by memory_entity.name, memory_entity.label, memory_entity.kind order by count(*) desc, "
-        "memory_entity.name limit cast(:limit as bigint)",
-        {"current": list(CURRENT), "limit": limit, **({} if kind is None else {"kind": kind})},
+        "select label as name, kind, mentions from memory_entity where mentions > 0 "
+        f"{of_kind}order by mentions desc, name limit cast(:limit as bigint)",
+        {"limit": limit, **({} if kind is None else {"kind": kind})},
     )
 
 
-def beside(tx: Transaction, name: str, limit: int = MOST_EDGES) -> list[Edge]:
-    """What is said about it, then what is mentioned in the same memories."""
-    values = {"name": name, "current": list(CURRENT), "limit": limit}
+def beside(tx: Transaction, name: str, limit: int = MOST_EDGES, most: int = MOST_LOOKED_AT) -> list[Edge]:
+    """What is said about it, then what is mentioned in the same memories; of very many, as the newest say."""
+    values = {"name": name, "current": list(CURRENT), "limit": limit, "most": most}
     said = tx.all(
         Edge,
-        "select memory_relation.source as source, memory_relation.kind as kind, memory_relation.target as target, "
-        "count(*) as weight from memory_relation join memory on memory.id = memory_relation.memory "
-        "where memory.status in :current and (memory_relation.source = :name or memory_relation.target = :name) "
-        "group by memory_relation.source, memory_relation.kind, memory_relation.target "
-        "order by count(*) desc, memory_relation.source, memory_relation.target limit cast(:limit as bigint)",
+        "select said.source, said.kind, said.target, count(*) as weight from ("
+        "select * from (select source, kind, target, memory from memory_relation where source = :name "
+        "limit cast(:most as bigint)) as outward union all "
+        "select * from (select source, kind, target, memory from memory_relation where target = :name "
+        "and source <> :name limit cast(:most as bigint)) as inward) as said "
+        "join memory on memory.id = said.memory where memory.status in :current "
+        "group by said.source, said.kind, said.target "
+        "order by count(*) desc, said.source, said.target limit cast(:limit as bigint)",
         values,
     )
     together = tx.all(
         Edge,
-        "select mine.entity as source, 'RelatesTo' as kind, other.entity as target, count(*) as weight "
-        "from memory_mention mine join memory_mention other on other.memory = mine.memory "
-        "join memory on memory.id = mine.memory "
-        "where mine.entity = :name and other.entity <> :name and memory.status in :current "
-        "group by mine.entity, other.entity order by count(*) desc, other.entity limit cast(:limit as bigint)",
+        "select :name as source, 'RelatesTo' as kind, other.entity as target, count(*) as weight from ("
+        "select memory from memory_mention where entity = :name order by at desc limit cast(:most as bigint)) as mine "
+        "join memory_mention other on other.memory = mine.memory join memory on memory.id = mine.memory "
+        "where other.entity <> :name and memory.status in :current "
+        "group by other.entity order by count(*) desc, other.entity limit cast(:limit as bigint)",
         values,
     )
     known = {frozenset((one.source, one.target)) for one in said}
@@ -99,7 +100,7 @@ def path(tx: Transaction, start: str, end: str) -> Graph:
     waiting = deque([first])
     while waiting and last not in came and len(came) < MOST_STEPS:
         here = waiting.popleft()
-        for edge in beside(tx, here, 50):
+        for edge in beside(tx, here, 50, FEW_LOOKED_AT):
             there = edge.target if edge.source == here else edge.source
             if there not in came:
                 came[there] = edge
@@ -129,10 +130,7 @@ def _found(tx: Transaction, name: str) -> str:
 def _labelled(tx: Transaction, names: set[str], edges: list[Edge]) -> Graph:
     rows = tx.all(
         tuple[str, str, str, int],
-        "select memory_entity.name, memory_entity.label, memory_entity.kind, count(memory_mention.memory) "
-        "from memory_entity left join memory_mention on memory_mention.entity = memory_entity.name "
-        "where memory_entity.name in :names group by memory_entity.name, memory_entity.label, memory_entity.kind "
-        "order by memory_entity.name",
+        "select name, label, kind, mentions from memory_entity where name in :names order by name",
         {"names": sorted(names)},
     )
     label = {name: shown for name, shown, _, _ in rows}

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from portico.services import texts
+from portico.services import moments, texts
 from portico.services.memory.errors import InvalidInput
 from portico.services.moments import SECOND_MS
 
@@ -19,8 +18,7 @@ MOST_GIVEN_TAGS = 1000
 _BREAKS = re.compile(r"[\s,]+")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _SPAN = re.compile(r"(\d{1,9})\s*([smhdw]?)")
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_FIRST, _LAST = datetime(1, 1, 1, tzinfo=UTC) - _EPOCH, datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH
+_PLACE = re.compile(r"(-?\d{1,15})\.([0-9a-f]{1,64})")
 # The clocks of two machines are not quite the same, and a day begins earlier elsewhere.
 CLOCKS_DIFFER_MS = 86_400 * SECOND_MS
 LONGEST_SPAN_MS = 100 * 366 * 86_400 * SECOND_MS
@@ -108,13 +106,9 @@ def span(text: str) -> int | None:
 def moment(text: str) -> int:
     """A date or a date with a time; without a zone it is UTC."""
     try:
-        found = datetime.fromisoformat(text.strip())
+        return moments.parsed(text)
     except ValueError:
         raise InvalidInput(f"{text[:40]!r} is no date. Write 2026-01-31 or 2026-01-31T12:00:00Z.") from None
-    at = (found if found.tzinfo else found.replace(tzinfo=UTC)) - _EPOCH
-    if not _FIRST <= at <= _LAST:
-        raise InvalidInput(f"{text[:40]!r} is not between the years 1 and 9999.")
-    return at // timedelta(milliseconds=1)
 
 
 def past(text: str, now: int) -> int:
@@ -139,3 +133,16 @@ def position(cursor: str | None) -> int:
     if not cursor.isdecimal() or len(cursor) > 7:
         raise InvalidInput("The cursor is none of ours. Use nextCursor of the answer before, or leave it out.")
     return int(cursor)
+
+
+def cursor_at(place: tuple[int, str]) -> str:
+    """A cursor that begins behind a memory in a list of the newest."""
+    return f"{place[0]}.{place[1]}"
+
+
+def place(cursor: str) -> tuple[int, str]:
+    """The time and the id of the memory behind which a page begins, as `cursor_at` wrote them."""
+    found = _PLACE.fullmatch(cursor)
+    if found is None:
+        raise InvalidInput("The cursor is none of ours. Use nextCursor of the answer before, or leave it out.")
+    return int(found[1]), found[2]

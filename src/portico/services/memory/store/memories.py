@@ -21,14 +21,14 @@ from msgspec.structs import replace
 from portico.extend import BadStatement, Damaged, Database, NotUnique, StoreError, Transaction, UnfitValue
 from portico.services import moments, texts
 from portico.services.memory.errors import InvalidInput, MemoryChanged, MemoryRefusal, MemoryStoreFailed
-from portico.services.memory.search import index_build, likeness, recall
+from portico.services.memory.search import index_build, recall
 from portico.services.memory.search.index_upkeep import IndexUpkeep
 from portico.services.memory.search.meaning import Meanings, NoModel, Sense
-from portico.services.memory.store import capture, changes, entities, filters, inputs, records
+from portico.services.memory.store import capture, changes, entities, filters, inputs, past, records, selection
 from portico.services.memory.store.capture import Draft, Taken
 from portico.services.memory.store.filters import Condition, MemoryFilter
 from portico.services.memory.store.namespaces import CURRENT, STATUSES, checked_namespace
-from portico.services.memory.store.records import MemoryEvent, Record
+from portico.services.memory.store.records import MemoryEvent, Place, Record
 from portico.services.repository import Where
 
 T = TypeVar("T")
@@ -36,11 +36,12 @@ T = TypeVar("T")
 MIGRATIONS = Path(__file__).parent / "migrations"
 HISTORY = "memory"
 MOST_RESULTS = 1000
-# How many memories one transaction touches: on SQLite others wait for it.
-BATCH = 500
+# How many memories one transaction changes: on SQLite others wait for it.
+BATCH = 100
+# How many are read at once.
+PIECE = 5000
 # …and of new ones, which are quick to write, but rewrite most pages of the index each time.
 LOT = 5000
-MOST_OF_THE_PAST = 100_000
 # How long a search waits for an index that is being built. What is not in it by then is not found yet.
 INDEX_SECONDS = 0.5
 NOT_DELETED = Condition("status", ("deleted",), negated=True)
@@ -57,6 +58,10 @@ class RecallPage(Struct, frozen=True):
     hits: list[Hit]
     # Whether there are more behind these.
     more: bool
+    # Where the last one stands in a list of the newest, if there are more.
+    last: Place | None = None
+    # What was not looked at.
+    note: str | None = None
 
 
 class Sweep(Struct, frozen=True):
@@ -179,22 +184,29 @@ class Memories:
         *,
         limit: int = 10,
         offset: int = 0,
+        after: Place | None = None,
         as_of: int | None = None,
         mode: recall.Mode = "hybrid",
     ) -> RecallPage:
-        """The best first; without words to look for, the newest."""
+        """The best first; without words to look for, the newest, `after` being where in that list to begin."""
         limit, offset = _bounded(limit, offset)
         words = texts.storable(" ".join(said for said in (query, filter.words) if said.strip() not in ("", "*")))
         if len(words) > filters.LONGEST:
             raise InvalidInput(f"The query has {len(words):,} characters; at most {filters.LONGEST:,} are read.")
-        if as_of is not None:
-            hits = await self.read(lambda tx: _past(tx, words, filter, as_of))
-            return RecallPage(hits[offset : offset + limit], len(hits) > offset + limit)
         now = moments.now()
         wanted = offset + limit + 1
+        if as_of is not None:
+            known = await self.read(lambda tx: past.known(tx, words, filter, as_of, wanted))
+            return _page(
+                [Hit(one, score, bool(words) and score < recall.LITTLE) for one, score in known], limit, offset
+            )
         if not words:
-            found = await self.read(lambda tx: records.matching(tx, filter, limit=limit + 1, offset=offset, at=now))
-            return RecallPage([Hit(one, 0.0) for one in found[:limit]], len(found) > limit)
+            found = await self.read(
+                lambda tx: selection.matching(tx, filter, limit=limit + 1, offset=offset, at=now, after=after)
+            )
+            more = len(found) > limit
+            last = (found[limit - 1].at, found[limit - 1].id) if more else None
+            return RecallPage([Hit(one, 0.0) for one in found[:limit]], more, last)
         sense = await self._sense(words, mode)
         await self._keeper.ready(INDEX_SECONDS)
 
@@ -203,8 +215,13 @@ class Memories:
             found = records.fetch(tx, [one.memory for one in scored])
             return [Hit(found[one.memory], one.score, one.weak) for one in scored if one.memory in found]
 
-        hits = await self.read(look)
-        return RecallPage(hits[offset : offset + limit], len(hits) > offset + limit)
+        page = _page(await self.read(look), limit, offset)
+        if recall.is_looked_through(filter):
+            most = recall.MOST_LOOKED_THROUGH
+            if await self.read(lambda tx: selection.count(tx, filter, at=now, most=most + 1)) > most:
+                note = f"Of memories that are not current, the newest {most:,} were looked through. Narrow the filter."
+                page = replace(page, note=note)
+        return page
 
     async def _sense(self, words: str, mode: str) -> Sense | None:
         """What the words mean, as far as it matters and can be known."""
@@ -306,7 +323,7 @@ class Memories:
 
         def some(tx: Transaction) -> list[Record]:
             found = records.which(tx, "memory.id > :last", {"last": last}, BATCH)
-            entities.note(tx, found, anew=True)
+            entities.note_anew(tx, found)
             return found
 
         while found := await self.write(some):
@@ -319,9 +336,16 @@ class Memories:
         return total
 
     async def delete_all(
-        self, filter: MemoryFilter, *, dry_run: bool = True, hard: bool = False, who: str = ""
+        self,
+        filter: MemoryFilter,
+        *,
+        dry_run: bool = True,
+        hard: bool = False,
+        who: str = "",
+        done: Callable[[int], object] = lambda count: None,
     ) -> Sweep:
-        """Everything that a filter lets through."""
+        """Everything that a filter lets through, a few at a time. Where it is cancelled, those of before are deleted;
+        `done` is told how many that are."""
         if filter.words:
             raise InvalidInput(f"{filter.words[:80]!r} is no condition, and words are not enough to delete by.")
         if not filter.conditions and filter.since is None and filter.until is None:
@@ -332,36 +356,30 @@ class Memories:
             filter = replace(filter, conditions=(*filter.conditions, NOT_DELETED))
         now = moments.now()
         statuses = STATUSES if hard else CURRENT
-        if dry_run:
-            found = await self.read(lambda tx: records.matching(tx, filter, limit=100, at=now, statuses=statuses))
-            count = await self.read(lambda tx: records.count(tx, filter, at=now, statuses=statuses))
-            return Sweep([one.id for one in found], count)
-        gone: list[str] = []
+        after: Place | None = None
 
-        def some(tx: Transaction) -> list[str]:
-            found = records.matching(tx, filter, limit=BATCH, at=now, statuses=statuses)
+        def look(tx: Transaction) -> list[Place]:
+            return selection.places(tx, filter, limit=PIECE, at=now, statuses=statuses, after=after)
+
+        def delete(tx: Transaction) -> list[Place]:
+            found = selection.matching(tx, filter, limit=BATCH, at=now, statuses=statuses, after=after)
             if hard:
                 changes.remove(tx, found, now)
             for one in found if not hard else ():
                 changes.delete(tx, one, now, who=who, reason="delete_all")
-            return [one.id for one in found]
+            return [(one.at, one.id) for one in found]
 
-        while ids := await self.write(some):
-            gone += ids
-        return Sweep(gone[:100], len(gone))
+        first: list[str] = []
+        count = 0
+        while some := await (self.read(look) if dry_run else self.write(delete)):
+            first += [id for _, id in some[: 100 - len(first)]]
+            count, after = count + len(some), some[-1]
+            done(count)
+        return Sweep(first, count)
 
 
-def _past(tx: Transaction, words: str, filter: MemoryFilter, moment: int) -> list[Hit]:
-    """The index knows the present alone, so the past is looked through."""
-    known = records.as_of(tx, filter, moment, MOST_OF_THE_PAST)
-    wanted = set(likeness.words(words))
-    if not wanted:
-        return [Hit(one, 0.0) for one in sorted(known, key=lambda one: (-one.at, one.id))]
-    shares = [(one, len(wanted & set(likeness.words(records.findable(one)))) / len(wanted)) for one in known]
-    scored = [Hit(one, share, share < recall.LITTLE) for one, share in shares]
-    # Those that have nothing of it are the answer only where all are such.
-    found = [hit for hit in scored if hit.score] or scored
-    return sorted(found, key=lambda hit: (-hit.score, -hit.record.at, hit.record.id))
+def _page(hits: list[Hit], limit: int, offset: int) -> RecallPage:
+    return RecallPage(hits[offset : offset + limit], len(hits) > offset + limit)
 
 
 def _expected(tx: Transaction, id: str, version: int | None) -> Record:

@@ -33,6 +33,10 @@ _INSERT = f"insert into memory ({', '.join(COLUMNS)}) values ({', '.join('?' * l
 _ID = re.compile(r"[0-9a-f]{4,64}")
 
 
+# The time and the id of a memory: where it stands in a list.
+Place = tuple[int, str]
+
+
 class Record(Struct, frozen=True, kw_only=True, gc=False):
     """A memory. Moments are milliseconds."""
 
@@ -129,7 +133,7 @@ def change(
         "values (:memory, :version, :change, :at, :who, :reason, :was)",
         event,
     )
-    if set(before.tags) != set(after.tags):
+    if (set(before.tags), before.at) != (set(after.tags), after.at):
         tx.run("delete from memory_tag where memory = :id", {"id": after.id})
         _tag(tx, [after])
     told(tx, [after])
@@ -161,9 +165,9 @@ def _row(record: Record) -> dict[str, Any]:
 
 
 def _tag(tx: Transaction, records: Iterable[Record]) -> None:
-    rows = [(one.id, tag) for one in records for tag in one.tags]
+    rows = [(one.id, tag, one.at) for one in records for tag in one.tags]
     if rows:
-        tx.many("insert into memory_tag (memory, tag) values (?, ?)", rows)
+        tx.many("insert into memory_tag (memory, tag, at) values (?, ?, ?)", rows)
 
 
 # Reading
@@ -194,30 +198,12 @@ def fetch(tx: Transaction, ids: Sequence[str]) -> dict[str, Record]:
     return {one.id: one for one in found}
 
 
-def matching(
-    tx: Transaction, filter: MemoryFilter, *, limit: int, offset: int = 0, statuses: tuple[str, ...] = CURRENT, at: int
-) -> list[Record]:
-    """The newest first."""
-    condition, values = where(filter, statuses)
-    return tx.all(
-        Record,
-        f"{SELECT} where {condition} and {_ALIVE} "
-        "order by memory.at desc, memory.id limit cast(:limit as bigint) offset cast(:offset as bigint)",
-        {**values, "limit": limit, "offset": offset, "now": at},
-    )
-
-
-def count(tx: Transaction, filter: MemoryFilter, *, statuses: tuple[str, ...] = CURRENT, at: int) -> int:
-    condition, values = where(filter, statuses)
-    return tx.one(int, f"select count(*) from memory where {condition} and {_ALIVE}", {**values, "now": at})
-
-
 def allowed(
     tx: Transaction, ids: Sequence[str], filter: MemoryFilter, *, statuses: tuple[str, ...] = CURRENT, at: int
 ) -> set[str]:
     """Those of these that a filter lets through."""
     condition, values = where(filter, statuses)
-    sql = f"select memory.id from memory where memory.id in :among and {condition} and {_ALIVE}"
+    sql = f"select memory.id from memory where memory.id in :among and {condition} and {ALIVE}"
     return set(tx.all(str, sql, {**values, "among": list(ids), "now": at}))
 
 
@@ -228,7 +214,7 @@ def which(tx: Transaction, condition: str, values: dict[str, Any], limit: int) -
 
 
 # Whatever has expired is not seen any more, whether or not it has been collected.
-_ALIVE = "(memory.expires_at is null or memory.expires_at > :now)"
+ALIVE = "(memory.expires_at is null or memory.expires_at > :now)"
 
 
 def same(tx: Transaction, domain: str, namespace: str, digest: str, project: str | None, at: int) -> Record | None:
@@ -238,7 +224,7 @@ def same(tx: Transaction, domain: str, namespace: str, digest: str, project: str
     return tx.maybe(
         Record,
         f"{SELECT} where memory.digest = :digest and memory.domain = :domain and memory.namespace = :namespace "
-        f"and memory.status in {CURRENT} and {of_project} and {_ALIVE} order by memory.created_at limit 1",
+        f"and memory.status in {CURRENT} and {of_project} and {ALIVE} order by memory.created_at limit 1",
         values if project is None else {**values, "project": project},
     )
 
@@ -261,27 +247,6 @@ def events(tx: Transaction, reason: str) -> list[MemoryEvent]:
         "order by id desc",
         {"reason": reason},
     )
-
-
-def as_of(tx: Transaction, filter: MemoryFilter, moment: int, most: int) -> list[Record]:
-    """What was known at a moment: of each memory that there was, the state it had."""
-    later = tx.all(
-        MemoryEvent,
-        "select memory, version, change, at, who, reason, was from memory_event where id in "
-        "(select min(id) from memory_event where at > :moment group by memory)",
-        {"moment": moment},
-    )
-    was = {one.memory: one.was for one in later}
-    condition, values = where(filter, CURRENT)
-    now = tx.all(
-        Record,
-        f"{SELECT} where {condition} and memory.created_at <= :moment and {_ALIVE} "
-        "order by memory.at desc, memory.id limit cast(:limit as bigint)",
-        {**values, "moment": moment, "now": moment, "limit": most},
-    )
-    unchanged = [one for one in now if one.id not in was]
-    known = [one for one in was.values() if one.created_at <= moment and one.status in CURRENT]
-    return unchanged + [one for one in known if fits(one, filter)]
 
 
 def fits(record: Record, filter: MemoryFilter) -> bool:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from msgspec import Struct
 
 from portico.extend import Transaction
 from portico.services.memory.search import index_build
+from portico.services.memory.store import tallies
 from portico.services.memory.store.namespaces import CURRENT
 
 # Of each kind of count, those that occur most; there are fewer namespaces and domains than this.
 MOST_COUNTED = 50
+# So many tags that begin alike are compared.
+MOST_COMPLETED = 5000
+
+# A domain, a namespace, and a project or nothing.
+Place = tuple[str, str, str]
 
 
 class MemoryCounts(Struct, frozen=True):
@@ -30,52 +38,76 @@ class MemoryCounts(Struct, frozen=True):
 
 
 def counts(tx: Transaction) -> MemoryCounts:
-    oldest, newest = tx.one(
-        tuple[int | None, int | None],
-        "select min(memory.at), max(memory.at) from memory where status in :current",
-        {"current": list(CURRENT)},
-    )
-    by_namespace = _by(tx, "namespace")
+    by_place = _by_place(tx)
+    total = sum(by_place.values())
+    others = tallies.most(tx, "status", MOST_COUNTED)
+    by_status = {"active": total - others.get("pending", 0), **others}
     return MemoryCounts(
-        total=sum(by_namespace.values()),
-        by_namespace=by_namespace,
-        by_domain=_by(tx, "domain"),
-        by_status=dict(tx.all(tuple[str, int], "select status, count(*) from memory group by status order by status")),
-        by_project=_by(tx, "project", order="count(*) desc, "),
-        by_branch=_by(tx, "branch", order="count(*) desc, "),
+        total=total,
+        by_namespace=dict(sorted(_summed(by_place, 1).items())),
+        by_domain=dict(sorted(_summed(by_place, 0).items())),
+        by_status={status: count for status, count in sorted(by_status.items()) if count},
+        by_project=_most({project: count for project, count in _summed(by_place, 2).items() if project}),
+        by_branch=tallies.most(tx, "branch", MOST_COUNTED),
         conflicts=tx.one(int, "select count(*) from memory_conflict"),
         tags=topics(tx, MOST_COUNTED),
-        oldest=oldest,
-        newest=newest,
-        indexed=tx.one(int, "select count(*) from memory_terms"),
-        embedded=tx.one(int, "select count(*) from memory_vector"),
+        oldest=_moment(tx, ""),
+        newest=_moment(tx, "desc"),
+        indexed=tx.one(int, "select cast(coalesce(sum(memories), 0) as bigint) from memory_scope"),
+        embedded=tallies.tallied(tx, "vector", ""),
     )
 
 
-def _by(tx: Transaction, column: str, *, order: str = "") -> dict[str, int]:
-    sql = (
-        f"select {column}, count(*) from memory where status in :current and {column} is not null "
-        f"group by {column} order by {order}{column} limit cast(:limit as bigint)"
-    )
-    return dict(tx.all(tuple[str, int], sql, {"current": list(CURRENT), "limit": MOST_COUNTED}))
+def by_namespace(tx: Transaction) -> dict[str, int]:
+    """How many current memories each namespace has that has any."""
+    return _summed(_by_place(tx), 1)
+
+
+def _by_place(tx: Transaction) -> dict[Place, int]:
+    """How many current memories each domain, namespace and project has. The index has counted them; while it is being
+    built, they are counted here."""
+    if index_build.is_whole(tx):
+        sql = "select domain, namespace, project, memories from memory_scope where memories > 0"
+        rows = tx.all(tuple[str, str, str, int], sql)
+    else:
+        sql = (
+            "select domain, namespace, coalesce(project, ''), count(*) from memory where status in :current "
+            "group by domain, namespace, coalesce(project, '')"
+        )
+        rows = tx.all(tuple[str, str, str, int], sql, {"current": list(CURRENT)})
+    return {(domain, namespace, project): count for domain, namespace, project, count in rows}
+
+
+def _summed(by_place: dict[Place, int], part: int) -> dict[str, int]:
+    found: Counter[str] = Counter()
+    for place, count in by_place.items():
+        found[place[part]] += count
+    return found
+
+
+def _most(counted: dict[str, int]) -> dict[str, int]:
+    return dict(sorted(counted.items(), key=lambda one: (-one[1], one[0]))[:MOST_COUNTED])
+
+
+def _moment(tx: Transaction, order: str) -> int | None:
+    """The time of the first current memory in this order."""
+    sql = f"select memory.at from memory where status in :current order by memory.at {order} limit 1"
+    return tx.maybe(int, sql, {"current": list(CURRENT)})
 
 
 def topics(tx: Transaction, limit: int, beginning: str = "") -> dict[str, int]:
     """Tags, the most frequent first."""
+    if not beginning:
+        return tallies.most(tx, "tag", limit)
     sql = (
-        "select memory_tag.tag, count(*) from memory_tag join memory on memory.id = memory_tag.memory "
-        "where memory.status in :current and memory_tag.tag >= :beginning and memory_tag.tag < :end "
-        "group by memory_tag.tag order by count(*) desc, memory_tag.tag limit cast(:limit as bigint)"
+        "select name, memories from (select name, memories from memory_tally where kind = 'tag' and name >= :beginning "
+        f"and name < :end order by name limit {MOST_COMPLETED}) as beginning "
+        "order by memories desc, name limit cast(:limit as bigint)"
     )
-    values = {"current": list(CURRENT), "beginning": beginning, "end": beginning + "\U0010ffff", "limit": limit}
+    values = {"beginning": beginning, "end": beginning + "\U0010ffff", "limit": limit}
     return dict(tx.all(tuple[str, int], sql, values))
 
 
 def places(tx: Transaction) -> list[tuple[str, str]]:
     """Which namespaces of which domains have something in them."""
-    if index_build.is_whole(tx):
-        # The index has counted them. A store is asked this when it is opened, and should not be read for it.
-        sql = "select distinct domain, namespace from memory_scope where memories > 0 order by domain, namespace"
-        return tx.all(tuple[str, str], sql)
-    sql = "select distinct domain, namespace from memory where status in :current order by domain, namespace"
-    return tx.all(tuple[str, str], sql, {"current": list(CURRENT)})
+    return sorted({(domain, namespace) for domain, namespace, _ in _by_place(tx)})

@@ -21,6 +21,8 @@ OF_SEVERITY = (CRITICAL, CRITICAL, CRITICAL, ERROR, WARNING, INFORMATION, INFORM
 Guess = Literal["zone", "year", "date", "time"]
 """What of a time its line does not say: only the zone; the year, too; the day, or the order of its numbers; all."""
 
+COUNTING_SECONDS = 2.0
+
 _LATEST = 253_402_300_799_999_999  # the last microsecond of the year 9999
 
 Position = Any
@@ -46,6 +48,16 @@ class LogEntry(Struct):
     level_guessed: bool = False
 
 
+class EmptyStretch(Struct):
+    """A stretch of a log that has nothing that is wanted, up to a position: the next page need not look there again."""
+
+    position: Position
+
+
+Step = LogEntry | EmptyStretch | None
+"""What looking through a log comes to: an entry, a stretch without any, or nothing yet."""
+
+
 class Query(Struct, frozen=True):
     """Which entries are wanted. Texts are compared without regard to case."""
 
@@ -63,7 +75,7 @@ class Query(Struct, frozen=True):
             and (self.end is None or entry.time <= self.end)
             and (self.event_id is None or entry.event_id == self.event_id)
             and (self.source is None or self.names(entry.source) or any(map(self.names, entry.also)))
-            and (self.contains is None or self.contains.casefold() in entry.message.casefold())
+            and (self.contains is None or self.contains.casefold() in _shown(entry.message))
         )
 
     def names(self, source: str) -> bool:
@@ -77,6 +89,11 @@ class Query(Struct, frozen=True):
         return self == Query()
 
 
+def _shown(message: str) -> str:
+    """A message to look for a text in: with ends of lines as they are shown."""
+    return message.replace("\r\n", "\n").casefold()
+
+
 class Log(ABC):
     """A named log. It is opened anew for each question, so nothing is kept while it grows or rotates."""
 
@@ -85,8 +102,8 @@ class Log(ABC):
         self.description = description
 
     @abstractmethod
-    def newest_first(self, query: Query, after: Position, problems: list[str]) -> Iterator[LogEntry | None]:
-        """Entries that may match, from the newest on or from behind a position; None is a step without one.
+    def newest_first(self, query: Query, after: Position, problems: list[str]) -> Iterator[Step]:
+        """Entries that may match, from the newest on or from behind a position; the rest are steps without one.
 
         What was found damaged is added to `problems`.
         """
@@ -95,8 +112,8 @@ class Log(ABC):
     def entry(self, id: int) -> LogEntry | None:
         """One entry by its id."""
 
-    def count(self) -> int | None:
-        """How many entries there are, if that is known without counting."""
+    def count(self, seconds: float = COUNTING_SECONDS) -> int | None:
+        """How many entries there are, if that can be told in this time without reading them."""
         return None
 
     def size(self) -> int | None:

@@ -14,6 +14,7 @@ import sys
 import threading
 import zlib
 from collections.abc import Iterator
+from contextlib import ExitStack
 from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,7 +23,7 @@ from typing import Any
 import msgspec
 
 from portico.services.system.containment import AllowedRoots, OpenFile
-from portico.services.system.errors import DamagedData, MissingDependency
+from portico.services.system.errors import Absent, DamagedData, MissingDependency
 from portico.services.system.eventlog.entries import (
     CRITICAL,
     DEBUG,
@@ -149,7 +150,12 @@ class EvtxLog(Log):
         self._tag = tag << 32
 
     def newest_first(self, query: Query, after: Position, problems: list[str]) -> Iterator[LogEntry | None]:
-        with self._roots.open(self._path) as file:
+        with ExitStack() as stack:
+            try:
+                file = stack.enter_context(self._roots.open(self._path))
+            except Absent as absent:
+                problems.append(str(absent))
+                return
             for first, _, slot in reversed(chunks(file)):
                 if after is not None and first > after[0]:
                     continue

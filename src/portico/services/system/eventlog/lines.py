@@ -193,14 +193,15 @@ def _general(text: str, moment: Moment, before: str, rest: str) -> LogLine:
         status = found[1]
         line.level = ERROR if status[0] == "5" else WARNING if status[0] == "4" else INFORMATION
         line.grammar, line.level_guessed = "access", True
-        line.message = f"{before.rstrip(' [')} {rest[1:].lstrip()}"
+        line.message = text
         return line
     heads = before.strip(" [(<|")
     if heads and (found_before := _before(before, rest)) is not None:
         line.level = found_before
         return _named(line, _AFTER.sub("", rest[2:] if _REDIS.match(before) else rest, count=1))
     if heads:
-        line.message = f"{heads} {rest.strip()}"
+        # Whole, with the time in it: a message is always one piece of its line, and can be looked for there.
+        line.message = text
     here = stated(rest, 0)
     _judge(line, here)
     if here is None:

@@ -13,12 +13,15 @@ from msgspec import Struct
 
 from portico.services.system.cursors import Cursors
 from portico.services.system.errors import Absent, MachineError
-from portico.services.system.eventlog.entries import LEVELS, Log, LogEntry, Query, iso
+from portico.services.system.eventlog.entries import LEVELS, EmptyStretch, Log, LogEntry, Query, Step, iso
 from portico.services.system.results import LogStats
 from portico.services.system.text import LONGEST_MESSAGE, plain
 
 QUERY_SECONDS = 2.0
-COUNTING_SECONDS = 0.05
+# How long, and over how many entries, what matches is counted beyond the page. The second is what mostly ends it, so
+# that the same question gives the same number.
+REST_SECONDS = 0.05
+MOST_COUNTED = 2000
 LARGEST_PAGE = 4 * 2**20
 MOST_PROBLEMS = 10
 MOST_SOURCES = 20
@@ -100,27 +103,28 @@ class Logs:
             missing: list[str] = []
             following = None if position is None else self._cursors.issue(question, [position, seen], missing)
             timed_out = asked.timed_out
-            rest = self._rest(asked, log, query, seen)
-        has_more = rest > 0 or timed_out
+            total, counted = self._total(asked, log, query, seen)
+        has_more = total > seen or timed_out
         return LogPage(
             entries=entries,
             offset=offset,
-            total=seen + rest,
-            counted=not asked.timed_out,
+            total=total,
+            counted=counted,
             has_more=has_more,
             cursor=following if has_more else None,
             problems=[*asked.problems, *(missing if has_more else ())][:MOST_PROBLEMS],
             timed_out=timed_out,
         )
 
-    def _rest(self, asked: _RunningQuery, log: Log, query: Query, seen: int) -> int:
-        """How many more entries there are. Where the log does not know they are counted, but not for long."""
-        asked.allow(COUNTING_SECONDS)
+    def _total(self, asked: _RunningQuery, log: Log, query: Query, seen: int) -> tuple[int, bool]:
+        """How many entries there are, at least, and whether they are all. Where the log does not know they are counted,
+        but not for long."""
+        asked.allow(REST_SECONDS, MOST_COUNTED)
         if asked.next() is None:
-            return 0
+            return seen, not asked.timed_out
         if query.is_open and (known := log.count()) is not None:
-            return max(1, known - seen)
-        return 1 + asked.skip(2**63)
+            return max(seen + 1, known), True
+        return seen + 1 + asked.skip(2**63), not asked.timed_out
 
     def entry(self, name: str, id: int) -> LogEntry:
         entry = self.named(name).entry(id)
@@ -182,23 +186,33 @@ class _RunningQuery:
         self._deadline = clock() + seconds
         self._query = query
         self._steps = 0
-        self._entries: Iterator[LogEntry | None] = log.newest_first(query, position, self.problems)
+        self._most_steps = 2**63
+        self._entries: Iterator[Step] = log.newest_first(query, position, self.problems)
 
     def next(self) -> LogEntry | None:
         """The next one, or None at the end, or when time is up: then `timed_out`."""
         if self.timed_out:
             return None
-        for entry in self._entries:
+        for step in self._entries:
             self._steps += 1
-            # A step without an entry may have taken long.
-            if (entry is None or not self._steps % _STEPS) and self._clock() > self._deadline:
+            is_entry = isinstance(step, LogEntry)
+            if self._steps > self._most_steps or self._is_late(is_entry):
                 self.timed_out = True
+            elif isinstance(step, LogEntry) and self._matches(step):
+                self.position = step.position
+                return step
+            if isinstance(step, LogEntry | EmptyStretch) and not (self.timed_out and is_entry):
+                self.position = step.position
+            if self.timed_out:
                 return None
-            if entry is not None:
-                self.position = entry.position
-                if self._query.matches(entry) and (self._fits is None or self._fits(entry)):
-                    return entry
         return None
+
+    def _is_late(self, is_entry: bool) -> bool:
+        """Whether time is up. It is looked at after a step without an entry, which may have taken long."""
+        return (not is_entry or not self._steps % _STEPS) and self._clock() > self._deadline
+
+    def _matches(self, entry: LogEntry) -> bool:
+        return self._query.matches(entry) and (self._fits is None or self._fits(entry))
 
     def skip(self, most: int) -> int:
         """Pass over at most so many; gives how many there were."""
@@ -207,8 +221,10 @@ class _RunningQuery:
             passed += 1
         return passed
 
-    def allow(self, seconds: float) -> None:
+    def allow(self, seconds: float, steps: int) -> None:
+        """From here on no more than this time and so many steps."""
         self._deadline = min(self._deadline, self._clock() + seconds)
+        self._most_steps = self._steps + steps
 
     def close(self) -> None:
         close = getattr(self._entries, "close", None)

@@ -22,6 +22,7 @@ import msgspec
 from portico.services.system import programs
 from portico.services.system.errors import Absent, DamagedData, MachineError, Unreadable, package
 from portico.services.system.eventlog.entries import (
+    COUNTING_SECONDS,
     CRITICAL,
     DEBUG,
     ERROR,
@@ -81,7 +82,7 @@ class WindowsLog(Log):
             raise self._refusal(error) from None
         return self._entry(batch[0]) if batch else None
 
-    def count(self) -> int | None:
+    def count(self, seconds: float = COUNTING_SECONDS) -> int | None:
         return self._about(_RECORDS)
 
     def size(self) -> int | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import sys
+import time
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
@@ -13,7 +14,16 @@ from itertools import islice
 from portico.services.system import programs
 from portico.services.system.containment import AllowedRoots
 from portico.services.system.errors import MachineError
-from portico.services.system.eventlog.entries import Log, LogEntry, Position, Query, newest_first
+from portico.services.system.eventlog.entries import (
+    COUNTING_SECONDS,
+    EmptyStretch,
+    Log,
+    LogEntry,
+    Position,
+    Query,
+    Step,
+    newest_first,
+)
 from portico.services.system.eventlog.evtx import EvtxLog
 from portico.services.system.eventlog.journal.log import JournalctlLog, JournalLog, Where, files
 from portico.services.system.eventlog.platform_logs import MacLog, WindowsLog, channels
@@ -55,14 +65,14 @@ class NoLog(Log):
     def __init__(self, name: str) -> None:
         super().__init__(name, f"{_WORDS.get(name, name)}: this machine keeps no such log, or not where it can be read")
 
-    def newest_first(self, query: Query, after: Position, problems: list[str]) -> Iterator[LogEntry | None]:
+    def newest_first(self, query: Query, after: Position, problems: list[str]) -> Iterator[Step]:
         problems.append(f"{self.description}.")
         return iter(())
 
     def entry(self, id: int) -> LogEntry | None:
         return None
 
-    def count(self) -> int | None:
+    def count(self, seconds: float = COUNTING_SECONDS) -> int | None:
         return 0
 
     def size(self) -> int | None:
@@ -167,34 +177,36 @@ class FolderLog(Log):
         self._roots = roots
         self._path = path
 
-    def newest_first(self, query: Query, after: Position, problems: list[str]) -> Iterator[LogEntry | None]:
+    def newest_first(self, query: Query, after: Position, problems: list[str]) -> Iterator[Step]:
         latest, places = (None, {}) if after is None else (after[0], dict(after[1]))
         streams = [
             (_NOW, partial(self._part, part, mark, places.get(mark), latest, query, problems))
             for mark, part in self._parts(problems).items()
         ]
-        for time, (mark, place, entry) in newest_first(streams):
+        for when, (mark, place, step) in newest_first(streams):
             # Where the whole log is: what each of its parts has come to.
             places[mark] = place
-            if entry is not None:
-                entry.position = [time, places]
-            yield entry
+            if step is not None:
+                step.position = [when, dict(places)]
+            yield step
 
     def _part(
         self, part: Log, mark: str, place: Position, latest: int | None, query: Query, problems: list[str]
-    ) -> Iterator[tuple[int, tuple[str, Position, LogEntry | None]]]:
+    ) -> Iterator[tuple[int, tuple[str, Position, Step]]]:
         """The entries of one part, each with its time and with where it is."""
         # Of a part that is begun only now, what was written since the first page is passed over.
         since = latest if place is None else None
-        time = _NOW if latest is None else latest
+        when = _NOW if latest is None else latest
         try:
-            for entry in part.newest_first(query, place, problems):
-                if entry is not None:
-                    place = entry.position
-                    time = min(time, entry.time)
-                    if since is not None and entry.time > since:
-                        entry = None
-                yield time, (mark, place, entry)
+            for step in part.newest_first(query, place, problems):
+                if isinstance(step, LogEntry | EmptyStretch):
+                    place = step.position
+                if isinstance(step, LogEntry):
+                    when = min(when, step.time)
+                    if since is not None and step.time > since:
+                        yield when, (mark, place, None)
+                        continue
+                yield when, (mark, place, step)
         except MachineError as failure:
             problems.append(str(failure))
 
@@ -202,9 +214,15 @@ class FolderLog(Log):
         found = (part.entry(id) for part in self._parts([]).values())
         return next((entry for entry in found if entry is not None), None)
 
-    def count(self) -> int | None:
-        counts = [part.count() for part in self._parts([]).values()]
-        return None if None in counts else sum(count or 0 for count in counts)
+    def count(self, seconds: float = COUNTING_SECONDS) -> int | None:
+        deadline = time.monotonic() + seconds
+        total = 0
+        for part in self._parts([]).values():
+            counted = part.count(deadline - time.monotonic())
+            if counted is None:
+                return None
+            total += counted
+        return total
 
     def size(self) -> int | None:
         return sum(part.size() or 0 for part in self._parts([]).values())

@@ -20,6 +20,7 @@ from portico.services.system import programs
 from portico.services.system.containment import AllowedRoots, OpenFile
 from portico.services.system.errors import DamagedData, MachineError
 from portico.services.system.eventlog.entries import (
+    COUNTING_SECONDS,
     INFORMATION,
     OF_SEVERITY,
     WARNING,
@@ -140,7 +141,7 @@ class JournalLog(Log):
     def _if_ours(self, entry: LogEntry) -> LogEntry | None:
         return entry if all(entry.fields.get(field) in values for field, values in self._where.items()) else None
 
-    def count(self) -> int | None:
+    def count(self, seconds: float = COUNTING_SECONDS) -> int | None:
         if self._where:
             return None
         with ExitStack() as stack:

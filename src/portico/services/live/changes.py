@@ -1,0 +1,187 @@
+"""Methods that are changed in place: every object of the class has them at once, and all changes make a patch."""
+
+from __future__ import annotations
+
+import abc
+import ast
+import os
+import sys
+import types
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from difflib import unified_diff
+from typing import Any
+
+from portico.services.live import inspect as questions
+from portico.services.live.definitions import statements, with_method
+from portico.services.live.display import of_class, shortened
+from portico.services.live.inspect import LONGEST_FILE, Json
+from portico.services.live.names import InspectionError, Names
+
+MOST_CHANGES = 200
+LONGEST_PATCH = 512 * 1024
+_KEEPER = "__portico_body__"
+
+
+@dataclass(frozen=True)
+class MethodChange:
+    """A method that was given to a class."""
+
+    cls: type
+    class_name: str
+    selector: str
+    source: str
+    # What was there before; None if it is new, or cannot be told.
+    before: str | None
+    kind: str
+
+    @property
+    def path(self) -> str:
+        """By which the class is found again."""
+        home = self.cls.__module__
+        return self.class_name if home == "__main__" else f"{home}.{self.class_name}"
+
+    def is_current(self, namespace: Mapping[str, Any]) -> bool:
+        """Whether the class is still there. One that was defined anew has nothing of this."""
+        if self.cls.__module__ != "__main__":
+            return True
+        found = namespace.get(self.class_name.partition(".")[0])
+        for name in self.class_name.split(".")[1:]:
+            found = getattr(found, name, None)
+        return found is self.cls
+
+    def told(self) -> Json:
+        return {
+            "className": self.class_name,
+            "selector": self.selector,
+            "kind": self.kind,
+            "module": self.cls.__module__,
+        }
+
+
+class _ClassBody:
+    """In the place of a metaclass: the body of a class statement runs among the members of a class that is there."""
+
+    def __init__(self, cls: type) -> None:
+        self._cls = cls
+
+    def __prepare__(self, name: str, bases: tuple[type, ...]) -> dict[str, Any]:
+        # So that a decorator such as @size.setter finds what it adds to.
+        return dict(of_class(self._cls, "__dict__"))
+
+    def __call__(self, name: str, bases: tuple[type, ...], members: dict[str, Any]) -> dict[str, Any]:
+        return members
+
+
+def define(names: Names, class_name: str, source: str, file: str) -> MethodChange:
+    """Compile a method as if it stood in the class, and put it there. `file` is what its text goes by."""
+    cls = names.find_class(class_name)
+    function = _function(source, file)
+    before = _before(names, class_name, cls, function.name)
+    known = function.name in of_class(cls, "__dict__")
+    member = _compiled(cls, function, file, _globals(names, cls))
+    try:
+        type.__setattr__(cls, function.name, member)
+    except TypeError:
+        raise InspectionError(f"{class_name} is written in C, and cannot be changed.") from None
+    if hasattr(type(member), "__set_name__"):
+        member.__set_name__(cls, function.name)
+    abc.update_abstractmethods(cls)
+    full = of_class(cls, "__qualname__")
+    return MethodChange(cls, full, function.name, source, before, "changed" if known else "added")
+
+
+def _function(source: str, file: str) -> ast.FunctionDef | ast.AsyncFunctionDef:
+    match compile(source, file, "exec", ast.PyCF_ONLY_AST, dont_inherit=True):
+        case ast.Module(body=[ast.FunctionDef() | ast.AsyncFunctionDef() as function]):
+            return function
+    raise InspectionError("A method is one `def`, with its decorators, as it stands in the class.")
+
+
+def _before(names: Names, class_name: str, cls: type, selector: str) -> str | None:
+    if selector not in of_class(cls, "__dict__"):
+        return None
+    try:
+        return str(questions.method_source(names, class_name, selector)["source"])
+    except InspectionError:
+        return None  # it is written in C, or was made without a text
+
+
+def _globals(names: Names, cls: type) -> dict[str, Any]:
+    """The names that the class's other methods see."""
+    home = sys.modules.get(str(of_class(cls, "__module__")))
+    if home is None or home.__name__ == names.namespace.get("__name__"):
+        return names.namespace  # type: ignore[return-value]
+    return vars(home)
+
+
+def _compiled(cls: type, function: ast.stmt, file: str, namespace: dict[str, Any]) -> Any:
+    """In a class statement of the same name, so that `super()` and private names are those of the class."""
+    name = of_class(cls, "__name__")
+    keeper = ast.keyword("metaclass", ast.Name(_KEEPER, ast.Load()))
+    more: dict[str, Any] = {"type_params": []} if sys.version_info >= (3, 12) else {}
+    statement = ast.ClassDef(name=name, bases=[], keywords=[keeper], body=[function], decorator_list=[], **more)
+    ast.copy_location(statement, function)
+    module = ast.fix_missing_locations(ast.Module([statement], []))
+    made: dict[str, Any] = {_KEEPER: _ClassBody(cls)}
+    exec(compile(module, file, "exec", dont_inherit=True), namespace, made)
+    members = made[name]
+    cell = members.get("__classcell__")
+    if isinstance(cell, types.CellType):
+        cell.cell_contents = cls
+    return members[function.name]  # type: ignore[attr-defined]
+
+
+# As a patch
+
+
+def changes(made: Sequence[MethodChange], projects: Sequence[str]) -> Json:
+    """The changes, and what they come to: one patch, in which what was changed twice stands once."""
+    patch = "".join(_patches(made, projects))
+    return {
+        "changes": [one.told() for one in made[-MOST_CHANGES:]],
+        "total": len(made),
+        "patch": shortened(patch, LONGEST_PATCH),
+    }
+
+
+def _patches(made: Sequence[MethodChange], projects: Sequence[str]) -> list[str]:
+    own = statements()
+    before: dict[str, str] = {}
+    after: dict[str, str] = {}
+    for change in made:
+        place, text = _written(change, own, projects)
+        changed = with_method(after.get(place, text), change.class_name, change.source)
+        if changed is None:
+            # Its class stands nowhere in a text: then the method does, by itself.
+            place, text, changed = f"{change.class_name}.{change.selector}.py", change.before or "", change.source
+        before.setdefault(place, text)
+        after[place] = changed
+    return [_diff(place, before[place], after[place]) for place in before]
+
+
+def _written(change: MethodChange, own: dict[str, str], projects: Sequence[str]) -> tuple[str, str]:
+    """Where the class of a change is written, as a patch names it, and the text of that."""
+    top = change.class_name.partition(".")[0]
+    module = sys.modules.get(change.cls.__module__)
+    path = getattr(module, "__file__", None)
+    if not isinstance(path, str) or not path.endswith(".py"):
+        return f"{top}.py", own.get(top, "")
+    try:
+        with open(path, encoding="utf-8") as file:
+            return _place(path, change.cls.__module__, projects), file.read(LONGEST_FILE)
+    except (OSError, ValueError):
+        return f"{top}.py", ""
+
+
+def _place(path: str, module: str, projects: Sequence[str]) -> str:
+    for project in projects:
+        if path.startswith(project.rstrip(os.sep) + os.sep):
+            return os.path.relpath(path, project)
+    name = module.replace(".", "/")
+    return f"{name}/__init__.py" if path.endswith("__init__.py") else f"{name}.py"
+
+
+def _diff(place: str, before: str, after: str) -> str:
+    lines = unified_diff(before.splitlines(True), after.splitlines(True), f"a/{place}", f"b/{place}")
+    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)

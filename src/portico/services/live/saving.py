@@ -1,0 +1,221 @@
+"""The names of a session as bytes, and back. Only a worker does this: reading a pickle runs whatever it says.
+
+Modules and what was imported from them are kept by name, functions and classes by their text, what was changed in
+place as it was given, and everything else as pickles. Names that share objects stand in one, and share them when they
+are back.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from types import BuiltinFunctionType, FunctionType, ModuleType
+from typing import Any
+
+from portico.services.live.definitions import statements
+from portico.services.live.display import kind_name, one_line
+from portico.services.live.names import InspectionError
+
+MAIN = "__main__"
+MOST_TOLD = 500
+Reasons = dict[str, str]
+# Of these two that are equal are as good as one.
+_EQUALS = (str, bytes, type, FunctionType, BuiltinFunctionType)
+
+
+@contextmanager
+def as_main(namespace: dict[str, Any]) -> Iterator[None]:
+    """Pickles name what a session has defined by its module, which is the one they are read and written in."""
+    module = ModuleType(MAIN)
+    before = sys.modules.get(MAIN)
+    if before is None or vars(before) is not namespace:
+        vars(module).update(namespace)
+        sys.modules[MAIN] = module
+    try:
+        yield
+    finally:
+        if before is not None:
+            sys.modules[MAIN] = before
+
+
+# Writing
+
+
+def saved(namespace: dict[str, Any], changes: list[tuple[str, str]]) -> tuple[bytes, list[str], Reasons]:
+    """The bytes, the names that are in them, and why the others are not."""
+    texts = statements()
+    names = {name: value for name, value in list(namespace.items()) if not name.startswith("__") and name != "_"}
+    imports = {name: home for name, value in names.items() if (home := _home(value)) is not None}
+    defined = {name for name, value in names.items() if name in texts and _is_definition(name, value)}
+    pickles: dict[str, bytes] = {}
+    shared: dict[str, dict[int, Any]] = {}
+    left_out: Reasons = {}
+    with as_main(namespace):
+        for name in [one for one in names if one not in imports and one not in defined]:
+            try:
+                pickles[name], shared[name] = _pickled(names[name], defined)
+            except Exception as reason:
+                if name in texts and callable(names[name]):
+                    defined.add(name)
+                else:
+                    left_out[name] = _why(names[name], reason)
+        parts = [(group, _together(group, names, pickles)) for group in _groups(shared)]
+    head = {
+        "imports": imports,
+        "definitions": {name: text for name, text in texts.items() if name in defined},
+        "changes": changes,
+        "values": [[group, len(part)] for group, part in parts],
+    }
+    data = b"".join([json.dumps(head).encode(), b"\n", *(part for _, part in parts)])
+    return data, sorted([*imports, *defined, *pickles]), left_out
+
+
+def _home(value: Any) -> tuple[str, str] | None:
+    """The module that a name was imported from, and what it is called there, if it was."""
+    if type(value) is ModuleType:
+        return value.__name__, ""
+    if not isinstance(value, type | FunctionType | BuiltinFunctionType):
+        return None
+    module, path = value.__module__, value.__qualname__
+    if module == MAIN or module not in sys.modules:
+        return None
+    found: Any = sys.modules[module]
+    for part in path.split("."):
+        found = getattr(found, part, None)
+    return (module, path) if found is value else None
+
+
+def _is_definition(name: str, value: Any) -> bool:
+    """Whether a value is what the statement that defines the name has made."""
+    home, own = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+    return callable(value) and home == MAIN and own in (name, "<lambda>")
+
+
+def _pickled(value: Any, defined: set[str]) -> tuple[bytes, dict[int, Any]]:
+    """The pickle of a value, and the objects in it that others may share. Raises whatever keeps it from being written,
+    or from being read again."""
+    file = io.BytesIO()
+    pickler = pickle.Pickler(file, pickle.HIGHEST_PROTOCOL)
+    pickler.dump(value)
+    data = file.getvalue()
+    ModuleUnpickler(data, defined).load()
+    # With the objects, so that none of them is gone, and its number another's, before all have been looked at.
+    return data, {number: one for number, (_, one) in pickler.memo.copy().items() if type(one) not in _EQUALS}
+
+
+def _groups(shared: Mapping[str, dict[int, Any]]) -> list[list[str]]:
+    """The names, those together that share an object."""
+    groups: list[tuple[list[str], set[int]]] = []
+    for name, objects in shared.items():
+        apart = [one for one in groups if one[1].isdisjoint(objects)]
+        met = [one for one in groups if not one[1].isdisjoint(objects)]
+        merged = [known for group, _ in met for known in group]
+        groups = [*apart, ([*merged, name], set(objects).union(*(numbers for _, numbers in met)))]
+    return [group for group, _ in groups]
+
+
+def _together(group: list[str], names: Mapping[str, Any], pickles: Mapping[str, bytes]) -> bytes:
+    if len(group) == 1:
+        return pickles[group[0]]
+    return pickle.dumps([names[name] for name in group], pickle.HIGHEST_PROTOCOL)
+
+
+def _why(value: Any, reason: Exception) -> str:
+    return f"{kind_name(value)}: {one_line(str(reason)) or kind_name(reason)}"
+
+
+def largest(data: bytes) -> str:
+    """The names that take most, in words."""
+    values = json.loads(data.partition(b"\n")[0])["values"]
+    most = sorted(values, key=lambda one: -one[1])[:3]
+    return ", ".join(f"{' with '.join(group[:5])} ({size:,} bytes)" for group, size in most)
+
+
+def told(names: list[str], failed: Reasons) -> dict[str, Any]:
+    """What became of the names, as far as it is told."""
+    reasons = [{"name": one_line(name), "reason": why} for name, why in sorted(failed.items())[:MOST_TOLD]]
+    return {"names": [one_line(name) for name in names[:MOST_TOLD]], "total": len(names), "failed": reasons}
+
+
+# Reading
+
+
+class ModuleUnpickler(pickle.Unpickler):
+    """Reads pickles that name nothing of the session but what is `defined` in it."""
+
+    def __init__(self, data: bytes, defined: set[str]) -> None:
+        super().__init__(io.BytesIO(data))
+        self._defined = defined
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module == MAIN and name.partition(".")[0] not in self._defined:
+            raise pickle.UnpicklingError(f"the text of {name} is not known")
+        return super().find_class(module, name)
+
+
+def restored(
+    data: bytes, namespace: dict[str, Any], run: Callable[[str], Any], change: Callable[[str, str], Any]
+) -> tuple[list[str], Reasons]:
+    """Put what was saved among the names. `run` runs a statement, `change` gives a class a method. Gives the names that
+    are there now, and why others are not."""
+    line, _, rest = data.partition(b"\n")
+    try:
+        head = json.loads(line)
+        imports, definitions, values = dict(head["imports"]), dict(head["definitions"]), list(head["values"])
+    except (ValueError, KeyError, TypeError):
+        raise InspectionError("This is no saved session.") from None
+    steps: list[tuple[list[str], Callable[[], Any]]] = [
+        *(([name], partial(_import, namespace, name, *home)) for name, home in imports.items()),
+        *(([name], partial(run, text)) for name, text in definitions.items()),
+        *(
+            (group, partial(_unpickle, namespace, group, part, set(definitions)))
+            for group, part in _split(rest, values)
+        ),
+        *(([name], partial(change, name, text)) for name, text in head.get("changes", ())),
+    ]
+    failed = _taken(steps)
+    every = {name for group, _ in steps[: len(steps) - len(head.get("changes", ()))] for name in group}
+    return sorted(every - failed.keys()), failed
+
+
+def _taken(steps: list[tuple[list[str], Callable[[], Any]]]) -> Reasons:
+    """Why some of the steps could not be taken. Each is tried as long as others make it possible: a default or a base
+    class may be one of the values, and a value an object of a class."""
+    while True:
+        failed: Reasons = {}
+        left = []
+        for names, step in steps:
+            try:
+                step()
+            except Exception as reason:
+                failed |= dict.fromkeys(names, f"{kind_name(reason)}: {one_line(str(reason))}")
+                left.append((names, step))
+        if not left or len(left) == len(steps):
+            return failed
+        steps = left
+
+
+def _import(namespace: dict[str, Any], name: str, module: str, path: str) -> None:
+    __import__(module)
+    found: Any = sys.modules[module]
+    for part in path.split(".") if path else ():
+        found = getattr(found, part)
+    namespace[name] = found
+
+
+def _unpickle(namespace: dict[str, Any], group: list[str], data: bytes, defined: set[str]) -> None:
+    with as_main(namespace):
+        found = ModuleUnpickler(data, defined).load()
+    namespace |= {group[0]: found} if len(group) == 1 else dict(zip(group, found, strict=True))
+
+
+def _split(data: bytes, values: list[tuple[list[str], int]]) -> Iterator[tuple[list[str], bytes]]:
+    at = 0
+    for group, size in values:
+        yield group, data[at : at + size]
+        at += size

@@ -1,0 +1,80 @@
+"""Lists: the memories that a filter lets through, the newest first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from portico.extend import Transaction
+from portico.services.memory.store import narrowing, records
+from portico.services.memory.store.filters import MemoryFilter, where
+from portico.services.memory.store.namespaces import CURRENT
+from portico.services.memory.store.records import ALIVE, Place, Record
+
+
+def matching(
+    tx: Transaction,
+    filter: MemoryFilter,
+    *,
+    limit: int,
+    offset: int = 0,
+    statuses: tuple[str, ...] = CURRENT,
+    at: int,
+    after: Place | None = None,
+) -> list[Record]:
+    """The newest first; `after` is the place of one, and those behind it are wanted."""
+    listed = places(tx, filter, limit=limit, offset=offset, statuses=statuses, at=at, after=after)
+    found = records.fetch(tx, [id for _, id in listed])
+    return [found[id] for _, id in listed]
+
+
+def places(
+    tx: Transaction,
+    filter: MemoryFilter,
+    *,
+    limit: int,
+    offset: int = 0,
+    statuses: tuple[str, ...] = CURRENT,
+    at: int,
+    after: Place | None = None,
+) -> list[Place]:
+    """Time and id of each that `matching` gives."""
+    sql, values = _streamed(tx, filter, statuses, after)
+    return tx.all(
+        tuple[int, str],
+        f"select at, id from ({sql}) as streams order by at desc, id "
+        "limit cast(:limit as bigint) offset cast(:offset as bigint)",
+        {**values, "limit": limit, "offset": offset, "reach": limit + offset, "now": at},
+    )
+
+
+def _streamed(
+    tx: Transaction, filter: MemoryFilter, statuses: tuple[str, ...], after: Place | None
+) -> tuple[str, dict[str, Any]]:
+    """A statement that gives the newest that a filter lets through, and its parameters."""
+    condition, values = where(filter, statuses)
+    parts = []
+    for number, one in enumerate(narrowing.streams(tx, filter, statuses)):
+        phrases = [one.phrase, condition, ALIVE]
+        phrases += [f"{one.moment} >= :filter_since"] if filter.since is not None else []
+        phrases += [f"{one.moment} <= :filter_until"] if filter.until is not None else []
+        if after is not None:
+            phrases.append(
+                f"{one.moment} <= :after_at and ({one.moment} < :after_at or {one.id} > cast(:after_id as text))"
+            )
+            values |= {"after_at": after[0], "after_id": after[1]}
+        values |= one.values
+        parts.append(
+            f"select * from (select {one.moment} as at, {one.id} as id from {one.source} where {' and '.join(phrases)} "
+            f"order by {one.moment} desc, {one.id} limit cast(:reach as bigint)) as stream_{number}"
+        )
+    return " union ".join(parts) or "select memory.at, memory.id from memory where false", values
+
+
+def count(tx: Transaction, filter: MemoryFilter, *, statuses: tuple[str, ...] = CURRENT, at: int, most: int) -> int:
+    """How many a filter lets through; of very many, that they are at least so many."""
+    sql, values = _streamed(tx, filter, statuses, None)
+    return tx.one(
+        int,
+        f"select count(*) from (select 1 from ({sql}) as streams limit cast(:most as bigint)) as counted",
+        {**values, "reach": most, "most": most, "now": at},
+    )

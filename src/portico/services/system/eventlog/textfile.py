@@ -1,0 +1,256 @@
+"""One file of a text log: its lines from the end, and the entries that they make.
+
+An entry is a line with the lines after it that are indented. Files are recognised by how they begin, not by their
+names: rotating renames a file, and packing it changes even its inode, but its first line stays the same.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+import os
+import zlib
+from collections import deque
+from collections.abc import Iterator
+from functools import cached_property
+from io import BytesIO
+from typing import IO, cast
+
+from msgspec import Struct
+
+from portico.services.system.containment import OpenFile
+from portico.services.system.errors import DamagedData, package
+from portico.services.system.eventlog.entries import LogEntry, Position
+from portico.services.system.eventlog.lines import parse
+from portico.services.system.text import decoded
+
+LARGEST_UNPACKED = 64 * 2**20
+LONGEST_LINE = 64 * 1024
+MOST_CONTINUED = 200
+# How many lines without a time wait for the one before them that has it.
+MOST_WAITING = 200
+PACKED = (".gz", ".xz", ".bz2", ".zst")
+
+_BLOCK = 64 * 1024
+_START = 256
+_OFFSET_BITS = 36
+# A line that begins with one of these is no entry of its own: it goes on with the last, or is blank.
+GOES_ON = b" \t\r\n"
+
+
+class RawEntry(Struct):
+    """The lines of an entry, as they stand in the file, and where the first begins."""
+
+    offset: int
+    lines: list[bytes]
+
+
+class LogFile:
+    """One file of a chain, unpacked if it was packed."""
+
+    def __init__(self, file: OpenFile) -> None:
+        self.modified = file.info.st_mtime_ns // 1000
+        self.inode = file.info.st_ino
+        # What its entries are from, where they do not say so themselves.
+        self.name = os.path.basename(file.path).partition(".")[0]
+        self._file: OpenFile | None = file
+        self._bytes = _unpacked(file)
+        self.size = file.size if self._bytes is None else len(self._bytes)
+        start = self.read(0, _START)
+        self.is_text = b"\0" not in start
+        # What tells it from the others of its chain.
+        self.mark = line_mark(start)
+
+    def read(self, offset: int, length: int) -> bytes:
+        if self._bytes is not None:
+            return self._bytes[offset : offset + length]
+        assert self._file is not None
+        return self._file.read(offset, length)
+
+    def has(self, place: list[int] | None) -> bool:
+        """Whether this is the file that a place is in: it begins the same, and has the same line there."""
+        return place is None or (self.mark == place[0] and self.mark_at(place[1]) == place[3])
+
+    def mark_at(self, offset: int) -> int:
+        return line_mark(self.read(offset, _START))
+
+    def place(self, offset: int, time: int) -> Position:
+        """A position: what begins before this offset is still to come, and is not newer than this time."""
+        return [self.mark, offset, time, self.mark_at(offset)]
+
+    @cached_property
+    def _last_time(self) -> int | None:
+        for raw in raw_entries(self, self.size, max(0, self.size - LONGEST_LINE)):
+            if (time := parse(_text(raw.lines[0]), self.modified).time) is not None:
+                return time
+        return None
+
+    @property
+    def is_dated(self) -> bool:
+        """Whether its lines have times."""
+        return self._last_time is not None
+
+    @property
+    def newest(self) -> int:
+        """The time of its last line that has one; otherwise when it was written."""
+        return self.modified if self._last_time is None else self._last_time
+
+    def lines(self, end: int, begin: int = 0) -> Iterator[tuple[int, bytes]]:
+        """The lines before `end`, last one first, each with where it begins. Of a very long one, the beginning.
+
+        `begin`, where the last of them begins, is 0 or behind a line's end.
+        """
+        rest = b""
+        at = end
+        while at > begin:
+            step = min(_BLOCK, at - begin)
+            at -= step
+            rest = self.read(at, step) + rest
+            first, *lines = rest.split(b"\n")
+            here = at + len(rest)
+            for line in reversed(lines):
+                here -= len(line) + 1
+                if line:
+                    yield here + 1, line[:LONGEST_LINE]
+            # What is cut off of the end of a long line is counted no more, so offsets of lines before it are right.
+            rest = first[: 2 * LONGEST_LINE]
+        if rest:
+            yield begin, rest[:LONGEST_LINE]
+
+
+def line_mark(data: bytes) -> int:
+    """Sixteen bits of a line."""
+    return zlib.crc32(data.split(b"\n", 1)[0][:_START]) & 0xFFFF
+
+
+# Entries
+
+
+def raw_entries(part: LogFile, end: int, begin: int = 0) -> Iterator[RawEntry]:
+    """The entries of a file before `end`, last one first. Of the lines that go on with one, the first."""
+    continued: deque[bytes] = deque(maxlen=MOST_CONTINUED)
+    for offset, raw in part.lines(end, begin):
+        if raw[:1] in GOES_ON and (offset or raw[:1] in b"\r\n"):
+            if raw != b"\r":
+                continued.append(raw)
+            continue
+        yield RawEntry(offset, [raw, *reversed(continued)])
+        continued.clear()
+
+
+def entries(part: LogFile, end: int, newest: int, begin: int = 0) -> Iterator[LogEntry]:
+    """The entries of a file before `end`, last one first; none is newer than `newest`.
+
+    A line that does not say its time belongs to the time of the line before it.
+    """
+    waiting: list[LogEntry] = []
+    for raw in raw_entries(part, end, begin):
+        entry = made(part, raw, newest)
+        if entry.time_guess == "time" and part.is_dated and len(waiting) < MOST_WAITING:
+            waiting.append(entry)
+            continue
+        newest = min(newest, entry.time)
+        yield from _dated(waiting, newest)
+        waiting.clear()
+        yield entry
+    yield from _dated(waiting, newest)
+
+
+def _dated(entries: list[LogEntry], time: int) -> Iterator[LogEntry]:
+    for entry in entries:
+        entry.time = entry.position[2] = time
+        yield entry
+
+
+def made(part: LogFile, raw: RawEntry, newest: int) -> LogEntry:
+    first, *more = map(_text, raw.lines)
+    line = parse(first, newest)
+    time = newest if line.time is None else line.time
+    return LogEntry(
+        id=part.mark << _OFFSET_BITS | raw.offset,
+        time=time,
+        level=line.level,
+        source=line.source or part.name,
+        message="\n".join([line.message, *more]),
+        computer=line.computer,
+        position=[part.mark, raw.offset, time, line_mark(raw.lines[0])],
+        event_id=line.event_id,
+        fields=line.fields,
+        time_guess="time" if line.time is None else line.time_guess,
+        level_guessed=line.level_guessed,
+    )
+
+
+def _text(line: bytes) -> str:
+    return decoded(line.rstrip(b"\r"))
+
+
+def with_time(part: LogFile, entry: LogEntry) -> LogEntry:
+    """An entry that was read by itself; where it does not say its time, with that of the line before it."""
+    if entry.time_guess == "time" and part.is_dated:
+        end = entry.position[1]
+        for raw in raw_entries(part, end, behind_line(part, max(0, end - LONGEST_LINE))):
+            if (time := parse(_text(raw.lines[0]), part.newest).time) is not None:
+                entry.time = entry.position[2] = time
+                break
+    return entry
+
+
+def entry_by_id(part: LogFile, id: int) -> LogEntry | None:
+    """The entry of an id, if it is in this file."""
+    mark, offset = id >> _OFFSET_BITS, id & (2**_OFFSET_BITS - 1)
+    if part.mark != mark or offset >= part.size or (offset and part.read(offset - 1, 1) != b"\n"):
+        return None
+    first, *more = part.read(offset, LONGEST_LINE).split(b"\n")
+    raw = RawEntry(offset, [first])
+    for line in more[:MOST_CONTINUED]:
+        if line and line[:1] not in GOES_ON:
+            break
+        if line not in (b"", b"\r"):
+            raw.lines.append(line)
+    return with_time(part, made(part, raw, part.newest))
+
+
+def behind_line(part: LogFile, offset: int) -> int:
+    """Where the next line begins, at an offset or behind it: 0, or behind a line's end."""
+    if offset <= 0:
+        return 0
+    at = offset - 1
+    while at < part.size:
+        block = part.read(at, _BLOCK // 16)
+        if (found := block.find(b"\n")) >= 0:
+            return at + found + 1
+        if not block:
+            break
+        at += len(block)
+    return part.size
+
+
+# Packed files
+
+
+def _unpacked(file: OpenFile) -> bytes | None:
+    """The bytes of a packed file, or None for one that is not. Not more than is good for us."""
+    suffix = os.path.splitext(file.path)[1]
+    if suffix not in PACKED:
+        return None
+    packed = BytesIO(file.read(0, LARGEST_UNPACKED))
+    try:
+        found = _opened(suffix, packed).read(LARGEST_UNPACKED + 1)
+    except (OSError, EOFError, lzma.LZMAError, zlib.error):
+        raise DamagedData("it cannot be unpacked") from None
+    if len(found) > LARGEST_UNPACKED:
+        raise DamagedData(f"it has more than {LARGEST_UNPACKED:,} bytes when it is unpacked")
+    return found
+
+
+def _opened(suffix: str, packed: BytesIO) -> IO[bytes]:
+    if suffix == ".gz":
+        return cast("IO[bytes]", gzip.GzipFile(fileobj=packed))
+    if suffix == ".bz2":
+        return bz2.BZ2File(packed)
+    if suffix == ".xz":
+        return lzma.LZMAFile(packed)
+    zstandard = package("zstandard", "Reading a log that is packed with zstd")
+    return cast("IO[bytes]", zstandard.ZstdDecompressor(max_window_size=LARGEST_UNPACKED).stream_reader(packed))

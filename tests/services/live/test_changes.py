@@ -1,0 +1,139 @@
+"""Methods that are changed in place, and the patch that they make."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from portico.services.live.image import Interpreter
+from portico.services.live.names import InspectionError
+
+ACCOUNT = '''
+class Base:
+    def kind(self): return "base"
+
+class Account(Base):
+    """Money."""
+    __secret = 7
+    total: int = 0
+
+    def pay(self, amount):
+        self.total -= amount
+
+    @property
+    def rich(self):
+        return self.total > 100
+
+account = Account()
+'''
+
+
+@pytest.fixture
+def image() -> Iterator[Interpreter]:
+    before = sys.modules["__main__"]
+    image = Interpreter()
+    image.evaluate(ACCOUNT)
+    yield image
+    sys.modules["__main__"] = before
+
+
+def value(image: Interpreter, expression: str) -> str:
+    return str(image.evaluate(expression)["text"])
+
+
+def test_objects_that_are_there_have_the_new_method_at_once(image: Interpreter) -> None:
+    told = image.define_method("Account", "def pay(self, amount):\n    self.total += amount\n    return self.total")
+    assert told == {"className": "Account", "selector": "pay", "kind": "changed", "module": "__main__"}
+    assert value(image, "account.pay(5)") == "5"
+    assert (
+        "self.total += amount" in image.answer("method_source", {"className": "Account", "selector": "pay"})["source"]
+    )
+
+
+def test_it_is_compiled_as_if_it_stood_in_the_class(image: Interpreter) -> None:
+    image.define_method("Account", "    def kind(self):\n        return super().kind() + str(self.__secret)")
+    assert value(image, "account.kind(), Account.kind.__qualname__") == "('base7', 'Account.kind')"
+    image.define_method("Account", "@staticmethod\ndef nothing(): return None")
+    image.define_method("Account", "@classmethod\ndef make(cls): return cls().total")
+    image.define_method("Account", "async def later(self): return 3")
+    image.define_method("Account", "@rich.setter\ndef rich(self, value): self.total = 1000 if value else 0")
+    image.define_method(
+        "Account", "@__import__('functools').cached_property\ndef slow(self): return self.__class__.__name__"
+    )
+    assert value(image, "account.rich = True; account.rich, account.make(), account.slow, await account.later()") == (
+        "(True, 0, 'Account', 3)"
+    )
+    kinds = {one["name"]: one["kind"] for one in image.answer("class_details", {"className": "Account"})["methods"]}
+    assert kinds["nothing"] == "static"
+    assert kinds["make"] == "class"
+
+
+def test_an_abstract_class_that_gets_what_it_lacks_can_be_made(image: Interpreter) -> None:
+    image.evaluate("import abc\nclass A(abc.ABC):\n    @abc.abstractmethod\n    def f(self): ...")
+    image.define_method("A", "def f(self): return 1")
+    assert value(image, "A().f()") == "1"
+
+
+@pytest.mark.parametrize(
+    "name, source, words",
+    [
+        ("Account", "x = 1", "one `def`"),
+        ("Account", "def a(self): ...\ndef b(self): ...", "one `def`"),
+        ("Account", "def a(self:", "SyntaxError"),
+        ("Account", "@nothing_there\ndef a(self): ...", "NameError"),
+        ("NoSuchClassHere", "def a(self): ...", "There is no class 'NoSuchClassHere'"),
+        ("account", "def a(self): ...", "is not a class"),
+        ("int", "def a(self): ...", "written in C"),
+    ],
+)
+def test_what_cannot_be_done_changes_nothing(image: Interpreter, name: str, source: str, words: str) -> None:
+    with pytest.raises(InspectionError, match=words):
+        image.answer("define_method", {"className": name, "source": source})
+    assert image.list_changes() == {"changes": [], "total": 0, "patch": ""}
+
+
+def test_all_changes_make_one_patch(image: Interpreter) -> None:
+    image.define_method("Account", "def pay(self, amount): ...")
+    image.define_method("Account", "def pay(self, amount):\n    self.total += amount")
+    image.define_method("Account", 'def text(self):\n    return """a\n  b"""')
+    told = image.list_changes()
+    assert [(one["selector"], one["kind"]) for one in told["changes"]] == [
+        ("pay", "changed"),
+        ("pay", "changed"),
+        ("text", "added"),
+    ]
+    assert told["patch"] == (
+        "--- a/Account.py\n+++ b/Account.py\n@@ -4,8 +4,12 @@\n     total: int = 0\n \n     def pay(self, amount):\n"
+        "-        self.total -= amount\n+        self.total += amount\n \n     @property\n     def rich(self):\n"
+        '         return self.total > 100\n+\n+    def text(self):\n+        return """a\n+  b"""\n'
+    )
+
+
+def test_a_class_that_is_defined_anew_has_no_changes(image: Interpreter) -> None:
+    image.define_method("Account", "def pay(self, amount): ...")
+    image.evaluate("class Account: ...")
+    assert image.list_changes()["total"] == 0
+
+
+def test_the_patch_of_a_package_can_be_applied(
+    image: Interpreter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "src" / "shop_of_tests" / "prices.py"
+    source.parent.mkdir(parents=True)
+    (source.parent / "__init__.py").write_text("")
+    source.write_text(
+        "RATE = 3\n\nclass Price:\n    class Tax:\n        @property\n        def rate(self):\n            return RATE"
+    )
+    monkeypatch.syspath_prepend(tmp_path / "src")
+    image.projects = [str(tmp_path)]
+    image.evaluate("import shop_of_tests.prices; tax = shop_of_tests.prices.Price.Tax()")
+    image.define_method("shop_of_tests.prices.Price.Tax", "@property\ndef rate(self):\n    return RATE * 2")
+    assert value(image, "tax.rate") == "6"
+    patch = image.list_changes()["patch"]
+    assert patch.startswith("--- a/src/shop_of_tests/prices.py\n")
+    subprocess.run(["git", "apply", "-"], input=patch, text=True, cwd=tmp_path, check=True)
+    assert source.read_text().endswith("            return RATE * 2\n")

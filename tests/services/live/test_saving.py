@@ -1,0 +1,150 @@
+"""The names of a session, saved and restored."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from portico.services.live import saving
+from portico.services.live.image import Interpreter
+from portico.services.live.names import InspectionError
+
+CODE = '''
+import json as j, math
+from collections import Counter, namedtuple
+from dataclasses import dataclass
+from functools import lru_cache
+
+limit = 10
+
+def scale(x, by=limit):
+    """Of tests."""
+    return x * by
+
+@dataclass
+class Point:
+    x: int
+    y: int = 2
+    def sum(self): return self.x + self.y
+
+class Sub(Point):
+    class Inner: ...
+
+@lru_cache
+def fib(n): return n if n < 2 else fib(n - 1) + fib(n - 2)
+
+double = lambda x: 2 * x
+alias = scale
+points = [Point(1), Sub(3)]
+same = points
+count = Counter("aab")
+inner = Sub.Inner()
+import threading
+lock = threading.Lock()
+generator = (x for x in [1])
+def outer():
+    hidden = 5
+    def local(): return hidden
+    return local
+closure = outer()
+Made = type("Made", (), {})
+made = Made()
+'''
+
+
+@pytest.fixture
+def fresh() -> Iterator[Any]:
+    """`fresh()` gives an image with nothing in it."""
+    before = sys.modules["__main__"]
+    yield Interpreter
+    sys.modules["__main__"] = before
+
+
+def value(image: Interpreter, expression: str) -> str:
+    return str(image.evaluate(expression)["text"])
+
+
+def moved(image: Interpreter, to: Interpreter, part: int = 1000) -> dict[str, Any]:
+    """What a server does: the bytes in parts, from one to the other."""
+    size = image.save(10**6)["size"]
+    for at in range(0, size, part):
+        to.restore_part(at, image.saved_part(at, part)["data"])
+    return to.restore()
+
+
+def test_names_come_back_as_they_were(fresh: Any) -> None:
+    image = fresh()
+    image.evaluate(CODE)
+    image.define_method("Point", "def sum(self): return 100")
+    told = image.save(10**6)
+    assert {one["name"] for one in told["failed"]} == {"lock", "generator", "closure", "Made", "made"}
+    reasons = {one["name"]: one["reason"] for one in told["failed"]}
+    assert reasons["lock"].startswith("lock: ")
+    other = fresh()
+    back = moved(image, other)
+    assert back["failed"] == []
+    assert back["names"] == told["names"]
+    assert value(other, "points") == "[Point(x=1, y=2), Sub(x=3, y=2)]"
+    assert value(other, "points is same, alias is scale, type(points[0]) is Point") == "(True, True, True)"
+    assert value(other, "points[1].sum(), scale(2), double(4), fib(20), count['a'], j.dumps(1), math.pi > 3") == (
+        "(100, 20, 8, 6765, 2, '1', True)"
+    )
+    assert value(other, "type(inner) is Sub.Inner") == "True"
+    # Also their text, and what was changed.
+    assert "return x * by" in value(other, "import inspect; inspect.getsource(scale)")
+    assert [one["selector"] for one in other.list_changes()["changes"]] == ["sum"]
+    # And they can be saved again.
+    assert moved(other, fresh())["failed"] == []
+
+
+def test_what_cannot_be_read_any_more_does_not_take_the_rest_along(
+    fresh: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    (tmp_path / "gone_with_tests.py").write_text("class Thing: ...\ndef act(): ...")
+    monkeypatch.syspath_prepend(tmp_path)
+    image = fresh()
+    image.evaluate(
+        "import gone_with_tests\nshared = [1, 2]\na = {'shared': shared}\n"
+        "near = [1]; lost = [gone_with_tests.Thing(), near]\nc = shared\nd = 'd' * 100000"
+    )
+    data = saving.saved(image.namespace, [])[0]
+    (tmp_path / "gone_with_tests.py").unlink()
+    del sys.modules["gone_with_tests"]
+    sys.path_importer_cache.clear()
+    names: dict[str, Any] = {}
+    back, failed = saving.restored(data, names, None, None)  # type: ignore[arg-type]
+    # With what shares objects with it, which would not be the same any more.
+    assert failed.keys() == {"gone_with_tests", "lost", "near"}
+    assert back == ["a", "c", "d", "shared"]
+    assert names["a"]["shared"] is names["c"]
+
+
+def test_there_is_a_bound_and_the_largest_are_named(fresh: Any) -> None:
+    image = fresh()
+    image.evaluate("small = 1; big = b'x' * 50000")
+    with pytest.raises(InspectionError, match=r"10,000 can be saved. The largest are big \(50,\d+ bytes\), small"):
+        image.save(10_000)
+
+
+def test_a_definition_that_needs_a_value_waits_for_it(fresh: Any) -> None:
+    image, other = fresh(), fresh()
+    image.evaluate("rates = {'a': 2}\ndef price(x, rates=rates): return x * rates['a']")
+    assert moved(image, other)["failed"] == []
+    assert value(other, "price(4)") == "8"
+
+
+@pytest.mark.parametrize("data", [b"", b"x", b"{}\n", b'{"modules": 1}\n', b"[]"])
+def test_what_is_no_saved_session_is_refused(fresh: Any, data: bytes) -> None:
+    with pytest.raises(InspectionError, match="no saved session"):
+        saving.restored(data, {}, None, None)  # type: ignore[arg-type]
+
+
+def test_two_that_are_restored_at_once_do_not_mix(fresh: Any) -> None:
+    image = fresh()
+    image.restore_part(0, "aGVsbG8=")
+    image.restore_part(0, "aGVsbG8=")
+    with pytest.raises(InspectionError, match="Something else"):
+        image.restore_part(10, "aGVsbG8=")

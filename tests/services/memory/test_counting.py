@@ -1,0 +1,213 @@
+"""Counts that are kept beside the memories: right after every change, after a failed one, and for an older store."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from remembering import keep, said
+
+from portico.services import moments
+from portico.services.memory.search import index_build
+from portico.services.memory.share import export_import
+from portico.services.memory.store import cleanup, graph, statistics
+from portico.services.memory.store.capture import Draft
+from portico.services.memory.store.memories import HISTORY, MIGRATIONS, Memories
+from portico.services.memory.store.namespaces import CURRENT
+from portico.store.database import Database
+from portico.store.transaction import Transaction
+
+
+def counted(tx: Transaction) -> dict[str, Any]:
+    """By looking at everything."""
+    current = {"current": list(CURRENT)}
+
+    def by(column: str, table: str = "memory") -> dict[str, int]:
+        source = "memory" if table == "memory" else f"{table} join memory on memory.id = {table}.memory"
+        sql = (
+            f"select {table}.{column}, count(*) from {source} where memory.status in :current "
+            f"and {table}.{column} is not null group by {table}.{column}"
+        )
+        return dict(tx.all(tuple[str, int], sql, current))
+
+    return {
+        "by_namespace": by("namespace"),
+        "by_domain": by("domain"),
+        "by_project": by("project"),
+        "by_branch": by("branch"),
+        "tags": by("tag", "memory_tag"),
+        "by_status": dict(tx.all(tuple[str, int], "select status, count(*) from memory group by status")),
+        "total": tx.one(int, "select count(*) from memory where status in :current", current),
+        "entities": by("entity", "memory_mention"),
+        "oldest": tx.maybe(int, "select min(at) from memory where status in :current", current),
+        "newest": tx.maybe(int, "select max(at) from memory where status in :current", current),
+    }
+
+
+def kept(tx: Transaction) -> dict[str, Any]:
+    counts = statistics.counts(tx)
+    found: dict[str, Any] = {name: getattr(counts, name) for name in counted(tx) if name != "entities"}
+    found["entities"] = {one.name.casefold(): one.mentions for one in graph.entities(tx, None, 1000)}
+    return found
+
+
+async def agree(memories: Memories) -> None:
+    assert await memories.read(kept) == await memories.read(counted)
+
+
+async def test_counts_are_right_after_every_change(memories: Memories, monkeypatch: pytest.MonkeyPatch) -> None:
+    await agree(memories)
+    ann = await keep(memories, "Ann uses PostgreSQL and Redis", author="Ann", tags=["db", "cache"], branch="main")
+    await keep(memories, "Ben uses Redis", "learnings", author="Ben", tags=["cache"], domain="user", ttl="1h")
+    await agree(memories)
+    await memories.update(ann.id, tags=["db", "storage"])
+    await memories.update(ann.id, content="Ann uses MySQL", namespace="context")
+    await agree(memories)
+    for status in ("pending", "archived", "superseded", "active"):
+        await memories.update(ann.id, status=status)
+        await agree(memories)
+    await memories.delete(ann.id)
+    await agree(memories)
+    await memories.restore(ann.id)
+    again = Draft(content="Ann uses MySQL", namespace="context", tags=["new"], on_duplicate="merge", author="Ann")
+    await memories.capture(again)
+    await memories.capture_all([again, again, Draft(content="Docker runs", namespace="apis", tags=["ops"])])
+    await agree(memories)
+    text, count, _ = await export_import.export(memories, memories.filter(""), "jsonl")
+    assert count == 3
+    await memories.delete_all(memories.filter("domain:project"), dry_run=False, hard=True)
+    await agree(memories)
+    await export_import.bring(memories, text, "jsonl")
+    await agree(memories)
+    assert await memories.reindex() == 3
+    await agree(memories)
+    await memories.write(index_build.begin)
+    await agree(memories)
+    while await memories.write(index_build.build):
+        pass
+    later = moments.now() + 2 * 3_600_000
+    monkeypatch.setattr(moments, "now", lambda: later)
+    await cleanup.collect(memories, dry_run=False, branch="main", purge=True, older_than="1s")
+    await agree(memories)
+    assert await cleanup.erase(memories, author="Ann") == 1
+    await agree(memories)
+    await memories.delete_all(memories.filter("project:*"), dry_run=False, hard=True)
+    await agree(memories)
+
+
+async def test_a_write_that_fails_counts_nothing(memories: Memories) -> None:
+    await keep(memories, "Redis is fast", tags=["cache"])
+
+    def fail(tx: Transaction) -> None:
+        tx.run("update memory_tally set memories = memories + 1")
+        raise RuntimeError("too late")
+
+    with pytest.raises(RuntimeError):
+        await memories.write(fail)
+    await agree(memories)
+
+
+async def test_an_older_store_is_counted_once(url: str, tmp_path: Path) -> None:
+    """With what it has, before anything else is done with it."""
+    before = tmp_path / "before"
+    before.mkdir()
+    for path in sorted(MIGRATIONS.glob("*.sql")):
+        if path.name < "0007":
+            shutil.copy(path, before)
+    async with Database(url) as database:
+        await database.migrate(HISTORY, before)
+        await database.write(_as_it_was)
+        memories = Memories(database, project="here/project")
+        await memories.open()
+        async with asyncio.timeout(30):
+            await memories.settled()
+        assert (await memories.read(kept))["tags"] == {"db": 2, "old": 1}
+        await agree(memories)
+        page = await memories.recall("", memories.filter("tag:db"))
+        assert [hit.record.id for hit in page.hits] == ["aa02", "aa01"]
+        await memories.close()
+
+
+def _as_it_was(tx: Transaction) -> None:
+    states = (("aa01", "active", ["db"]), ("aa02", "pending", ["db", "old"]), ("aa03", "deleted", ["old"]))
+    for number, (id, status, tags) in enumerate(states):
+        tx.run(
+            "insert into memory (id, domain, namespace, content, tags, project, branch, status, version, at, "
+            "created_at, updated_at, digest) values (:id, 'project', 'decisions', :content, '[]', 'here/project', "
+            "'main', :status, 1, :at, :at, :at, :id)",
+            {"id": id, "content": f"Redis {id}", "status": status, "at": 1_000_000 + number},
+        )
+        tx.many("insert into memory_tag (memory, tag) values (?, ?)", [(id, tag) for tag in tags])
+        if number == 0:
+            tx.run("insert into memory_entity (name, label, kind, created_at) values ('redis', 'Redis', 'Concept', 1)")
+        tx.run("insert into memory_mention (memory, entity) values (:id, 'redis')", {"id": id})
+
+
+async def test_what_is_deleted_in_bulk_goes_in_pieces(memories: Memories, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever gives up in between has deleted those of the pieces before."""
+    monkeypatch.setattr("portico.services.memory.store.memories.BATCH", 10)
+    await memories.capture_all([Draft(content=f"step {number}", namespace="progress") for number in range(35)])
+    told: list[int] = []
+
+    def tell(count: int) -> None:
+        told.append(count)
+        if count == 20:
+            raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        await memories.delete_all(memories.filter("ns:progress"), dry_run=False, done=tell)
+    await agree(memories)
+    assert (await memories.read(statistics.by_namespace)) == {"progress": 15}
+    swept = await memories.delete_all(memories.filter("ns:progress"), dry_run=False, done=told.append)
+    assert (swept.count, told) == (15, [10, 20, 10, 15])
+    assert (await memories.delete_all(memories.filter("ns:progress status:deleted"), hard=True)).count == 35
+
+
+async def test_bulk_work_tells_how_far_it_is(serving: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("portico.services.memory.store.memories.BATCH", 10)
+    monkeypatch.setattr("portico.services.memory.store.cleanup.BATCH", 10)
+    monkeypatch.setattr("portico.services.memory.share.export_import.LOT", 10)
+    client = await serving(offered="all")
+    lines = [
+        json.dumps({"id": f"{number:016x}", "namespace": "progress", "content": f"step {number}", "author": "Ann"})
+        for number in range(25)
+    ]
+    told: list[float] = []
+
+    async def call(tool: str, **arguments: Any) -> list[float]:
+        told.clear()
+
+        def tell(progress: float, *_: Any) -> None:
+            told.append(progress)
+
+        result = await client.call_tool(tool, arguments, on_progress=tell)
+        assert not result.is_error, result.content
+        return list(told)
+
+    assert await call("memory_import", data="\n".join(lines)) == [10, 20, 25]
+    assert await call("memory_delete_all", filter="ns:progress", dry_run=False) == [10, 20, 25]
+    assert await call("memory_gc", dry_run=False, purge=True, older_than="1s") in ([], [10, 20, 25])
+    await call("memory_import", data="\n".join(lines))
+    assert await call("memory_erase", author="Ann", confirm=True) == [20, 25]
+
+
+async def test_an_export_goes_on_behind_what_it_gave(serving: Any) -> None:
+    """Whatever is stored or deleted meanwhile, nothing is left out and nothing comes twice."""
+    client = await serving()
+    for number in range(12):
+        await said(client, "memory_capture", content=f"fact {number}", namespace="context", on_duplicate="keep")
+    seen: list[str] = []
+    cursor: dict[str, str] = {}
+    while True:
+        page = await said(client, "memory_export", limit=5, **cursor)
+        seen += [line.split('"id":"')[1][:16] for line in page["data"].splitlines() if '"id":"' in line]
+        await said(client, "memory_capture", content=f"later {len(seen)}", namespace="context", on_duplicate="keep")
+        await said(client, "memory_delete", memory_id=seen[0])
+        if "nextCursor" not in page:
+            break
+        cursor = {"cursor": page["nextCursor"]}
+    assert len(seen) == len(set(seen)) == 12

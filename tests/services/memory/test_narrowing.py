@@ -1,0 +1,212 @@
+"""Filters: the same answers by whatever index, and work that does not grow with the memories that do not fit."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from portico.services import moments
+from portico.services.memory.search import recall
+from portico.services.memory.store import filters, narrowing, past, selection
+from portico.services.memory.store.capture import Draft
+from portico.services.memory.store.memories import Memories
+from portico.services.memory.store.namespaces import CURRENT, WRITABLE
+from portico.store.database import Database
+from portico.store.sqlite_transaction import SqliteTransaction
+from portico.store.transaction import Transaction
+
+# Rare, frequent and absent values of each key, alone and together.
+FILTERS = (
+    "", "tag:rare", "tag:common", "tag:none", "tag:rare,common", "-tag:common", "author:Zoe", "author:Ann,Zoe",
+    "author:none", "-author:Ann", "path:rare/", "path:rare/place.py", "path:src/", "path:src/m*", "path:none/",
+    "-path:src/", "path:*", "branch:rare", "branch:main", "source:ticket-3", "source:wiki", "thread:t1", "thread:none",
+    "entity:postgresql", "entity:none", "ns:decisions", "ns:security", "ns:decisions,context tag:common", "domain:user",
+    "domain:org", "project:other", "project:none", "project:*", "project:* tag:rare", "status:archived",
+    "status:deleted", "-status:active", "status:active,archived", "since:90m", "until:2020-01-01", "since:3h until:1h",
+    "tag:common author:Ann", "tag:common tag:rare", "tag:common author:Ann path:src/ ns:decisions", "tag:odd tag:even",
+    "branch:main source:wiki tag:common since:4h",
+)  # fmt: skip
+
+
+def drafts(count: int) -> list[Draft]:
+    """`rare` are the same few, however many others there are."""
+    start = moments.now() - 6 * 3_600_000
+    made = []
+    for number in range(count):
+        rare = number < 60 and number % 20 == 7
+        made.append(
+            Draft(
+                content=f"note {number} about the server{' and PostgreSQL' if rare else ''}, number {number % 7}",
+                namespace=WRITABLE[number % 3],
+                tags=[*(["rare"] if rare else []), *(["common"] if number % 2 else []), ("odd", "even")[number % 2]],
+                domain="user" if number % 11 == 0 else "project",
+                project="other" if number % 5 == 0 else "here/project",
+                author="Zoe" if rare else ("Ann", "Ben", None)[number % 3],
+                thread=f"t{number // 20}" if number % 4 else None,
+                path="rare/place.py" if rare else (f"src/m{number % 9}.py" if number % 4 else None),
+                branch="rare" if rare else ("main" if number % 2 else None),
+                source="ticket-3" if rare else ("wiki" if number % 3 == 1 else None),
+                at=moments.written(start + number * 6 * 3_600_000 // count),
+            )
+        )
+    return made
+
+
+async def filled(memories: Memories, count: int) -> None:
+    taken = await memories.capture_all(drafts(count))
+    for number, status in ((3, "archived"), (4, "archived"), (5, "superseded"), (6, "pending")):
+        await memories.update(taken[number].record.id, status=status)
+    await memories.delete(taken[9].record.id)
+
+
+@pytest.mark.parametrize("few", [0, 20, 1000])
+async def test_every_index_gives_what_looking_at_all_gives(
+    memories: Memories, monkeypatch: pytest.MonkeyPatch, few: int
+) -> None:
+    """However many are few: the conditions are then read by another index."""
+    await filled(memories, 120)
+    monkeypatch.setattr(narrowing, "VERY_FEW", min(few, narrowing.VERY_FEW))
+    monkeypatch.setattr(narrowing, "FEW", few)
+    now = moments.now()
+
+    def plainly(tx: Transaction, wanted: filters.MemoryFilter) -> list[str]:
+        condition, values = filters.where(wanted, CURRENT)
+        return tx.all(str, f"select id from memory where {condition} order by memory.at desc, id", values)
+
+    def look(tx: Transaction) -> None:
+        for text in FILTERS:
+            wanted = filters.parse(text, now).within(("here/project",))
+            everything = plainly(tx, wanted)
+            listed = [id for _, id in selection.places(tx, wanted, limit=1000, at=now)]
+            assert listed == everything, text
+            assert selection.count(tx, wanted, at=now, most=1000) == len(everything), text
+            pages = []
+            after = None
+            while page := selection.places(tx, wanted, limit=7, at=now, after=after):
+                pages += [id for _, id in page]
+                after = page[-1]
+            assert pages == everything, text
+
+    await memories.read(look)
+
+
+async def test_a_question_finds_what_is_rare_among_what_is_frequent(
+    memories: Memories, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Words that very many have are read for the newest alone; what a filter leaves is looked at all the same."""
+    monkeypatch.setattr("portico.services.memory.search.matching.MANY_MEMORIES", 10)
+    monkeypatch.setattr("portico.services.memory.search.matching.MOST_POSTINGS", 20)
+    await filled(memories, 200)
+    for text in ("tag:rare", "author:Zoe", "path:rare/", "branch:rare", "source:ticket-3", "project:* tag:rare"):
+        page = await memories.recall("note about the server", memories.filter(text))
+        assert {hit.record.author for hit in page.hits} == {"Zoe"}, text
+        assert len(page.hits) == 3, text
+
+
+async def test_an_index_can_serve_every_condition(memories: Memories) -> None:
+    await filled(memories, 20)
+
+    def plan(tx: Transaction, sql: str, values: dict[str, object]) -> str:
+        if tx.engine == "sqlite":
+            return " / ".join(
+                row[3] for row in tx.all(tuple[int, int, int, str], f"explain query plan {sql} limit 65", values)
+            )
+        # A table of few rows is read whole, whatever indexes it has.
+        tx.run("set local enable_seqscan = off")
+        return " / ".join(tx.all(str, f"explain {sql} limit 65", values))
+
+    def look(tx: Transaction) -> None:
+        for text in FILTERS:
+            for sql, values in narrowing._indexed(filters.parse(text, moments.now())):
+                said = plan(tx, sql, values)
+                assert "SCAN memory" not in said, (text, said)
+                assert "Seq Scan" not in said, (text, said)
+                assert "INDEX memory_" in said or "memory_" in said, (text, said)
+
+    await memories.write(look)
+
+
+# The same questions in a small store and in one that is five times as large
+
+SMALL, LARGE = 500, 2500
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    import asyncio
+
+    folder = tmp_path_factory.mktemp("growth")
+    paths = folder / "small.db", folder / "large.db"
+
+    async def fill() -> None:
+        for path, count in zip(paths, (SMALL, LARGE), strict=True):
+            async with Database(path) as database:
+                memories = Memories(database, project="here/project")
+                await memories.open()
+                await filled(memories, count)
+                await memories.close()
+
+    asyncio.run(fill())
+    return paths
+
+
+def steps(path: Path, fn: object) -> int:
+    """How many hundreds of instructions SQLite needs for what a function reads."""
+    connection = sqlite3.connect(path, isolation_level=None)
+    counted = 0
+
+    def count() -> None:
+        nonlocal counted
+        counted += 1
+
+    connection.set_progress_handler(count, 100)
+    try:
+        fn(SqliteTransaction(connection, str(path), writes=False))  # type: ignore[operator]
+    finally:
+        connection.close()
+    return counted
+
+
+@pytest.mark.parametrize("query", ["", "note about the server number 3"])
+def test_work_does_not_grow_with_what_does_not_fit(
+    stores: tuple[Path, Path], query: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is bounded at thousands is bounded at tens here, so that it shows in a small store."""
+    monkeypatch.setattr(narrowing, "VERY_FEW", 5)
+    monkeypatch.setattr(narrowing, "FEW", 20)
+    monkeypatch.setattr(narrowing, "MOST_COUNTED", 100)
+    monkeypatch.setattr(recall, "LOOKED_AT", 20)
+    monkeypatch.setattr(recall, "MOST_LOOKED_AT", 80)
+    monkeypatch.setattr(recall, "NEWEST", 20)
+    monkeypatch.setattr(recall, "MOST_LOOKED_THROUGH", 20)
+    for name, value in (("MANY_MEMORIES", 10), ("MOST_POSTINGS", 100), ("BEST", 20)):
+        monkeypatch.setattr(f"portico.services.memory.search.matching.{name}", value)
+    now = moments.now()
+    for text in FILTERS:
+        wanted = filters.parse(text, now).within(("here/project",))
+        if "odd" in text:
+            continue  # nothing has two tags that half of all have each; this is looked through
+
+        def look(tx: Transaction, wanted: filters.MemoryFilter = wanted) -> None:
+            if query:
+                recall.recall(tx, query, wanted, 5, at=now)
+            else:
+                selection.matching(tx, wanted, limit=5, at=now)
+
+        small, large = (steps(path, look) for path in stores)
+        assert large < 2 * small + 100, (text, small, large)
+
+
+def test_the_past_is_looked_at_in_pieces(stores: tuple[Path, Path]) -> None:
+    """What has not changed since is found by the index."""
+    now = moments.now()
+    wanted = filters.parse("tag:rare project:*", now)
+
+    def look(tx: Transaction) -> None:
+        assert past.known(tx, "", wanted, now - 3_600_000, 5) == []
+        assert len(past.known(tx, "", wanted, now + 1000, 5)) == 3
+
+    small, large = (steps(path, look) for path in stores)
+    assert large < 2 * small + 100

@@ -1,0 +1,354 @@
+"""Large text logs: a time is found by halving, a text by its bytes, and entries are counted without reading them."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import random
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from portico.services.system import bytesearch
+from portico.services.system.containment import AllowedRoots, OpenFile
+from portico.services.system.cursors import Cursors
+from portico.services.system.eventlog import literals, textfile
+from portico.services.system.eventlog.entries import EmptyStretch, LogEntry, Query, microseconds
+from portico.services.system.eventlog.line_counts import COUNTS
+from portico.services.system.eventlog.logs import LogPage, Logs
+from portico.services.system.eventlog.sources import FolderLog, at_path
+from portico.services.system.eventlog.textlog import TextLog, rotated
+
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def log_of(path: Path) -> TextLog:
+    roots = AllowedRoots([path.parent])
+    return TextLog("test", "", roots, partial(rotated, roots, str(path)))
+
+
+def read(log: Any, query: Query) -> list[str]:
+    """The messages that match, newest first."""
+    steps = (step for step in log.newest_first(query, None, []) if isinstance(step, LogEntry))
+    return [entry.message for entry in steps if query.matches(entry)]
+
+
+def stamped(n: int, moment: datetime, form: str = "%Y-%m-%dT%H:%M:%S+00:00") -> str:
+    return f"{moment.strftime(form)} INFO app: message {n} {'x' * (n % 90)}\n"
+
+
+def written(path: Path, lines: list[str]) -> list[str]:
+    path.write_text("".join(lines))
+    return lines
+
+
+class BytesRead:
+    """How many bytes of files were read."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.total = 0
+        whole = OpenFile.read
+
+        def counted(file: OpenFile, offset: int, length: int) -> bytes:
+            data = whole(file, offset, length)
+            self.total += len(data)
+            return data
+
+        monkeypatch.setattr(OpenFile, "read", counted)
+
+
+# Times
+
+
+def ascending(n: int) -> datetime:
+    return BEGIN + timedelta(seconds=n)
+
+
+def in_some_disorder(n: int) -> datetime:
+    return BEGIN + timedelta(seconds=n + random.Random(n).randrange(-20, 20))
+
+
+def put_back_by_half_an_hour(n: int) -> datetime:
+    return BEGIN + timedelta(seconds=n - 1800 * (n > 6_000))
+
+
+def descending(n: int) -> datetime:
+    return BEGIN + timedelta(seconds=12_000 - n)
+
+
+def begun_again(n: int) -> datetime:
+    return BEGIN + timedelta(seconds=n % 4_500)
+
+
+@pytest.mark.parametrize("time", [ascending, in_some_disorder, put_back_by_half_an_hour, descending, begun_again])
+@pytest.mark.parametrize("between", [(0, 60), (4_400, 4_430), (6_010, 6_011), (11_990, 20_000), (-100, -1)])
+def test_all_entries_of_a_time_are_found_whatever_the_order(
+    tmp_path: Path, time: Callable[[int], datetime], between: tuple[int, int]
+) -> None:
+    written(tmp_path / "log", [stamped(n, time(n)) for n in range(12_000)])
+    start, end = (int((BEGIN + timedelta(seconds=second)).timestamp()) * 1_000_000 for second in between)
+    expected = [n for n in range(11_999, -1, -1) if start <= time(n).timestamp() * 1_000_000 <= end]
+    found = read(log_of(tmp_path / "log"), Query(start=start, end=end))
+    assert [int(message.split()[1]) for message in found] == expected
+
+
+def test_a_minute_is_found_without_reading_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = tmp_path / "log"
+    written(log, [stamped(n, ascending(n)) for n in range(100_000)])
+    reading = BytesRead(monkeypatch)
+    minute = Query(start=microseconds("2026-01-01T01:00:00Z", "t"), end=microseconds("2026-01-01T01:00:59Z", "t"))
+    assert len(read(log_of(log), minute)) == 60
+    assert reading.total < log.stat().st_size / 2
+
+
+def test_entries_of_several_lines_and_lines_without_times_are_no_obstacle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "log"
+    trace = "Traceback (most recent call last):\n" + "  File somewhere\n" * 30 + "ValueError: no\n"
+    written(log, [stamped(n, ascending(n)) + (trace if n % 7 == 0 else "") for n in range(20_000)])
+    reading = BytesRead(monkeypatch)
+    start = microseconds("2026-01-01T01:00:00Z", "t")
+    found = read(log_of(log), Query(start=start, end=start + 59_000_000))
+    assert [message.split()[1] for message in found if message.startswith("message")] == [
+        str(n) for n in range(3659, 3599, -1)
+    ]
+    # 3605, 3612, … have one, and what it ends with is of the time of the line before it.
+    assert sum(message.startswith("Traceback") for message in found) == 8
+    assert sum(message.startswith("ValueError") for message in found) == 8
+    assert reading.total < log.stat().st_size / 2
+
+
+def test_times_without_years_are_found_in_the_year_of_the_file(tmp_path: Path) -> None:
+    now = datetime.now(UTC).replace(microsecond=0)
+    moments = [now - timedelta(minutes=20_000 - n) for n in range(20_000)]
+    written(
+        tmp_path / "log",
+        [f"{moment:%b %d %H:%M:%S} pc7 app: message {n} {'x' * 50}\n" for n, moment in enumerate(moments)],
+    )
+    start = int(moments[5_000].timestamp()) * 1_000_000
+    found = read(log_of(tmp_path / "log"), Query(start=start, end=start + 120_000_000))
+    assert [int(message.split()[1]) for message in found] == [5_002, 5_001, 5_000]
+
+
+def test_rotated_files_are_read_if_they_may_have_the_time(tmp_path: Path) -> None:
+    lines = [stamped(n, ascending(n)) for n in range(9_000)]
+    written(tmp_path / "log", lines[6_000:])
+    written(tmp_path / "log.1", lines[3_000:6_000])
+    (tmp_path / "log.2.gz").write_bytes(gzip.compress("".join(lines[:3_000]).encode()))
+    (tmp_path / "log.3.gz").write_bytes(b"not even packed")
+    os.utime(tmp_path / "log.3.gz", (1_000_000_000, 1_000_000_000))
+    for second in (600, 2_995, 4_000, 8_000):
+        start = int((BEGIN + timedelta(seconds=second)).timestamp()) * 1_000_000
+        problems: list[str] = []
+        query = Query(start=start, end=start + 9_000_000)
+        steps = list(log_of(tmp_path / "log").newest_first(query, None, problems))
+        assert sum(isinstance(step, LogEntry) and query.matches(step) for step in steps) == 10
+        assert problems == []  # what was last written in 2001 has nothing to do with it
+
+
+# Texts
+
+
+LITERALS = [
+    "message 77",
+    "MESSAGE 4711",
+    "xyzzy",
+    "größe",
+    "STRASSE",
+    'said "no"',
+    "tab\there",
+    "app: nothing",
+    "naïve",
+]
+SAMPLES = [
+    "2026-01-01T00:00:00+00:00 INFO app: Die Größe der Straße\n",
+    "2026-01-01T00:00:00+00:00 INFO app: first\n  the second line has xyzzy\n\tand a third\n",
+    '{"time":"2026-01-01T00:00:00Z","level":"info","msg":"he said \\"no\\" to a tab\\there"}\n',
+    '{"time":"2026-01-01T00:00:00Z","level":"info","msg":"na\\u00efve, gr\\u00f6\\u00dfe"}\n',
+    "node-7 unix.hw 1767225600 xyz zy message 77 app\n",
+    "\n",
+    "\r\n",
+]
+
+
+@pytest.mark.parametrize("with_re2", [True, False])
+@pytest.mark.parametrize("text", LITERALS)
+def test_a_text_is_found_as_if_every_entry_were_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, with_re2: bool
+) -> None:
+    if not with_re2:
+        monkeypatch.setattr(bytesearch, "find_spec", lambda name: None)
+    monkeypatch.setattr(literals, "BLOCK", 20_000)
+    lines = [stamped(n, ascending(n)) for n in range(5_000)]
+    for n, sample in enumerate(SAMPLES * 3):
+        lines.insert(n * 230, sample)
+    written(tmp_path / "log", lines)
+    log = log_of(tmp_path / "log")
+    expected = [message for message in read(log, Query()) if text.casefold() in message.casefold()]
+    assert read(log, Query(contains=text)) == expected
+    assert bool(expected) == (text != "app: nothing")
+
+
+def test_only_entries_that_may_have_a_text_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written(tmp_path / "log", [stamped(n, ascending(n)) for n in range(20_000)])
+    parsed: list[str] = []
+    whole = textfile.parse
+    monkeypatch.setattr(textfile, "parse", lambda text, newest: parsed.append(text) or whole(text, newest))
+    assert len(read(log_of(tmp_path / "log"), Query(contains="message 1234 "))) == 1
+    assert len(parsed) < 20
+
+
+def test_a_search_that_runs_out_of_time_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each page looks at one block, finds nothing, says so, and the next does not begin again."""
+    monkeypatch.setattr(literals, "BLOCK", 50_000)
+    written(tmp_path / "log", [stamped(n, ascending(n)) for n in range(10_000)])
+    ticks = iter(range(10**9))
+    logs = Logs(lambda: {"log": log_of(tmp_path / "log")}, Cursors(b"k" * 32), clock=lambda: float(next(ticks)) * 3)
+    page = logs.query("log", Query(contains="message 17 "), limit=10)
+    pages: list[LogPage] = [page]
+    while page.cursor is not None:
+        assert page.timed_out
+        assert page.has_more
+        page = logs.query("log", Query(contains="message 17 "), limit=10, cursor=page.cursor)
+        pages.append(page)
+        assert len(pages) < 1000
+    assert [entry.message.split()[1] for page in pages for entry in page.entries] == ["17"]
+    assert 5 < len(pages) < 100
+
+
+def test_in_a_folder_a_search_goes_on_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(literals, "BLOCK", 50_000)
+    for part in range(3):
+        written(tmp_path / f"{part}.log", [stamped(n, ascending(n)) for n in range(part, 9_000, 3)])
+    log = FolderLog("test", "", AllowedRoots([tmp_path]), str(tmp_path))
+    ticks = iter(range(10**9))
+    logs = Logs(lambda: {"log": log}, Cursors(b"k" * 32), clock=lambda: float(next(ticks)) * 1.5)
+    found: list[str] = []
+    cursor, pages = None, 0
+    while pages == 0 or cursor is not None:
+        page = logs.query("log", Query(contains="message 88"), limit=10, cursor=cursor)
+        found += [entry.message.split()[1] for entry in page.entries]
+        cursor, pages = page.cursor, pages + 1
+        assert pages < 1000
+    assert sorted(found, key=int) == [str(n) for n in range(9_000) if str(n).startswith("88")]
+
+
+# Counting
+
+
+def contents(seed: int) -> bytes:
+    chance = random.Random(seed)
+    parts = [b"a line", b" indented", b"\tindented", b"", b"\r", b"with an end\r", b"x" * 300_000, b"\xff\xfe", b"  "]
+    lines = chance.choices(parts, [20, 4, 4, 4, 2, 4, 1 if seed % 4 == 0 else 0, 1, 1], k=chance.randrange(60))
+    return b"\n".join(lines) + chance.choice([b"", b"\n", b"\r\n"])
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_as_many_are_counted_as_are_read(tmp_path: Path, seed: int) -> None:
+    path = tmp_path / "log"
+    data = contents(seed)
+    cuts = sorted(random.Random(seed).randrange(len(data) + 1) for _ in range(3))
+    log = log_of(path)
+    # It grows between counts, in the midst of lines, too.
+    for cut in [*cuts, len(data)]:
+        path.write_bytes(data[:cut])
+        assert log.count() == len(read(log, Query()))
+
+
+def test_only_what_was_added_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "log"
+    written(path, [stamped(n, ascending(n)) for n in range(20_000)])
+    log = log_of(path)
+    assert log.count() == 20_000
+    reading = BytesRead(monkeypatch)
+    with path.open("a") as file:
+        file.write(stamped(20_000, ascending(20_000)))
+    assert log.count() == 20_001
+    assert reading.total < 10_000
+
+
+def test_a_file_that_was_cut_or_written_anew_is_counted_anew(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    log = log_of(path)
+    for lines in (50, 20, 70):
+        with path.open("r+" if path.exists() else "w") as file:  # the same inode
+            file.truncate()
+            file.writelines(f"{lines} {n}\n" for n in range(lines))
+        assert log.count() == lines
+
+
+def test_packed_files_are_counted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "log").write_text("a\nb\n")
+    (tmp_path / "log.1.gz").write_bytes(gzip.compress(b"c\nd\n"))
+    log = log_of(tmp_path / "log")
+    assert log.count() == 4
+    monkeypatch.setattr(textfile, "LARGEST_UNPACKED", 1)  # it would be refused now
+    assert log.count() == 4
+
+
+def test_the_total_is_exact_and_the_same_every_time(tmp_path: Path) -> None:
+    written(tmp_path / "log", [stamped(n, ascending(n)) for n in range(30_000)])
+    logs = Logs(lambda: {"log": at_path("log", str(tmp_path / "log"))}, Cursors(b"k" * 32))
+    for _ in range(3):
+        page = logs.query("log", Query(), limit=7)
+        assert (page.total, page.counted, page.has_more) == (30_000, True, True)
+
+
+def test_what_is_counted_of_a_filter_is_the_same_every_time(tmp_path: Path) -> None:
+    """So many entries are looked at, and not so long."""
+    written(tmp_path / "log", [stamped(n, ascending(n)) for n in range(30_000)])
+    still = Logs(lambda: {"log": at_path("log", str(tmp_path / "log"))}, Cursors(b"k" * 32), clock=lambda: 0.0)
+    totals = {
+        (page.total, page.counted) for _ in range(3) for page in [still.query("log", Query(min_level=1), limit=7)]
+    }
+    assert len(totals) == 1
+    assert totals.pop()[1] is False
+
+
+def test_counting_that_takes_too_long_says_so_and_goes_on(tmp_path: Path) -> None:
+    written(tmp_path / "log", [stamped(n, ascending(n)) for n in range(20_000)])
+    log = log_of(tmp_path / "log")
+    assert log.count(-1.0) is None
+    assert log.count() == 20_000
+    assert log.count(-1.0) == 20_000
+
+
+def test_the_counts_of_files_that_are_gone_are_not_kept_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("portico.services.system.eventlog.line_counts.MOST_FILES", 5)
+    for n in range(20):
+        (tmp_path / f"log{n}").write_text("a line\n")
+        assert log_of(tmp_path / f"log{n}").count() == 1
+    assert len(COUNTS._kept) <= 5
+
+
+# Files that are not there
+
+
+def test_a_log_whose_file_is_missing_says_so(tmp_path: Path) -> None:
+    for name in ("shop.log", "shop.evtx", "shop.journal", "missing/shop.log"):
+        logs = Logs(lambda name=name: {"shop": at_path("shop", str(tmp_path / name))}, Cursors())
+        page = logs.query("shop", Query(), limit=5)
+        assert page.entries == []
+        assert len(page.problems) == 1
+        assert "shop" in page.problems[0]
+        assert str(tmp_path) not in page.problems[0]
+    (tmp_path / "shop.log.1").write_text("a line\n")  # just rotated away
+    assert (
+        Logs(lambda: {"shop": at_path("shop", str(tmp_path / "shop.log"))}, Cursors())
+        .query("shop", Query(), limit=5)
+        .problems
+        == []
+    )
+
+
+def test_steps_without_entries_have_positions(tmp_path: Path) -> None:
+    written(tmp_path / "log", [stamped(n, ascending(n)) for n in range(100)])
+    steps = list(log_of(tmp_path / "log").newest_first(Query(contains="nowhere"), None, []))
+    assert [type(step) for step in steps] == [EmptyStretch]
