@@ -14,6 +14,7 @@ notes_server = Server("notes")
 
 @notes_server.tool
 def remember(text: str) -> str:
+    """Keep a thought."""
     return f"remembered: {text}"
 
 

@@ -50,7 +50,7 @@ LISTS = {
 }
 
 
-class Entry(Struct, frozen=True):
+class ListedEntry(Struct, frozen=True):
     """One tool, prompt, resource or template of an upstream."""
 
     key: str
@@ -62,7 +62,7 @@ class Entry(Struct, frozen=True):
         return sha256(jsonrpc.encode(self.members)).digest()
 
 
-def read_page(method: str, said: Raw, revision: Revision) -> tuple[list[Entry], str | None]:
+def read_page(method: str, said: Raw, revision: Revision) -> tuple[list[ListedEntry], str | None]:
     """The entries of a page, without those that cannot be understood; and the cursor of the next one."""
     kind = LISTS[method]
     page = members.decode(said)
@@ -71,20 +71,20 @@ def read_page(method: str, said: Raw, revision: Revision) -> tuple[list[Entry], 
         try:
             msgspec.json.decode(one, type=kind.entry)
             inside = members.decode(one)
-            found.append(Entry(_text.decode(inside[kind.key]), inside, revision))
+            found.append(ListedEntry(_text.decode(inside[kind.key]), inside, revision))
         except (msgspec.DecodeError, RecursionError):
             continue
     cursor = msgspec.json.decode(page.get("nextCursor", b"null"))
     return found, cursor if isinstance(cursor, str) else None
 
 
-def own_entry(method: str, definition: Struct) -> Entry:
+def own_entry(method: str, definition: Struct) -> ListedEntry:
     """The same for what this server has itself."""
     inside = members.decode(jsonrpc.encode(definition))
-    return Entry(_text.decode(inside[LISTS[method].key]), inside, MODERN)
+    return ListedEntry(_text.decode(inside[LISTS[method].key]), inside, MODERN)
 
 
-def written(method: str, entry: Entry, changed: Mapping[str, Any], revision: Revision) -> Raw:
+def written(method: str, entry: ListedEntry, changed: Mapping[str, Any], revision: Revision) -> Raw:
     """An entry with these members in place of its own, in the words of a revision."""
     kind = LISTS[method]
     inside = {**entry.members, **{name: Raw(jsonrpc.encode(value)) for name, value in changed.items()}}

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from portico._lazy import load_module
 from portico.gateway.config import UpstreamSettings
-from portico.gateway.entries import Entry
+from portico.gateway.entries import ListedEntry
 from portico.wire.errors import Error
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ KEPT_SECONDS = 30 * 24 * 3600.0
 
 log = logging.getLogger("portico.gateway")
 
-Lists = dict[str, tuple[Entry, ...]]
+Lists = dict[str, tuple[ListedEntry, ...]]
 _lists = msgspec.json.Decoder(Lists)
 
 

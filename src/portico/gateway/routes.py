@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache, partial
 from typing import Any
 
@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct
 from msgspec.structs import replace
 
-from portico.gateway.entries import LISTS, Entry, Members, list_page, members, own_entry, result_at, written
+from portico.gateway.entries import LISTS, ListedEntry, Members, list_page, members, own_entry, result_at, written
 from portico.gateway.names import inward_uri, outward_uri
 from portico.gateway.upstream import GatewayUpstream
 from portico.rpc.call import Call
@@ -33,13 +33,20 @@ from portico.wire.uris import Template
 # How long a first list waits for upstreams of which nothing is known.
 FIRST_SECONDS = 2.0
 
+_NOTICES = {
+    "tools/list": notices.TOOLS_CHANGED,
+    "prompts/list": notices.PROMPTS_CHANGED,
+    "resources/list": notices.RESOURCES_CHANGED,
+    "resources/templates/list": notices.RESOURCES_CHANGED,
+}
+
 
 class OutwardRoute(Struct, frozen=True):
     """Where a name leads."""
 
     upstream: GatewayUpstream
     inward: str
-    entry: Entry
+    entry: ListedEntry
     # The members that are shown otherwise.
     shown: dict[str, Any]
 
@@ -64,6 +71,8 @@ class Routes:
         self.mirrored: dict[str, Sequence[Mirror]] = {}
         self._routes: dict[str, dict[str, OutwardRoute]] | None = None
         self._pages: dict[Any, Raw] = {}
+        # The lists that a client has been given.
+        self._shown: set[str] = set()
         self._relays: dict[tuple[str, ...], _Relays] = {}
 
     def __bool__(self) -> bool:
@@ -80,13 +89,13 @@ class Routes:
 
     # Changes
 
-    def changed(self, upstream: GatewayUpstream | None = None) -> None:
-        """Something is listed otherwise now."""
+    def changed(self, methods: Iterable[str] = tuple(LISTS)) -> None:
+        """These lists are others now. Those that no client was given are no news."""
         self._routes = None
         self._pages.clear()
         self._mirror()
-        for method in (notices.TOOLS_CHANGED, notices.PROMPTS_CHANGED, notices.RESOURCES_CHANGED):
-            self._publish(method, None)
+        for notice in {_NOTICES[method] for method in methods if method in self._shown}:
+            self._publish(notice, None)
 
     def _mirror(self) -> None:
         self.mirrored.clear()
@@ -220,13 +229,14 @@ class Routes:
 
     def _page(self, catalog: Catalog[Any], revision: Revision, cursor: str | None) -> Raw:
         method = catalog.method
+        self._shown.add(method)
         routes = self.routes(method)
         start = 0 if cursor is None else catalog.start(cursor, len(catalog) + len(routes))
         definitions = catalog.definitions
         key = (method, revision, start, id(definitions))
         page = self._pages.get(key)
         if page is None:
-            own: list[tuple[Entry, dict[str, Any]]] = [(own_entry(method, one), {}) for one in definitions]
+            own: list[tuple[ListedEntry, dict[str, Any]]] = [(own_entry(method, one), {}) for one in definitions]
             others = [(route.entry, route.shown) for name, route in routes.items() if name not in catalog]
             entries = [*own, *others]
             end = start + catalog.page_size

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from portico.gateway.bridge import Bridge, Parked
 from portico.gateway.config import Secrets, UpstreamSettings
-from portico.gateway.entries import LISTS, Entry, read_page
+from portico.gateway.entries import LISTS, ListedEntry, read_page
 from portico.gateway.health import Breaker
 from portico.gateway.kept import KeptLists
 from portico.gateway.lane import Lane, carried
@@ -62,14 +62,14 @@ class GatewayUpstream:
         bridge: Bridge,
         secrets: Secrets,
         kept: KeptLists,
-        changed: Callable[[GatewayUpstream], None],
+        changed: Callable[[Sequence[str]], None],
         updated: Callable[[GatewayUpstream, str], None],
     ) -> None:
         self.settings = settings
         self.alias = settings.alias
         self.breaker = Breaker()
         # Of each list what is known: kept while the upstream is away.
-        self.entries: dict[str, tuple[Entry, ...]] = {}
+        self.entries: dict[str, tuple[ListedEntry, ...]] = {}
         self.listed = asyncio.Event()
         # They are from the store, and may be of long ago.
         self._is_recalled = False
@@ -101,7 +101,7 @@ class GatewayUpstream:
             self.entries = lists
             self.listed.set()
             self._is_recalled = True
-            self._changed(self)
+            self._changed(tuple(lists))
 
     def begin_listing(self) -> None:
         """Ask for its lists in the background, unless they are known for sure, or asked for already."""
@@ -146,13 +146,14 @@ class GatewayUpstream:
         self._is_recalled = False
         first = not self.listed.is_set()
         self.listed.set()
-        if first or any(_digests(before.get(method)) != _digests(found[method]) for method in methods):
-            self._changed(self)
+        others = [method for method in methods if _digests(before.get(method, ())) != _digests(found[method])]
+        if first or others:
+            self._changed(others)
             await self._kept.keep(self.settings, found)
         self._listen()
 
-    async def _list(self, method: str) -> list[Entry]:
-        found: list[Entry] = []
+    async def _list(self, method: str) -> list[ListedEntry]:
+        found: list[ListedEntry] = []
         cursor: str | None = None
         for _ in range(MOST_PAGES):
             params = Raw(jsonrpc.encode({} if cursor is None else {"cursor": cursor}))
@@ -393,8 +394,8 @@ class GatewayUpstream:
         }
 
 
-def _digests(entries: tuple[Entry, ...] | None) -> list[bytes] | None:
-    return None if entries is None else [entry.digest() for entry in entries]
+def _digests(entries: tuple[ListedEntry, ...]) -> list[bytes]:
+    return [entry.digest() for entry in entries]
 
 
 def _uri(params: Any) -> str | None:
