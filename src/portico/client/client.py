@@ -40,7 +40,7 @@ from portico.transport.greeting import ClientIdentity
 from portico.transport.http_client.pool import Pool
 from portico.transport.http_client.streamable import RequestSender
 from portico.transport.link import Link, Trace
-from portico.transport.targets import Target, target_of
+from portico.transport.targets import Target, names_several, target_of
 from portico.transport.upstream import RETRIES, TIMEOUT_SECONDS, Upstream
 from portico.wire import notices
 from portico.wire.capabilities import TASK_CALLS, declares
@@ -199,6 +199,9 @@ class Client:
     ) -> None:
         if revision is not None and revision not in REVISIONS:
             raise UsageError(f"there is no revision {revision!r}; there are {', '.join(REVISIONS)}")
+        if names_several(target):
+            # What a gateway needs is loaded by those who talk to several servers.
+            target = load_module("portico.gateway.gateway").Gateway.of(target)
         place = target_of(target, env=env, cwd=cwd, headers=headers)
         self.inputs = Inputs(
             sampling_handler, elicitation_handler, roots, modes=elicitation_modes, sampling_tools=sampling_tools
