@@ -189,10 +189,10 @@ def _options(arguments: argparse.Namespace, serving: Any) -> dict[str, Any]:
     longest = arguments.max_message
     if longest is None and serving is not None:
         longest = serving.max_message
-    if arguments.transport == "http":
-        assume = serving.assume if serving is not None else None
-        return _http(arguments) | {"assume": assume} | ({} if longest is None else {"longest_body": longest})
     lifecycle = arguments.lifecycle or (serving.lifecycle if serving is not None else None) or "auto"
+    if arguments.transport == "http":
+        told = {"assume": serving.assume if serving is not None else None, "lifecycle": lifecycle}
+        return _http(arguments) | told | ({} if longest is None else {"longest_body": longest})
     return {"lifecycle": lifecycle} | ({} if longest is None else {"longest": longest})
 
 

@@ -50,6 +50,7 @@ from portico.wire.errors import (
     Error,
     HeaderMismatch,
     InvalidParams,
+    MissingCapability,
     ProtocolError,
     ToolError,
     UsageError,
@@ -567,6 +568,11 @@ class Client:
             # The headers follow the tool's schema, so the schema must have changed (basic/transports).
             await self.list_tools(fresh=True)
             said = await self._result("tools/call", params, timeout, repeatable=repeatable, progress=progress)
+        except MissingCapability as missing:
+            if EXTENSION not in missing.extensions:
+                raise
+            task = await self.start_task(name, arguments, timeout=timeout)
+            return await task.result(timeout=self._limit(timeout), returns=returns, raise_on_error=raise_on_error)
         return await self._read(name, said, returns, raise_on_error, timeout)
 
     async def _read(
@@ -596,15 +602,19 @@ class Client:
         *,
         ttl: float | None = None,
         timeout: float | None = None,
+        meta: Mapping[str, Any] | None = None,
     ) -> RemoteTask:
         """Call a tool that takes long, as a task: `task.result()` waits for it, `task.id` finds it again later.
 
         `ttl`: for how many seconds it should be kept; 2026-07-28 leaves that to the server. Where the server has no
-        tasks, or the tool does not run as one, it is a plain call, and the task is over when it is returned.
+        tasks, or the tool does not run as one, it is a plain call, and the task is over when it is returned. `meta`:
+        what else the `_meta` of the call says.
         """
         params: dict[str, Any] = {"name": name, "arguments": arguments or {}}
+        if meta:
+            params["_meta"] = dict(meta)
         if self.is_modern:
-            params["_meta"] = self._declaring(EXTENSION)
+            params["_meta"] = {**(meta or {}), **self._declaring(EXTENSION)}
         elif await self._task_support(name, timeout) in ("optional", "required"):
             params["task"] = {} if ttl is None else {"ttl": int(ttl * 1000)}
         said = await self._rounds("tools/call", params, timeout, None, ("complete", "task"))

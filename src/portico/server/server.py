@@ -461,6 +461,7 @@ class Server(Registrar):
         * **loopback** – whether the names of this machine are among them, which is the default.
         * **sse** – whether the two endpoints of 2024-11-05 are there too.
         * **assume** – the revision to speak with clients that belong to no session and name no newer one.
+        * **lifecycle** – "strict": a session waits for `notifications/initialized`, although POSTs may overtake it.
         * **longest_body** – how many bytes a request may have.
         * **most_in_flight**, **most_in_flight_per_client** – how many requests may be worked on at once.
         * **most_sessions**, **most_sessions_per_client** – how many sessions there may be; beyond that the oldest that
