@@ -79,12 +79,12 @@ async def test_every_index_gives_what_looking_at_all_gives(
         for text in FILTERS:
             wanted = filters.parse(text, now).within(("here/project",))
             everything = plainly(tx, wanted)
-            listed = [id for _, id in selection.places(tx, wanted, limit=1000, at=now)]
+            listed = [id for _, id in selection.listed(tx, wanted, limit=1000, at=now)]
             assert listed == everything, text
             assert selection.count(tx, wanted, at=now, most=1000) == len(everything), text
             pages = []
             after = None
-            while page := selection.places(tx, wanted, limit=7, at=now, after=after):
+            while page := selection.listed(tx, wanted, limit=7, at=now, after=after):
                 pages += [id for _, id in page]
                 after = page[-1]
             assert pages == everything, text

@@ -122,7 +122,7 @@ def recall(
         found = _looked_through(tx, query, filter, limit, at)
     else:
         found = _ranked_within(tx, query, filter, limit, at, None if mode == "text" else sense, mode)
-    return found or [Scored(id, 0.0, weak=True) for _, id in selection.places(tx, filter, limit=limit, at=at)]
+    return found or [Scored(id, 0.0, weak=True) for _, id in selection.listed(tx, filter, limit=limit, at=at)]
 
 
 def _ranked_within(
@@ -137,7 +137,7 @@ def _ranked_within(
     found = rank(tx, search)
     if condition and among is None and len(found) < limit:
         # Many fit the filter, and hardly any of them have the words that were looked for first.
-        newest = selection.places(tx, filter, limit=NEWEST, at=at)
+        newest = selection.listed(tx, filter, limit=NEWEST, at=at)
         among = list(dict.fromkeys([*(one.memory for one in found), *(id for _, id in newest)]))
         found = rank(tx, replace(search, among=among))
     return found

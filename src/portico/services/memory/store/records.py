@@ -34,7 +34,7 @@ _ID = re.compile(r"[0-9a-f]{4,64}")
 
 
 # The time and the id of a memory: where it stands in a list.
-Place = tuple[int, str]
+Listed = tuple[int, str]
 
 
 class Record(Struct, frozen=True, kw_only=True, gc=False):
