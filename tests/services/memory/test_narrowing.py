@@ -210,3 +210,34 @@ def test_the_past_is_looked_at_in_pieces(stores: tuple[Path, Path]) -> None:
 
     small, large = (steps(path, look) for path in stores)
     assert large < 2 * small + 100
+
+
+async def test_what_was_not_looked_through_is_said(memories: Memories, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = await memories.capture_all(drafts(6))
+    for one in taken:
+        await memories.update(one.record.id, status="archived")
+    wanted = memories.filter("project:* status:archived")
+    assert (await memories.recall("note", wanted)).note is None
+    monkeypatch.setattr(recall, "MOST_LOOKED_THROUGH", 5)
+    assert "newest 5 " in ((await memories.recall("note", wanted)).note or "")
+
+
+async def test_the_past_is_known_however_much_has_changed(memories: Memories, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In pieces, and only so many are kept as are wanted."""
+    monkeypatch.setattr(past, "PIECE", 2)
+    taken = await memories.capture_all(drafts(20))
+    before = moments.now()
+    monkeypatch.setattr(moments, "now", lambda: before + 10_000)
+    for one in taken[:15]:
+        await memories.update(one.record.id, content=f"{one.record.content}, changed")
+        await memories.update(one.record.id, status="archived")
+    everywhere = memories.filter("project:*")
+    page = await memories.recall("", everywhere, limit=100, as_of=before + 5000)
+    assert [hit.record.content for hit in page.hits] == [one.record.content for one in reversed(taken)]
+    newest = await memories.recall("", everywhere, limit=3, as_of=before + 5000)
+    assert newest.hits == page.hits[:3]
+    assert newest.more
+    home = await memories.recall("", memories.filter(""), limit=100, as_of=before + 5000)
+    assert {hit.record.project for hit in home.hits} == {"here/project", None}
+    asked = await memories.recall("note 7 about the server", everywhere, limit=1, as_of=before + 5000)
+    assert asked.hits[0].record == taken[7].record

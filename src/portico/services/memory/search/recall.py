@@ -40,7 +40,7 @@ NO_VECTORS = (
     "modes text and hybrid search by words without them."
 )
 # How many that are not current are looked through, the newest: the index does not have them.
-MOST_LOOKED_THROUGH = 1000
+MOST_LOOKED_THROUGH = 500
 # So many scopes are looked into one by one; where there are more, in all of them.
 MOST_SCOPES = 200
 LOOKED_AT = 192

@@ -51,9 +51,10 @@ def _streamed(
     tx: Transaction, filter: MemoryFilter, statuses: tuple[str, ...], after: Listed | None
 ) -> tuple[str, dict[str, Any]]:
     """A statement that gives the newest that a filter lets through, and its parameters."""
-    condition, values = where(filter, statuses)
+    streams, rest = narrowing.streams(tx, filter, statuses)
+    condition, values = where(rest, statuses)
     parts = []
-    for number, one in enumerate(narrowing.streams(tx, filter, statuses)):
+    for number, one in enumerate(streams):
         phrases = [one.phrase, condition, ALIVE]
         phrases += [f"{one.moment} >= :filter_since"] if filter.since is not None else []
         phrases += [f"{one.moment} <= :filter_until"] if filter.until is not None else []
