@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from portico.services import moments
+from portico.services.memory.errors import InvalidInput
 from portico.services.memory.search import recall
 from portico.services.memory.store import filters, narrowing, past, selection
 from portico.services.memory.store.capture import Draft
@@ -210,6 +211,18 @@ def test_the_past_is_looked_at_in_pieces(stores: tuple[Path, Path]) -> None:
 
     small, large = (steps(path, look) for path in stores)
     assert large < 2 * small + 100
+
+
+@pytest.mark.parametrize("key", ["tag", "author", "entity", "project", "ns"])
+async def test_a_condition_may_have_thousands_of_values(memories: Memories, key: str) -> None:
+    await memories.capture_all(drafts(30))
+    values = {"tag": "rare", "author": "Zoe", "entity": "postgresql", "project": "other"}
+    many = ",".join([*(f"x{number}" for number in range(1000)), values[key]] if key in values else ["decisions"] * 900)
+    for query in ("", "note"):
+        page = await memories.recall(query, memories.filter(f"{'' if key == 'project' else 'project:* '}{key}:{many}"))
+        assert page.hits, query
+    with pytest.raises(InvalidInput, match="at most 100"):
+        memories.filter(f"path:{','.join(f'src/{number}/' for number in range(1000))}")
 
 
 async def test_what_was_not_looked_through_is_said(memories: Memories, monkeypatch: pytest.MonkeyPatch) -> None:

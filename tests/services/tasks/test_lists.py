@@ -9,13 +9,15 @@ from typing import Any
 import pytest
 from workbench import Clock, check, make, refused, said
 
-from portico.services.tasks import edits, inputs, listing, records
+from portico import Client, Server
+from portico.services.tasks import Tasks, edits, inputs, listing, records
 from portico.services.tasks.edits import Changes, TaskDraft
 from portico.services.tasks.errors import InvalidTask
 from portico.services.tasks.items import MIGRATIONS, WorkItems
 from portico.services.tasks.listing import ALL, Wanted
 from portico.store.database import Database
 from portico.store.transaction import Transaction
+from portico.wire.revisions import REVISIONS
 
 Serving = Callable[..., Any]
 MINUTE_MS = 60_000
@@ -142,6 +144,24 @@ async def test_a_call_is_about_the_project_of_the_folder_or_the_one_it_names(ser
     plan = await said(two, "create_tasks", tasks=[{"description": "a", "ref": "a"}], project="elsewhere")
     assert plan["count"] == 1
     assert (await said(two, "next_task", project="elsewhere"))["task"]["id"] == named["id"]
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_the_roots_of_a_client_say_which_list_is_meant(url: str, tmp_path: Path, revision: str) -> None:
+    server = Server("planning", version="1")
+    server.add(Tasks(url))
+    folders = [tmp_path / name / "app" for name in ("x", "y")]
+    async with server.lifespan():
+        for folder in folders:
+            folder.mkdir(parents=True)
+            async with Client(server, revision=revision, roots=[folder]) as client:
+                await client.call_tool("create_task", {"description": f"Look after {folder}"})
+        for folder in folders:
+            async with Client(server, revision=revision, roots=[folder]) as client:
+                taken = [await client.call_tool("next_task", {"worker": "ann"}) for _ in range(2)]
+                assert [str(folder) in result.content[0].text for result in taken] == [True, False]
+                standing = (await client.read_resource("tasks://all"))[0].text
+                assert (str(folder) in standing, standing.count("Look after")) == (True, 1)
 
 
 # Labels

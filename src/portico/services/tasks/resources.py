@@ -70,9 +70,9 @@ class TaskResources:
         """The tasks that are pending, in_progress, completed or failed"""
         return await self._standing(ctx, Wanted(status=status)) if status in STATUSES else None
 
-    async def _one(self, ctx: Context, id: str) -> results.TaskDetails | None:
+    async def _one(self, id: str) -> results.TaskDetails | None:
         """One task with everything that is known about it"""
-        items = await self._looking(ctx)
+        items = await self._store()
         if not is_id(id):
             return None
         try:

@@ -268,13 +268,13 @@ def nothing(counts: Counts) -> Next:
     return Next(found=False, note=f"{said}, {counts.pending:,} pending. Listen to tasks://ready, or ask again later.")
 
 
-def blockers(found: Waiting) -> Blockers:
+def blockers(found: Waiting, project: str) -> Blockers:
     return Blockers(
         task_id=found.item.id,
         blocked=found.item.blocked,
-        blocked_by=lines(found.blocked_by),
-        inherited=lines(found.inherited),
-        blocks=lines(found.blocks),
+        blocked_by=lines(found.blocked_by, project),
+        inherited=lines(found.inherited, project),
+        blocks=lines(found.blocks, project),
     )
 
 

@@ -108,7 +108,7 @@ class Tasks(StoredService[WorkItems]):
         self._resources = TaskResources(self.store, self._looking)
 
     async def _open_store(self, stack: AsyncExitStack) -> WorkItems:
-        items = WorkItems(self._database)
+        items = WorkItems(self._database, project=(await self._projects.here()).project)
         await items.open()
         if not self._read_only:
             self._run(stack, self._end_leases(items))
@@ -127,7 +127,8 @@ class Tasks(StoredService[WorkItems]):
             await self._unindexed.wait()
 
     async def _looking(self, ctx: Context, project: str | None = None) -> WorkItems:
-        """The tasks as the project of a call sees them, or the one that it names."""
+        """The tasks as the project of a call sees them, or the one that it names. The store itself is of this server's
+        own project, which will do where a call names a task."""
         return (await self.store()).of(await self._project(ctx, project))
 
     async def _writing(self, ctx: Context, project: str | None = None) -> WorkItems:
@@ -263,7 +264,7 @@ class Tasks(StoredService[WorkItems]):
 
         With worker and lease, a claim on a task in progress is renewed. To finish a task, use complete_task.
         """
-        items = await self._writing(ctx)
+        items = await self.writable_store()
         changes = Changes(
             description=description,
             priority=priority,
@@ -306,7 +307,7 @@ class Tasks(StoredService[WorkItems]):
 
         What was finished or given up need not be deleted: complete it, or set it to failed.
         """
-        items = await self._writing(ctx)
+        items = await self.writable_store()
         gone = await items.delete(
             id, children=children, dry_run=dry_run, expected_version=expected_version, who=requester(ctx), reason=reason
         )
@@ -369,7 +370,7 @@ class Tasks(StoredService[WorkItems]):
         ] = results.USUAL_NOTES,
     ) -> results.TaskDetails:
         """One task with everything that is known about it."""
-        items = await self._looking(ctx)
+        items = await self.store()
         return await results.details(items, await items.get(id), notes)
 
     async def task_tree(
@@ -380,7 +381,8 @@ class Tasks(StoredService[WorkItems]):
         project: AnyProject = None,
     ) -> results.TaskPlan:
         """A task with everything below it, each before its parts; how deep it is says what it is a part of."""
-        return results.plan(await (await self._looking(ctx, project)).tree(id, open_only=open_only))
+        items = await self.store() if id is not None else await self._looking(ctx, project)
+        return results.plan(await items.tree(id, open_only=open_only))
 
     async def task_history(
         self,
@@ -389,23 +391,24 @@ class Tasks(StoredService[WorkItems]):
         limit: Annotated[int, Meta(ge=1, le=MOST_OF_HISTORY, description="At most so many changes")] = 50,
     ) -> results.TaskHistory:
         """What was done to a task, by whom and when; the newest change first. Also of a task that was deleted."""
-        return results.history(id, await (await self._looking(ctx)).history(id, limit), limit)
+        return results.history(id, await (await self.store()).history(id, limit), limit)
 
     # Blockers
 
     async def add_blocker(self, ctx: Context, task_id: TaskId, blocked_by_id: BlockerId) -> results.Blocking:
         """Have a task wait until another is completed. Refused if they would wait for one another."""
-        after, changed = await (await self._writing(ctx)).block(task_id, blocked_by_id, who=requester(ctx))
+        after, changed = await (await self.writable_store()).block(task_id, blocked_by_id, who=requester(ctx))
         return results.Blocking(task_id=after.id, blocked_by_id=blocked_by_id, changed=changed, blocked=after.blocked)
 
     async def remove_blocker(self, ctx: Context, task_id: TaskId, blocked_by_id: BlockerId) -> results.Blocking:
         """Have a task not wait for another any more."""
-        after, changed = await (await self._writing(ctx)).unblock(task_id, blocked_by_id, who=requester(ctx))
+        after, changed = await (await self.writable_store()).unblock(task_id, blocked_by_id, who=requester(ctx))
         return results.Blocking(task_id=after.id, blocked_by_id=blocked_by_id, changed=changed, blocked=after.blocked)
 
     async def get_blockers(self, ctx: Context, task_id: TaskId) -> results.Blockers:
         """What a task waits for, of its own and of what it is a part of; and which tasks wait for it."""
-        return results.blockers(await (await self._looking(ctx)).waiting(task_id))
+        items = await self.store()
+        return results.blockers(await items.waiting(task_id), items.project)
 
     # Working
 
@@ -491,7 +494,7 @@ class Tasks(StoredService[WorkItems]):
         worker: Worker = None,
     ) -> results.NotedTask:
         """Add a note to a task, for the next worker. Notes before it stay; get_task shows them."""
-        items = await self._writing(ctx)
+        items = await self.writable_store()
         after = await items.add_note(id, text, worker=worker, who=requester(ctx, worker))
         return results.NotedTask(id=after.id, version=after.version, notes=(await items.background(after.id)).noted)
 
@@ -504,7 +507,7 @@ class Tasks(StoredService[WorkItems]):
         expected_version: ExpectedVersion = None,
     ) -> results.TaskDetails:
         """Say that a task is done, and what came of it. What waited for it can go on."""
-        items = await self._writing(ctx)
+        items = await self.writable_store()
         done = await items.complete(id, result, worker=worker, expected_version=expected_version, who=requester(ctx))
         ctx.debug(f"Completed {done.id}", SCHEME)
         return await results.details(items, done)
