@@ -8,12 +8,13 @@ from typing import Any
 
 
 class ByteSearch:
-    """Finds an ASCII text. RE2 does it in one pass; without that package the bytes are made small first."""
+    """Finds a text; only letters of ASCII have cases here. RE2 does it in one pass; otherwise the bytes are made small
+    first."""
 
     def __init__(self, text: str) -> None:
-        self._small = text.lower().encode("ascii")
+        self._small = text.encode().lower()
         self._pattern: Any = None
-        if find_spec("re2") is not None:
+        if text.isascii() and find_spec("re2") is not None:
             re2 = import_module("re2")
             options = re2.Options()
             options.literal = True
