@@ -1,4 +1,4 @@
-"""The memory's table: beside other memory servers at a size they can do, and ours alone at 100,000."""
+"""The memory's table: beside other memory servers at a size they can do, and ours alone at 100,000 and a million."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 from driver import DriverError
 from goals import Goal, limit, same
 from live_table import newer_python
+from memory_million import LINES as MILLION_LINES
 from memory_speed import LINES
 from peers import NotInstalled, Peer, environment, node_and_npm, npm_install, place
 from questions import Answers, Question, take_turns
@@ -31,6 +32,7 @@ BESIDE = (
     Question("resident", "resident memory with {few}", "MB"),
 )
 ALONE = tuple(Question(f"many_{key}", text, unit, more_is_better=key == "bulk") for key, text, unit in LINES)
+MILLION = tuple(Question(f"million_{key}", f"at a million: {text}", unit) for key, text, unit in MILLION_LINES)
 LEGEND = (
     "Beside others: each is a server on stdio, asked by the same client for the same texts. Portico and basic-memory"
     " find by words; server-memory looks for the whole question as a substring, and keeps one file that it writes anew"
@@ -48,9 +50,13 @@ def measure(size: Size) -> Table:
     take_turns(answers, min(size.rounds, 3), [(peer, keys, lambda peer=peer: _asked(peer, few)) for peer in able])
     ours = columns[0]
     take_turns(answers, 1, [(ours, tuple(question.key for question in ALONE), lambda: _alone(many))])
+    if not size.quick:
+        take_turns(answers, 1, [(ours, tuple(question.key for question in MILLION), _million)])
     beside = [replace(question, text=question.text.format(few=f"{few:,}")) for question in BESIDE]
     legend = [LEGEND.format(many=f"{many:,}")]
-    return Table("memory", [Grid(beside, columns), Grid(ALONE, [ours])], answers, judge(answers, many), legend=legend)
+    grids = [Grid(beside, columns), Grid(ALONE, [ours]), *([] if size.quick else [Grid(MILLION, [ours])])]
+    goals = judge(answers, many) + ([] if size.quick else _judge_million(answers))
+    return Table("memory", grids, answers, goals, legend=legend)
 
 
 def judge(answers: Answers, many: int) -> list[Goal]:
@@ -68,6 +74,19 @@ def judge(answers: Answers, many: int) -> list[Goal]:
         limit(f"recall over all {many:,}, p99: below 40 ms", ours("all_p99"), 40, "ms"),
         limit("resident memory of a server: below 60 MB", ours("server"), 60, "MB"),
         same(f"cold start with {many:,}: as with none (within 10 %)", ours("start_none"), ours("start_many")),
+    ]
+
+
+def _judge_million(answers: Answers) -> list[Goal]:
+    def ours(key: str) -> float | None:
+        return answers.value(f"million_{key}", "portico")
+
+    return [
+        limit("at a million: recall over all, p99: below 50 ms", ours("recall"), 50, "ms"),
+        limit("at a million: the slowest filter, p99: below 50 ms", ours("filtered"), 50, "ms"),
+        limit("at a million: the slowest overview, page or capture, p99: below 50 ms", ours("others"), 50, "ms"),
+        limit("at a million: cold start: below 150 ms", ours("start"), 150, "ms"),
+        limit("at a million: memory of a server: below 200 MB", ours("server"), 200, "MB"),
     ]
 
 
@@ -108,6 +127,11 @@ def _asked(peer: Peer, few: int) -> dict[str, float]:
 def _alone(many: int) -> dict[str, float]:
     found = _told([str(HERE / "memory_speed.py"), "--memories", str(many), "--json"])
     return {f"many_{key}": value for key, value in found.items()}
+
+
+def _million() -> dict[str, float]:
+    found = _told([str(HERE / "memory_million.py"), "--json"])
+    return {f"million_{key}": value for key, value in found.items()}
 
 
 def _told(words: list[str]) -> dict[str, float]:

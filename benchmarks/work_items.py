@@ -19,6 +19,7 @@ from portico.services import moments
 from portico.services.tasks import claims
 from portico.services.tasks.edits import TaskDraft
 from portico.services.tasks.items import WorkItems
+from portico.services.tasks.listing import Wanted
 from portico.store.database import Database
 from portico.store.transaction import Transaction
 from questions import Answers, Question, take_turns
@@ -38,6 +39,10 @@ QUESTIONS = (
     Question("next_finished", "the same with {finished} finished tasks", "µs"),
     Question("whole_none", "next_task, from the call to its return, nothing finished", "ms"),
     Question("whole_finished", "the same with {finished} finished tasks", "ms"),
+    Question("query_rare", "list_tasks with a word of one task among {all}, median", "ms"),
+    Question("query_none", "the same with a word of none", "ms"),
+    Question("query_common", "the same with a word of all", "ms"),
+    Question("query_next", "next_task with a word of none", "ms"),
 )
 KEYS = tuple(question.key for question in QUESTIONS)
 LEGEND = (
@@ -58,6 +63,7 @@ _INSERT = (
     " updated_at, words) {numbers} select 'task_' || '{mark}' || {digits}, 'task number ' || n, '{status}', n % 5 + 1,"
     " 1, 1600000000000 + n, {moment}, {moment}, 1600000000000 + n, 'task number ' || n from numbers"
 )
+_QUERIES = {"query_rare": "{last}", "query_none": "nowhere", "query_common": "umbe"}
 _MARKS = {"pending": "1a", "completed": "01"}
 
 
@@ -86,7 +92,7 @@ def measure(size: Size) -> Table:
         able = [peer for peer in columns if not peer.reason]
         turns = [(peer, KEYS, lambda peer=peer: _ask(stores[peer.key], how, size.rounds)) for peer in able]
         take_turns(answers, 1, turns)
-    words = {"open": f"{how.open:,}", "finished": f"{how.finished:,}"}
+    words = {"open": f"{how.open:,}", "finished": f"{how.finished:,}", "all": f"{how.open + how.finished:,}"}
     questions = [replace(one, text=one.text.format(**words)) for one in QUESTIONS]
     goals = [goal for peer in columns for goal in _judged(answers, peer, words["finished"])]
     return Table("work items", [Grid(questions, columns)], answers, goals, legend=LEGEND)
@@ -120,6 +126,9 @@ async def _measured(stores: tuple[str, str], how: WorkSize, rounds: int) -> dict
             await _turns({"none": WorkItems(fresh), "finished": WorkItems(worn)}, how.calls, found)
         for _ in range(rounds):
             await _rates(WorkItems(fresh), how.calls, found)
+        await WorkItems(worn).index_all()
+        for _ in range(rounds):
+            await _queries(WorkItems(worn), str(how.finished), found)
     return {key: tuple(values) for key, values in found.items()}
 
 
@@ -136,6 +145,11 @@ async def _fill(database: Database, status: str, count: int) -> None:
     moment = "null" if status == "pending" else "1600000000000 + n"
     sql = _INSERT.format(numbers=numbers, digits=digits, mark=_MARKS[status], status=status, moment=moment)
     await database.write(lambda tx: tx.run(sql))
+    await database.write(
+        lambda tx: tx.run(
+            "insert into work_item_unindexed (item) select id from work_item where true on conflict do nothing"
+        )
+    )
     if database.engine == "postgresql":
         # As its own upkeep does sooner or later; also off the way, so that it does not fall into what is measured.
         await database.write(lambda tx: tx.run("analyze work_item"))
@@ -164,6 +178,20 @@ async def _turns(of: dict[str, WorkItems], calls: int, found: dict[str, list[flo
     for name in of:
         found[f"next_{name}"].append(statistics.median(inside[name]) * 1e6)
         found[f"whole_{name}"].append(statistics.median(whole[name]) * 1e3)
+
+
+async def _queries(items: WorkItems, last: str, found: dict[str, list[float]]) -> None:
+    """The median of a few calls each."""
+    calls: dict[str, Callable[[], Awaitable[object]]] = {
+        key: partial(items.page, Wanted(query=query.format(last=last))) for key, query in _QUERIES.items()
+    }
+    for key, call in {**calls, "query_next": partial(items.next, "bench", query="nowhere")}.items():
+        taken = []
+        for _ in range(FEW):
+            began = time.perf_counter()
+            await call()
+            taken.append(time.perf_counter() - began)
+        found[key].append(statistics.median(taken) * 1e3)
 
 
 async def _rates(items: WorkItems, calls: int, found: dict[str, list[float]]) -> None:

@@ -172,3 +172,30 @@ def test_the_shell_and_the_server_have_the_same_tasks(shell: Shell, tmp_path: Pa
         main(["call", target, "get_task", f"id={made['id']}", "--output", "json"])
         said = json.loads(sys.stdout.getvalue())  # type: ignore[attr-defined]
     assert said["structuredContent"]["description"] == "shared"
+
+
+def test_labels_dates_notes_and_lists_at_the_shell(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "one")
+    (late,) = shell("add", "Write the page", "-l", "Docs", "-l", "api", "--due", "2020-01-31")
+    (other,) = shell("add", "Fix the parser", "-l", "api")
+    assert (late["labels"], late["overdue"]) == (["api", "docs"], True)
+    assert [one["id"] for one in shell("list", "--overdue")] == [late["id"]]
+    assert [one["id"] for one in shell("list", "-l", "api")] == [other["id"], late["id"]]
+    assert [one["id"] for one in shell("list", "--due", "2020-02-01")] == [late["id"]]
+    (edited,) = shell("edit", late["id"], "--unlabel", "docs", "-l", "web", "--due", "")
+    assert (edited["labels"], "due_at" in edited) == (["api", "web"], False)
+    (noted,) = shell("note", late["id"][-6:], "ask", "Ann", "--worker", "ben")
+    assert noted["notes"] == 1
+    (shown,) = shell("show", late["id"])
+    assert [(note["who"], note["text"]) for note in shown["notes"]] == [("ben", "ask Ann")]
+    (taken,) = shell("next", "-l", "web", "--worker", "ben")
+    assert taken["id"] == late["id"]
+    monkeypatch.chdir(tmp_path / "two")
+    assert shell("list") == []
+    assert [one["id"] for one in shell("list", "--project", "*")] == [other["id"], late["id"]]
+    shell("edit", other["id"], "--project", "")
+    assert [one["id"] for one in shell("list")] == [other["id"]]

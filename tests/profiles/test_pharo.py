@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ import pytest
 pytestmark = pytest.mark.broken_frames("the profile wants members that no revision has")
 
 Serve = Callable[..., Awaitable[Any]]
+PAGE = (Path(__file__).parents[2] / "docs" / "guide" / "profiles.md").read_text()
 
 INITIALIZE = {
     "jsonrpc": "2.0",
@@ -135,6 +138,95 @@ async def test_mistakes_have_their_codes_and_ids(pharo: Any) -> None:
     answer = await pharo.ask({"jsonrpc": "2.0", "id": "p", "method": "prompts/get", "params": {"name": "review-class"}})
     assert (answer["id"], answer["error"]["code"]) == ("p", -32602)
     assert "className" in answer["error"]["message"]
+
+
+async def test_an_image_is_changed_in_place_and_saved(pharo: Any) -> None:
+    await pharo.call("evaluate", expression="class Account:\n    def pay(self): return 1\naccount = Account()")
+    told = await pharo.call("define-method", className="Account", source="def pay(self): return 2")
+    assert "isError" not in told["result"]
+    patch = (await pharo.call("list-changes"))["result"]["content"][0]["text"]
+    assert "-    def pay(self): return 1\n+    def pay(self): return 2\n" in patch
+    await pharo.call("save-session", name="image")
+    await pharo.call("reset-session")
+    await pharo.call("restore-session", name="image")
+    said = (await pharo.call("evaluate", expression="account.pay()"))["result"]
+    assert said["content"][0]["text"] == "2"
+
+
+async def test_names_are_completed_and_changes_told_if_that_is_switched_on(serve: Serve, tmp_path: Path) -> None:
+    found = re.search(r"^\$ cat watched.toml\n(.*?)^\$ ", PAGE, re.DOTALL | re.MULTILINE)
+    assert found is not None
+    (tmp_path / "watched.toml").write_text(found[1])
+    child = await serve("pharo", "--config", tmp_path / "watched.toml")
+    hello = await child.open("2025-11-25")
+    assert hello["capabilities"]["resources"] == {"subscribe": True, "listChanged": False}
+    await child.result("resources/subscribe", {"uri": "pharo://class/Account"})
+    await child.call("evaluate", expression="class Account:\n    def pay(self): ...")
+    assert (await child.heard("notifications/resources/updated"))["params"]["uri"] == "pharo://class/Account"
+
+    async def completed(template: str, name: str, value: str, **given: str) -> Any:
+        argument = {"name": name, "value": value}
+        params = {
+            "ref": {"type": "ref/resource", "uri": template},
+            "argument": argument,
+            "context": {"arguments": given},
+        }
+        return (await child.result("completion/complete", params))["completion"]["values"]
+
+    assert (await completed("pharo://class/{className}", "className", "Acc"))[0] == "Account"
+    selector = await completed("pharo://method/{className}/{selector}", "selector", "p", className="Account")
+    assert selector == ["pay"]
+
+
+async def test_without_a_word_the_document_s_nine_methods_are_all(pharo: Any) -> None:
+    """And the notification that follows the first of them."""
+    for method, params in {
+        "ping": None,
+        "tools/list": None,
+        "tools/call": {"name": "evaluate", "arguments": {"expression": "1"}},
+        "resources/list": None,
+        "resources/read": {"uri": "pharo://system/version"},
+        "resources/templates/list": None,
+        "prompts/list": None,
+        "prompts/get": {"name": "system-overview"},
+    }.items():
+        await pharo.result(method, params)
+    for method in ("completion/complete", "resources/subscribe", "logging/setLevel"):
+        answer = await pharo.child.request(method, {})
+        assert answer["error"]["code"] in (-32601, -32602), answer
+
+
+async def test_nothing_is_offered_before_the_handshake_is_over(serve: Serve) -> None:
+    child = await serve("pharo")
+    early = await child.child.request("tools/list")
+    assert early["error"]["code"] == -32600
+    await child.ask(INITIALIZE)
+    assert await child.result("ping") == {}
+    child.notify("notifications/initialized")
+    assert (await child.result("tools/list"))["tools"]
+
+
+async def test_every_message_is_json_rpc_and_every_mistake_has_its_code(pharo: Any) -> None:
+    for line, id, code in [
+        ("{", None, -32700),
+        ('{"jsonrpc":"1.0","id":7,"method":"ping"}', 7, -32600),
+        ('{"jsonrpc":"2.0","id":8,"method":"nothing"}', 8, -32601),
+        ('{"jsonrpc":"2.0","id":9,"method":"resources/read","params":{}}', 9, -32602),
+    ]:
+        said = json.loads(await pharo.exchange(line))
+        assert said["jsonrpc"] == "2.0"
+        assert (said.get("id"), said["error"]["code"]) == (id, code)
+
+
+async def test_a_resource_that_fails_is_the_server_s_failure(serve: Serve, tmp_path: Path) -> None:
+    """What a client did right, and the server could not do: the session's code hangs in what is read."""
+    (tmp_path / "short.toml").write_text("[services.live]\ntimeout = 1.0\n")
+    child = await serve("pharo", "--config", tmp_path / "short.toml")
+    await child.open("2025-03-26")
+    slow = "class B:\n  def __repr__(self):\n    while True: pass\nclass A:\n  def f(self, x=B()): pass"
+    await child.call("evaluate", expression=slow)
+    answer = await child.child.request("resources/read", {"uri": "pharo://class/A"})
+    assert answer["error"]["code"] == -32603
 
 
 async def test_the_end_of_input_ends_it(pharo: Any) -> None:

@@ -18,7 +18,7 @@ MEMORY_ACTIONS = (
 HOOKS = ("session-start", "user-prompt-submit", "post-tool-use", "pre-compact", "stop")
 TASK_ACTIONS = (
     "add", "list", "show", "next", "start", "done", "fail", "reopen", "edit", "block", "unblock", "tree", "history",
-    "rm",
+    "note", "rm",
 )  # fmt: skip
 
 TARGET = """\
@@ -424,7 +424,7 @@ FORMS: dict[str, CommandForm] = {
     "tasks": CommandForm(
         "portico tasks add TEXT … | list [WORD …] | show ID | next | start ID | done ID [RESULT …] | fail ID [REASON …]"
         "\n       portico tasks reopen ID | edit ID [TEXT …] | block ID BY … | unblock ID BY … | tree [ID] | history ID"
-        "\n       portico tasks rm ID … [options]",
+        "\n       portico tasks note ID TEXT … | rm ID … [options]",
         "Work items: what is to be done, and in which order. An ID may be any beginning or end that is unique.\n\n"
         "  add TEXT          make a task               list [WORD …]   the open ones; those with all of these words\n"
         "  next              get something to do       show ID         one with everything\n"
@@ -432,7 +432,8 @@ FORMS: dict[str, CommandForm] = {
         "  done ID [RESULT]  it is completed           history ID      what was done to it\n"
         "  fail ID [REASON]  it is given up            reopen ID       it is pending again\n"
         "  block ID BY …     it waits for others       unblock ID BY … it does not\n"
-        "  edit ID [TEXT]    change it                 rm ID …         delete some",
+        "  edit ID [TEXT]    change it                 rm ID …         delete some\n"
+        "  note ID TEXT      add a note to it",
         (
             word("action", choices=TASK_ACTIONS, metavar="ACTION"),
             word("words", nargs="*", default=[], metavar="WORD"),
@@ -449,6 +450,20 @@ FORMS: dict[str, CommandForm] = {
                 flag("--all", action="store_true", help="of list and tree: also completed and failed ones"),
                 flag("--ready", action="store_true", help="of list: those that can be started, the next one first"),
                 flag("--blocked", action="store_true", help="of list: those that wait for a blocker"),
+                flag("--overdue", action="store_true", help="of list: those that should have been done by now"),
+                flag(
+                    "--due", metavar="DATE", help="when it is due; list: those that are due before; edit: '' for never"
+                ),
+                flag(
+                    "-l",
+                    "--label",
+                    action="append",
+                    dest="add_labels",
+                    metavar="LABEL",
+                    help="to add; of list and next: only those that have it; repeatable",
+                ),
+                flag("--unlabel", action="append", dest="remove_labels", metavar="LABEL", help="of edit: to take off"),
+                flag("--project", metavar="NAME", help="whose list ('*': all; default: that of this folder)"),
                 _limit(50),
                 flag("--children", choices=("delete", "keep"), help="of rm: the tasks below it (default: refuse)"),
                 flag("--dry-run", action="store_true", help="of rm: only say what would be deleted"),

@@ -57,7 +57,14 @@ CHANGES = {
     "done": TaskChange("complete_task", {}, ("worker",), "result", "{id} is completed"),
     "fail": TaskChange("update_task", {"status": "failed"}, ("worker",), "result", "{id} has failed"),
     "reopen": TaskChange("update_task", {"status": "pending"}, (), "", "{id} is pending"),
-    "edit": TaskChange("update_task", {}, ("priority", "context"), "description", "{id} is at version {version}"),
+    "edit": TaskChange(
+        "update_task",
+        {},
+        ("priority", "context", "due", "add_labels", "remove_labels"),
+        "description",
+        "{id} is at version {version}",
+    ),
+    "note": TaskChange("add_note", {}, ("worker",), "text", "{id} has {notes} notes"),
 }
 
 
@@ -124,6 +131,9 @@ class TaskShell:
             priority=self.given.priority,
             context=self.given.context,
             blocked_by=await self.ids(self.given.blocked_by) or None,
+            labels=self.given.add_labels,
+            due=self.given.due,
+            project=self.given.project,
         )
         self.show(task, task["id"])
 
@@ -135,7 +145,7 @@ class TaskShell:
         if words:
             given[change.words] = text_of(words)
         if self.given.action == "edit":
-            given["parent_id"] = await self.parent()
+            given |= {"parent_id": await self.parent(), "project": self.given.project}
         task = await self.call(change.tool, id=await self.id(first), **given)
         self.show(task, change.sentence.format_map(task))
 
@@ -163,7 +173,15 @@ class TaskShell:
     # Working and looking
 
     async def next(self) -> int | None:
-        following = await self.call("next_task", worker=self.given.worker, lease=self.given.lease)
+        following = await self.call(
+            "next_task",
+            worker=self.given.worker,
+            lease=self.given.lease,
+            parent_id=await self.parent() or None,
+            query=" ".join(self.given.words) or None,
+            labels=self.given.add_labels,
+            project=self.given.project,
+        )
         if not following["found"]:
             self.printer.aside(following["note"])
             return NOTHING_TO_DO
@@ -188,11 +206,17 @@ class TaskShell:
         """The tasks, and whether there are more. Open ones are those of two statuses."""
         given, query = self.given, " ".join(self.given.words) or None
         parent = await self.parent()
-        wanted = {"parent_id": parent, "query": query, "blocked": True if given.blocked else None}
+        named = {"parent_id": parent, "query": query, "labels": given.add_labels, "project": given.project}
+        wanted = {
+            **named,
+            "blocked": True if given.blocked else None,
+            "overdue": True if given.overdue else None,
+            "due_before": given.due,
+        }
         if given.ready:
             items = [
                 one
-                async for one in self._pages(status="pending", blocked=False, parent_id=parent, query=query)
+                async for one in self._pages(status="pending", blocked=False, **named)
                 if not one.get("open_children")
             ]
             is_alone = parent is None and query is None and not given.blocked
@@ -200,9 +224,13 @@ class TaskShell:
             return items[: given.limit], len(items) > given.limit
         statuses = ["pending", "in_progress"] if is_open else [given.status]
         pages = [await self.call("list_tasks", status=one, limit=given.limit, **wanted) for one in statuses]
-        # The most urgent first, and of these the newest, as each of the lists is.
-        items = sorted((one for page in pages for one in page["tasks"]), key=lambda one: one["id"], reverse=True)
-        items.sort(key=lambda one: one["priority"])
+        items = [one for page in pages for one in page["tasks"]]
+        if given.overdue or given.due:
+            items.sort(key=lambda one: (one["due_at"], one["id"]))
+        else:
+            # The most urgent first, and of these the newest, as each of the lists is.
+            items.sort(key=lambda one: one["id"], reverse=True)
+            items.sort(key=lambda one: one["priority"])
         return items[: given.limit], len(items) > given.limit or any("nextCursor" in page for page in pages)
 
     async def _pages(self, **wanted: Any) -> AsyncIterator[Item]:
@@ -216,7 +244,8 @@ class TaskShell:
 
     async def tree(self) -> None:
         id = await self.id(self.given.words[0]) if self.given.words else None
-        plan = await self.call("task_tree", id=id, open_only=id is None and not self.given.all)
+        open_only = id is None and not self.given.all
+        plan = await self.call("task_tree", id=id, open_only=open_only, project=self.given.project)
         if self.printer.form == "json":
             for node in plan["tasks"]:
                 self.printer.json(node)

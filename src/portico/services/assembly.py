@@ -225,7 +225,9 @@ def _system(given: dict[str, Any], place: ServicePlace) -> dict[str, Any]:
     """The options of the system service, with what was said on the command line."""
     roots = given.get("roots", [])
     more = {"roots": [*roots, *place.roots]} if isinstance(roots, list) else {}
-    return given | more | ({"levels": _lowered(given.get("levels", {}))} if place.read_only else {})
+    # Where the operator has named no folder, the one client on stdio may, with its user's consent.
+    asks = {"client_roots": not place.over_http and not roots and not place.roots}
+    return asks | given | more | ({"levels": _lowered(given.get("levels", {}))} if place.read_only else {})
 
 
 def _lowered(levels: Any) -> Any:

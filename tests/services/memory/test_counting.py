@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -164,6 +165,34 @@ async def test_what_is_deleted_in_bulk_goes_in_pieces(memories: Memories, monkey
     swept = await memories.delete_all(memories.filter("ns:progress"), dry_run=False, done=told.append)
     assert (swept.count, told) == (15, [10, 20, 10, 15])
     assert (await memories.delete_all(memories.filter("ns:progress status:deleted"), hard=True)).count == 35
+
+
+async def test_bulk_work_tells_how_far_it_is(serving: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("portico.services.memory.store.memories.BATCH", 10)
+    monkeypatch.setattr("portico.services.memory.store.cleanup.BATCH", 10)
+    monkeypatch.setattr("portico.services.memory.share.export_import.LOT", 10)
+    client = await serving(offered="all")
+    lines = [
+        json.dumps({"id": f"{number:016x}", "namespace": "progress", "content": f"step {number}", "author": "Ann"})
+        for number in range(25)
+    ]
+    told: list[float] = []
+
+    async def call(tool: str, **arguments: Any) -> list[float]:
+        told.clear()
+
+        def tell(progress: float, *_: Any) -> None:
+            told.append(progress)
+
+        result = await client.call_tool(tool, arguments, on_progress=tell)
+        assert not result.is_error, result.content
+        return list(told)
+
+    assert await call("memory_import", data="\n".join(lines)) == [10, 20, 25]
+    assert await call("memory_delete_all", filter="ns:progress", dry_run=False) == [10, 20, 25]
+    assert await call("memory_gc", dry_run=False, purge=True, older_than="1s") in ([], [10, 20, 25])
+    await call("memory_import", data="\n".join(lines))
+    assert await call("memory_erase", author="Ann", confirm=True) == [20, 25]
 
 
 async def test_an_export_goes_on_behind_what_it_gave(serving: Any) -> None:

@@ -15,8 +15,7 @@ from remembering import KEY, found, keep, said
 from portico.services import moments, repository
 from portico.services.memory.errors import InvalidInput, SyncFailed
 from portico.services.memory.hooks import answers
-from portico.services.memory.share import export_import, portable
-from portico.services.memory.share import sync as sync_module
+from portico.services.memory.share import export_import, portable, sides
 from portico.services.memory.share.sync import REF, sync, undo
 from portico.services.memory.store import cleanup
 from portico.services.memory.store.memories import Memories
@@ -350,7 +349,7 @@ async def test_a_sync_with_nothing_new_parses_and_screens_nothing(
     # With another screening it is looked at again, and so it is after a day.
     await sync(bob, screen=screen, lens="other")
     assert len(parsed) == 1
-    monkeypatch.setattr(sync_module, "REFUSED_FOR_MS", 0)
+    monkeypatch.setattr(sides, "REFUSED_FOR_MS", 0)
     await sync(bob, screen=screen, lens="other")
     assert len(parsed) == 2
 
@@ -361,7 +360,7 @@ async def test_more_than_are_shared_are_not_taken_for_removed(
     ann, bob = await clone("ann"), await clone("bob")
     await some(ann)
     await both(ann, bob)
-    monkeypatch.setattr(sync_module, "MOST_SHARED", 2)
+    monkeypatch.setattr(sides, "MOST_SHARED", 2)
     with pytest.raises(SyncFailed, match="more than 2"):
         await sync(ann)
     assert len(git(origin, "ls-tree", "-r", "--name-only", REF).splitlines()) == 3

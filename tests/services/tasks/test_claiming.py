@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from workbench import Clock, check, make, set_to
 
+from portico.services.tasks import claims
 from portico.services.tasks.edits import Changes, TaskDraft
 from portico.services.tasks.errors import ClaimedByOther, InvalidTask
 from portico.services.tasks.items import WorkItems
@@ -155,9 +156,13 @@ async def test_what_a_killed_process_had_goes_to_another(url: str, items: WorkIt
 # Which index finds it: plans do not flicker as timings do.
 
 READY = "status = 'pending' and blocked = false and children_open = 0"
+DUE = Wanted(overdue=True).where()[0].replace(":due", "5")
 PLANS = {
-    "work_item_ready": f"{READY} order by urgency, id limit 1",
-    "work_item_blocked": f"{Wanted(blocked=True).where()[0]} order by priority, id desc limit 50",
+    "work_item_ready": f"project = 'app' and {READY} order by {claims.ORDER} limit 1",
+    "work_item_blocked": f"project = 'app' and {Wanted(blocked=True).where()[0]} order by priority, id desc limit 50",
+    "work_item_all": "project = 'app' order by priority, id desc limit 50",
+    "work_item_status": "project = 'app' and status = 'completed' order by priority, id desc limit 50",
+    "work_item_due": f"project = 'app' and {DUE} order by due_at, id limit 50",
     "work_item_leased": "lease_until <= 5 order by lease_until limit 100",
     "work_item_ended": "completed_at >= 5 and status || '' = 'completed' order by completed_at desc limit 50",
 }
@@ -176,6 +181,7 @@ async def planned(items: WorkItems, condition: str) -> str:
 
 async def test_the_next_task_is_found_by_its_index(items: WorkItems) -> None:
     """However much is finished, blocked or in progress, none of that is looked at."""
+    items = items.of("app")
     await items.create_all([TaskDraft(description="x") for _ in range(300)])
     for _ in range(250):
         assert await items.next("ann") is not None

@@ -50,7 +50,7 @@ async def test_a_plan_may_go_on_from_what_is_there(items: WorkItems) -> None:
         ]
     )
     assert (first.description, second.parent_id) == ("second", there)
-    assert sorted((await items.blockers([first.id]))[first.id]) == sorted([second.id, there])
+    assert sorted((await items.background(first.id)).blocked_by) == sorted([second.id, there])
     await check(items)
 
 

@@ -33,6 +33,7 @@ NAMES = [
     "get_blockers",
     "next_task",
     "complete_task",
+    "add_note",
     "task_tree",
     "task_history",
 ]

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from portico.rpc.call import Call, Conversation, Reply
 from portico.rpc.questions import check_answer, new_elicitation_id
+from portico.rpc.turns import caller_of
 from portico.server.asking import elicitation
 from portico.server.asking.rounds import BodyReply, Detached, Rounds, rounds_of
 from portico.server.calling.runtime import Runtime
@@ -300,6 +301,11 @@ class Context:
     async def step(self, name: str, fn: Callable[[], Any]) -> Any:
         """Do something once, however often the body is run again: `await ctx.step("charge", lambda: charge(card))`."""
         return await self.begin().step(name, fn)
+
+    async def in_thread(self, fn: Callable[..., T], *args: Any) -> T:
+        """Run what blocks in one of the threads that `def` bodies have, and wait for it."""
+        found: T = await self._runtime.threads.run(fn, args, caller_of(self._call))
+        return found
 
     # Looking around in the same server
 

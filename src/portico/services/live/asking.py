@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import islice
 from typing import Annotated, Any, TypeVar
+from urllib.parse import quote
 
 from msgspec import Meta
 
-from portico import Context, Service, ToolError, UsageError
+from portico import Context, Server, Service, ToolError, UsageError
 from portico.extend import InternalError
 from portico.services.live import replies
 from portico.services.live.kernel import SandboxUnavailable
@@ -21,6 +23,7 @@ T = TypeVar("T")
 
 # Also of a method with its class and its module.
 LONGEST_NAME = 1000
+MOST_KNOWN = 50
 LONGEST_EXPRESSION = 256 * 1024
 
 Name = Annotated[str, Meta(max_length=LONGEST_NAME)]
@@ -59,6 +62,9 @@ class Asking(Service):
         self.timeout, self.longest_timeout = timeout, longest
         # Only clients on this machine, unless others are meant: the listener checks this before it binds an address.
         self.local_only = not remote
+        self._servers: set[Server] = set()
+        # Of each owner the classes that were told of, for when they are gone.
+        self._known: dict[str | None, set[str]] = {}
 
     @asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:
@@ -72,6 +78,35 @@ class Asking(Service):
         finally:
             await self._interpreters.close()
 
+    def added(self, server: Server) -> None:
+        self._servers.add(server)
+
+    # Changes
+
+    def _changed(self, ctx: Context, session: str, classes: replies.ChangedClasses) -> None:
+        """Tell the subscribers of these classes and their methods. Resources are those of the first session."""
+        if not classes or session != MAIN:
+            return
+        self._known.setdefault(owner(ctx), set()).update(islice(classes, MOST_KNOWN))
+        self._tell([f"class/{quote(name)}" for name in classes])
+        self._tell(
+            [f"method/{quote(name)}/{quote(one)}" for name, members in classes.items() for one in members if one]
+        )
+        self._tell(["package/__main__"])
+
+    def _forgotten(self, ctx: Context, session: str) -> None:
+        """The session begins anew: what it had defined is not there any more."""
+        if session == MAIN:
+            self._changed(ctx, session, {name: [] for name in self._known.pop(owner(ctx), ())})
+            self._known.pop(owner(ctx), None)
+
+    def _tell(self, places: list[str]) -> None:
+        schemes = {*self.schemes, *self.schemes.values()}
+        for server in self._servers:
+            for place in places:
+                for scheme in schemes:
+                    server.resource_updated(f"{scheme}://{place}")
+
     # Asking
 
     async def _ask(
@@ -84,6 +119,7 @@ class Asking(Service):
         except (InspectionError, SandboxUnavailable) as refusal:
             raise LiveError(str(refusal)) from None
         except WorkerEnded as end:
+            self._forgotten(ctx, session)
             raise LiveError(lost(session, end.reason)) from None
         if answer.interrupted:
             raise LiveError(kept(session, seconds), kind="TimeoutError")
@@ -103,6 +139,7 @@ class Asking(Service):
     def _end_session(self, ctx: Context, session: str) -> LiveError:
         """Code can write in its worker's name. It gains nothing by it, and loses its session."""
         self._interpreters.reset((owner(ctx), session))
+        self._forgotten(ctx, session)
         return LiveError(lost(session, "it answered with nonsense"))
 
     async def _resource(self, ctx: Context, kind: type[T], op: str, **asked: Any) -> T | None:

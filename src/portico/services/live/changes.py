@@ -10,6 +10,7 @@ import types
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import unified_diff
+from itertools import islice
 from typing import Any
 
 from portico.services.live import inspect as questions
@@ -19,6 +20,9 @@ from portico.services.live.inspect import LONGEST_FILE, Json
 from portico.services.live.names import InspectionError, Names
 
 MOST_CHANGES = 200
+# Classes, members of one, and the letters of a name, where it is told what is another than before.
+MOST_TOLD = 50
+LONGEST_TOLD = 200
 LONGEST_PATCH = 512 * 1024
 _KEEPER = "__portico_body__"
 
@@ -130,6 +134,35 @@ def _compiled(cls: type, function: ast.stmt, file: str, namespace: dict[str, Any
     if isinstance(cell, types.CellType):
         cell.cell_contents = cls
     return members[function.name]  # type: ignore[attr-defined]
+
+
+class ClassWatch:
+    """Which classes of the session are others than before, and which of their members."""
+
+    def __init__(self, names: Names) -> None:
+        self._names = names
+        self._seen: dict[str, dict[str, int]] = {}
+
+    def changed(self) -> Json:
+        """Since the last time, as a member of an answer; nothing if that is so."""
+        now = {name: _members(cls) for name, cls in self._names.own_classes().items() if len(name) <= LONGEST_TOLD}
+        before, self._seen = self._seen, now
+        if before == now:
+            return {}
+        told = {name: _others(before.get(name, {}), now.get(name, {})) for name in {**before, **now}}
+        changed = {name: members for name, members in told.items() if members or (name in before) != (name in now)}
+        return {"changedClasses": dict(islice(changed.items(), MOST_TOLD))}
+
+
+def _members(cls: type) -> dict[str, int]:
+    """What a class has, by what is cheap to compare."""
+    members = {name: id(one) for name, one in list(of_class(cls, "__dict__").items()) if type(name) is str}
+    return {"": id(cls), **members}
+
+
+def _others(before: dict[str, int], now: dict[str, int]) -> list[str]:
+    names = [name for name in {**before, **now} if before.get(name) != now.get(name) and len(name) <= LONGEST_TOLD]
+    return names[:MOST_TOLD]
 
 
 # As a patch

@@ -21,7 +21,7 @@ from typing import Any
 
 from portico.services.live import inspect as questions
 from portico.services.live import saving
-from portico.services.live.changes import MethodChange, changes, define
+from portico.services.live.changes import ClassWatch, MethodChange, changes, define
 from portico.services.live.definitions import evaluations, parsed
 from portico.services.live.display import OWN, clean, json_of, one_line, pictures_of, table_of, text_of, told
 from portico.services.live.inspect import LONGEST_FILE, MOST_FILES, MOST_FOUND, Json, sources
@@ -61,6 +61,7 @@ class Interpreter:
             namespace = vars(module)
         self.namespace = namespace
         self.names = Names(namespace, imports=runs)
+        self.watch = ClassWatch(self.names)
         self._operations: dict[str, Callable[..., Any]] = {
             "evaluate": self.evaluate,
             "inspect_object": self.inspect_object,
@@ -118,7 +119,7 @@ class Interpreter:
             result["text"] = text_of(value, self.limits)
             result["type"] = clean(type(value).__qualname__)[:200]
             result |= self._as_json(value)
-        return result
+        return result | self.watch.changed()
 
     def _as_json(self, value: Any) -> dict[str, Any]:
         """The value as a text of JSON, which is not decoded before its length is known."""
@@ -205,7 +206,7 @@ class Interpreter:
         file = self._remember(source)
         change = define(self.names, className, "".join(linecache.cache[file][2]), file)  # type: ignore[misc]
         self.changes.append(change)
-        return change.told()
+        return change.told() | self.watch.changed()
 
     def list_changes(self) -> dict[str, Any]:
         return changes([one for one in self.changes if one.is_current(self.namespace)], self.projects)
@@ -239,7 +240,8 @@ class Interpreter:
         """Put what came in parts among the names."""
         data = bytes(self._restoring)
         self._restoring.clear()
-        return saving.told(*saving.restored(data, self.namespace, self._run, self.define_method))
+        told = saving.told(*saving.restored(data, self.namespace, self._run, self.define_method))
+        return told | self.watch.changed()
 
 
 # Where a name is used

@@ -52,9 +52,10 @@ class Keeping(Asking):
         session: SessionName = MAIN,
     ) -> replies.ChangedMethod:
         """Give a class a method, or another in place of the one it has. Objects that are there have it at once."""
-        return await self._read(
-            ctx, replies.ChangedMethod, "define_method", session, className=className, source=source
-        )
+        asked = {"className": className, "source": source}
+        told = await self._read(ctx, replies.DefinedMethod, "define_method", session, **asked)
+        self._changed(ctx, session, told.changed_classes)
+        return replies.ChangedMethod(told.class_name, told.selector, told.kind, told.module)
 
     @tool(annotations=READ, output_schema=schema(replies.ChangedMethods, output=True))
     async def list_changes(self, ctx: Context, session: SessionName = MAIN) -> ToolResult:
@@ -103,6 +104,7 @@ class Keeping(Asking):
         for at in range(0, len(data), PART):
             await self._ask(ctx, "restore_part", session, at=at, data=b64encode(data[at : at + PART]).decode())
         told = await self._read(ctx, replies.NamesTold, "restore", session, self.longest_timeout)
+        self._changed(ctx, session, told.changed_classes)
         return replies.RestoredSession(name, session, told.names, told.total, told.failed)
 
     @tool(annotations=READ)

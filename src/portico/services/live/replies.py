@@ -19,6 +19,10 @@ JsonValue = Annotated[Any, Meta(extra_json_schema={"type": ["string", "number", 
 
 T = TypeVar("T")
 
+# The classes of a session that are others than before, and their members that are.
+_Told = Annotated[str, Meta(max_length=200)]
+ChangedClasses = Annotated[dict[_Told, Annotated[list[_Told], Meta(max_length=50)]], Meta(max_length=50)]
+
 
 class InvalidReply(ValueError):
     """An answer that no image of ours gives."""
@@ -47,6 +51,7 @@ class Evaluated(Struct, rename="camel"):
     # JSON as a text: it is not decoded before its length is known.
     value: str | None = None
     pictures: Raw = Raw(b"[]")
+    changed_classes: ChangedClasses = {}
 
     def __post_init__(self) -> None:
         if len(self.text or "") > LONGEST_TEXT or len(self.type or "") > LONGEST_TEXT:
@@ -221,6 +226,12 @@ class ChangedMethod(Struct, rename="camel"):
     module: Annotated[str, "Where its class is defined"]
 
 
+class DefinedMethod(ChangedMethod, rename="camel"):
+    """What a worker says of it."""
+
+    changed_classes: ChangedClasses = {}
+
+
 class ChangedMethods(Struct, rename="camel"):
     """What was changed in a session."""
 
@@ -242,9 +253,10 @@ class NamesTold(Struct, rename="camel"):
     names: list[str]
     total: int
     failed: list[LeftOut]
+    changed_classes: ChangedClasses = {}
 
 
-class NamesSaved(NamesTold, rename="camel"):
+class NamesSaved(NamesTold, rename="camel", kw_only=True):
     """Which bytes they are."""
 
     size: int

@@ -133,6 +133,7 @@ class Live(Browsing, Keeping):
         except (InspectionError, SandboxUnavailable) as refusal:
             raise LiveError(str(refusal)) from None
         except WorkerEnded as end:
+            self._forgotten(ctx, session)
             return _failed(end.answer, lost(session, end.reason))
         if answer.interrupted:
             where = "".join(f"\n{line}" for line in (answer.refusal or "").splitlines()[1:])
@@ -140,7 +141,9 @@ class Live(Browsing, Keeping):
         if answer.refusal is not None:
             return _failed(answer, answer.refusal)
         try:
-            return _shown(answer, replies.read(answer.result, replies.Evaluated, LONGEST_REPLY), session)
+            found = replies.read(answer.result, replies.Evaluated, LONGEST_REPLY)
+            self._changed(ctx, session, found.changed_classes)
+            return _shown(answer, found, session)
         except InvalidReply:
             raise self._end_session(ctx, session) from None
 
@@ -153,6 +156,7 @@ class Live(Browsing, Keeping):
     async def reset_session(self, ctx: Context, session: SessionName = MAIN) -> ToolResult:
         """End a session and whatever it is doing. Its names and files are gone; the next call begins anew."""
         done = self._interpreters.reset((owner(ctx), session))
+        self._forgotten(ctx, session)
         said = f"The session {session!r} was reset."
         if not done:
             said = f"There was no session {session!r}; the next call begins one."

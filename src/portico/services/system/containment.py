@@ -226,7 +226,7 @@ class OpenFolder:
         if "/" in name or self.hides(name):
             raise OSError(errno.EACCES, os.strerror(errno.EACCES))
         fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self.fd)
-        file = OpenFile(fd, os.path.join(self.path, name))
+        file = OpenFile(fd, f"{self.path}/{name}")
         if not stat.S_ISREG(file.info.st_mode) or self._linked.has(file.info):
             os.close(fd)
             raise OSError(errno.EACCES, os.strerror(errno.EACCES))

@@ -64,6 +64,9 @@ LONGEST_HIDDEN = 4 * LONGEST_MESSAGE
 # How long the entries of each log may be counted for the list of logs.
 LISTING_SECONDS = 0.05
 
+# Bytes of all the processes on a page.
+LARGEST_PROCESSES = 512 * 1024
+
 # The user ids of people, on most systems.
 _FIRST_PERSON, _FIRST_BEYOND = 1000, 65_534
 
@@ -90,12 +93,25 @@ class Machine:
         self.audit = Audit(None if folder is None else folder / "system-audit.jsonl")
         self._cursors = cursors = Cursors(secret)
         self.logs = Logs(lambda: sources.logs(logs or {}, machine=machine_logs, deny=denied), cursors)
-        allowed = AllowedRoots(roots, denied)
-        kept = None if folder is None else str(folder / "system-files.sqlite")
-        self.index = Index(allowed, kept) if index and allowed and levels["fs"] != "disabled" else None
-        self.files = FileQueries(allowed, cursors, self.index)
+        self._denied = denied
+        self._indexes = index and levels["fs"] != "disabled"
+        self._index_file = None if folder is None else str(folder / "system-files.sqlite")
+        self.index: Index | None = None
+        self._look_into(roots)
         self._portable = PortableRegistry(":memory:" if folder is None else str(folder / "system-registry.sqlite"))
         self.registry = RegistryTree(branches(hives or {}, self._portable), writable=levels["reg"] == "read-write")
+
+    def _look_into(self, roots: Iterable[str | os.PathLike[str]]) -> None:
+        allowed = AllowedRoots(roots, self._denied)
+        self.index = Index(allowed, self._index_file) if self._indexes and allowed else None
+        self.files = FileQueries(allowed, self._cursors, self.index)
+
+    def allow(self, folders: Iterable[str]) -> None:
+        """Look into these folders, too. A search that goes on begins anew."""
+        before = [os.path.join(root.given, root.only) if root.only else root.given for root in self.files.roots.all]
+        if self.index is not None:
+            self.index.close()
+        self._look_into([*before, *folders])
 
     def close(self) -> None:
         self.audit.close()
@@ -264,9 +280,11 @@ class Machine:
 
     # The machine
 
-    def process_page(self, name: str | None, order: Order, limit: int) -> ProcessPage:
+    def process_page(self, name: str | None, order: Order, limit: int, cursor: str | None) -> ProcessPage:
         with self._question() as asked:
-            found, total = processes.processes(asked.meant(name), order, None if asked.hides else limit)
+            question = ["processes", name, order]
+            start = self._cursors.redeem(cursor, question) if cursor is not None else 0
+            found, total = processes.processes(asked.meant(name), order, None if asked.hides else start + limit)
             rows = [msgspec.convert(plain_all(msgspec.to_builtins(one)), ProcessInfo) for one in found]
             if self.privacy.level == "strict":
                 for row in rows:
@@ -275,7 +293,11 @@ class Machine:
                 shown = asked.said(ProcessPage(rows, 0, 0)).processes
                 rows = [row for row in shown if _names_process(row, opaque(name or ""))]
                 total = len(rows)
-            return ProcessPage(rows[:limit], len(rows[:limit]), total)
+            page = list(_fitting(rows[start : start + limit]))
+            problems: list[str] = []
+            more = start + len(page) < total
+            following = self._cursors.issue(question, start + len(page), problems) if more else None
+            return ProcessPage(page, len(page), total, more, following, problems)
 
     def info(self) -> MachineInfo:
         return self._question().said(processes.machine())
@@ -307,6 +329,16 @@ def _log(name: str, log: Log) -> LogInfo:
         return LogInfo(name, log.description, log.count(LISTING_SECONDS), log.size())
     except MachineError as failure:
         return LogInfo(name, f"{log.description}: {failure}", None, None)
+
+
+def _fitting(rows: list[ProcessInfo]) -> Iterator[ProcessInfo]:
+    """As many as a page has room for, and at least one."""
+    room = LARGEST_PROCESSES
+    for row in rows:
+        if room <= 0:
+            return
+        room -= len(msgspec.json.encode(row))
+        yield row
 
 
 def _names_process(row: ProcessInfo, text: str) -> bool:

@@ -269,6 +269,9 @@ class ProcessPage(Struct, rename="camel"):
     processes: Annotated[list[ProcessInfo], "One page of them"]
     count: Annotated[int, "How many are on this page"]
     total_count: Annotated[int, "How many there are in all"]
+    has_more: Annotated[bool, "Whether there are more behind this page"] = False
+    next_cursor: Annotated[str | None, "Pass it as cursor for the next page"] = None
+    problems: Annotated[list[str], "What could not be done, and why"] = []
 
 
 class Health(Struct, rename="camel"):

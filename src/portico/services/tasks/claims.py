@@ -5,63 +5,52 @@ On PostgreSQL those who look at the same moment pass over what the others are ab
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from portico.extend import Transaction
-from portico.services.tasks import inputs, records
+from portico.services.tasks import narrowing, records
+from portico.services.tasks.narrowing import Narrowing
 from portico.services.tasks.records import LISTED, READY, Item
 from portico.services.tasks.states import transition
 
 # Of those whose leases have ended, so many in one transaction.
 MOST_TAKEN_BACK = 100
 
-# In the order of the index `work_item_ready`: the most urgent, and of these the oldest.
+# Of those that a scope has, so many are tried before the worker is told that there is nothing: others take them, too.
+MOST_TRIED = 100
+# That of the index `work_item_ready`: the most urgent, of these the one that is due first, and then the oldest.
+ORDER = "urgency, due_at, id"
 _NEXT = (
     "update work_item set status = 'in_progress', started_at = :now, updated_at = :now, worker = :worker, "
     "lease_until = cast(:lease_until as bigint), version = version + 1 where id = "
-    "(select id from work_item where {condition} order by urgency, id limit 1 for update skip locked) "
+    f"(select id from work_item where {{condition}} order by {ORDER} limit 1 for update skip locked) "
     f"returning {LISTED}"
 )
-_BELOW = (
-    "id in (with recursive part(id) as (select id from work_item where parent_id = :above union all "
-    "select work_item.id from work_item join part on work_item.parent_id = part.id) select id from part)"
-)
-
-
-class Scope(Struct, frozen=True, kw_only=True):
-    """Which tasks are asked for: those below one, and those that all words of a query occur in."""
-
-    above: str | None = None
-    query: str = ""
-
-    def where(self) -> tuple[str, dict[str, Any]]:
-        """READY and what is asked for, as a condition with its values."""
-        parts, values = [READY], dict[str, Any]()
-        if self.above is not None:
-            parts.append(_BELOW)
-            values["above"] = self.above
-        for number, pattern in enumerate(inputs.patterns(self.query)):
-            parts.append(f"words like :word{number} escape '\\'")
-            values[f"word{number}"] = pattern
-        return " and ".join(parts), values
+_NEXT_OF_LIST = _NEXT.format(condition=f"project = :project and {READY}")
 
 
 _LATE = "{0.worker} did not finish or renew it in time"
 
 
 def claim(
-    tx: Transaction, worker: str, now: int, lease: int | None, *, who: str = "", scope: Scope = Scope()
+    tx: Transaction,
+    worker: str,
+    now: int,
+    lease: int | None,
+    *,
+    who: str = "",
+    projects: Sequence[str] = ("",),
+    scope: Narrowing = Narrowing(),
 ) -> Item | None:
-    """The most urgent task that can be begun, and of these the oldest, begun by this worker."""
+    """The next task of some lists that can be begun, begun by this worker."""
     take_back(tx, now)
     if scope.above is not None:
         records.get(tx, scope.above)
-    condition, values = scope.where()
-    values |= {"now": now, "worker": worker, "lease_until": None if lease is None else now + lease}
-    taken = tx.maybe(Item, _NEXT.format(condition=condition), values)
+    values = {"now": now, "worker": worker, "lease_until": None if lease is None else now + lease}
+    taken = _taken(tx, values, projects, scope)
     if taken is None:
         return None
     fields: dict[str, list[Any]] = {
@@ -76,9 +65,46 @@ def claim(
     return taken
 
 
+def _taken(tx: Transaction, values: dict[str, Any], projects: Sequence[str], scope: Narrowing) -> Item | None:
+    if scope.is_empty:
+        return _any(tx, _NEXT_OF_LIST, [{**values, "project": one} for one in _in_turn(tx, projects, READY, {})])
+    ids = narrowing.few(tx, scope, f"{READY} and project in :projects", {"projects": list(projects)}, ORDER, MOST_TRIED)
+    if ids is not None:
+        return _any(tx, _NEXT.format(condition=f"id = :id and {READY}"), [{**values, "id": id} for id in ids])
+    asked, more = scope.where()
+    condition = f"{READY} and {asked}"
+    tries = [{**values, **more, "project": one} for one in _in_turn(tx, projects, condition, more)]
+    return _any(tx, _NEXT.format(condition=f"project = :project and {condition}"), tries)
+
+
+def _in_turn(tx: Transaction, projects: Sequence[str], condition: str, values: dict[str, Any]) -> Sequence[str]:
+    """The lists that have something to do; that one first in which the next task stands."""
+    if "" in projects and len(projects) > 1:
+        # What is of no project is the exception.
+        sql = f"select 1 from work_item where project = '' and {condition} limit 1"
+        if tx.maybe(int, sql, values) is None:
+            projects = [one for one in projects if one]
+    if len(projects) == 1:
+        return projects
+    sql, lists = records.in_lists(f"project, {ORDER}", projects, condition, ORDER)
+    return [project for project, *_ in tx.all(tuple[str, int, int, str], sql, {**values, **lists, "each": 1})]
+
+
+def _any(tx: Transaction, sql: str, tries: Iterable[dict[str, Any]]) -> Item | None:
+    """The first that no other worker is just taking."""
+    for values in tries:
+        taken = tx.maybe(Item, sql, values)
+        if taken is not None:
+            return taken
+    return None
+
+
 def take_back(tx: Transaction, now: int) -> list[Item]:
     """What workers did not finish in time can be begun by others again."""
     ended, lock = "lease_until <= :now", "for update skip locked"
+    # Most often there is none, which one column says sooner than all of them.
+    if tx.maybe(int, f"select 1 from work_item where {ended} limit 1", {"now": now}) is None:
+        return []
     overdue = records.which(tx, ended, {"now": now}, order="lease_until", limit=MOST_TAKEN_BACK, lock=lock)
     return [records.save(tx, item, _released(item, now), "lease ended", reason=_LATE.format(item)) for item in overdue]
 

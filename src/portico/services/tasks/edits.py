@@ -14,11 +14,12 @@ from msgspec.structs import asdict, replace
 from portico.extend import Transaction
 from portico.services.tasks import cycles, dependencies, inputs, records
 from portico.services.tasks.errors import ClaimedByOther, HasChildren, InvalidTask, NotNow, TaskChanged, TaskClosed
-from portico.services.tasks.records import Item
+from portico.services.tasks.records import NEVER, Item
 from portico.services.tasks.states import STATUSES, transition
 
 PRIORITY = 3
 MOST_DELETED = 10_000
+MOST_NOTES = 1000
 
 
 class TaskDraft(Struct, frozen=True, kw_only=True):
@@ -29,12 +30,15 @@ class TaskDraft(Struct, frozen=True, kw_only=True):
     priority: int = PRIORITY
     context: str = ""
     blocked_by: Sequence[str] = ()
+    labels: Sequence[str] = ()
+    # A date, perhaps with a time.
+    due: str | None = None
     # What others that are made together with it call it in `parent_id` and `blocked_by`.
     ref: str | None = None
 
 
 class Changes(Struct, frozen=True, kw_only=True):
-    """What is to be another; None stays as it is. An empty parent is none, an empty text is empty."""
+    """What is to be another; None stays as it is. An empty parent or date is none, an empty text is empty."""
 
     description: str | None = None
     priority: int | None = None
@@ -42,6 +46,11 @@ class Changes(Struct, frozen=True, kw_only=True):
     context: str | None = None
     result: str | None = None
     parent_id: str | None = None
+    project: str | None = None
+    due: str | None = None
+    labels: Sequence[str] | None = None
+    add_labels: Sequence[str] = ()
+    remove_labels: Sequence[str] = ()
 
 
 class Edit(Struct, frozen=True, kw_only=True):
@@ -77,7 +86,7 @@ def _expected(tx: Transaction, id: str, edit: Edit) -> Item:
 # Making
 
 
-def drafted(draft: TaskDraft, id: str, now: int, who: str) -> Item:
+def drafted(draft: TaskDraft, id: str, now: int, who: str, project: str) -> Item:
     return Item(
         id=id,
         parent_id=inputs.id_in(draft.parent_id or "") or None,
@@ -88,6 +97,9 @@ def drafted(draft: TaskDraft, id: str, now: int, who: str) -> Item:
         created_at=now,
         updated_at=now,
         urgency=_priority(draft.priority),
+        project=project,
+        due_at=inputs.moment(draft.due) if draft.due else NEVER,
+        labels=inputs.labels(draft.labels),
     )
 
 
@@ -95,7 +107,7 @@ def create(tx: Transaction, item: Item, blocked_by: Sequence[str]) -> Item:
     if item.parent_id is not None:
         parent = records.get(tx, item.parent_id, lock=True)
         dependencies.fits_below(tx, item, parent)
-        item = replace(item, blocked=parent.blocked)
+        item = replace(item, blocked=parent.blocked, project=parent.project)
     records.insert(tx, [item])
     if item.parent_id is None and not blocked_by:
         return item
@@ -158,6 +170,7 @@ def checked(changes: Changes) -> Changes:
     """As it can be kept."""
     if changes.status is not None and changes.status not in STATUSES:
         raise InvalidTask(f"{changes.status[:40]!r} is no status. Use one of {', '.join(STATUSES)}.")
+    inputs.labels([*changes.add_labels, *changes.remove_labels])
     return replace(
         changes,
         description=None if changes.description is None else inputs.description(changes.description),
@@ -165,6 +178,7 @@ def checked(changes: Changes) -> Changes:
         context=None if changes.context is None else inputs.longer(changes.context, "The context"),
         result=None if changes.result is None else inputs.longer(changes.result, "The result"),
         parent_id=None if changes.parent_id is None else inputs.id_in(changes.parent_id),
+        project=None if changes.project is None else inputs.project(changes.project),
     )
 
 
@@ -172,12 +186,7 @@ def update(tx: Transaction, id: str, changes: Changes, edit: Edit, lease: int | 
     before = _expected(tx, id, edit)
     worker, now = edit.worker, edit.now
     after = replace(before, **_moved(tx, before, changes.status, worker or edit.who or None, now))
-    fresh = {name: value for name, value in asdict(changes).items() if value is not None and name != "status"}
-    if fresh.get("parent_id") == "":
-        fresh["parent_id"] = None
-    elif "parent_id" in fresh:
-        records.get(tx, fresh["parent_id"], lock=True)
-    after = replace(after, **fresh)
+    after = _placed(tx, replace(after, **_fresh(before, changes)), changes)
     if lease is not None:
         if after.status != "in_progress":
             raise InvalidTask(
@@ -187,6 +196,30 @@ def update(tx: Transaction, id: str, changes: Changes, edit: Edit, lease: int | 
     if after == before:
         return before
     return _written(tx, before, replace(after, updated_at=now), _change(before, after), edit)
+
+
+def _fresh(before: Item, changes: Changes) -> dict[str, Any]:
+    """The fields that are given, but for the status and the place."""
+    names = ("description", "priority", "context", "result")
+    fresh = {name: value for name, value in asdict(changes).items() if name in names and value is not None}
+    if changes.due is not None:
+        fresh["due_at"] = inputs.moment(changes.due) if changes.due else NEVER
+    labels = set(before.labels if changes.labels is None else inputs.labels(changes.labels))
+    labels |= set(inputs.labels(changes.add_labels))
+    return {**fresh, "labels": inputs.labels(labels - set(inputs.labels(changes.remove_labels)))}
+
+
+def _placed(tx: Transaction, after: Item, changes: Changes) -> Item:
+    """What is below a task is in its list: a task goes to the list of its parent, and no other way."""
+    if changes.parent_id is not None:
+        after = replace(after, parent_id=changes.parent_id or None)
+    parent = None if after.parent_id is None else records.get(tx, after.parent_id, lock=changes.parent_id is not None)
+    project = after.project if changes.project is None else changes.project
+    if parent is not None:
+        if changes.project not in (None, parent.project):
+            raise InvalidTask(f"It is a part of {parent.id}, and goes with it. Move that, or take it out of it.")
+        project = parent.project
+    return replace(after, project=project)
 
 
 def complete(tx: Transaction, id: str, result: str | None, edit: Edit) -> Item:
@@ -228,6 +261,8 @@ def _written(tx: Transaction, before: Item, after: Item, change: str, edit: Edit
         cycles.refuse_parent(tx, after.id, after.parent_id)
         dependencies.fits_below(tx, after, records.get(tx, after.parent_id, lock=True))
     dependencies.follow(tx, before, after)
+    if before.project != after.project:
+        records.move_below(tx, after.id, after.project)
     lent = moved or before.priority != after.priority or before.is_open != after.is_open
     if lent:
         # Whether it is open is nothing to its own urgency, but to that of what it waits for.
@@ -243,6 +278,15 @@ def _change(before: Item, after: Item) -> str:
     if after.status == "pending":
         return "reopened" if not before.is_open else "released"
     return {"in_progress": "started", "completed": "completed", "failed": "failed"}[after.status]
+
+
+def add_note(tx: Transaction, id: str, text: str, edit: Edit) -> Item:
+    item = _expected(tx, id, edit)
+    if records.count_notes(tx, id) >= MOST_NOTES:
+        raise InvalidTask(
+            f"The task {id} has {MOST_NOTES:,} notes, and no room for more. Put what matters into its context."
+        )
+    return records.touch(tx, item, records.NOTED, {"note": [None, text]}, edit.now, who=edit.who)
 
 
 # Blockers

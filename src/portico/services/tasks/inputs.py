@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Iterable
 
-from portico.services import texts
+from portico.services import moments, texts
 from portico.services.tasks.errors import InvalidTask
 
 LONGEST_DESCRIPTION = 10_000
 LONGEST_TEXT = 100_000
 LONGEST_NAME = 200
 LONGEST_QUERY, MOST_WORDS = 500, 20
+LONGEST_LABEL, MOST_LABELS = 60, 20
+LONGEST_NOTE = 10_000
+LONGEST_PROJECT = 300
+# A day that ends: a task that is due on a day can be done on all of it.
+_DAY_MS = 86_400 * moments.SECOND_MS
 
 
 def id_in(text: str) -> str:
@@ -37,6 +43,41 @@ def name(text: str | None) -> str | None:
     return texts.storable(bounded(text, "The name of the worker", LONGEST_NAME)).strip()
 
 
+def note(text: str) -> str:
+    text = texts.storable(bounded(text, "The note", LONGEST_NOTE)).strip()
+    if not text:
+        raise InvalidTask("The note is empty. Say what is to be remembered.")
+    return text
+
+
+def labels(given: Iterable[str]) -> tuple[str, ...]:
+    """Each once, in order and in small letters."""
+    found = sorted({label(one) for one in given})
+    if len(found) > MOST_LABELS:
+        raise InvalidTask(f"A task has at most {MOST_LABELS} labels, and these are {len(found)}.")
+    return tuple(found)
+
+
+def label(text: str) -> str:
+    found = "-".join(folded(texts.storable(bounded(text, "A label", LONGEST_LABEL))).split())
+    if not found:
+        raise InvalidTask("A label is a word, and not empty.")
+    return found
+
+
+def project(text: str) -> str:
+    return texts.storable(bounded(text, "The name of the project", LONGEST_PROJECT)).strip()
+
+
+def moment(text: str) -> int:
+    """A date, which ends with its day, or a date with a time; without a zone it is UTC."""
+    try:
+        at = moments.parsed(texts.storable(text))
+    except ValueError:
+        raise InvalidTask(f"{text[:40]!r} is no date. Write 2026-01-31 or 2026-01-31T12:00:00Z.") from None
+    return at + _DAY_MS - 1 if moments.is_day(text) else at
+
+
 def bounded(text: str, name: str, longest: int) -> str:
     if len(text) > longest:
         raise InvalidTask(f"{name} has {len(text):,} characters; at most {longest:,} are kept.", longest=longest)
@@ -48,11 +89,16 @@ def folded(text: str) -> str:
     return unicodedata.normalize("NFKC", text).casefold()
 
 
+def words(query: str) -> list[str]:
+    found = list(dict.fromkeys(folded(texts.storable(bounded(query, "The query", LONGEST_QUERY))).split()))
+    if len(found) > MOST_WORDS:
+        raise InvalidTask(f"The query has {len(found)} words; at most {MOST_WORDS} are looked for.")
+    return found
+
+
 def patterns(query: str) -> list[str]:
     """Each word of a query, for `like … escape '\\'`. Nothing in it means anything but itself."""
-    words = list(dict.fromkeys(folded(texts.storable(bounded(query, "The query", LONGEST_QUERY))).split()))
-    if len(words) > MOST_WORDS:
-        raise InvalidTask(f"The query has {len(words)} words; at most {MOST_WORDS} are looked for.")
+    found = words(query)
     for sign in ("\\", "%", "_"):
-        words = [word.replace(sign, f"\\{sign}") for word in words]
-    return [f"%{word}%" for word in words]
+        found = [word.replace(sign, f"\\{sign}") for word in found]
+    return [f"%{word}%" for word in found]

@@ -13,6 +13,7 @@ Each change is one transaction: it happens wholly, or it is refused and nothing 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypedDict, TypeVar, Unpack
@@ -22,14 +23,14 @@ from msgspec.structs import replace
 
 from portico.extend import Database, StoreError, Transaction
 from portico.services import moments, texts
-from portico.services.tasks import claims, dependencies, edits, inputs, listing, records
-from portico.services.tasks.claims import Scope
+from portico.services.tasks import claims, dependencies, edits, index, inputs, listing, records
 from portico.services.tasks.edits import Changes, Deletion, Edit, TaskDraft
 from portico.services.tasks.errors import InvalidTask, NoSuchTask, TaskStoreFailed
 from portico.services.tasks.ids import Ids
 from portico.services.tasks.inputs import id_in
 from portico.services.tasks.listing import Page, Tree, Wanted
-from portico.services.tasks.records import Item, TaskEvent
+from portico.services.tasks.narrowing import Narrowing
+from portico.services.tasks.records import Item, TaskEvent, TaskNote
 
 T = TypeVar("T")
 
@@ -50,6 +51,15 @@ class Waiting(Struct, frozen=True, kw_only=True):
     # Of what it is a part of.
     inherited: list[Item]
     blocks: list[Item]
+
+
+class TaskBackground(Struct, frozen=True, kw_only=True):
+    """What is known of a task that is not in its row: what it waits for, and the newest notes."""
+
+    blocked_by: list[str]
+    notes: list[TaskNote]
+    # How many notes there are in all.
+    noted: int
 
 
 class Counts(Struct, frozen=True, kw_only=True):
@@ -78,13 +88,36 @@ class By(TypedDict, total=False):
 
 
 class WorkItems:
-    def __init__(self, database: Database, *, ids: Ids | None = None, clock: Callable[[], int] = moments.now) -> None:
+    """`project` is the list that is meant unless a call names another; empty are those of none."""
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        project: str = "",
+        ids: Ids | None = None,
+        clock: Callable[[], int] = moments.now,
+    ) -> None:
         self.database = database
+        self.project = project
         self._clock = clock
         self._ids = ids or Ids(clock)
 
     async def open(self) -> None:
         await self.database.migrate(HISTORY, MIGRATIONS)
+
+    def of(self, project: str | None) -> WorkItems:
+        """The same tasks, seen from another project; None: from this one."""
+        if project is None:
+            return self
+        other = copy(self)
+        other.project = inputs.project(project)
+        return other
+
+    async def index_all(self) -> None:
+        """Bring the index up to date. Until then a query looks at what is not in it, and finds the same."""
+        while await self._write(index.work_off, alone=False):
+            pass
 
     async def read(self, fn: Callable[[Transaction], T]) -> T:
         try:
@@ -109,7 +142,7 @@ class WorkItems:
     # Making
 
     async def create(self, draft: TaskDraft, *, who: str = "") -> Item:
-        item = edits.drafted(draft, self._ids.make(), self._clock(), who)
+        item = edits.drafted(draft, self._ids.make(), self._clock(), who, self._home)
         # A task without parent and blockers cannot conflict with other changes.
         alone = draft.parent_id is not None or bool(draft.blocked_by)
         return await self._write(lambda tx: edits.create(tx, item, draft.blocked_by), alone=alone)
@@ -118,9 +151,15 @@ class WorkItems:
         """Many in one transaction, all of them or none. They may name one another by their `ref`."""
         given = [(one, self._ids.make()) for one in drafts]
         plan = edits.resolved(given)
-        made = [(edits.drafted(one, id, self._clock(), who), one.blocked_by) for one, id in plan]
+        made = [(edits.drafted(one, id, self._clock(), who, self._home), one.blocked_by) for one, id in plan]
         by_id = {one.id: one for one in await self._write(lambda tx: edits.create_all(tx, made))}
         return [by_id[id] for _, id in given]
+
+    @property
+    def _home(self) -> str:
+        if self.project == listing.ALL:
+            raise InvalidTask(f"{listing.ALL!r} is every project; a task is of one. Name it, or leave it out.")
+        return self.project
 
     # Looking
 
@@ -132,23 +171,26 @@ class WorkItems:
         return await self.read(lambda tx: records.get(tx, id_in(id)))
 
     async def page(self, wanted: Wanted, *, limit: int = 50, cursor: str | None = None) -> Page:
+        """`wanted` without a project: it is this one."""
+
         def look(tx: Transaction) -> Page:
             if wanted.parent_id:
                 records.get(tx, wanted.parent_id)
-            return listing.page(tx, wanted, limit, cursor)
+            return listing.page(tx, replace(wanted, project=self.project), limit, cursor, self._clock())
 
         return await self.read(look)
 
     async def ready(self, limit: int = 50) -> list[Item]:
-        return await self.read(lambda tx: listing.ready(tx, limit))
+        return await self.read(lambda tx: listing.ready(tx, self.project, limit))
 
     async def ended(self, status: str, *, within: float, limit: int = 50) -> list[Item]:
         """What was completed or failed within so many seconds."""
         since = self._clock() - int(within * moments.SECOND_MS)
-        return await self.read(lambda tx: listing.ended(tx, status, since, limit))
+        return await self.read(lambda tx: listing.ended(tx, self.project, status, since, limit))
 
     async def tree(self, id: str | None = None, *, open_only: bool = False) -> Tree:
-        return await self.read(lambda tx: listing.tree(tx, None if id is None else id_in(id), open_only=open_only))
+        root = None if id is None else id_in(id)
+        return await self.read(lambda tx: listing.tree(tx, root, open_only=open_only, project=self.project))
 
     async def waiting(self, id: str) -> Waiting:
         def look(tx: Transaction) -> Waiting:
@@ -167,8 +209,26 @@ class WorkItems:
 
         return await self.read(look)
 
-    async def blockers(self, ids: Sequence[str]) -> dict[str, list[str]]:
-        return await self.read(lambda tx: dependencies.blockers_of(tx, ids))
+    async def background(self, id: str, notes: int = 0) -> TaskBackground:
+        """With so many of the notes."""
+
+        def look(tx: Transaction) -> TaskBackground:
+            newest = records.notes(tx, id, notes)
+            return TaskBackground(
+                blocked_by=dependencies.blockers_of(tx, [id])[id],
+                notes=newest,
+                noted=records.count_notes(tx, id) if len(newest) == notes else len(newest),
+            )
+
+        return await self.read(look)
+
+    async def projects(self) -> list[str]:
+        """The names of the lists there are, at most MOST_PROJECTS; empty is what stands in every one."""
+        return await self.read(lambda tx: records.projects(tx, listing.MOST_PROJECTS))
+
+    async def count(self, wanted: Wanted) -> int:
+        wanted = replace(wanted, project=self.project)
+        return await self.read(lambda tx: listing.count(tx, wanted, self._clock()))
 
     async def history(self, id: str, limit: int = 50) -> ItemHistory:
         """Also of a task that is gone."""
@@ -186,11 +246,12 @@ class WorkItems:
 
     async def counts(self) -> Counts:
         def look(tx: Transaction) -> Counts:
+            of = partial(Wanted, project=self.project)
             by_status = {
-                status: listing.count(tx, Wanted(status=status))
+                status: listing.count(tx, of(status=status))
                 for status in ("pending", "in_progress", "completed", "failed")
             }
-            ready, blocked = listing.count(tx, Wanted(ready=True)), listing.count(tx, Wanted(blocked=True))
+            ready, blocked = listing.count(tx, of(ready=True)), listing.count(tx, of(blocked=True))
             return Counts(**by_status, ready=ready, blocked=blocked)
 
         return await self.read(look)
@@ -201,6 +262,10 @@ class WorkItems:
         """With `lease` the worker's claim lasts so many seconds from now on."""
         change = partial(edits.update, id=id_in(id), changes=edits.checked(changes), lease=_lease(lease))
         return await self._write(partial(change, edit=self._edit(**by)))
+
+    async def add_note(self, id: str, text: str, **by: Unpack[By]) -> Item:
+        text = inputs.note(text)
+        return await self._write(partial(edits.add_note, id=id_in(id), text=text, edit=self._edit(**by)), alone=False)
 
     async def complete(self, id: str, result: str | None = None, **by: Unpack[By]) -> Item:
         """Completed once, it stays as it is: to say so again is no mistake, unless the result is another."""
@@ -248,17 +313,23 @@ class WorkItems:
         who: str = "",
         parent_id: str | None = None,
         query: str | None = None,
+        labels: Sequence[str] = (),
     ) -> Item | None:
-        """The most urgent task that can be begun, and of these the oldest, claimed for this worker alone.
+        """The most urgent task that can be begun, of these the one that is due first, and then the oldest, claimed for
+        this worker alone.
 
-        With `parent_id` one that is below that task, with `query` one that all its words occur in.
+        With `parent_id` one that is below that task, with `query` one that all its words occur in, with `labels` one
+        that has them all.
         """
         name, length = inputs.name(worker), _lease(lease)
         if name is None:
             raise InvalidTask("Who is to work on it? A worker needs a name.")
-        scope = Scope(above=None if parent_id is None else id_in(parent_id), query=query or "")
+        above = None if parent_id is None else id_in(parent_id)
+        scope = Narrowing(above=above, query=query or "", labels=inputs.labels(labels))
         claim = partial(claims.claim, worker=name, lease=length, who=who, scope=scope)
-        return await self._write(lambda tx: claim(tx, now=self._clock()), alone=False)
+        return await self._write(
+            lambda tx: claim(tx, now=self._clock(), projects=listing.projects(tx, self.project)), alone=False
+        )
 
     async def take_back(self) -> list[Item]:
         """What workers did not finish before their leases ended is pending again."""

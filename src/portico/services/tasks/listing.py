@@ -1,7 +1,8 @@
 """Lists: which tasks, in which order, a page at a time; and trees.
 
-The order is the most urgent first, and of these the newest. A cursor is the place of the last task of a page, not a
-number of tasks: what is added or deleted meanwhile neither hides a task nor shows one twice.
+The order is the most urgent first, and of these the newest; of those that are due, the first one first. A cursor is the
+place of the last task of a page, not a number of tasks: what is added or deleted meanwhile neither hides a task nor
+shows one twice.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ import msgspec
 from msgspec import Struct
 
 from portico.extend import Transaction
-from portico.services.tasks import inputs, records
+from portico.services.tasks import narrowing, records
+from portico.services.tasks.claims import ORDER
 from portico.services.tasks.dependencies import blockers_of
 from portico.services.tasks.errors import InvalidTask
 from portico.services.tasks.ids import is_id
-from portico.services.tasks.records import READY, Item
+from portico.services.tasks.narrowing import Narrowing
+from portico.services.tasks.records import NEVER, READY, Item
 from portico.services.tasks.states import STATUSES
 
 MOST_LISTED = 1000
@@ -27,6 +30,9 @@ MOST_IN_TREE = 1000
 LONGEST_CURSOR = 200
 # Of a number that is only said, not gone through.
 MOST_COUNTED = 100_000
+# Instead of a project: every one of them.
+ALL = "*"
+MOST_PROJECTS = 100
 _OPEN = "status in ('pending', 'in_progress')"
 
 
@@ -39,8 +45,27 @@ class Wanted(Struct, frozen=True, kw_only=True):
     blocked: bool | None = None
     ready: bool = False
     open: bool = False
+    labels: tuple[str, ...] = ()
+    # Open ones that are due before this moment, or before now.
+    due_before: int | None = None
+    overdue: bool = False
+    # Of this list, and of none; ALL is of every one.
+    project: str = ""
 
-    def where(self) -> tuple[str, dict[str, Any]]:
+    @property
+    def order(self) -> str:
+        return "due_at, id" if self.is_by_date else "priority, id desc"
+
+    @property
+    def is_by_date(self) -> bool:
+        return self.overdue or self.due_before is not None
+
+    @property
+    def narrowing(self) -> Narrowing:
+        return Narrowing(query=self.query or "", labels=self.labels)
+
+    def where(self, now: int = 0) -> tuple[str, dict[str, Any]]:
+        """What is asked for but words, labels and lists."""
         parts: list[str] = []
         values: dict[str, Any] = {}
         if self.status is not None:
@@ -57,9 +82,11 @@ class Wanted(Struct, frozen=True, kw_only=True):
             parts.append(_OPEN)
         if self.ready:
             parts.append(READY)
-        for number, pattern in enumerate(inputs.patterns(self.query or "")):
-            parts.append(f"words like :word{number} escape '\\'")
-            values[f"word{number}"] = pattern
+        if self.is_by_date:
+            # As the index `work_item_due` has it.
+            parts.append(f"due_at < :due and due_at < {NEVER} and {_OPEN}")
+            dates = [self.due_before] if self.due_before is not None else []
+            values["due"] = min([*dates, now] if self.overdue else dates)
         return " and ".join(parts) or "true", values
 
 
@@ -69,42 +96,72 @@ class Page(Struct, frozen=True):
     cursor: str | None
 
 
-def page(tx: Transaction, wanted: Wanted, limit: int, cursor: str | None = None) -> Page:
+def page(tx: Transaction, wanted: Wanted, limit: int, cursor: str | None = None, now: int = 0) -> Page:
     if not 1 <= limit <= MOST_LISTED:
         raise InvalidTask(f"limit is 1 to {MOST_LISTED:,}.")
-    condition, values = wanted.where()
+    condition, values = wanted.where(now)
     if cursor is not None:
-        values["priority"], values["last"] = _opened(cursor, wanted)
-        condition += " and (priority > :priority or (priority = :priority and id < :last))"
-    found = records.which(tx, condition, values, order="priority, id desc", limit=limit + 1)
+        values["place"], values["last"] = _opened(cursor, wanted)
+        ahead, behind = ("due_at", ">") if wanted.is_by_date else ("priority", "<")
+        condition += f" and ({ahead} > :place or ({ahead} = :place and id {behind} :last))"
+    found = _found(tx, wanted, condition, values, limit + 1)
     last = found[limit - 1] if len(found) > limit else None
     return Page(found[:limit], None if last is None else _sealed(last, wanted))
 
 
-def ready(tx: Transaction, limit: int) -> list[Item]:
+def _found(tx: Transaction, wanted: Wanted, condition: str, values: dict[str, Any], limit: int) -> list[Item]:
+    lists = projects(tx, wanted.project)
+    if not wanted.narrowing.is_empty:
+        among = f"{condition} and project in :projects"
+        ids = narrowing.few(tx, wanted.narrowing, among, {**values, "projects": lists}, wanted.order, limit)
+        if ids is not None:
+            found = records.fetch(tx, ids)
+            return [found[id] for id in ids]
+        asked, more = wanted.narrowing.where()
+        condition, values = f"{condition} and {asked}", {**values, **more}
+    return records.first(tx, lists, condition, values, order=wanted.order, limit=limit)
+
+
+def projects(tx: Transaction, project: str) -> list[str]:
+    """The names of the lists that one looks through who asks for a project."""
+    if project != ALL:
+        return list(dict.fromkeys(("", project)))
+    found = records.projects(tx, MOST_PROJECTS + 1)
+    if len(found) > MOST_PROJECTS:
+        raise InvalidTask(f"There are more than {MOST_PROJECTS} projects. Name one of them.", some=found[:20])
+    return found or [""]
+
+
+def ready(tx: Transaction, project: str, limit: int) -> list[Item]:
     """In the order in which `next_task` gives them out."""
-    return records.which(tx, READY, {}, order="urgency, id", limit=limit)
+    return records.first(tx, projects(tx, project), READY, {}, order=ORDER, limit=limit)
 
 
-def ended(tx: Transaction, status: str, since: int, limit: int) -> list[Item]:
+def ended(tx: Transaction, project: str, status: str, since: int, limit: int) -> list[Item]:
     """What was completed or failed since a moment, the latest first."""
     # Hence the `||`: without it SQLite takes the index of the status, and sorts all that ever ended.
-    condition, values = "completed_at >= :since and status || '' = :status", {"since": since, "status": status}
+    condition = "completed_at >= :since and status || '' = :status and project || '' in :projects"
+    values = {"since": since, "status": status, "projects": projects(tx, project)}
     return records.which(tx, condition, values, order="completed_at desc", limit=limit)
 
 
-def count(tx: Transaction, wanted: Wanted) -> int:
-    """How many there are, at most MOST_COUNTED."""
-    condition, values = wanted.where()
-    return tx.one(
-        int,
-        f"select count(*) from (select 1 from work_item where {condition} limit cast(:most as bigint)) counted",
-        {**values, "most": MOST_COUNTED},
+def count(tx: Transaction, wanted: Wanted, now: int = 0) -> int:
+    """How many there are, at most MOST_COUNTED of each list. Not for words and labels."""
+    condition, values = wanted.where(now)
+    return sum(
+        tx.one(
+            int,
+            f"select count(*) from (select 1 from work_item where project = :list and {condition} "
+            "limit cast(:most as bigint)) counted",
+            {**values, "list": one, "most": MOST_COUNTED},
+        )
+        for one in projects(tx, wanted.project)
     )
 
 
 def _sealed(last: Item, wanted: Wanted) -> str:
-    return urlsafe_b64encode(msgspec.json.encode((_asked(wanted), last.priority, last.id))).decode().rstrip("=")
+    place = last.due_at if wanted.is_by_date else last.priority
+    return urlsafe_b64encode(msgspec.json.encode((_asked(wanted), place, last.id))).decode().rstrip("=")
 
 
 def _opened(cursor: str, wanted: Wanted) -> tuple[int, str]:
@@ -113,9 +170,9 @@ def _opened(cursor: str, wanted: Wanted) -> tuple[int, str]:
         if len(cursor) > LONGEST_CURSOR:
             raise ValueError
         data = urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
-        asked, priority, id = msgspec.json.decode(data, type=tuple[str, int, str])
-        if asked == _asked(wanted) and 1 <= priority <= 5 and is_id(id):
-            return priority, id
+        asked, place, id = msgspec.json.decode(data, type=tuple[str, int, str])
+        if asked == _asked(wanted) and abs(place) <= NEVER and is_id(id):
+            return place, id
     except (ValueError, msgspec.MsgspecError):
         pass
     raise InvalidTask(
@@ -144,11 +201,13 @@ class Tree(Struct, frozen=True):
     cut: bool
 
 
-def tree(tx: Transaction, id: str | None, *, open_only: bool = False, most: int = MOST_IN_TREE) -> Tree:
-    """A task and everything below it; without an id, everything there is."""
+def tree(
+    tx: Transaction, id: str | None, *, open_only: bool = False, most: int = MOST_IN_TREE, project: str = ""
+) -> Tree:
+    """A task and everything below it; without an id, everything there is in a list."""
     only = f" and {_OPEN}" if open_only else ""
     sorted_items = partial(records.which, tx, order="priority, id", limit=most + 1)
-    level = [records.get(tx, id)] if id is not None else sorted_items(f"parent_id is null{only}", {})
+    level = [records.get(tx, id)] if id is not None else _roots(tx, project, only, most + 1)
     found: dict[str, Item] = {}
     below: dict[str | None, list[Item]] = {None: level}
     while level:
@@ -162,6 +221,11 @@ def tree(tx: Transaction, id: str | None, *, open_only: bool = False, most: int 
     blockers = blockers_of(tx, [one.id for one, _ in nodes])
     shown = [Node(one, depth, blockers[one.id]) for one, depth in nodes]
     return Tree(shown, len(found) > len(nodes))
+
+
+def _roots(tx: Transaction, project: str, only: str, limit: int) -> list[Item]:
+    condition = f"parent_id is null{only}"
+    return records.first(tx, projects(tx, project), condition, {}, order="priority, id", limit=limit)
 
 
 def _walked(below: dict[str | None, list[Item]], parent: str | None, depth: int) -> list[tuple[Item, int]]:

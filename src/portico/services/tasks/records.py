@@ -13,22 +13,31 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from portico.extend import Transaction, json_column
-from portico.services.tasks import inputs
+from portico.services.tasks import index, inputs
 from portico.services.tasks.errors import InvalidTask, NoSuchTask
 from portico.services.tasks.ids import PREFIX, is_id
 
 TOPIC = "work_item"
+# The change that is a note.
+NOTED = "note added"
 # Of more at once, only that there was something.
 MOST_TOLD = 100
 COLUMNS = (
     "id", "parent_id", "description", "status", "priority", "context", "result", "worker", "lease_until",
     "blockers_open", "children_open", "blocked", "version", "created_by", "created_at", "started_at", "completed_at",
-    "updated_at", "urgency",
+    "updated_at", "urgency", "project", "due_at", "labels",
 )  # fmt: skip
 # What is counted, and belongs to no version.
 COUNTED = ("blockers_open", "children_open", "blocked", "urgency")
 LISTED = ", ".join(COLUMNS)
+# What is not due at all: later than every date, so that each engine puts it last.
+NEVER = 2**53 - 1
 _SELECT = f"select {LISTED} from work_item"
+# Whatever is below the task `:above`.
+BELOW = (
+    "with recursive part(id) as (select id from work_item where parent_id = :above union all "
+    "select work_item.id from work_item join part on work_item.parent_id = part.id) select id from part"
+)
 # The words of the index `work_item_ready`: what can be begun.
 READY = "status = 'pending' and blocked = false and children_open = 0"
 
@@ -58,6 +67,14 @@ class Item(Struct, frozen=True, kw_only=True):
     updated_at: int
     # Its priority, or that of the most urgent open task that waits for it.
     urgency: int = 3
+    # Which list it stands in; empty: in all of them. What is below a task is in the same one.
+    project: str = ""
+    due_at: int = NEVER
+    labels: tuple[str, ...] = ()
+
+    @property
+    def due(self) -> int | None:
+        return None if self.due_at == NEVER else self.due_at
 
     @property
     def is_open(self) -> bool:
@@ -91,14 +108,27 @@ class TaskEvent(Struct, frozen=True, kw_only=True):
     fields: dict[str, list[Any]]
 
 
+class TaskNote(Struct, frozen=True, kw_only=True):
+    at: int
+    who: str
+    text: str
+
+
 # Writing
 
 
 def insert(tx: Transaction, items: Sequence[Item]) -> None:
     names, marks = ", ".join(COLUMNS), ", ".join(f":{one}" for one in COLUMNS)
-    rows = [{**msgspec.structs.asdict(one), "words": words(one)} for one in items]
+    rows = [{**msgspec.structs.asdict(one), "labels": json_column(one.labels), "words": words(one)} for one in items]
     tx.many(f"insert into work_item ({names}, words) values ({marks}, :words)", rows)
+    _label(tx, [(label, one.id) for one in items for label in one.labels])
+    index.enqueue(tx, [one.id for one in items])
     tell(tx, items)
+
+
+def _label(tx: Transaction, pairs: Sequence[tuple[str, str]]) -> None:
+    if pairs:
+        tx.many("insert into work_item_label (label, item) values (?, ?)", pairs)
 
 
 def words(item: Item) -> str:
@@ -111,16 +141,28 @@ def save(tx: Transaction, before: Item, after: Item, change: str, *, who: str = 
     values = {name: getattr(after, name) for name in changed}
     if {"description", "context"} & set(changed):
         values["words"] = words(after)
+        index.remove(tx, [(before.id, words(before))])
+    if "labels" in changed:
+        values["labels"] = json_column(after.labels)
+        tx.run("delete from work_item_label where item = :id", {"id": after.id})
+        _label(tx, [(label, after.id) for label in after.labels])
     after = replace(after, version=before.version + 1)
     settings = ", ".join(f"{name} = :{name}" for name in values)
     tx.run(
         f"update work_item set {settings}, version = :version where id = :id",
         {**values, "version": after.version, "id": after.id},
     )
+    if "words" in values:
+        index.enqueue(tx, [after.id])
     fields = {name: [getattr(before, name), getattr(after, name)] for name in changed if name != "updated_at"}
     note(tx, after, change, fields, who=who, reason=reason)
     tell(tx, [before, after])
     return after
+
+
+def move_below(tx: Transaction, id: str, project: str) -> None:
+    """What is below a task goes to its list."""
+    tx.run(f"update work_item set project = :project where id in ({BELOW})", {"project": project, "above": id})
 
 
 def touch(
@@ -161,6 +203,7 @@ def remove(tx: Transaction, items: Sequence[Item], now: int, *, who: str, reason
         was = {name: [value, None] for name, value in msgspec.structs.asdict(one).items() if name not in COUNTED}
         last = replace(one, version=one.version + 1)
         note(tx, last, "deleted", was, who=who, reason=reason, at=now)
+    index.remove(tx, [(one.id, words(one)) for one in items])
     tx.run("delete from work_item where id in :ids", {"ids": [one.id for one in items]})
     tell(tx, items)
 
@@ -239,6 +282,56 @@ def which(
     if limit:
         values, lock = {**values, "limit": limit}, f"limit cast(:limit as bigint) {lock}"
     return tx.all(Item, f"{_SELECT} where {condition} order by {order} {lock}", values)
+
+
+def first(
+    tx: Transaction, projects: Sequence[str], condition: str, values: dict[str, Any], *, order: str, limit: int
+) -> list[Item]:
+    """The first of those that a phrase of ours is true of, in some lists."""
+    sql, lists = in_lists(LISTED, projects, condition, order)
+    sql = f"{sql} limit cast(:each as bigint)" if len(projects) > 1 else sql
+    return tx.all(Item, sql, {**values, **lists, "each": limit})
+
+
+def in_lists(columns: str, projects: Sequence[str], condition: str, order: str) -> tuple[str, dict[str, str]]:
+    """A statement for the first `:each` of every list, and the values that name the lists. A list has its place in an
+    index, so each is asked by itself."""
+    named = {f"list{number}": project for number, project in enumerate(projects)}
+    parts = [
+        f"select {columns} from work_item where project = :{name} and {condition} order by {order} "
+        "limit cast(:each as bigint)"
+        for name in named
+    ]
+    if len(parts) == 1:
+        return parts[0], named
+    union = " union all ".join(f"select * from ({part}) {name}" for name, part in zip(named, parts, strict=True))
+    return f"{union} order by {order}", named
+
+
+def projects(tx: Transaction, most: int) -> list[str]:
+    """The names of the lists that there are, by steps from one to the next in an index."""
+    return tx.all(
+        str,
+        "with recursive list(name) as (select min(project) from work_item union all "
+        "select (select min(project) from work_item where project > list.name) from list where list.name is not null) "
+        "select name from list where name is not null limit cast(:most as bigint)",
+        {"most": most},
+    )
+
+
+def notes(tx: Transaction, id: str, limit: int) -> list[TaskNote]:
+    """The newest ones, in the order in which they were written."""
+    found = tx.all(
+        TaskEvent,
+        "select item, version, change, at, who, reason, fields from work_item_event "
+        f"where item = :id and change = '{NOTED}' order by id desc limit cast(:limit as bigint)",
+        {"id": id, "limit": limit},
+    )
+    return [TaskNote(at=one.at, who=one.who, text=one.fields["note"][1]) for one in reversed(found)]
+
+
+def count_notes(tx: Transaction, id: str) -> int:
+    return tx.one(int, f"select count(*) from work_item_event where item = :id and change = '{NOTED}'", {"id": id})
 
 
 def history(tx: Transaction, id: str, limit: int) -> list[TaskEvent]:

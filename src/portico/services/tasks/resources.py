@@ -6,10 +6,11 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
+from portico import Context
 from portico.extend import MOST_COMPLETIONS, Completer, Completes, Component, Prompt, Resource
 from portico.services import moments, texts
 from portico.services.stored import among
-from portico.services.tasks import listing, records, results
+from portico.services.tasks import records, results
 from portico.services.tasks.errors import NoSuchTask
 from portico.services.tasks.ids import PREFIX, is_id
 from portico.services.tasks.items import WorkItems
@@ -29,10 +30,13 @@ PROMPTS = Path(__file__).with_name("prompts.md")
 
 
 class TaskResources:
-    """`store` opens the tasks."""
+    """`store` opens the tasks, and `looking` gives them as the project of a call sees them."""
 
-    def __init__(self, store: Callable[[], Awaitable[WorkItems]]) -> None:
+    def __init__(
+        self, store: Callable[[], Awaitable[WorkItems]], looking: Callable[[Context], Awaitable[WorkItems]]
+    ) -> None:
         self._store = store
+        self._looking = looking
 
     def offers(self) -> Iterator[Component]:
         at = f"{SCHEME}://"
@@ -47,24 +51,24 @@ class TaskResources:
         yield Prompt(self._triage_tasks, name="triage-tasks")
         yield Prompt(self._standup, name="standup")
 
-    async def _all(self) -> results.TaskList:
+    async def _all(self, ctx: Context) -> results.TaskList:
         """The tasks, the most urgent first and of these the newest: how many, and the first hundred"""
-        return await self._standing(Wanted())
+        return await self._standing(ctx, Wanted())
 
-    async def _ready(self) -> results.TaskList:
+    async def _ready(self, ctx: Context) -> results.TaskList:
         """The tasks that can be begun, in the order in which next_task gives them out"""
-        items = await self._store()
+        items = await self._looking(ctx)
         found = await items.ready(SHOWN)
-        count = await items.read(lambda tx: listing.count(tx, Wanted(ready=True)))
-        return results.TaskList(count=count, tasks=results.lines(found))
+        count = await items.count(Wanted(ready=True))
+        return results.TaskList(count=count, tasks=results.lines(found, items.project))
 
-    async def _blocked(self) -> results.TaskList:
+    async def _blocked(self, ctx: Context) -> results.TaskList:
         """The tasks that wait for a blocker"""
-        return await self._standing(Wanted(blocked=True))
+        return await self._standing(ctx, Wanted(blocked=True))
 
-    async def _of_status(self, status: str) -> results.TaskList | None:
+    async def _of_status(self, ctx: Context, status: str) -> results.TaskList | None:
         """The tasks that are pending, in_progress, completed or failed"""
-        return await self._standing(Wanted(status=status)) if status in STATUSES else None
+        return await self._standing(ctx, Wanted(status=status)) if status in STATUSES else None
 
     async def _one(self, id: str) -> results.TaskDetails | None:
         """One task with everything that is known about it"""
@@ -72,15 +76,14 @@ class TaskResources:
         if not is_id(id):
             return None
         try:
-            return await results.details(items, await items.get(id))
+            return await results.details(items, await items.get(id), results.USUAL_NOTES)
         except NoSuchTask:
             return None
 
-    async def _standing(self, wanted: Wanted) -> results.TaskList:
-        items = await self._store()
+    async def _standing(self, ctx: Context, wanted: Wanted) -> results.TaskList:
+        items = await self._looking(ctx)
         page = await items.page(wanted, limit=SHOWN)
-        count = await items.read(lambda tx: listing.count(tx, wanted))
-        return results.TaskList(count=count, tasks=results.lines(page.items))
+        return results.TaskList(count=await items.count(wanted), tasks=results.lines(page.items, items.project))
 
     async def _complete_id(self, typed: str) -> list[str]:
         """The newest first."""
@@ -91,23 +94,23 @@ class TaskResources:
 
     # Prompts
 
-    async def _plan_work(self, goal: Annotated[str, "What is to be reached"]) -> str:
+    async def _plan_work(self, ctx: Context, goal: Annotated[str, "What is to be reached"]) -> str:
         """Break a goal down into tasks with priorities and blockers"""
-        items = await self._store()
+        items = await self._looking(ctx)
         going_on = [one.item for one in (await items.tree(open_only=True)).nodes if one.depth == 0][:IN_PROMPTS]
         planned = f"\n\nThis is planned already:\n{_lines(going_on)}\n\n{DATA}" if going_on else ""
         return texts.sections(PROMPTS)["plan-work"].format(goal=goal, planned=planned)
 
-    async def _triage_tasks(self) -> str:
+    async def _triage_tasks(self, ctx: Context) -> str:
         """Go through the open tasks and put them in order"""
-        items = await self._store()
+        items = await self._looking(ctx)
         pending = await items.page(Wanted(status="pending", blocked=False), limit=IN_PROMPTS)
         stuck = await items.page(Wanted(blocked=True), limit=IN_PROMPTS)
         return _text("triage-tasks", pending=pending.items, stuck=stuck.items)
 
-    async def _standup(self) -> str:
+    async def _standup(self, ctx: Context) -> str:
         """Report what was done, what is being done, and what stands in the way"""
-        items = await self._store()
+        items = await self._looking(ctx)
         done = await items.ended("completed", within=LATELY_SECONDS, limit=IN_PROMPTS)
         failed = await items.ended("failed", within=LATELY_SECONDS, limit=IN_PROMPTS)
         doing = await items.page(Wanted(status="in_progress"), limit=IN_PROMPTS)

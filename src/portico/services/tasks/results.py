@@ -11,15 +11,24 @@ from msgspec import Meta, Struct, field
 from portico.services import moments, texts
 from portico.services.stored import copied
 from portico.services.tasks.edits import Deletion
-from portico.services.tasks.items import Counts, ItemHistory, Waiting, WorkItems
+from portico.services.tasks.items import Counts, ItemHistory, TaskBackground, Waiting, WorkItems
 from portico.services.tasks.listing import Page, Tree
-from portico.services.tasks.records import COUNTED, Item, TaskEvent
+from portico.services.tasks.records import COUNTED, NEVER, Item, TaskEvent
 from portico.services.tasks.states import Status
 
 SHORT = 300
+# Notes that are shown with a task unless more are asked for.
+USUAL_NOTES = 20
+NOTHING_MORE = TaskBackground(blocked_by=[], notes=[], noted=0)
 # Of a field in a history, which get_task has whole.
 LONGEST_FIELD = 500
-_MOMENTS = ("created_at", "started_at", "completed_at", "updated_at", "lease_until")
+_MOMENTS = ("created_at", "started_at", "completed_at", "updated_at", "lease_until", "due_at")
+
+
+class ShownNote(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    at: Annotated[str, "When it was written"]
+    text: Annotated[str, "What it says"]
+    who: Annotated[str | None, "Who wrote it"] = None
 
 
 FieldValue = Annotated[
@@ -52,6 +61,12 @@ class TaskDetails(Struct, frozen=True, kw_only=True, omit_defaults=True):
     urgency: Annotated[
         int | None, "How urgent it is because of what waits for it, where that is more than its priority"
     ] = None
+    labels: Annotated[list[str], "Its labels"] = field(default_factory=list)
+    due_at: Annotated[str | None, "When it is due"] = None
+    overdue: Annotated[bool, "Whether it is open and should have been done by now"] = False
+    project: Annotated[str | None, "Whose list it is in, where that is not the one that was looked at"] = None
+    notes: Annotated[list[ShownNote], "The newest notes, the newest last"] = field(default_factory=list)
+    older_notes: Annotated[int, "How many notes there are before these"] = 0
 
 
 class TaskLine(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -67,6 +82,10 @@ class TaskLine(Struct, frozen=True, kw_only=True, omit_defaults=True):
     parent_id: Annotated[str | None, "The task it is a part of"] = None
     worker: Annotated[str | None, "Who is working on it"] = None
     open_children: Annotated[int, "How many of its children are not over"] = 0
+    labels: Annotated[list[str], "Its labels"] = field(default_factory=list)
+    due_at: Annotated[str | None, "When it is due"] = None
+    overdue: Annotated[bool, "Whether it is open and should have been done by now"] = False
+    project: Annotated[str | None, "Whose list it is in, where that is not the one that was looked at"] = None
 
 
 class TaskList(Struct, frozen=True, kw_only=True):
@@ -103,6 +122,12 @@ class CreatedTasks(Struct, frozen=True, kw_only=True):
 
     count: Annotated[int, "How many"]
     tasks: Annotated[list[CreatedTask], "The tasks, in the order of the call"]
+
+
+class NotedTask(Struct, frozen=True, kw_only=True):
+    id: Annotated[str, "The id of the task"]
+    version: Annotated[int, "Its version now"]
+    notes: Annotated[int, "How many notes it has now"]
 
 
 class Blocking(Struct, frozen=True, kw_only=True):
@@ -166,7 +191,11 @@ class TaskHistory(Struct, frozen=True, kw_only=True, omit_defaults=True):
     cut: Annotated[bool, "Whether there is more before these"] = False
 
 
-def task(item: Item, blocked_by: list[str]) -> TaskDetails:
+def task(item: Item, background: TaskBackground = NOTHING_MORE, project: str = "") -> TaskDetails:
+    """As it is seen from a project."""
+    notes = [
+        ShownNote(at=moments.written_exactly(one.at), text=one.text, who=one.who or None) for one in background.notes
+    ]
     return copied(
         item,
         TaskDetails,
@@ -174,10 +203,23 @@ def task(item: Item, blocked_by: list[str]) -> TaskDetails:
         context=item.context or None,
         result=item.result or None,
         created_by=item.created_by or None,
-        blocked_by=blocked_by,
+        blocked_by=background.blocked_by,
         open_children=item.children_open,
         urgency=item.urgency if item.urgency < item.priority else None,
+        notes=notes,
+        older_notes=background.noted - len(notes),
+        **_listed(item, project),
     )
+
+
+def _listed(item: Item, project: str) -> dict[str, Any]:
+    """What is said alike of a task and of a line."""
+    return {
+        "labels": list(item.labels),
+        "due_at": None if item.due is None else moments.written_exactly(item.due),
+        "overdue": item.is_open and item.due_at < moments.now(),
+        "project": item.project if item.project not in ("", project) else None,
+    }
 
 
 def created(items: Sequence[Item], refs: Sequence[str | None]) -> CreatedTasks:
@@ -194,11 +236,11 @@ def created(items: Sequence[Item], refs: Sequence[str | None]) -> CreatedTasks:
     return CreatedTasks(count=len(made), tasks=made)
 
 
-async def details(items: WorkItems, item: Item) -> TaskDetails:
-    return task(item, (await items.blockers([item.id]))[item.id])
+async def details(items: WorkItems, item: Item, notes: int = 0) -> TaskDetails:
+    return task(item, await items.background(item.id, notes), items.project)
 
 
-def line(item: Item) -> TaskLine:
+def line(item: Item, project: str = "") -> TaskLine:
     return copied(
         item,
         TaskLine,
@@ -206,15 +248,16 @@ def line(item: Item) -> TaskLine:
         description=texts.preview(item.description, SHORT),
         cut=len(item.description) > SHORT,
         open_children=item.children_open,
+        **_listed(item, project),
     )
 
 
-def lines(items: Iterable[Item]) -> list[TaskLine]:
-    return [line(one) for one in items]
+def lines(items: Iterable[Item], project: str = "") -> list[TaskLine]:
+    return [line(one, project) for one in items]
 
 
-def listed(page: Page) -> TaskPage:
-    return TaskPage(count=len(page.items), tasks=lines(page.items), next_cursor=page.cursor)
+def listed(page: Page, project: str) -> TaskPage:
+    return TaskPage(count=len(page.items), tasks=lines(page.items, project), next_cursor=page.cursor)
 
 
 def nothing(counts: Counts) -> Next:
@@ -225,13 +268,13 @@ def nothing(counts: Counts) -> Next:
     return Next(found=False, note=f"{said}, {counts.pending:,} pending. Listen to tasks://ready, or ask again later.")
 
 
-def blockers(found: Waiting) -> Blockers:
+def blockers(found: Waiting, project: str) -> Blockers:
     return Blockers(
         task_id=found.item.id,
         blocked=found.item.blocked,
-        blocked_by=lines(found.blocked_by),
-        inherited=lines(found.inherited),
-        blocks=lines(found.blocks),
+        blocked_by=lines(found.blocked_by, project),
+        inherited=lines(found.inherited, project),
+        blocks=lines(found.blocks, project),
     )
 
 
@@ -286,5 +329,7 @@ def _change(event: TaskEvent) -> TaskRevision:
 
 def _shown(name: str, value: Any) -> Any:
     if name in _MOMENTS and isinstance(value, int):
+        if value == NEVER:
+            return None
         return moments.written_exactly(value)
     return texts.preview(value, LONGEST_FIELD) if isinstance(value, str) and len(value) > LONGEST_FIELD else value

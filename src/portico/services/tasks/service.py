@@ -10,24 +10,48 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple
 
-from msgspec import Meta, Struct
+from msgspec import Meta
 from msgspec.structs import asdict
 
 from portico import Context
 from portico.extend import Component, Event, StoreError, Tool, explained
 from portico.services import moments
+from portico.services.projects import Projects
 from portico.services.stored import StoredService, requester
-from portico.services.tasks import records, results
+from portico.services.tasks import inputs, records, results
 from portico.services.tasks.dependencies import MOST_BLOCKERS
 from portico.services.tasks.edits import PRIORITY, Changes, TaskDraft
 from portico.services.tasks.errors import TaskRefusal, TasksReadOnly
-from portico.services.tasks.ids import LENGTH
-from portico.services.tasks.inputs import LONGEST_DESCRIPTION, LONGEST_NAME, LONGEST_QUERY, LONGEST_TEXT
-from portico.services.tasks.items import LONGEST_LEASE, MOST_OF_HISTORY, WorkItems, refusal_of
+from portico.services.tasks.inputs import LONGEST_NAME, LONGEST_NOTE, LONGEST_PROJECT, LONGEST_QUERY, MOST_LABELS
+from portico.services.tasks.items import MOST_OF_HISTORY, WorkItems, refusal_of
 from portico.services.tasks.listing import LONGEST_CURSOR, MOST_LISTED, Wanted
+from portico.services.tasks.parameters import (
+    BACKGROUND,
+    DESCRIPTION,
+    DUE,
+    LABELS,
+    LONGEST_ID,
+    URGENCY,
+    AllLabels,
+    AnyProject,
+    BlockerId,
+    ExpectedVersion,
+    Id,
+    Label,
+    Lease,
+    PlannedTask,
+    Project,
+    Reason,
+    Result,
+    TaskId,
+    Worker,
+    id_of,
+)
 from portico.services.tasks.records import Item
 from portico.services.tasks.resources import SCHEME, TaskResources
 from portico.services.tasks.states import STATUSES, Status
+
+log = logging.getLogger("portico")
 
 LISTS = ("all", "ready", "blocked", *(f"status/{one}" for one in STATUSES))
 # The longest time between two looks for leases that have ended: the event of a new one may be lost.
@@ -35,71 +59,15 @@ LONGEST_PAUSE_SECONDS = 60.0
 # The shortest one, however much is being claimed. No lease is shorter than a second.
 SHORTEST_PAUSE_SECONDS = 0.2
 LONGEST_WAIT_SECONDS = 600.0
+# Between two looks for what has to be indexed.
+INDEX_SECONDS = 2.0
 MOST_AT_ONCE = 200
-
-# As long as an id or its address can be, with some room for what is none: that gets an error of its own.
-log = logging.getLogger("portico")
-
-_LONGEST_ID = LENGTH + 200
-
-
-def _id(about: str) -> Meta:
-    return Meta(min_length=1, max_length=_LONGEST_ID, description=about)
-
-
-Id = Annotated[str, _id("The id of the task, such as task_1hf3k9d0qv7e2m5rx")]
-TaskId = Annotated[str, _id("The id of the task that waits")]
-BlockerId = Annotated[str, _id("The id of the task that it waits for")]
-DESCRIPTION = Meta(
-    min_length=1,
-    max_length=LONGEST_DESCRIPTION,
-    description="What is to be done, so that another worker understands it and can tell when it is done",
-)
-URGENCY = Meta(ge=1, le=5, description="1 is the most urgent, 5 the least; 3 is usual")
-BACKGROUND = Meta(
-    max_length=LONGEST_TEXT, description="What a worker has to know: files, links, decisions, constraints"
-)
-Result = Annotated[str | None, Meta(max_length=LONGEST_TEXT, description="What came of it")]
-Worker = Annotated[
-    str | None,
-    Meta(
-        max_length=LONGEST_NAME,
-        description="Who works on it: a name of your own, the same each time. Refused if another worker has the task",
-    ),
-]
-Lease = Annotated[
-    int | None,
-    Meta(
-        ge=1,
-        le=LONGEST_LEASE,
-        description="For how many seconds it is yours; then others may get it, unless it is finished or renewed",
-    ),
-]
-ExpectedVersion = Annotated[
-    int | None, Meta(ge=1, description="The version you have read; refused if it has changed since")
-]
-Reason = Annotated[str, Meta(max_length=LONGEST_DESCRIPTION, description="Why, for its history")]
+MOST_NOTES_SHOWN = 200
 
 READ = {"readOnlyHint": True, "openWorldHint": False}
 WRITE = {"readOnlyHint": False, "destructiveHint": False, "openWorldHint": False}
 AGAIN = {**WRITE, "idempotentHint": True}
 DESTROY = {"readOnlyHint": False, "destructiveHint": True, "idempotentHint": True, "openWorldHint": False}
-
-
-class PlannedTask(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One of several tasks that are made at once."""
-
-    description: Annotated[str, DESCRIPTION]
-    ref: Annotated[
-        str | None, Meta(min_length=1, max_length=LONGEST_NAME, description="What the others of this call call it")
-    ] = None
-    parent_id: Annotated[str | None, _id("The task that it is a part of: a ref of this call, or an id")] = None
-    priority: Annotated[int, URGENCY] = PRIORITY
-    context: Annotated[str, BACKGROUND] = ""
-    blocked_by: Annotated[
-        list[str] | None,
-        Meta(max_length=MOST_BLOCKERS, description="What must be completed first: refs of this call, or ids"),
-    ] = None
 
 
 class TaskToolRow(NamedTuple):
@@ -114,6 +82,8 @@ class Tasks(StoredService[WorkItems]):
     """What an assistant plans with: `server.add(Tasks("tasks.db"))`.
 
     `store` is a path or a URL, of SQLite or PostgreSQL. With `read_only` tasks can be looked at and not changed.
+    `project` is whose list is meant where a call does not say it; without it the client's roots say it, or the git
+    repository that `folder` is in.
     """
 
     name = "tasks"
@@ -126,19 +96,46 @@ class Tasks(StoredService[WorkItems]):
         store: str | os.PathLike[str] = ":memory:",
         *,
         read_only: bool = False,
+        project: str | None = None,
+        folder: str | os.PathLike[str] | None = None,
     ) -> None:
         super().__init__(store, read_only=read_only)
+        self._projects = Projects(project, folder)
         self._leased = asyncio.Event()
+        self._unindexed = asyncio.Event()
         # Of those who wait for something to do; each is set when something can be begun.
         self._waiting: set[asyncio.Event] = set()
-        self._resources = TaskResources(self.store)
+        self._resources = TaskResources(self.store, self._looking)
 
     async def _open_store(self, stack: AsyncExitStack) -> WorkItems:
-        items = WorkItems(self._database)
+        items = WorkItems(self._database, project=(await self._projects.here()).project)
         await items.open()
         if not self._read_only:
             self._run(stack, self._end_leases(items))
+            self._run(stack, self._index(items))
         return items
+
+    async def _index(self, items: WorkItems) -> None:
+        """Indexes what was written, here or by another process, some time after it was."""
+        while True:
+            self._unindexed.clear()
+            try:
+                await items.index_all()
+            except TaskRefusal as refusal:
+                log.warning("tasks could not be indexed: %s", refusal)
+            await asyncio.sleep(INDEX_SECONDS)
+            await self._unindexed.wait()
+
+    async def _looking(self, ctx: Context, project: str | None = None) -> WorkItems:
+        """The tasks as the project of a call sees them, or the one that it names. The store itself is of this server's
+        own project, which will do where a call names a task."""
+        return (await self.store()).of(await self._project(ctx, project))
+
+    async def _writing(self, ctx: Context, project: str | None = None) -> WorkItems:
+        return (await self.writable_store()).of(await self._project(ctx, project))
+
+    async def _project(self, ctx: Context, named: str | None) -> str:
+        return (await self._projects.of(ctx)).project if named is None else named
 
     def _failed(self, failure: StoreError) -> TaskRefusal:
         return refusal_of(failure)
@@ -148,6 +145,7 @@ class Tasks(StoredService[WorkItems]):
 
     async def _changed(self, store: WorkItems, event: Event) -> None:
         id, *lists = event.payload.split(" ")
+        self._unindexed.set()
         if not id or "in_progress" in lists:
             self._leased.set()
         if not id or "ready" in lists:
@@ -180,28 +178,33 @@ class Tasks(StoredService[WorkItems]):
         self,
         ctx: Context,
         description: Annotated[str, DESCRIPTION],
-        parent_id: Annotated[str | None, _id("The task that this one is a part of")] = None,
+        parent_id: Annotated[str | None, id_of("The task that this one is a part of")] = None,
         priority: Annotated[int, URGENCY] = PRIORITY,
         context: Annotated[str, BACKGROUND] = "",
         blocked_by: Annotated[
             list[str] | None, Meta(max_length=MOST_BLOCKERS, description="Ids of tasks that must be completed first")
         ] = None,
+        labels: Annotated[list[Label] | None, LABELS] = None,
+        due: Annotated[str | None, DUE] = None,
+        project: Project = None,
     ) -> results.TaskDetails:
         """Create a task: something that is to be done, now or later, by you or another worker.
 
         It may be a part of another task, and may have to wait until others are completed.
         """
-        items = await self.writable_store()
+        items = await self._writing(ctx, project)
         draft = TaskDraft(
             description=description,
             parent_id=parent_id,
             priority=priority,
             context=context,
             blocked_by=blocked_by or (),
+            labels=labels or (),
+            due=due,
         )
         made = await items.create(draft, who=requester(ctx))
         ctx.debug(f"Created {made.id}", SCHEME)
-        return await results.details(items, made) if blocked_by else results.task(made, [])
+        return await results.details(items, made) if blocked_by else results.task(made, project=items.project)
 
     async def create_tasks(
         self,
@@ -209,13 +212,15 @@ class Tasks(StoredService[WorkItems]):
         tasks: Annotated[
             list[PlannedTask], Meta(min_length=1, max_length=MOST_AT_ONCE, description="The tasks, in any order")
         ],
+        project: Project = None,
     ) -> results.CreatedTasks:
         """Create several tasks at once, such as a whole plan: all of them, or none if one is refused.
 
         Each may have a ref, a name of your own by which the others say that they are a part of it or wait for it.
         """
-        items = await self.writable_store()
-        drafts = [TaskDraft(**{**asdict(one), "blocked_by": one.blocked_by or ()}) for one in tasks]
+        items = await self._writing(ctx, project)
+        lists = ("blocked_by", "labels")
+        drafts = [TaskDraft(**{**asdict(one), **{name: getattr(one, name) or () for name in lists}}) for one in tasks]
         made = await items.create_all(drafts, who=requester(ctx))
         ctx.debug(f"Created {len(made)} tasks", SCHEME)
         return results.created(made, [one.ref for one in tasks])
@@ -233,8 +238,22 @@ class Tasks(StoredService[WorkItems]):
         ] = None,
         context: Annotated[str | None, BACKGROUND] = None,
         result: Result = None,
-        parent_id: Annotated[
-            str | None, Meta(max_length=_LONGEST_ID, description='The new parent; "" for none')
+        parent_id: Annotated[str | None, Meta(max_length=LONGEST_ID, description='The new parent; "" for none')] = None,
+        labels: Annotated[
+            list[Label] | None, Meta(max_length=MOST_LABELS, description="All its labels, instead of those it has")
+        ] = None,
+        add_labels: Annotated[
+            list[Label] | None, Meta(max_length=MOST_LABELS, description="Labels to have besides")
+        ] = None,
+        remove_labels: Annotated[
+            list[Label] | None, Meta(max_length=MOST_LABELS, description="Labels to have no longer")
+        ] = None,
+        due: Annotated[
+            str | None, Meta(max_length=40, description='When it is due, as in create_task; "" for never')
+        ] = None,
+        project: Annotated[
+            str | None,
+            Meta(max_length=LONGEST_PROJECT, description='Move it and all below it to this list; "" is every list'),
         ] = None,
         worker: Worker = None,
         lease: Lease = None,
@@ -253,6 +272,11 @@ class Tasks(StoredService[WorkItems]):
             context=context,
             result=result,
             parent_id=parent_id,
+            project=project,
+            due=due,
+            labels=labels,
+            add_labels=add_labels or (),
+            remove_labels=remove_labels or (),
         )
         after = await items.update(
             id,
@@ -297,7 +321,7 @@ class Tasks(StoredService[WorkItems]):
         status: Annotated[Status | None, "Only these"] = None,
         parent_id: Annotated[
             str | None,
-            Meta(max_length=_LONGEST_ID, description='Only the children of this task; "": only those of none'),
+            Meta(max_length=LONGEST_ID, description='Only the children of this task; "": only those of none'),
         ] = None,
         query: Annotated[
             str | None,
@@ -306,6 +330,18 @@ class Tasks(StoredService[WorkItems]):
         blocked: Annotated[
             bool | None, "true: only open tasks that wait for a blocker; false: only those that do not"
         ] = None,
+        labels: AllLabels = None,
+        due_before: Annotated[
+            str | None,
+            Meta(
+                max_length=40,
+                description="Only open tasks that are due before this date; the first one due comes first",
+            ),
+        ] = None,
+        overdue: Annotated[
+            bool, "Only open tasks that should have been done by now; the first one due comes first"
+        ] = False,
+        project: AnyProject = None,
         limit: Annotated[int, Meta(ge=1, le=MOST_LISTED, description="At most so many")] = 50,
         cursor: Annotated[
             str | None,
@@ -313,23 +349,40 @@ class Tasks(StoredService[WorkItems]):
         ] = None,
     ) -> results.TaskPage:
         """List tasks, the most urgent first and of these the newest. Descriptions may be cut; get_task has all."""
-        items = await self.store()
-        wanted = Wanted(status=status, parent_id=parent_id, query=query, blocked=blocked)
-        return results.listed(await items.page(wanted, limit=limit, cursor=cursor))
+        items = await self._looking(ctx, project)
+        wanted = Wanted(
+            status=status,
+            parent_id=parent_id,
+            query=query,
+            blocked=blocked,
+            labels=inputs.labels(labels or ()),
+            due_before=None if due_before is None else inputs.moment(due_before),
+            overdue=overdue,
+        )
+        return results.listed(await items.page(wanted, limit=limit, cursor=cursor), items.project)
 
-    async def get_task(self, ctx: Context, id: Id) -> results.TaskDetails:
+    async def get_task(
+        self,
+        ctx: Context,
+        id: Id,
+        notes: Annotated[
+            int, Meta(ge=0, le=MOST_NOTES_SHOWN, description="How many of its notes to show, the newest ones")
+        ] = results.USUAL_NOTES,
+    ) -> results.TaskDetails:
         """One task with everything that is known about it."""
         items = await self.store()
-        return await results.details(items, await items.get(id))
+        return await results.details(items, await items.get(id), notes)
 
     async def task_tree(
         self,
         ctx: Context,
-        id: Annotated[str | None, _id("The task at the root; left out: all of them")] = None,
+        id: Annotated[str | None, id_of("The task at the root; left out: all of them")] = None,
         open_only: Annotated[bool, "Leave out what is completed or failed"] = False,
+        project: AnyProject = None,
     ) -> results.TaskPlan:
         """A task with everything below it, each before its parts; how deep it is says what it is a part of."""
-        return results.plan(await (await self.store()).tree(id, open_only=open_only))
+        items = await self.store() if id is not None else await self._looking(ctx, project)
+        return results.plan(await items.tree(id, open_only=open_only))
 
     async def task_history(
         self,
@@ -354,7 +407,8 @@ class Tasks(StoredService[WorkItems]):
 
     async def get_blockers(self, ctx: Context, task_id: TaskId) -> results.Blockers:
         """What a task waits for, of its own and of what it is a part of; and which tasks wait for it."""
-        return results.blockers(await (await self.store()).waiting(task_id))
+        items = await self.store()
+        return results.blockers(await items.waiting(task_id), items.project)
 
     # Working
 
@@ -369,11 +423,13 @@ class Tasks(StoredService[WorkItems]):
             ),
         ] = None,
         lease: Lease = None,
-        parent_id: Annotated[str | None, _id("Only tasks below this one, however deep")] = None,
+        parent_id: Annotated[str | None, id_of("Only tasks below this one, however deep")] = None,
         query: Annotated[
             str | None,
             Meta(max_length=LONGEST_QUERY, description="Only tasks in which all these words occur"),
         ] = None,
+        labels: AllLabels = None,
+        project: Project = None,
         wait: Annotated[
             float,
             Meta(
@@ -383,21 +439,27 @@ class Tasks(StoredService[WorkItems]):
             ),
         ] = 0,
     ) -> results.Next:
-        """Get something to do: the most urgent task that waits for nothing, the oldest of these first.
+        """Get something to do: the most urgent task that waits for nothing, of these the one due first or the oldest.
 
         It is in progress and yours from then on; no other worker is given it. A task with open children is not given
         out, its children are. When it is done call complete_task; when you give up, update_task with failed or pending.
         """
-        items = await self.writable_store()
+        items = await self._writing(ctx, project)
         asking = requester(ctx)
         take = partial(
-            items.next, worker or asking or "unnamed", lease=lease, who=asking, parent_id=parent_id, query=query
+            items.next,
+            worker or asking or "unnamed",
+            lease=lease,
+            who=asking,
+            parent_id=parent_id,
+            query=query,
+            labels=labels or (),
         )
         taken = await self._taken(take, wait)
         if taken is None:
             return results.nothing(await items.counts())
         ctx.debug(f"{taken.worker} took {taken.id}", SCHEME)
-        return results.Next(found=True, task=await results.details(items, taken))
+        return results.Next(found=True, task=await results.details(items, taken, results.USUAL_NOTES))
 
     async def _taken(self, take: Callable[[], Awaitable[Item | None]], wait: float) -> Item | None:
         """The next task, or None where there was none for so many seconds."""
@@ -418,6 +480,23 @@ class Tasks(StoredService[WorkItems]):
             return taken
         finally:
             self._waiting.discard(news)
+
+    async def add_note(
+        self,
+        ctx: Context,
+        id: Id,
+        text: Annotated[
+            str,
+            Meta(
+                min_length=1, max_length=LONGEST_NOTE, description="What was found, tried or decided; it stays as it is"
+            ),
+        ],
+        worker: Worker = None,
+    ) -> results.NotedTask:
+        """Add a note to a task, for the next worker. Notes before it stay; get_task shows them."""
+        items = await self.writable_store()
+        after = await items.add_note(id, text, worker=worker, who=requester(ctx, worker))
+        return results.NotedTask(id=after.id, version=after.version, notes=(await items.background(after.id)).noted)
 
     async def complete_task(
         self,
@@ -449,18 +528,19 @@ class Tasks(StoredService[WorkItems]):
 
 
 TOOLS = (
-    TaskToolRow("create_task", WRITE, "create"),
-    TaskToolRow("create_tasks", WRITE, "create_all"),
-    TaskToolRow("list_tasks", READ, "list"),
-    TaskToolRow("get_task", READ, "get"),
-    TaskToolRow("update_task", DESTROY, "update"),
+    TaskToolRow("create_task", WRITE, "create", "1.1.0"),
+    TaskToolRow("create_tasks", WRITE, "create_all", "1.1.0"),
+    TaskToolRow("list_tasks", READ, "list", "1.1.0"),
+    TaskToolRow("get_task", READ, "get", "1.1.0"),
+    TaskToolRow("update_task", DESTROY, "update", "1.1.0"),
     TaskToolRow("delete_task", DESTROY, "delete"),
     TaskToolRow("add_blocker", AGAIN, "block"),
     TaskToolRow("remove_blocker", DESTROY, "unblock"),
     TaskToolRow("get_blockers", READ, "blockers"),
-    TaskToolRow("next_task", WRITE, "next", "1.1.0"),
-    TaskToolRow("complete_task", AGAIN, "complete"),
-    TaskToolRow("task_tree", READ, "tree"),
+    TaskToolRow("next_task", WRITE, "next", "1.2.0"),
+    TaskToolRow("complete_task", AGAIN, "complete", "1.1.0"),
+    TaskToolRow("add_note", WRITE, "note"),
+    TaskToolRow("task_tree", READ, "tree", "1.1.0"),
     TaskToolRow("task_history", READ, "history"),
 )
 

@@ -192,7 +192,9 @@ class UpkeepTools:
     ) -> Collected:
         """Collect what has expired, what belongs to a finished branch, and what was deleted long ago."""
         memories = await (self._access.memories(ctx) if dry_run else self._access.writable(ctx))
-        return await cleanup.collect(memories, dry_run=dry_run, branch=branch, purge=purge, older_than=older_than)
+        return await cleanup.collect(
+            memories, dry_run=dry_run, branch=branch, purge=purge, older_than=older_than, done=ctx.report_progress
+        )
 
     async def sync(
         self,
@@ -250,7 +252,13 @@ class UpkeepTools:
         """Take in what memory_export gave. What is here already is changed only by a newer version of itself."""
         memories = await (self._access.memories(ctx) if dry_run else self._access.writable(ctx))
         return await export_import.bring(
-            memories, data, format, screen=self._access.guard.passed, who=requester(ctx), dry_run=dry_run
+            memories,
+            data,
+            format,
+            screen=self._access.guard.passed,
+            who=requester(ctx),
+            dry_run=dry_run,
+            done=ctx.report_progress,
         )
 
     async def prompts(
@@ -353,7 +361,7 @@ class UpkeepTools:
         if not confirm:
             raise InvalidInput("This cannot be undone. Ask the user, then call it again with confirm=true.")
         wanted = None if filter is None else memories.filter(f"project:* {filter}")
-        count = await cleanup.erase(memories, id=memory_id, author=author, filter=wanted)
+        count = await cleanup.erase(memories, id=memory_id, author=author, filter=wanted, done=ctx.report_progress)
         return Count(count=count, note="They are gone. Clones that were synced with delete them at their next sync.")
 
     async def reindex(self, ctx: Context) -> Count:

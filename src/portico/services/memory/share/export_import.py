@@ -61,8 +61,10 @@ async def bring(
     screen: Screen = lambda text: (text, []),
     who: str = "",
     dry_run: bool = False,
+    done: Callable[[int, int], object] = lambda count, total: None,
 ) -> Brought:
-    """Take in an export. A memory that is here already is changed only by a newer version of itself."""
+    """Take in an export. A memory that is here already is changed only by a newer version of itself. Where it is
+    cancelled, what `done` was told of is here, and the same import goes on from there."""
     now = moments.now()
     # As many as it holds have to be read and looked through; others are served meanwhile.
     fine, problems = await asyncio.to_thread(_read, text, format, screen, now, memories.project)
@@ -74,6 +76,7 @@ async def bring(
         else:
             counts = await memories.write(lambda tx, some=some: _merged(tx, some, now, who))  # type: ignore[misc]
         totals = [one + other for one, other in zip(totals, counts, strict=True)]
+        done(sum(totals), len(fine))
     return Brought(
         added=totals[0],
         updated=totals[1],

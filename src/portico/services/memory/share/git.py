@@ -83,6 +83,34 @@ class GitListing(NamedTuple):
     blobs: dict[str, Blob]
     unfit: list[str]
     problems: list[str]
+    # Of a difference: what is not there any more.
+    removed: Sequence[str] = ()
+
+
+class _Entry(NamedTuple):
+    """A file as git lists it; the size is no number where it is no file."""
+
+    path: str
+    mode: str
+    sha: str
+    size: str
+
+
+def _sorted_out(found: Iterable[_Entry], names: re.Pattern[str]) -> GitListing:
+    blobs: dict[str, Blob] = {}
+    unfit: list[str] = []
+    problems: list[str] = []
+    for path, mode, sha, size in found:
+        fits = size.isdecimal() and int(size) <= LONGEST_FILE
+        if mode in _PLAIN and fits and names.fullmatch(path):
+            blobs[path] = Blob(sha, int(size))
+            continue
+        if names.fullmatch(path):
+            unfit.append(path)
+        if len(problems) < MOST_PROBLEMS:
+            what = "it is too long" if size.isdecimal() and not fits else "it is no memory"
+            problems.append(f"{path[:100]}: {what}")
+    return GitListing(blobs, unfit, problems)
 
 
 class Git:
@@ -183,24 +211,29 @@ class Git:
         """What is in some folders of a commit under names that can be ours. Others can push anything there: what is no
         plain file or is too long is left out, and mentioned."""
         listed = self._bounded(["ls-tree", "-r", "-l", "-z", "--full-tree", commit, "--", *folders], LONGEST_LIST)
-        blobs: dict[str, Blob] = {}
-        unfit: list[str] = []
-        problems: list[str] = []
+        found: list[_Entry] = []
         for line in listed.decode(errors="replace").split("\0"):
             about, tab, path = line.partition("\t")
-            if not tab:
-                continue
-            mode, kind, sha, size = (*about.split(), "", "", "", "")[:4]
-            fits = size.isdecimal() and int(size) <= LONGEST_FILE
-            if mode in _PLAIN and kind == "blob" and fits and names.fullmatch(path):
-                blobs[path] = Blob(sha, int(size))
-                continue
-            if names.fullmatch(path):
-                unfit.append(path)
-            if len(problems) < MOST_PROBLEMS:
-                what = "it is too long" if size.isdecimal() and not fits else "it is no memory"
-                problems.append(f"{path[:100]}: {what}")
-        return GitListing(blobs, unfit, problems)
+            if tab:
+                mode, _, sha, size = (*about.split(), "", "", "", "")[:4]
+                found.append(_Entry(path, mode, sha, size))
+        return _sorted_out(found, names)
+
+    def changed(self, before: str, after: str, folders: Sequence[str], names: re.Pattern[str]) -> GitListing:
+        """The same for what is different in another commit. Raises SyncFailed where git has forgotten one of them."""
+        words = ["diff-tree", "-r", "-z", "--raw", "--no-abbrev", "--no-renames", before, after, "--", *folders]
+        said = self._bounded(words, LONGEST_LIST).decode(errors="replace").split("\0")
+        # `:100644 100644 before after M`, and the path.
+        pairs = [(about.split(), path) for about, path in zip(said[::2], said[1::2], strict=False)]
+        kept = [(path, about[1], about[3]) for about, path in pairs if about[4:] != ["D"]]
+        sizes = self._sizes(sha for _, mode, sha in kept if mode in _PLAIN)
+        found = [_Entry(path, mode, sha, sizes.get(sha, "")) for path, mode, sha in kept]
+        return _sorted_out(found, names)._replace(removed=[path for about, path in pairs if about[4:] == ["D"]])
+
+    def _sizes(self, shas: Iterable[str]) -> dict[str, str]:
+        asked = "".join(f"{sha}\n" for sha in shas).encode()
+        said = self._run(["cat-file", "--batch-check=%(objectname) %(objectsize)"], stdin=asked) if asked else b""
+        return dict(line.split(" ", 1) for line in said.decode().splitlines())
 
     def contents(self, blobs: Iterable[Blob]) -> dict[str, str]:
         """Those of these files that are there, as many as can be held."""
@@ -322,7 +355,8 @@ def _git(command: Sequence[str], stdin: bytes, private: Path) -> subprocess.Comp
     except FileNotFoundError:
         raise SyncFailed("git is not installed here.") from None
     except subprocess.TimeoutExpired:
-        raise SyncFailed(f"git did not finish within {GIT_SECONDS:g} s. Is the remote reachable?") from None
+        late = f"git did not finish within {GIT_SECONDS:g} s. Is the remote reachable?"
+        raise SyncFailed(late, retryable=True) from None
 
 
 def _set_up(private: Path, inside: Path) -> dict[str, list[str]]:
@@ -378,13 +412,47 @@ def _data(content: bytes) -> bytes:
     return b"data %d\n%s\n" % (len(content), content)
 
 
+# What git says when something is in the way that may be gone in a minute; none of the rest will be.
+_PASSING = re.compile(
+    r"could not resolve|couldn't resolve|temporary failure|timed? ?out|connection (was )?(refused|reset|closed)|refused"
+    r"|failed to connect|couldn't connect|unreachable|no route to host|early eof|hung up unexpectedly"
+    r"|unexpected disconnect|rpc failed|error: (429|5\d\d)|returned error: (429|5\d\d)|cannot lock ref|try again",
+    re.IGNORECASE,
+)
+# Its words for what has to be put right first, and ours: it says them in several lines, with addresses in them.
+_LASTING = (
+    (
+        re.compile(r"does not appear to be a git repository|repository .*not found|does not exist|error: 404", re.I),
+        "there is no repository at the address of this remote",
+    ),
+    (
+        re.compile(
+            r"authentication failed|could not read (username|password)|permission denied|access denied|not allowed"
+            r"|invalid username|error: 40[13]|host key verification",
+            re.I,
+        ),
+        "the remote does not let us in",
+    ),
+)
+
+
 def _failed(what: str, done: subprocess.CompletedProcess[bytes]) -> SyncFailed:
-    """git's last words, without addresses, which may hold passwords, and without paths."""
-    lines = [line for line in done.stderr.decode(errors="replace").splitlines() if line.strip()]
-    said = [line for line in lines if line.startswith(("fatal:", "error:"))] or lines[-1:] or ["it did not say why"]
-    words = re.sub(r"\S*[/\\]\S*", "…", said[0])[:200]
-    trouble = SyncFailed(f"git {what} failed: {words}")
-    if what in _REMOTE:
-        trouble = SyncFailed(f"git {what} failed: {words} Nothing is lost: what is here goes along with the next sync.")
-        trouble.retryable = True
-    return trouble
+    """git's own words, without addresses, which may hold passwords, and without paths."""
+    lines = [line.strip() for line in done.stderr.decode(errors="replace").splitlines() if line.strip()]
+    said = "\n".join(lines)
+    if what not in _REMOTE:
+        return SyncFailed(f"git {what} failed: {_told(lines)}")
+    lasting = next((ours for theirs, ours in _LASTING if theirs.search(said)), None)
+    passing = lasting is None and _PASSING.search(said) is not None
+    why = f"{lasting}." if lasting is not None else _told(lines)
+    advice = "Try again later" if passing else "That has to be put right before the next sync"
+    return SyncFailed(
+        f"git {what} failed: {why} {advice}. Nothing is lost: what is here goes along then.", retryable=passing
+    )
+
+
+def _told(lines: Sequence[str]) -> str:
+    """The first of git's lines that says what went wrong: the later ones only say that it did."""
+    said = next((line for line in lines if line.startswith(("fatal:", "error:", "ssh:"))), None)
+    said = said or (lines[0] if lines else "it did not say why")
+    return re.sub(r"\S*[/\\]\S*", "…", said)[:200].rstrip(".") + "."

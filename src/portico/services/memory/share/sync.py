@@ -19,10 +19,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import unicodedata
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 from msgspec import Struct, field
@@ -31,29 +31,37 @@ from msgspec.structs import replace
 from portico.extend import Transaction
 from portico.services import moments, texts
 from portico.services.memory.errors import Blocked, InvalidInput, SyncFailed
-from portico.services.memory.share import export_import, merging, portable
+from portico.services.memory.share import export_import, merging, portable, sides
 from portico.services.memory.share.adoption import adopt
 from portico.services.memory.share.export_import import Screen
 from portico.services.memory.share.git import MOST_TRIES, Blob, Git
 from portico.services.memory.share.merging import Clash, Side, Step
+from portico.services.memory.share.sides import (
+    FOLDER,
+    REF,
+    Known,
+    Meeting,
+    OurSide,
+    Refusal,
+    TheirSide,
+    path_of,
+    place_of,
+    side,
+    tombstone_of,
+)
 from portico.services.memory.store import changes, records
 from portico.services.memory.store.memories import Memories
 from portico.services.memory.store.records import Record
 
 Direction = Literal["push", "fetch", "full"]
 
-REF = "refs/portico/memories"
-FOLDER, GONE = "memories", "gone"
-_NAMES = re.compile(rf"{FOLDER}/[0-9a-f]{{2}}/[0-9a-f]{{8,64}}\.md|{GONE}/[0-9a-f]{{2}}/[0-9a-f]{{8,64}}")
+HISTORY, MIGRATIONS = "memory share", Path(__file__).parent / "migrations"
 _GONE_TEXT = "This memory is gone for good.\n"
-MOST_SHARED = 100_000
 MOST_LISTED = 50
 LONGEST_ORIGIN = 200
 # As many may vanish in one sync without a question: so many, and of all that there are one in so many.
 MOST_VANISHING = 20
 VANISHING_SHARE = 10
-# A file that was refused may be fit later: its date may have come.
-REFUSED_FOR_MS = 86_400 * moments.SECOND_MS
 
 
 class Synced(Struct, frozen=True, kw_only=True):
@@ -69,70 +77,11 @@ class Synced(Struct, frozen=True, kw_only=True):
     run: Annotated[str | None, "Where memories have vanished from here: what `undo` takes to bring them back"] = None
 
 
-class _Meeting(Struct, frozen=True):
-    """This side and a remote, once: who screens what comes in, who asked for it, and when."""
-
-    memories: Memories
-    git: Git
-    remote: str
-    screen: Screen
-    # What the screening goes by: with another one, what was refused is looked at again.
-    lens: str
-    who: str
-    confirm: bool
-    run: str
-    now: int
-
-    @property
-    def tracking(self) -> str:
-        return f"refs/portico/remotes/{self.remote}/memories"
-
-    @property
-    def place(self) -> str:
-        return _place(self.remote, self.memories.project)
-
-
-class _TheirSide(NamedTuple):
-    """Their side, as far as git lists it."""
-
-    tip: str | None = None
-    blobs: Mapping[str, Blob] = {}
-    # Under names of memories, and unfit to be read.
-    unfit: frozenset[str] = frozenset()
-    # Memories whose files say that they are gone.
-    gone: frozenset[str] = frozenset()
-    # Whether the commit was built on the one that both met at.
-    follows: bool = False
-    problems: tuple[str, ...] = ()
-
-    def removed(self, id: str) -> bool:
-        return id not in self.blobs and id not in self.unfit and (self.follows or id in self.gone)
-
-
-class _Refusal(NamedTuple):
-    digest: str
-    why: str
-    lens: str
-    at: int
-
-
-class _OurSide(NamedTuple):
-    """Our memories, what both had when they last met and the commit there, and what is gone for good."""
-
-    ours: dict[str, Side]
-    base: dict[str, str]
-    met: str | None
-    gone: set[str]
-    # What both had, and is another's here now: it was moved to another domain, or is gone.
-    withdrawn: set[str]
-    refused: dict[str, _Refusal]
-
-
 class _Read(NamedTuple):
     """What of theirs is new: as it can be taken, and why not. `common` are files that both had."""
 
     sides: dict[str, Side]
-    refused: dict[str, _Refusal]
+    refused: dict[str, Refusal]
     common: dict[str, Record]
     problems: list[str]
 
@@ -150,14 +99,15 @@ async def sync(
     """`confirm`: also where so much would vanish from here that it may be a mistake."""
     if memories.root is None:
         raise SyncFailed("This is not a git repository, so there is nothing to sync with.")
+    await memories.database.migrate(HISTORY, MIGRATIONS)
     with ExitStack() as stack:
         git = await asyncio.to_thread(stack.enter_context, Git.opened(memories.root))
         name = _remote(git.remotes(), remote)
         total = Synced(remote=name)
         run = os.urandom(6).hex()
-        await adopt(memories, _place(name, memories.project), _place(name, memories.former), who=who)
+        await adopt(memories, place_of(name, memories.project), place_of(name, memories.former), who=who)
         for _ in range(MOST_TRIES):
-            meeting = _Meeting(memories, git, name, screen, lens, who, confirm, run, moments.now())
+            meeting = Meeting(memories, git, name, screen, lens, who, confirm, run, moments.now())
             total, done = await _round(meeting, direction, total)
             if done:
                 return total
@@ -177,11 +127,6 @@ async def undo(memories: Memories, run: str, *, who: str = "") -> list[str]:
     return back
 
 
-def _place(remote: str, project: str | None) -> str:
-    """One database serves many projects, and each has its own `origin`."""
-    return f"{remote} {REF} {project or ''}"
-
-
 def _reason(run: str) -> str:
     return f"sync {run[:40]}: not there any more"
 
@@ -196,127 +141,114 @@ def _remote(known: list[str], wanted: str | None) -> str:
     return name
 
 
-async def _round(meeting: _Meeting, direction: Direction, total: Synced) -> tuple[Synced, bool]:
+async def _round(meeting: Meeting, direction: Direction, total: Synced) -> tuple[Synced, bool]:
     """Fetch, merge, write down, send. The flag is False when another clone has sent something meanwhile."""
     memories = meeting.memories
-    here = await memories.read(lambda tx: _here(tx, meeting))
-    there = await asyncio.to_thread(_look, meeting, here.met)
+    known = await memories.read(lambda tx: sides.known(tx, meeting))
+    there = await asyncio.to_thread(sides.look, meeting, known)
+    here = await memories.read(lambda tx: sides.here(tx, meeting, there))
     total = replace(total, problems=list(there.problems))
     if direction != "push":
-        total, here = await _take_over(meeting, there, here, total)
-    base: dict[str, str | None] = {
-        id: blob.sha for id, blob in there.blobs.items() if id in here.ours and here.ours[id].digest == blob.sha
-    }
+        total, here = await _take_over(meeting, known, there, here, total)
+    pages = {} if direction == "fetch" else _wanted(there, here, push_only=direction == "push")
     tip = there.tip
-    if direction != "fetch":
-        pages = _wanted(there, here, push_only=direction == "push")
-        if pages:
-            tip = await asyncio.to_thread(_send, meeting, there, pages)
-            if tip is None:
-                return total, False
-            base |= {id: None if page is None else here.ours[id].digest for id, page in pages.items()}
-            total = replace(total, sent=total.sent + len(pages))
-    fresh = {id: one for id, one in base.items() if here.base.get(id) != one}
-    if fresh or tip != here.met:
-        await memories.write(lambda tx: _met(tx, meeting.place, fresh, tip))
+    if pages:
+        tip = await asyncio.to_thread(_send, meeting, there, pages)
+        if tip is None:
+            return total, False
+        total = replace(total, sent=total.sent + len(pages))
+    agreed = _agreed(there, here, pages)
+    looked = there.tip == known.taken if direction == "push" else _is_settled(there, here, pages)
+    taken = tip if looked else known.taken
+    vanished = [id for id in here.refused if there.lacks(id)]
+    if agreed or vanished or (tip, taken) != (known.met, known.taken):
+        await memories.write(lambda tx: _met(tx, meeting.place, agreed, vanished, tip, taken))
     return total, True
 
 
-async def _take_over(meeting: _Meeting, there: _TheirSide, here: _OurSide, total: Synced) -> tuple[Synced, _OurSide]:
-    read = await asyncio.to_thread(_read, meeting, there, here)
+def _agreed(there: TheirSide, here: OurSide, pages: Mapping[str, str | None]) -> dict[str, Side | None]:
+    """What both sides have now, where that was not known; None for what neither has."""
+    found: dict[str, Side | None] = {id: None if page is None else here.ours[id] for id, page in pages.items()}
+    for id, one in here.ours.items():
+        # What is deleted here because they have no file of it is so on both sides.
+        same = there.sha(id, here) or here.base.get(id)
+        if id not in found and one.digest == same and (id in here.suspects or here.base.get(id) != same):
+            found[id] = one
+    return found | {id: None for id in here.lost & here.gone if there.lacks(id)}
+
+
+def _is_settled(there: TheirSide, here: OurSide, pages: Mapping[str, str | None]) -> bool:
+    """Whether all that is new of theirs was taken or refused, so that it need not be looked at again."""
+    if there.problems:
+        return False
+    for id, blob in there.blobs.items():
+        refused = here.refused.get(id)
+        taken = here.base.get(id) == blob.sha or (id in here.ours and here.ours[id].digest == blob.sha)
+        if id not in pages and not taken and (refused is None or refused.digest != blob.sha):
+            return False
+    for id in here.base:
+        one = here.ours.get(id)
+        deleted = one is not None and one.record.status == "deleted"
+        if there.lacks(id) and id not in pages and one is not None and not deleted:
+            return False
+    return True
+
+
+async def _take_over(
+    meeting: Meeting, known: Known, there: TheirSide, here: OurSide, total: Synced
+) -> tuple[Synced, OurSide]:
+    read = await asyncio.to_thread(_read, meeting, known, there, here)
     removed = {id for id, one in here.ours.items() if id in here.base and _is_removed(one, there, here)}
     steps: list[Step] = []
     vanished = 0
     if removed or read.sides or read.refused:
-        seen = len(here.ours)
+        seen = here.total
         steps, strange, vanished = await meeting.memories.write(lambda tx: _apply(tx, meeting, read, removed, seen))
-        read.problems.extend(f"{_path(id)}: {_STRANGE}" for id in strange)
-        here = await meeting.memories.read(lambda tx: _here(tx, meeting))
+        read.problems.extend(f"{path_of(id)}: {_STRANGE}" for id in strange)
+        here = await meeting.memories.read(lambda tx: sides.here(tx, meeting, there))
     total = _counted(total, steps, read.problems)
     return replace(total, run=meeting.run if total.run or vanished else None), here
 
 
-# The three sides
+# Reading
 
 
-def _look(meeting: _Meeting, met: str | None) -> _TheirSide:
-    git, tracking = meeting.git, meeting.tracking
-    tip = git.tip(meeting.remote, REF)
-    if tip is None:
-        return _TheirSide()
-    if git.commit(tracking) != tip:
-        tip = git.fetch(meeting.remote, REF, tracking)
-    if tip is None:
-        return _TheirSide()
-    listing = git.listing(tip, (f"{FOLDER}/", f"{GONE}/"), _NAMES)
-    blobs = {_id(path): blob for path, blob in listing.blobs.items() if path == _path(_id(path))}
-    unfit = {_id(path) for path in (*listing.blobs, *listing.unfit) if path.startswith(f"{FOLDER}/")} - blobs.keys()
-    wrong = [f"{path[:100]}: it is not where it belongs" for path in listing.blobs if _is_misplaced(path)]
-    gone = {_id(path) for path in listing.blobs if path.startswith(f"{GONE}/")}
-    follows = tip == met or git.follows(tip, met)
-    return _TheirSide(tip, blobs, frozenset(unfit), frozenset(gone), follows, (*listing.problems, *wrong))
-
-
-def _is_misplaced(path: str) -> bool:
-    return path.startswith(f"{FOLDER}/") and path != _path(_id(path))
-
-
-def _here(tx: Transaction, meeting: _Meeting) -> _OurSide:
-    project = meeting.memories.project
-    of_project = "project = :project" if project is not None else "project is null"
-    values = {} if project is None else {"project": project}
-    found = records.which(tx, f"domain = 'project' and {of_project}", values, MOST_SHARED + 1)
-    if len(found) > MOST_SHARED:
-        # What was left out would look as if it had been taken away.
-        raise SyncFailed(f"The project has more than {MOST_SHARED:,} memories, which is more than are shared.")
-    place = {"place": meeting.place}
-    base = dict(tx.all(tuple[str, str], "select memory, digest from memory_synced where place = :place", place))
-    met = tx.maybe(str, "select tip from memory_meeting where place = :place", place)
-    gone = set(tx.all(str, "select memory from memory_gone"))
-    sql = "select memory, digest, why, lens, at from memory_refused where place = :place"
-    rows = tx.all(tuple[str, str, str, str, int], sql, place)
-    refused = {id: _Refusal(digest, why, lens, at) for id, digest, why, lens, at in rows}
-    ours = {one.id: _side(one, meeting.git) for one in found}
-    lost = {"ids": [id for id in base if id not in ours]}
-    moved = set(tx.all(str, "select id from memory where id in :ids", lost)) if lost["ids"] else set()
-    return _OurSide(ours, base, met, gone, gone | moved, refused)
-
-
-def _side(record: Record, git: Git) -> Side:
-    return Side(record, git.blob_id(merging.shared(record)))
-
-
-def _read(meeting: _Meeting, there: _TheirSide, here: _OurSide) -> _Read:
+def _read(meeting: Meeting, known: Known, there: TheirSide, here: OurSide) -> _Read:
     """What is new of what others have written, checked. What cannot be read stays where it is, and is
     mentioned."""
     new: dict[str, Blob] = {}
-    problems: list[str] = []
+    problems = [f"{path_of(id)}: {one.why}"[:300] for id, one in here.refused.items() if _still(id, there)]
     for id, blob in there.blobs.items():
-        ours, known = here.ours.get(id), here.refused.get(id)
+        ours, refusal = here.ours.get(id), here.refused.get(id)
         if id in here.gone or (ours is not None and blob.sha in (ours.digest, here.base.get(id))):
             continue
-        if known is not None and known[0::2] == (blob.sha, meeting.lens) and meeting.now - known.at < REFUSED_FOR_MS:
-            problems.append(f"{_path(id)}: {known.why}"[:300])
+        if refusal is not None and refusal[0::2] == (blob.sha, meeting.lens) and not sides.is_old(refusal, meeting):
+            problems.append(f"{path_of(id)}: {refusal.why}"[:300])
         else:
             new[id] = blob
     pages = meeting.git.contents(new.values())
-    origins = _origins(meeting, there, here.met) if pages else {}
+    origins = _origins(meeting, there, known.met) if pages else {}
     read = _Read({}, {}, _common(meeting, here, new), problems)
     for id, blob in new.items():
         page = pages.get(blob.sha)
         if page is None:
-            problems.append(f"{_path(id)}: more than can be read at once; it is left for the next sync")
+            problems.append(f"{path_of(id)}: more than can be read at once; it is left for the next sync")
             continue
         try:
-            record = replace(_fit(page, id, meeting), origin=origins.get(_path(id)) or _tip(meeting, there))
+            record = replace(_fit(page, id, meeting), origin=origins.get(path_of(id)) or _tip(meeting, there))
             read.sides[id] = Side(record, blob.sha)
         except (InvalidInput, Blocked) as trouble:
-            problems.append(f"{_path(id)}: {trouble}"[:300])
-            read.refused[id] = _Refusal(blob.sha, str(trouble)[:300], meeting.lens, meeting.now)
+            problems.append(f"{path_of(id)}: {trouble}"[:300])
+            read.refused[id] = Refusal(blob.sha, str(trouble)[:300], meeting.lens, meeting.now)
     return read
 
 
-def _fit(page: str, id: str, meeting: _Meeting) -> Record:
+def _still(id: str, there: TheirSide) -> bool:
+    """Whether a file that was refused is there as it was, and not listed again."""
+    return not there.whole and id not in there.blobs and id not in there.absent and id not in there.unfit
+
+
+def _fit(page: str, id: str, meeting: Meeting) -> Record:
     """Raises InvalidInput or Blocked for what cannot be taken."""
     given = portable.from_page(page)
     if given.id != id:
@@ -327,7 +259,7 @@ def _fit(page: str, id: str, meeting: _Meeting) -> Record:
     return portable.unpacked(given, meeting.now, project=meeting.memories.project)
 
 
-def _common(meeting: _Meeting, here: _OurSide, new: Iterable[str]) -> dict[str, Record]:
+def _common(meeting: Meeting, here: OurSide, new: Iterable[str]) -> dict[str, Record]:
     """The files that both had of what both have changed, as far as git still has them."""
     both = [id for id in new if id in here.ours and id in here.base and here.ours[id].digest != here.base[id]]
     pages = meeting.git.contents(Blob(here.base[id], 0) for id in both)
@@ -340,7 +272,7 @@ def _common(meeting: _Meeting, here: _OurSide, new: Iterable[str]) -> dict[str, 
     return found
 
 
-def _origins(meeting: _Meeting, there: _TheirSide, met: str | None) -> dict[str, str]:
+def _origins(meeting: Meeting, there: TheirSide, met: str | None) -> dict[str, str]:
     try:
         found = meeting.git.origins(there.tip or "", met, FOLDER)
     except SyncFailed:  # a past without end
@@ -348,7 +280,7 @@ def _origins(meeting: _Meeting, there: _TheirSide, met: str | None) -> dict[str,
     return {path: _origin(meeting, said) for path, said in found.items()}
 
 
-def _origin(meeting: _Meeting, said: str) -> str:
+def _origin(meeting: Meeting, said: str) -> str:
     """On one line, and without what is not to be stored: others have chosen their names."""
     plain = "".join(letter for letter in said if unicodedata.category(letter)[0] != "C")
     commit = plain.rpartition(" ")[2]
@@ -359,19 +291,49 @@ def _origin(meeting: _Meeting, said: str) -> str:
     return texts.storable(f"{meeting.remote}: {' '.join(plain.split())[-LONGEST_ORIGIN:]}")
 
 
-def _tip(meeting: _Meeting, there: _TheirSide) -> str:
+def _tip(meeting: Meeting, there: TheirSide) -> str:
     return f"{meeting.remote}: {(there.tip or '')[:12]}"
 
 
-def _met(tx: Transaction, place: str, fresh: Mapping[str, str | None], tip: str | None) -> None:
-    """From now on this is what both have; None for what they do not have any more."""
-    rows = [{"place": place, "memory": id, "digest": one} for id, one in fresh.items()]
-    tx.many("delete from memory_synced where place = :place and memory = :memory", rows)
-    kept = [row for row in rows if row["digest"] is not None]
-    tx.many("insert into memory_synced (place, memory, digest) values (:place, :memory, :digest)", kept)
+def _met(
+    tx: Transaction,
+    place: str,
+    agreed: Mapping[str, Side | None],
+    vanished: Iterable[str],
+    tip: str | None,
+    taken: str | None,
+) -> None:
+    """From now on this is what both have; None for what they do not have any more. `vanished` are files that were
+    refused, and went away."""
+    rows = [_row(place, id, one) for id, one in agreed.items()]
+    tx.many("delete from memory_synced where place = :place and memory = :memory", [_key(row) for row in rows])
+    _insert(tx, [row for row in rows if row["digest"] is not None])
+    stale = [{"place": place, "memory": id} for id in vanished]
+    tx.many("delete from memory_refused where place = :place and memory = :memory", stale)
     tx.run("delete from memory_meeting where place = :place", {"place": place})
     if tip is not None:
-        tx.run("insert into memory_meeting (place, tip) values (:place, :tip)", {"place": place, "tip": tip})
+        said = {"place": place, "tip": tip, "taken": taken}
+        tx.run("insert into memory_meeting (place, tip, taken) values (:place, :tip, :taken)", said)
+
+
+def _row(place: str, id: str, one: Side | None) -> dict[str, Any]:
+    if one is None:
+        return {"place": place, "memory": id, "digest": None}
+    record = one.record
+    stamp = {"version": record.version, "updated_at": record.updated_at, "status": record.status}
+    return {"place": place, "memory": id, "digest": one.digest, **stamp}
+
+
+def _key(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {"place": row["place"], "memory": row["memory"]}
+
+
+def _insert(tx: Transaction, rows: list[dict[str, Any]]) -> None:
+    tx.many(
+        "insert into memory_synced (place, memory, digest, version, updated_at, status) "
+        "values (:place, :memory, :digest, :version, :updated_at, :status)",
+        rows,
+    )
 
 
 # Taking over
@@ -379,7 +341,7 @@ def _met(tx: Transaction, place: str, fresh: Mapping[str, str | None], tip: str 
 _STRANGE = "another memory here has this id"
 
 
-def _is_removed(one: Side, there: _TheirSide, here: _OurSide) -> bool:
+def _is_removed(one: Side, there: TheirSide, here: OurSide) -> bool:
     id = one.record.id
     return there.removed(id) and one.digest == here.base.get(id) and one.record.status != "deleted"
 
@@ -393,13 +355,13 @@ class _Applied(NamedTuple):
     vanished: int
 
 
-def _apply(tx: Transaction, meeting: _Meeting, read: _Read, removed: set[str], seen: int) -> _Applied:
+def _apply(tx: Transaction, meeting: Meeting, read: _Read, removed: set[str], seen: int) -> _Applied:
     """All of it is looked at again: it may have been changed meanwhile."""
     ids = [*read.sides, *removed]
     project, values = meeting.memories.project, {"ids": ids, "place": meeting.place}
     known = records.fetch(tx, ids)
     ours = {
-        id: _side(one, meeting.git) for id, one in known.items() if one.domain == "project" and one.project == project
+        id: side(one, meeting.git) for id, one in known.items() if one.domain == "project" and one.project == project
     }
     sql = "select memory, digest from memory_synced where place = :place and memory in :ids"
     base = dict(tx.all(tuple[str, str], sql, values))
@@ -414,20 +376,23 @@ def _apply(tx: Transaction, meeting: _Meeting, read: _Read, removed: set[str], s
     todo = [step for step in steps if step is not None]
     vanishing = sum(step.hides(ours[step.id].record, meeting.now) for step in todo if step.id in ours)
     _check(vanishing, seen, meeting)
-    fresh: dict[str, str | None] = {}
+    unseen = {"version": None, "updated_at": None, "status": None}
+    rows: list[dict[str, Any]] = []
     for step in todo:
         after = _take(tx, step, ours.get(step.id), meeting)
         # What is deleted here because it is not there is known to be so, until one of the two changes.
-        fresh[step.id] = step.theirs or _side(after, meeting.git).digest
-    _met(tx, meeting.place, fresh, tx.maybe(str, "select tip from memory_meeting where place = :place", values))
+        digest = step.theirs or side(after, meeting.git).digest
+        rows.append({"place": meeting.place, "memory": step.id, "digest": digest, **unseen})
+    tx.many("delete from memory_synced where place = :place and memory = :memory", [_key(row) for row in rows])
+    _insert(tx, rows)
     refused = dict(read.refused)
     for id in strange:
-        refused[id] = _Refusal(read.sides[id].digest, _STRANGE, meeting.lens, meeting.now)
+        refused[id] = Refusal(read.sides[id].digest, _STRANGE, meeting.lens, meeting.now)
     _refuse(tx, meeting.place, refused)
     return _Applied(todo, strange, vanishing)
 
 
-def _check(count: int, seen: int, meeting: _Meeting) -> None:
+def _check(count: int, seen: int, meeting: Meeting) -> None:
     """Raises SyncFailed where more would vanish than is likely to be meant."""
     if count > 1 and (count > MOST_VANISHING or count * VANISHING_SHARE > seen) and not meeting.confirm:
         raise SyncFailed(
@@ -439,7 +404,7 @@ def _check(count: int, seen: int, meeting: _Meeting) -> None:
         )
 
 
-def _refuse(tx: Transaction, place: str, refused: Mapping[str, _Refusal]) -> None:
+def _refuse(tx: Transaction, place: str, refused: Mapping[str, Refusal]) -> None:
     rows = [{"place": place, "memory": id, **one._asdict()} for id, one in refused.items()]
     tx.many("delete from memory_refused where place = :place and memory = :memory", rows)
     tx.many(
@@ -449,7 +414,7 @@ def _refuse(tx: Transaction, place: str, refused: Mapping[str, _Refusal]) -> Non
     )
 
 
-def _take(tx: Transaction, step: Step, ours: Side | None, meeting: _Meeting) -> Record:
+def _take(tx: Transaction, step: Step, ours: Side | None, meeting: Meeting) -> Record:
     if ours is None:
         changes.insert(tx, [step.after])
         return step.after
@@ -469,33 +434,36 @@ def _take(tx: Transaction, step: Step, ours: Side | None, meeting: _Meeting) -> 
 # Sending
 
 
-def _wanted(there: _TheirSide, here: _OurSide, *, push_only: bool) -> dict[str, str | None]:
+def _wanted(there: TheirSide, here: OurSide, *, push_only: bool) -> dict[str, str | None]:
     """The files that are to be written, by memory, and None for those that are to be taken away. What is theirs and
     could not be read is left alone; what was erased here is not, whatever has become of it there."""
     pages: dict[str, str | None] = {}
     for id, one in here.ours.items():
-        blob, base = there.blobs.get(id), here.base.get(id)
-        if blob is None:
+        sha, base = there.sha(id, here), here.base.get(id)
+        if sha is None:
             # They need not know of the deletion of what they do not have; and what was removed there is not sent again.
             waits = one.record.status == "deleted" or (one.digest == base and there.removed(id))
         else:
             refused = here.refused.get(id)
-            left = refused is not None and refused.digest == blob.sha and one.digest == base
+            left = refused is not None and refused.digest == sha and one.digest == base
             # What both have changed waits until it has been fetched.
-            waits = one.digest == blob.sha or left or (push_only and base not in (blob.sha, None))
+            waits = one.digest == sha or left or (push_only and base not in (sha, None))
         if not waits:
             pages[id] = merging.shared(one.record)
-    return pages | {id: None for id in there.blobs if id not in here.ours and id in here.withdrawn}
+    theirs = here.lost.union(there.blobs)
+    erased = [id for id in theirs if id not in here.ours and id in here.withdrawn and there.sha(id, here) is not None]
+    return pages | dict.fromkeys(erased)
 
 
-def _send(meeting: _Meeting, there: _TheirSide, pages: Mapping[str, str | None]) -> str | None:
+def _send(meeting: Meeting, there: TheirSide, pages: Mapping[str, str | None]) -> str | None:
     """The commit that the remote has taken; None where another clone was quicker."""
     git, mine = meeting.git, f"{meeting.tracking}-{os.urandom(6).hex()}"
     message = f"{len(pages)} memories"
-    files = {_path(id): page for id, page in pages.items()}
+    files = {path_of(id): page for id, page in pages.items()}
     erased = [id for id, page in pages.items() if page is None]
-    files |= {_tombstone(id): _GONE_TEXT for id in erased}
-    files |= {_tombstone(id): None for id, page in pages.items() if page is not None and id in there.gone}
+    files |= {tombstone_of(id): _GONE_TEXT for id in erased}
+    buried = (id for id, page in pages.items() if page is not None and (id in there.gone or not there.whole))
+    files |= {tombstone_of(id): None for id in buried}
     try:
         commit = git.write(files, message, there.tip, mine)
         if erased:
@@ -507,18 +475,6 @@ def _send(meeting: _Meeting, there: _TheirSide, pages: Mapping[str, str | None])
         return commit
     finally:
         git.forget(mine)
-
-
-def _path(id: str) -> str:
-    return f"{FOLDER}/{id[:2]}/{id}.md"
-
-
-def _tombstone(id: str) -> str:
-    return f"{GONE}/{id[:2]}/{id}"
-
-
-def _id(path: str) -> str:
-    return path.rpartition("/")[2].removesuffix(".md")
 
 
 def _counted(total: Synced, steps: list[Step], problems: list[str]) -> Synced:

@@ -22,6 +22,8 @@ KEPT_AFTER_DELETION = "30d"
 
 # Phrases of ours about the table, with their parameters.
 Which = tuple[str, dict[str, Any]]
+# Told how many it were so far.
+Done = Callable[[int], object]
 
 
 class Collected(Struct, frozen=True, kw_only=True):
@@ -33,9 +35,17 @@ class Collected(Struct, frozen=True, kw_only=True):
 
 
 async def collect(
-    memories: Memories, *, dry_run: bool, branch: str | None = None, purge: bool = False, older_than: str | None = None
+    memories: Memories,
+    *,
+    dry_run: bool,
+    branch: str | None = None,
+    purge: bool = False,
+    older_than: str | None = None,
+    done: Done = lambda count: None,
 ) -> Collected:
-    """Delete what has expired, archive what is of a branch that is done with, purge what was deleted long ago."""
+    """Delete what has expired, archive what is of a branch that is done with, purge what was deleted long ago.
+
+    `done` is told how many that were so far; where it is cancelled, these are done."""
     now = moments.now()
     age = inputs.span(older_than or KEPT_AFTER_DELETION) or 0
 
@@ -48,10 +58,18 @@ async def collect(
             after = replace(one, status="archived", updated_at=now)
             changes.change(tx, one, after, "archived", reason=f"the branch {branch} is done with")
 
-    expired = await _each(memories, ("expires_at <= :now and status <> 'deleted'", {"now": now}), dry_run, expire)
-    archived = await _each(memories, _of_branch(branch, memories), dry_run, archive) if branch else 0
-    old = ("status = 'deleted' and deleted_at <= :moment", {"moment": now - age})
-    purged = await _each(memories, old, dry_run, partial(changes.remove, now=now)) if purge else 0
+    over = ("expires_at <= :now and status <> 'deleted'", {"now": now})
+    expired = await _each(memories, over, dry_run, expire, done)
+    archived = purged = 0
+    if branch:
+        which = _of_branch(branch, memories)
+        archived = await _each(memories, which, dry_run, archive, lambda count: done(expired + count))
+    if purge:
+        before = expired + archived
+        # That it is not active tells the engines which index to take.
+        old = ("status <> 'active' and status = 'deleted' and deleted_at <= :moment", {"moment": now - age})
+        remove = partial(changes.remove, now=now)
+        purged = await _each(memories, old, dry_run, remove, lambda count: done(before + count))
     return Collected(expired=expired, archived=archived, purged=purged)
 
 
@@ -63,7 +81,7 @@ def _of_branch(branch: str, memories: Memories) -> Which:
 
 
 async def _each(
-    memories: Memories, which: Which, dry_run: bool, do: Callable[[Transaction, list[Record]], None]
+    memories: Memories, which: Which, dry_run: bool, do: Callable[[Transaction, list[Record]], None], done: Done
 ) -> int:
     """Whatever is done takes them out of the condition, so the next lot are others."""
     condition, values = which
@@ -78,11 +96,17 @@ async def _each(
     total = 0
     while count := await memories.write(some):
         total += count
+        done(total)
     return total
 
 
 async def erase(
-    memories: Memories, *, id: str | None = None, author: str | None = None, filter: MemoryFilter | None = None
+    memories: Memories,
+    *,
+    id: str | None = None,
+    author: str | None = None,
+    filter: MemoryFilter | None = None,
+    done: Done = lambda count: None,
 ) -> int:
     """For good, whatever their state: the texts, the index, the histories, and what was noted about them."""
     if sum(one is not None for one in (id, author, filter)) != 1:
@@ -101,10 +125,12 @@ async def erase(
         else:
             found = selection.matching(tx, wanted, limit=BATCH, statuses=STATUSES, at=-1)
         changes.remove(tx, found, now, entirely=True)
-        tx.run("delete from memory_synced where memory in :ids", {"ids": [one.id for one in found]})
+        # That others have a file of it is still known, but not what was in it.
+        tx.run("update memory_synced set digest = '' where memory in :ids", {"ids": [one.id for one in found]})
         return len(found)
 
     total = await memories.write(some)
     while wanted is not None and total and (count := await memories.write(some)):
         total += count
+        done(total)
     return total

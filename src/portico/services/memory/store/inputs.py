@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from portico.services import texts
+from portico.services import moments, texts
 from portico.services.memory.errors import InvalidInput
 from portico.services.moments import SECOND_MS
 
@@ -20,8 +19,6 @@ _BREAKS = re.compile(r"[\s,]+")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _SPAN = re.compile(r"(\d{1,9})\s*([smhdw]?)")
 _PLACE = re.compile(r"(-?\d{1,15})\.([0-9a-f]{1,64})")
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_FIRST, _LAST = datetime(1, 1, 1, tzinfo=UTC) - _EPOCH, datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH
 # The clocks of two machines are not quite the same, and a day begins earlier elsewhere.
 CLOCKS_DIFFER_MS = 86_400 * SECOND_MS
 LONGEST_SPAN_MS = 100 * 366 * 86_400 * SECOND_MS
@@ -109,13 +106,9 @@ def span(text: str) -> int | None:
 def moment(text: str) -> int:
     """A date or a date with a time; without a zone it is UTC."""
     try:
-        found = datetime.fromisoformat(text.strip())
+        return moments.parsed(text)
     except ValueError:
         raise InvalidInput(f"{text[:40]!r} is no date. Write 2026-01-31 or 2026-01-31T12:00:00Z.") from None
-    at = (found if found.tzinfo else found.replace(tzinfo=UTC)) - _EPOCH
-    if not _FIRST <= at <= _LAST:
-        raise InvalidInput(f"{text[:40]!r} is not between the years 1 and 9999.")
-    return at // timedelta(milliseconds=1)
 
 
 def past(text: str, now: int) -> int:

@@ -38,6 +38,8 @@ class Looked(Struct):
     rest: FilePlace | None = None
 
 
+NOTHING = Looked([])
+
 ContentSearch = Callable[[OpenFile, FilePlace, Callable[[], bool]], Looked]
 """Looks at a file from a place on, as long as there is time; but at a part of it in any case."""
 
@@ -92,9 +94,15 @@ class LineSearch:
         self._search = searcher(what)
 
     def __call__(self, file: OpenFile, place: FilePlace, time_is_up: Callable[[], bool]) -> Looked:
+        if file.size <= BLOCK and self._lacks(file):
+            return NOTHING
         blocks = TextBlocks(file, place[0], time_is_up)
         found, line = matches(blocks, self._search, place[1])
         return Looked(found, None if found else blocks.rest(line))
+
+    def _lacks(self, file: OpenFile) -> bool:
+        """Whether a small file, as most are, has nothing: that is found out without a detour."""
+        return self._search(file.read(0, file.size), 0) is None
 
 
 class ShownLineSearch:

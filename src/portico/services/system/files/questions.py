@@ -227,7 +227,7 @@ class _Contents:
         return bool(looked.matches)
 
     def _open(self, path: str) -> OpenFile:
-        folder, name = os.path.split(path)
+        folder, _, name = path.rpartition("/")
         if self._folder is None or self._folder.path != folder:
             self.close()
             self._folder = self._roots.folder(folder)

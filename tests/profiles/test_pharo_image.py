@@ -1,0 +1,69 @@
+"""A real image behind the same names: a server that mounts a command. Here a small program plays the image."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).parent
+PAGE = (HERE.parent.parent / "docs" / "guide" / "profiles.md").read_text()
+REVISIONS = ["2025-03-26", "2025-11-25"]
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    """The program on the page, with the image of the tests in place of Pharo's."""
+    found = re.search(r"^```python\n(from portico import Server\n.*?pharo.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+    assert found is not None
+    text, count = re.subn(
+        r"server\.mount\(.*\)", f"server.mount([{sys.executable!r}, {str(HERE / 'image.py')!r}])", found[1]
+    )
+    assert count == 1
+    path = tmp_path / "image_server.py"
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_the_image_answers_under_its_own_names(spawn: Callable[..., Any], program: Path, revision: str) -> None:
+    child = await spawn("serve", program)
+    hello = await child.initialize(revision)
+    assert hello["serverInfo"]["name"] == "pharo-mcp"
+
+    async def result(method: str, **params: Any) -> Any:
+        answer = await child.request(method, params)
+        assert "error" not in answer, answer
+        return answer["result"]
+
+    assert [one["name"] for one in (await result("tools/list"))["tools"]] == ["evaluate"]
+    said = await result("tools/call", name="evaluate", arguments={"expression": "OrderedCollection new"})
+    assert said["content"] == [{"type": "text", "text": "an OrderedCollection()"}]
+    said = await result("tools/call", name="evaluate", arguments={"expression": "nil foo"})
+    assert said["isError"] is True
+    (listed,) = (await result("resources/list"))["resources"]
+    (contents,) = (await result("resources/read", uri=listed["uri"]))["contents"]
+    assert contents["text"] == "Pharo 13.0"
+    (template,) = (await result("resources/templates/list"))["resourceTemplates"]
+    assert template["uriTemplate"] == "pharo://class/{className}"
+    (contents,) = (await result("resources/read", uri="pharo://class/Object"))["contents"]
+    assert json.loads(contents["text"])["superclass"] == "ProtoObject"
+    prompt = await result("prompts/get", name="review-class", arguments={"className": "Object"})
+    assert prompt["description"] == "Code review for Object"
+    answer = await child.request("resources/read", {"uri": "pharo://class/Gone"})
+    assert "error" in answer
+
+
+async def test_an_image_that_ended_is_started_again(spawn: Callable[..., Any], program: Path) -> None:
+    child = await spawn("serve", program)
+    await child.initialize("2025-11-25")
+    gone = {"name": "evaluate", "arguments": {"expression": "Smalltalk exit"}}
+    answer = await child.request("tools/call", gone)
+    assert "error" in answer or answer["result"]["isError"]
+    again = {"name": "evaluate", "arguments": {"expression": "3 + 4"}}
+    assert (await child.request("tools/call", again))["result"]["content"][0]["text"] == "7"
