@@ -13,7 +13,7 @@ with authors, or authors and threads, taken away. Each question is asked of its 
 authors also of all of them together.
 
 Each conversation is left out once, and the weights are then judged on the one that was left out (“cv”).
-Needs numpy; `--words` leaves out the model.
+Needs numpy; `--words` leaves out the model, and what was fitted with it stays as it is.
 """
 
 from __future__ import annotations
@@ -182,6 +182,13 @@ def written(words: list[np.ndarray], meaning: list[np.ndarray]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def stored(first: int) -> list[np.ndarray]:
+    """The columns of the table from this one on, as they are."""
+    lines = [line for line in WEIGHTS.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
+    table = np.array([[float(number) for number in line.split()[1:]] for line in lines])
+    return list(table.T[first:])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tools", required=True, help="folder of locomo_retrieval.py and beam_retrieval.py")
@@ -197,9 +204,7 @@ def main() -> None:
         raise SystemExit("There are conversations in this file that are kept for judging.")
     beam = importlib.import_module("beam_retrieval").load("100K", 1, 7)
     words = fitted(locomo, beam, Memory, "words")
-    if options.words:
-        return
-    meaning = fitted(locomo, beam, MemoryVectors, "words and meanings")
+    meaning = stored(4) if options.words else fitted(locomo, beam, MemoryVectors, "words and meanings")
     if options.write:
         WEIGHTS.write_text(written(words, meaning), encoding="utf-8")
 

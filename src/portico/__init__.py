@@ -14,6 +14,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from portico.client.client import Client
     from portico.client.sync import SyncClient
+    from portico.gateway.gateway import Gateway
     from portico.server.asking.context import Context
     from portico.server.calling.results import Audio, File, Image, ToolResult
     from portico.server.registry.service import Service, completion, prompt, resource, tool
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "portico.client.client": ("Client",),
     "portico.client.sync": ("SyncClient",),
+    "portico.gateway.gateway": ("Gateway",),
     "portico.server.asking.context": ("Context",),
     "portico.server.calling.results": ("Audio", "File", "Image", "ToolResult"),
     "portico.server.server": ("Server",),
@@ -40,6 +42,7 @@ __all__ = [
     "Context",
     "Error",
     "File",
+    "Gateway",
     "Image",
     "ProtocolError",
     "Server",

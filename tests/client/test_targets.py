@@ -161,7 +161,7 @@ def test_an_entry_may_be_given_as_it_is(entry: Any, expected: Any) -> None:
         ("[]", "no configuration"),
         ("5", "no configuration"),
         ({"mcpServers": {}}, "0 servers"),
-        ({"mcpServers": {"a": {}, "b": {}}}, "2 servers: say which one"),
+        ({"mcpServers": {"a": {}, "b": {}}}, "a needs one of url, command and target"),
         ({"mcpServers": {"a": 5}}, "is no object"),
         ({"mcpServers": {"a": {}}}, "a `command` or a `url`"),
         ({"mcpServers": {"a": {"command": ["x"]}}}, "a `command` or a `url`"),

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from argparse import Namespace
 from collections.abc import Awaitable, Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from portico.cli import serve as serving
+from portico.services import assembly
 
 Serve = Callable[..., Awaitable[Any]]
 
@@ -235,3 +239,32 @@ async def test_a_request_that_stands_alone_needs_no_handshake(serve: Serve) -> N
     assert answer["result"]["resultType"] == "complete"
     assert answer["result"]["structuredContent"]["status"] == "pending"
     assert (await child.child.modern("ping"))["error"]["code"] == -32601
+
+
+def test_over_http_tools_wait_for_the_end_of_the_handshake() -> None:
+    """The profile says so to whichever transport is served."""
+    settings = assembly.read_settings("bossman", None)
+    arguments = Namespace(transport="http", lifecycle=None, max_message=None)
+    names = ("host", "port", "path", "insecure", "sse", "certificate", "key")
+    lists = ("allow_host", "allow_origin", "trusted_proxy")
+    for name in (*names, *lists):
+        setattr(arguments, name, None)
+    assert serving._options(arguments, settings.serve)["lifecycle"] == "strict"
+
+
+@pytest.mark.parametrize("id", ["1.5", "1e3", "true", "[]", "{}"])
+async def test_an_id_is_a_string_or_an_integer(bossman: Any, id: str) -> None:
+    """docs/decisions/strict-json.md says why fractions are refused."""
+    said = json.loads(await bossman.exchange(f'{{"jsonrpc":"2.0","id":{id},"method":"ping"}}'))
+    assert (said["id"], said["error"]["code"]) == (None, -32600)
+    assert said["error"]["message"] == "Invalid request: id must be a string or an integer"
+
+
+async def test_standard_output_has_nothing_but_messages(serve: Serve) -> None:
+    child = await serve("bossman")
+    assert await child.exchange(INITIALIZE) == OPENED
+    child.notify("notifications/initialized")
+    said = [await child.exchange(line) for line in (PING, calling("create_task", description="a"), "{")]
+    assert [json.loads(line)["jsonrpc"] for line in said] == ["2.0"] * 3
+    status, out, _ = await child.end()
+    assert (status, out) == (0, "")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from copy import copy
 from typing import Any
 
@@ -36,11 +37,13 @@ from portico.services.contracts.lock import Drift
 from portico.services.contracts.offers import Offer, OfferKind, offers_of
 from portico.services.contracts.outcomes import data_schema
 from portico.services.contracts.render import render
-from portico.wire.errors import UsageError
+from portico.wire.errors import MethodNotFound, UsageError
 
 WRITERS = {"python": python, "typescript": typescript}
 LONGEST_FILE = 32 * 1024 * 1024
 LONGEST_QUOTE = 300
+# These look at prompts, resources and templates, too.
+_WHOLE = ("lock", "check", "diff")
 # The workflow commands that show the levels of a change. Errors and warnings are called the same.
 _WORKFLOW_COMMANDS = {"breaking": "error", "minor": "warning", "patch": "notice"}
 
@@ -96,7 +99,9 @@ class ContractsCommand:
                 revision=client.revision,
                 instructions=client.instructions,
             )
-            contracts.append(msgspec.structs.replace(found, offers=await _offers(client)))
+            if self.arguments.action in _WHOLE:
+                found = msgspec.structs.replace(found, offers=await _offers(client))
+            contracts.append(found)
             return 0
 
         asking = copy(self.arguments)
@@ -267,13 +272,17 @@ ACTIONS: dict[str, Callable[[ContractsCommand], int]] = {
 async def _offers(client: Client) -> tuple[Offer, ...]:
     """What the server offers besides tools."""
     able = client.server_capabilities
-    listed: dict[OfferKind, Iterable[Any]] = {}
+    lists: dict[OfferKind, Callable[[], Awaitable[Iterable[Any]]]] = {}
     if able.prompts is not None:
-        listed["prompt"] = await client.list_prompts()
+        lists["prompt"] = client.list_prompts
     if able.resources is not None:
-        listed["resource"] = await client.list_resources()
-        listed["template"] = await client.list_resource_templates()
-    return tuple(offer for kind, found in listed.items() for offer in offers_of(kind, map(msgspec.to_builtins, found)))
+        lists |= {"resource": client.list_resources, "template": client.list_resource_templates}
+    found: list[Offer] = []
+    for kind, listed in lists.items():
+        # Some declare more than they have.
+        with suppress(MethodNotFound):
+            found += offers_of(kind, map(msgspec.to_builtins, await listed()))
+    return tuple(found)
 
 
 def _from_file(word: str) -> Contract | None:

@@ -26,7 +26,7 @@ A TARGET is
   https://host/mcp            a server over HTTP
   path/to/file.py[:object]    a Server in a file, run inside this command
   module:object               the same, by the name of a module
-  path/to/mcp.json:name       an entry of a configuration file
+  path/to/mcp.json[:name]     an entry of a configuration file; without a name all of them
   'command arg …'             a server to start; or, at the end of the line: -- command arg …
 """
 STATUS = "Exit status: 0; 1 when the server refuses; 2 for a mistake on this line; 3 when the server cannot be reached."
@@ -189,6 +189,7 @@ _WORKING = flag(
     help="how many tasks run at once (default: %(default)s; 0: none)",
 )
 _SERVED = "module:object or path/to/file.py:object (the object may be left out)"
+_GATEWAY = "a gateway.toml or an mcp.json for all the servers in it"
 _POLICIES = ("block", "redact", "allow")
 
 
@@ -212,7 +213,7 @@ FORMS: dict[str, CommandForm] = {
     "serve": CommandForm(
         "portico serve [TARGET] [options]",
         "Serve a server on stdio or over HTTP: your own, or the services that come with Portico.",
-        (word("target", "file", nargs="?", help=f"{_SERVED}; none: the built-in services"),),
+        (word("target", "file", nargs="?", help=f"{_SERVED}; {_GATEWAY}; none: the built-in services"),),
         {
             "": (
                 flag("--transport", choices=("stdio", "http"), default="stdio", help="default: %(default)s"),
@@ -327,6 +328,17 @@ FORMS: dict[str, CommandForm] = {
         _OUTPUT,
         _JSON,
         _SAVE,
+    ),
+    "gateway": CommandForm(
+        "portico gateway check FILE",
+        "Start every server of a gateway.toml or an mcp.json once, and show what there is and what is wrong.",
+        (
+            word("action", choices=("check",)),
+            word("file", "file", metavar="FILE", help="a gateway.toml or an mcp.json"),
+        ),
+        {"": (flag("--timeout", type=_seconds, default=30.0, metavar="SECONDS", help="default: %(default)g"),)},
+        "Exit status: 0; 1 when a server cannot be reached, lacks a secret, or has a name that is taken; 2 for a\n"
+        "mistake in the file.",
     ),
     "work": CommandForm(
         "portico work TARGET [options]",

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from shlex import quote
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 from portico._lazy import load_module
@@ -33,6 +33,8 @@ def run(words: list[str]) -> None:
     else:
         server, serving = load(arguments.target), None
     _set_up_tasks(server, arguments)
+    if arguments.target is not None and arguments.target.endswith((".json", ".toml")):
+        server.store = store_url(arguments.store, arguments.data, server.info.name)
     options = _options(arguments, serving)
     if arguments.transport == "http" and arguments.target is None:
         _serve_guarded(server, arguments, options)
@@ -120,6 +122,8 @@ async def _work(server: Server) -> None:
 
 def load(target: str) -> Server:
     """The Server that a target names. Without an object it is `server`, or the only Server in the module."""
+    if target.endswith((".json", ".toml")):
+        return cast("Server", load_module("portico.gateway.gateway").Gateway.load(target))
     # A client would take such a target for a command; here it can only be a path.
     if not modules.is_named(target) and ("/" in target or "\\" in target):
         raise UsageError(f"there is no file {target}")
@@ -185,10 +189,10 @@ def _options(arguments: argparse.Namespace, serving: Any) -> dict[str, Any]:
     longest = arguments.max_message
     if longest is None and serving is not None:
         longest = serving.max_message
-    if arguments.transport == "http":
-        assume = serving.assume if serving is not None else None
-        return _http(arguments) | {"assume": assume} | ({} if longest is None else {"longest_body": longest})
     lifecycle = arguments.lifecycle or (serving.lifecycle if serving is not None else None) or "auto"
+    if arguments.transport == "http":
+        told = {"assume": serving.assume if serving is not None else None, "lifecycle": lifecycle}
+        return _http(arguments) | told | ({} if longest is None else {"longest_body": longest})
     return {"lifecycle": lifecycle} | ({} if longest is None else {"longest": longest})
 
 

@@ -40,7 +40,7 @@ from portico.transport.greeting import ClientIdentity
 from portico.transport.http_client.pool import Pool
 from portico.transport.http_client.streamable import RequestSender
 from portico.transport.link import Link, Trace
-from portico.transport.targets import Target, target_of
+from portico.transport.targets import Target, names_several, target_of
 from portico.transport.upstream import RETRIES, TIMEOUT_SECONDS, Upstream
 from portico.wire import notices
 from portico.wire.capabilities import TASK_CALLS, declares
@@ -50,6 +50,7 @@ from portico.wire.errors import (
     Error,
     HeaderMismatch,
     InvalidParams,
+    MissingCapability,
     ProtocolError,
     ToolError,
     UsageError,
@@ -199,6 +200,9 @@ class Client:
     ) -> None:
         if revision is not None and revision not in REVISIONS:
             raise UsageError(f"there is no revision {revision!r}; there are {', '.join(REVISIONS)}")
+        if names_several(target):
+            # What a gateway needs is loaded by those who talk to several servers.
+            target = load_module("portico.gateway.gateway").Gateway.of(target)
         place = target_of(target, env=env, cwd=cwd, headers=headers)
         self.inputs = Inputs(
             sampling_handler, elicitation_handler, roots, modes=elicitation_modes, sampling_tools=sampling_tools
@@ -564,6 +568,11 @@ class Client:
             # The headers follow the tool's schema, so the schema must have changed (basic/transports).
             await self.list_tools(fresh=True)
             said = await self._result("tools/call", params, timeout, repeatable=repeatable, progress=progress)
+        except MissingCapability as missing:
+            if EXTENSION not in missing.extensions:
+                raise
+            task = await self.start_task(name, arguments, timeout=timeout)
+            return await task.result(timeout=self._limit(timeout), returns=returns, raise_on_error=raise_on_error)
         return await self._read(name, said, returns, raise_on_error, timeout)
 
     async def _read(
@@ -593,15 +602,19 @@ class Client:
         *,
         ttl: float | None = None,
         timeout: float | None = None,
+        meta: Mapping[str, Any] | None = None,
     ) -> RemoteTask:
         """Call a tool that takes long, as a task: `task.result()` waits for it, `task.id` finds it again later.
 
         `ttl`: for how many seconds it should be kept; 2026-07-28 leaves that to the server. Where the server has no
-        tasks, or the tool does not run as one, it is a plain call, and the task is over when it is returned.
+        tasks, or the tool does not run as one, it is a plain call, and the task is over when it is returned. `meta`:
+        what else the `_meta` of the call says.
         """
         params: dict[str, Any] = {"name": name, "arguments": arguments or {}}
+        if meta:
+            params["_meta"] = dict(meta)
         if self.is_modern:
-            params["_meta"] = self._declaring(EXTENSION)
+            params["_meta"] = {**(meta or {}), **self._declaring(EXTENSION)}
         elif await self._task_support(name, timeout) in ("optional", "required"):
             params["task"] = {} if ttl is None else {"ttl": int(ttl * 1000)}
         said = await self._rounds("tools/call", params, timeout, None, ("complete", "task"))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 from msgspec import Struct
 
 from portico._options import check_options
+from portico.legacy.session import Lifecycle
 from portico.transport.http import listener
 from portico.transport.http.asgi import Application
 from portico.transport.http.exchange import Exchange, Settings
@@ -37,6 +38,7 @@ class EndpointOptions(TypedDict, total=False):
     trusted_proxies: Sequence[str]
     sse: bool
     assume: Revision | None
+    lifecycle: Lifecycle
     longest_body: int
     most_in_flight: int
     most_in_flight_per_client: int

@@ -25,7 +25,7 @@ from portico.server.calling.tools import Tool
 from portico.server.registry.catalog import PAGE_SIZE, Catalog
 from portico.server.registry.cursors import ListCursors
 from portico.server.registry.lifespans import Lifespans
-from portico.server.registry.mounted import Mounts
+from portico.server.registry.mounted import Mounts, Others
 from portico.server.registry.registry import Registry
 from portico.server.registry.service import Answer, Component, Registrar, Service, marked
 from portico.server.registry.subscriptions import Subscriptions, honoured
@@ -129,6 +129,8 @@ class Server(Registrar):
         self._bundles: dict[str, list[Component]] = {}
         self._services: list[Service] = []
         self._mounts = Mounts(self.subscriptions.publish)
+        # Who is asked for what is not our own.
+        self._others: Others = self._mounts
         self.registry = Registry(
             page_size=checked_page_size(page_size),
             stamp=Raw(jsonrpc.encode({SERVER_INFO: self.info})),
@@ -223,8 +225,8 @@ class Server(Registrar):
 
     def _list(self, catalog: Catalog[Any], call: Call) -> Any:
         cursor = call.typed().cursor
-        if self._mounts:
-            return self._mounts.page(catalog, call, cursor)
+        if self._others:
+            return self._others.page(catalog, call, cursor)
         return catalog.page(call.revision or LATEST, cursor)
 
     def listed(self, method: str) -> Sequence[Any] | None:
@@ -235,13 +237,13 @@ class Server(Registrar):
         if answer is None:
             return ()
         catalog: Catalog[Any] = cast("partial[Any]", answer).args[0]
-        return self._mounts.listed(catalog) if self._mounts else catalog.definitions
+        return self._others.listed(catalog) if self._others else catalog.definitions
 
     def _call_tool(self, call: Call) -> Any:
         params: CallToolParams = call.typed()
         tool = self.registry.by_name.get(params.name)
         if tool is None:
-            return self._mounts.call(call, "tool", params.name, self.tools)
+            return self._others.call(call, "tool", params.name, self.tools)
         return tool.start(call, params, self.runtime)
 
     async def _get_prompt(self, call: Call) -> Any:
@@ -249,7 +251,7 @@ class Server(Registrar):
         prompt = self.prompts.get(params.name)
         if prompt is not None:
             return await prompt.get(call, params, self.runtime)
-        return await self._mounts.call(call, "prompt", params.name, self.prompts)
+        return await self._others.call(call, "prompt", params.name, self.prompts)
 
     async def _read_resource(self, call: Call) -> Any:
         params: ReadResourceParams = call.typed()
@@ -257,7 +259,7 @@ class Server(Registrar):
         if resource is not None:
             result = await resource.read(call, params, self.runtime, values)
         else:
-            result = await self._mounts.read(call, params.uri)
+            result = await self._others.read(call, params.uri)
         if isinstance(result, ReadResourceResult) and result.ttl_ms is UNSET:
             result.ttl_ms, result.cache_scope = self._hints["ttl_ms"], self._hints["cache_scope"]
             if params.request_state is not UNSET or params.input_responses is not jsonrpc.NOTHING:
@@ -274,7 +276,7 @@ class Server(Registrar):
         else:
             component = self.templates.get(params.ref.uri) or self.resources.get(params.ref.uri)
         if component is None:
-            return await self._mounts.complete(call, params)
+            return await self._others.complete(call, params)
         completer = self.registry.completer(component, argument)
         if completer is not None:
             return await completer.complete(call, params, self.runtime)
@@ -293,7 +295,7 @@ class Server(Registrar):
     def _listen(self, call: Call) -> Any:
         params: ListenParams = call.typed()
         wanted = honoured(params.notifications, self.capabilities, self._has)
-        unhear = partial(self._mounts.unhear, self._mounts.hear(wanted))
+        unhear = partial(self._others.unhear, self._others.hear(wanted))
         try:
             return self.subscriptions.listen(call, wanted, unhear)
         except InternalError:
@@ -304,7 +306,7 @@ class Server(Registrar):
         """Whether something can be told of this resource: it is there, or lies above one; a mount may have it, and so
         may a middleware or a service that is put around the answers."""
         known = self._chain is None and self._answers.get("resources/read") == self._read_resource
-        return not known or self.registry.has(uri) or self._mounts.may_have(uri)
+        return not known or self.registry.has(uri) or self._others.may_have(uri)
 
     def resource_updated(self, uri: str) -> None:
         """Tell those who subscribed to it that a resource has changed."""
@@ -459,6 +461,7 @@ class Server(Registrar):
         * **loopback** – whether the names of this machine are among them, which is the default.
         * **sse** – whether the two endpoints of 2024-11-05 are there too.
         * **assume** – the revision to speak with clients that belong to no session and name no newer one.
+        * **lifecycle** – "strict": a session waits for `notifications/initialized`, although POSTs may overtake it.
         * **longest_body** – how many bytes a request may have.
         * **most_in_flight**, **most_in_flight_per_client** – how many requests may be worked on at once.
         * **most_sessions**, **most_sessions_per_client** – how many sessions there may be; beyond that the oldest that

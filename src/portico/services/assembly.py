@@ -180,8 +180,21 @@ def _addressed(tool: Tool, service: str) -> Tool:
     elif dotted not in known:
         dotted = known[0]
     meta = {VERSION: FIRST_VERSION, INVOCATION: dotted, **(tool.definition.meta or {})}
-    other.definition = replace(tool.definition, meta=meta)
+    other.definition = replace(tool.definition, meta=meta, input_schema=_explicit(tool.definition.input_schema))
     return other
+
+
+def _explicit(schema: Any) -> Any:
+    """The same schema, in which every object says what is required, also where nothing is: some generators of code take
+    a schema that does not say it for one that was forgotten."""
+    if isinstance(schema, list):
+        return [_explicit(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    whole = {name: _explicit(one) for name, one in schema.items()}
+    if whole.get("type") == "object" and isinstance(whole.get("properties"), dict):
+        whole.setdefault("required", [])
+    return whole
 
 
 def _apart(tool: Tool, service: str, possible: Collection[str]) -> Tool:

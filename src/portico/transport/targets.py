@@ -56,6 +56,14 @@ class Url(Struct, frozen=True):
 Target = Here | Command | Url
 
 
+def names_several(value: Any) -> bool:
+    """Whether a target is a configuration of several servers, and none of them is named."""
+    if isinstance(value, str) and value.strip().endswith(".json") and " " not in value.strip():
+        value = _read_file(value.strip())
+    servers = value.get("mcpServers", value.get("servers")) if isinstance(value, Mapping) else None
+    return isinstance(servers, Mapping) and len(servers) > 1
+
+
 def target_of(
     value: Any,
     *,
@@ -112,6 +120,10 @@ def _from_text(text: str) -> Target:
 
 
 def _from_file(path: str, name: str) -> Target:
+    return _from_entry(_entry(_read_file(path), path, name))
+
+
+def _read_file(path: str) -> dict[str, Any]:
     try:
         with open(path, encoding="utf-8") as file:
             said = json.load(file)
@@ -121,7 +133,7 @@ def _from_file(path: str, name: str) -> Target:
         raise UsageError(f"{path} cannot be read: {failure}") from None
     if not isinstance(said, dict):
         raise UsageError(f"{path} is no configuration: it holds no object")
-    return _from_entry(_entry(said, path, name))
+    return said
 
 
 def _entry(said: Mapping[str, Any], where: str, name: str) -> Mapping[str, Any]:

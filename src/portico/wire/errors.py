@@ -148,6 +148,13 @@ class MissingCapability(ProtocolError):
         names = ", ".join(sorted(required))
         super().__init__(f"{self.title}: {names}", {"requiredCapabilities": required})
 
+    @property
+    def extensions(self) -> frozenset[str]:
+        """The extensions that the client would have to declare."""
+        required = self.data.get("requiredCapabilities") if isinstance(self.data, dict) else None
+        named = required.get("extensions") if isinstance(required, dict) else None
+        return frozenset(named) if isinstance(named, dict) else frozenset()
+
     def code_at(self, revision: Revision | None) -> int:
         return type(self).code if revision is None or revision >= MODERN else InvalidRequest.code
 

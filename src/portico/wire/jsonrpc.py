@@ -243,7 +243,10 @@ def _unreadable(data: bytes, failure: Exception) -> Malformed | list[Frame | Mal
 def _no_frame(seen: _Glance, failure: Exception) -> Malformed:
     response = seen.method is NOTHING and (seen.result is not NOTHING or seen.error is not NOTHING)
     id = None if seen.id is NOTHING else _anything.decode(seen.id)
-    return Malformed(InvalidRequest(f"Invalid request: {_plain(failure)}"), _readable(id), response)
+    said = _plain(failure)
+    if id is not None and _readable(id) is None and type(id) is not int:
+        said = "id must be a string or an integer"
+    return Malformed(InvalidRequest(f"Invalid request: {said}"), _readable(id), response)
 
 
 def _batch(data: bytes) -> Malformed | list[Frame | Malformed]:

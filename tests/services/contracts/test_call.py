@@ -15,6 +15,9 @@ from portico import Client, Context, Server, SyncClient, ToolResult
 from portico.auth.principal import Principal
 from portico.contracts import ContractContext, MCPToolCall, MCPToolResult, call
 from portico.rpc.call import Call, Handler
+from portico.services.contracts.asking import contract_from
+from portico.services.contracts.codegen.python import python
+from portico.services.contracts.codegen.shapes import surface
 from portico.wire.content import TextContent
 from portico.wire.errors import BadStatus, Closed, InternalError, MethodNotFound, TimedOut
 from portico.wire.revisions import REVISIONS
@@ -385,3 +388,49 @@ async def test_a_handler_that_is_a_function_will_do() -> None:
         raise MethodNotFound("no")
 
     assert (await call(answer, request("any.tool"))).data == {"text": "hello"}
+
+
+# Tools that run as a task only
+
+
+def slow() -> Server:
+    server = Server("s", version="1.0.0")
+
+    @server.tool(task="required")
+    async def research(topic: str) -> dict[str, str]:
+        """Takes its time."""
+        return {"report": topic.upper()}
+
+    return server
+
+
+@pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
+async def test_a_tool_that_runs_as_a_task_only_is_waited_for(revision: str) -> None:
+    async with Client(slow(), revision=revision) as client:
+        assert (await call(client, request("s.research", topic="ants"))).data == {"report": "ANTS"}
+        assert (await client.call_tool("research", {"topic": "ants"})).data == {"report": "ANTS"}
+
+
+async def test_such_a_tool_of_a_server_in_this_process_is_waited_for() -> None:
+    assert (await call(slow(), request("s.research", topic="ants"))).data == {"report": "ANTS"}
+
+
+async def test_a_generated_client_waits_for_such_a_tool() -> None:
+    contract = await contract_from(slow())
+    code: dict[str, Any] = {}
+    exec(python(surface(contract, contract.tools)), code)
+    async with Client(slow()) as client:
+        assert (await code["S"](client).research(topic="ants"))["report"] == "ANTS"
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+@pytest.mark.parametrize("value", [3.0, 0.5, 7, True, [1, 2], -1e300])
+async def test_a_value_is_the_same_on_every_revision(revision: str, value: Any) -> None:
+    server = Server("s", version="1.0.0")
+
+    @server.tool(output_schema={"type": ["number", "boolean", "array"]})
+    async def give() -> Any:
+        return value
+
+    async with Client(server, revision=revision) as client:
+        assert (await call(client, request("s.give"))).data == {"result": value}

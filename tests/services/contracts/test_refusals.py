@@ -38,7 +38,20 @@ _circle: list[Any] = []
 _circle.append(_circle)
 
 
-@pytest.mark.parametrize("value", [b"\xff", object(), "\ud800", {"a": {"\udfff": 1}}, [{1: object()}], _circle])
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"\xff",
+        object(),
+        "\ud800",
+        {"a": {"\udfff": 1}},
+        [{1: object()}],
+        _circle,
+        float("nan"),
+        [float("inf")],
+        (1 // one for one in [0]),
+    ],
+)
 async def test_what_json_cannot_say_is_a_wrong_argument(value: Any) -> None:
     result = await call(plain(), request("s.take", x=value))
     kind, details = error(result)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -49,6 +49,15 @@ def test_the_specification_has_nothing_wrong_with_it(service: Shipped) -> None:
     text = (shipped.HERE / service.name / specification.FILE).read_text(encoding="utf-8")
     assert lint(text) == []
     assert lint_tools(service.contract, service.contract.tools) == []
+
+
+def test_every_object_that_a_tool_takes_says_what_is_required(service: Shipped) -> None:
+    def silent(schema: Any) -> bool:
+        parts = schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ()
+        is_object = isinstance(schema, dict) and isinstance(schema.get("properties"), dict) and "type" in schema
+        return (is_object and "required" not in schema) or any(map(silent, parts))
+
+    assert [tool.name for tool in service.contract.tools if silent(tool.input_schema)] == []
 
 
 def test_nothing_has_drifted_from_the_lock(service: Shipped) -> None:

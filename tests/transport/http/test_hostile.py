@@ -169,6 +169,7 @@ async def test_nothing_of_a_hostile_day_stays(target: Target) -> None:
     growth, pause = target.resident - before, await target.longest_pause()
     print(f"{REQUESTS:,} requests: {growth:,} bytes more, a pause of {pause:.3f} s at most")
     assert growth < MOST_GROWTH, f"{growth:,} bytes more after {REQUESTS:,} requests"
+    assert pause < 3 * most_pause(), "many at once, and nobody waits for long"
 
 
 FULL = 4_000_000

@@ -1354,3 +1354,26 @@ async def test_a_last_event_that_is_no_number_is_answered_by_what_there_is(
     session = await (await serve(server)).initialize(R4)
     stream = await session.get(last.encode().decode("latin-1"))
     assert stream.head is not None and stream.head.status == 200
+
+
+@every
+async def test_a_strict_session_waits_for_initialized(serve: Serve, server: Server, revision: str) -> None:
+    """Where the order of the handshake is wanted, as bossman wants it: tools/* only in operation."""
+    site = await serve(server, lifecycle="strict")
+    opened = await site.post(initialize(revision))
+    headers = {"mcp-session-id": opened["mcp-session-id"]}
+    if revision != R2:
+        headers["mcp-protocol-version"] = revision
+    assert (await site.post(PING, headers)).messages[0]["result"] == {}
+    refused = (await site.post(LIST, headers)).messages[0]
+    assert (refused["id"], refused["error"]["code"]) == (1, -32600)
+    await site.post({"jsonrpc": "2.0", "method": "notifications/initialized"}, headers)
+    assert "tools" in (await site.post(LIST, headers)).messages[0]["result"]
+
+
+async def test_what_cannot_be_read_is_refused_with_the_id_null_up_to_2025_06_18(serve: Serve, server: Server) -> None:
+    site = await serve(server)
+    for revision in (R2, R3):
+        opened = await site.post(initialize(revision))
+        said = (await site.post(b"{", {"mcp-session-id": opened["mcp-session-id"]})).json
+        assert (said["id"], said["error"]["code"]) == (None, -32700)

@@ -47,7 +47,7 @@ class Catalog(Generic[C]):
         self.page_size = page_size
         self._result = result
         self._member = member
-        self._hints = hints
+        self.hints = hints
         self._cursors = cursors
         self._on_change = on_change
         self._components: dict[str, C] = {}
@@ -109,7 +109,7 @@ class Catalog(Generic[C]):
         listed = self.definitions if listed is None else listed
         if listed is not self._paged:
             self._paged, self._pages = listed, {}
-        start = 0 if cursor is None else self._start(cursor, len(listed))
+        start = 0 if cursor is None else self.start(cursor, len(listed))
         page = self._pages.get((revision, start))
         if page is None:
             page = self._pages[revision, start] = self.encode(listed, revision, start)
@@ -117,11 +117,15 @@ class Catalog(Generic[C]):
 
     def once(self, listed: Sequence[Any], revision: Revision, cursor: str | None) -> Raw:
         """One page of a list that is not kept."""
-        return self.encode(listed, revision, 0 if cursor is None else self._start(cursor, len(listed)))
+        return self.encode(listed, revision, 0 if cursor is None else self.start(cursor, len(listed)))
 
-    def _start(self, cursor: str, length: int) -> int:
-        """The list may have become shorter since. Then there is nothing after the cursor, which is no mistake."""
+    def start(self, cursor: str, length: int) -> int:
+        """Where a page begins. The list may have become shorter since: then nothing is left, which is no mistake."""
         return min(int(self._cursors.read(self._listed, cursor)), length)
+
+    def cursor(self, end: int) -> str:
+        """Leads on to what comes after so many entries."""
+        return self._cursors.issue(self._listed, str(end))
 
     @property
     def _listed(self) -> str:
@@ -132,8 +136,8 @@ class Catalog(Generic[C]):
         end = start + self.page_size
         result = self._result(
             **{self._member: list(definitions[start:end])},
-            next_cursor=self._cursors.issue(self._listed, str(end)) if end < len(definitions) else UNSET,
-            **self._hints,
+            next_cursor=self.cursor(end) if end < len(definitions) else UNSET,
+            **self.hints,
         )
         if revision >= MODERN:
             return Raw(jsonrpc.encode(translate.modern(result)))

@@ -160,23 +160,23 @@ class HandlerTarget:
     def __init__(
         self, handler: Handler, *, timeout: float | None = None, kept: KeptContracts | None = None, **about: Any
     ) -> None:
-        self._handler, self._timeout, self._kept, self._about = handler, timeout, kept, about
+        self.handler, self.timeout, self._kept, self._about = handler, timeout, kept, about
 
     async def contract(self, *, fresh: bool) -> Contract:
-        return await contract_from(self._handler, self._kept, **self._about)
+        return await contract_from(self.handler, self._kept, **self._about)
 
     async def call(self, params: dict[str, Any]) -> dict[str, Any]:
         try:
-            async with asyncio.timeout(self._timeout):
-                said = await _request(self._handler, "tools/call", params, **self._about)
+            async with asyncio.timeout(self.timeout):
+                said = await _request(self.handler, "tools/call", params, **self._about)
         except TimeoutError:
-            raise TimedOut(f"{params['name']} did not answer within {self._timeout:g} s.") from None
+            raise TimedOut(f"{params['name']} did not answer within {self.timeout:g} s.") from None
         result: dict[str, Any] = msgspec.json.decode(said)
         return result
 
     def running(self) -> Any:
         """Its lifespan. A server that runs already is not started again by this."""
-        return members(self._handler).lifespan()
+        return members(self.handler).lifespan()
 
 
 async def contract_from(handler: Handler, kept: KeptContracts | None = None, **about: Any) -> Contract:

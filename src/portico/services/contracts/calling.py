@@ -14,7 +14,7 @@ import msgspec
 from pydantic_core import to_jsonable_python
 
 from portico import Client, SyncClient
-from portico.extend import Handler
+from portico.extend import Handler, MissingCapability
 from portico.schema import Complaint
 from portico.services.contracts import outcomes
 from portico.services.contracts.asking import HandlerTarget, ask
@@ -80,7 +80,7 @@ async def _ask(
 ) -> Outcome:
     if isinstance(target, Client):
         return await ask(ClientTarget(target, seconds), name, arguments, meta=meta, known=_known.get(target))
-    handler = HandlerTarget(target, timeout=seconds, kept=_kept_of(target))
+    handler = OwnTarget(target, timeout=seconds, kept=_kept_of(target))
     async with handler.running():
         return await ask(handler, name, arguments, meta=meta)
 
@@ -111,9 +111,10 @@ def _as_json(request: MCPToolCall, context: ContractContext | None) -> tuple[dic
 def _told(path: str, value: Any) -> Any:
     try:
         found = to_jsonable_python(value)
-        # Half of a pair of surrogates is a text for Python, and no UTF-8.
-        json.dumps(found, ensure_ascii=False).encode()
-    except (ValueError, TypeError, RecursionError):
+        # Half of a pair of surrogates is a text for Python, and no UTF-8; what is no number is none in JSON.
+        json.dumps(found, ensure_ascii=False, allow_nan=False).encode()
+    except Exception:
+        # Whatever: an object of the caller's may raise anything while it is looked at.
         raise UnfitArgument(path.encode(errors="replace").decode(), value) from None
     return found
 
@@ -144,10 +145,44 @@ class ClientTarget:
         return found
 
     async def call(self, params: dict[str, Any]) -> dict[str, Any]:
-        result: dict[str, Any] = msgspec.json.decode(
-            await self._client.request("tools/call", params, timeout=self._timeout)
-        )
+        client = self._client
+        tool = _known[client].find(params["name"]) if client in _known else None
+        if tool is not None and tool.task == "required":
+            return await self.as_task(params)
+        try:
+            said = await client.request("tools/call", params, timeout=self._timeout)
+        except MissingCapability as missing:
+            if not _wants_task(missing):
+                raise
+            return await self.as_task(params)
+        result: dict[str, Any] = msgspec.json.decode(said)
         return result
+
+    async def as_task(self, params: dict[str, Any]) -> dict[str, Any]:
+        """The result of a tool that runs as a task only: it is started, and waited for."""
+        name, arguments, meta = params["name"], params["arguments"], params.get("_meta")
+        task = await self._client.start_task(name, arguments, timeout=self._timeout, meta=meta)
+        said = await task.result(timeout=self._timeout, returns=Any, raise_on_error=False)
+        result = {"content": msgspec.to_builtins(said.content), "isError": said.is_error, "_meta": said.meta or {}}
+        return result if said.structured is None else {**result, "structuredContent": said.structured}
+
+
+def _wants_task(missing: MissingCapability) -> bool:
+    """Whether a tool cannot be called but as a task."""
+    return any(name.endswith("/tasks") for name in missing.extensions)
+
+
+class OwnTarget(HandlerTarget):
+    """A Handler in this process, called on no behalf but ours: what runs as a task only is waited for."""
+
+    async def call(self, params: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return await super().call(params)
+        except MissingCapability as missing:
+            if not _wants_task(missing):
+                raise
+            async with Client(self.handler) as client:
+                return await ClientTarget(client, self.timeout).as_task(params)
 
 
 def _log(request: MCPToolCall, context: ContractContext | None, result: MCPToolResult, seconds: float) -> None:

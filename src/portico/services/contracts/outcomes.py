@@ -191,10 +191,13 @@ def _from_content(content: list[Mapping[str, Any]], text: str, revision: str) ->
 
 
 def _in_text(content: list[Mapping[str, Any]], text: str, revision: str) -> dict[str, Any] | None:
-    """The object in a text, where text was the only way to say anything, also what has structure."""
+    """The value in a text, where text was the only way to say anything, also what has structure. What is no object
+    stands in `result`, as it does on later revisions."""
     if not revision or revision >= V2025_06_18 or any(block.get("type") != "text" for block in content):
         return None
     found = _json(text)
+    if isinstance(found, bool | int | float | list):
+        return {"result": found}
     return found if isinstance(found, dict) else None
 
 

@@ -16,6 +16,7 @@ from typing import Any
 from msgspec import UNSET, Struct
 
 from portico.auth.principal import BearerTokens
+from portico.legacy.session import Lifecycle
 from portico.rpc.call import Handler, members
 from portico.rpc.channel import refuse_batch
 from portico.rpc.door import Door, Sender, brings_revision
@@ -60,6 +61,8 @@ class Settings(Struct, kw_only=True):
     sse: bool = False
     # Who belongs to no session and is not modern is spoken to as at this revision, in place of being refused.
     assume: Revision | None = None
+    # "strict": sessions wait for `initialized`, although POSTs may overtake each other.
+    lifecycle: Lifecycle = "auto"
     longest_body: int = LONGEST_BODY
     # How much the bodies of all requests may have together, from their first byte to their answers.
     most_body_bytes: int = MOST_BODY_BYTES
@@ -241,7 +244,7 @@ class Exchange:
 
     def _new_session(self, request: Request, headers: Headers | None = None) -> HttpSession:
         sender = Sender(request.principal, headers, request.peer)
-        return HttpSession(self.handler, sender, self.traffic, self.metrics, self.sessions)
+        return HttpSession(self.handler, sender, self.traffic, self.metrics, self.sessions, self.settings.lifecycle)
 
     def _session(self, request: Request, id: RequestId | None = None) -> HttpSession | Answer:
         """The session that a request belongs to, or why it belongs to none; `id` is that of its message."""

@@ -17,7 +17,7 @@ from typing import Any
 from msgspec import Struct
 
 from portico.legacy.changes import ListChanges
-from portico.legacy.session import Session
+from portico.legacy.session import Lifecycle, Session
 from portico.rpc.call import Handler
 from portico.rpc.channel import Channel
 from portico.rpc.door import Sender
@@ -212,12 +212,19 @@ class HttpSession:
     """One client's conversation: a Session and its Channel, and the streams they talk through."""
 
     def __init__(
-        self, handler: Handler, sender: Sender, traffic: Traffic, metrics: Metrics, sessions: Sessions
+        self,
+        handler: Handler,
+        sender: Sender,
+        traffic: Traffic,
+        metrics: Metrics,
+        sessions: Sessions,
+        lifecycle: Lifecycle = "auto",
     ) -> None:
         self.traffic = traffic
         self.sessions = sessions
-        # POSTs may overtake each other, so a client is not held to the order of the handshake.
-        self.session = Session(handler, in_order=False, changes=sessions.changes)
+        # POSTs may overtake each other, so a client is not held to the order of the handshake, unless that is wanted.
+        is_strict = lifecycle == "strict"
+        self.session = Session(handler, lifecycle=lifecycle, in_order=is_strict, changes=sessions.changes)
         self.id = os.urandom(24).hex()
         self.principal = sender.principal
         self.address = sender.address or ""

@@ -33,6 +33,7 @@ FEATURES = (
     "before_two",        # …two before it, which is by the same author where two talk
     "thread_best",       # the words of the best in its thread
     "thread_share",      # the share of the question that its thread has
+    "alike",             # the share of the question, by rarity, that it has in other words
     "named",             # by whom the question is about
     "named_head",        # `head`, of those
     "in_company",        # by another one than the named, where the named is known
@@ -79,6 +80,7 @@ def measure(
     thread_best, thread_all = matches.thread_best.get, matches.thread_all.get
     shares = _Shares(matches)
     heads, words_by_rarity, heads_by_rarity = shares.heads, shares.words_by_rarity, shares.heads_by_rarity
+    alike, everything = matches.alike.get, UNIT * shares.everything
     about = ASSISTANT if question.of_assistant else USER
     found = []
     for one in candidates:
@@ -101,6 +103,7 @@ def measure(
                 (before_two >> shift) / UNIT,
                 (thread_best(thread, 0) >> shift) / UNIT,
                 words_by_rarity(thread_all(thread, 0)),
+                alike(seat, 0) / everything,
                 is_named,
                 head if is_named else 0.0,
                 one.kind == PERSON and not is_named and positions.scope_of(seat) in named.scopes,
@@ -144,8 +147,8 @@ class _Shares:
         everything = (sum(shares) + unknown) or 1.0
         self._shares = [share / everything for share in shares]
         rarities = [share * rarity for share, rarity in zip(shares, matches.rarity, strict=True)]
-        everything = (sum(rarities) + unknown * math.log(2 + 2 * matches.memories)) or 1.0
-        self._rarities = [rarity / everything for rarity in rarities]
+        self.everything = (sum(rarities) + unknown * math.log(2 + 2 * matches.memories)) or 1.0
+        self._rarities = [rarity / self.everything for rarity in rarities]
         self._known: dict[int, float] = {}
         self._known_by_rarity: dict[int, float] = {}
 

@@ -54,6 +54,8 @@ class Matches:
         self.shift = 2 * len(terms)
         self.bits = (1 << len(terms)) - 1
         self.by_seat: dict[int, int] = {}
+        # What memories have of the question in other words: of its rarity, in units of 1/UNIT.
+        self.alike: dict[int, int] = {}
         # The best, and what the best of each thread has, and all of the best in it together.
         self.best: list[int] = []
         self.thread_best: dict[int, int] = {}
@@ -61,7 +63,7 @@ class Matches:
 
     def add(self, term: str, postings: Sequence[Posting], frequency: int) -> None:
         """Add the postings of one more term, which `frequency` memories have."""
-        rarity = math.log(1 + max(0.0, self.memories - frequency + 0.5) / (frequency + 0.5))
+        rarity = self.rarity_at(frequency)
         bit = 1 << len(self.order)
         self.order.append(term)
         self.rarity.append(rarity)
@@ -74,6 +76,13 @@ class Matches:
                 value = round(unit * (weight >> 1)) << self.shift | bit << self.head_shift * (weight & 1) | bit
                 worth[weight] = value
             by_seat[seat] = by_seat.get(seat, 0) + value
+
+    def rarity_at(self, frequency: int) -> float:
+        return math.log(1 + max(0.0, self.memories - frequency + 0.5) / (frequency + 0.5))
+
+    def rarity_of(self, term: str) -> float:
+        """That of a term of the question; nothing is rarer than what no memory has."""
+        return self.rarity[self.order.index(term)] if term in self.order else math.log(2 + 2 * self.memories)
 
     def add_namespace(self, named: NamedNamespace) -> None:
         """A namespace is a term that all memories of some scopes have; of those that have no other term, the newest."""
@@ -132,8 +141,8 @@ class Matches:
         return sorted(scored, reverse=True)[:most] if len(self.by_seat) < FEW_MATCHES else heapq.nlargest(most, scored)
 
     def is_near(self, seat: int) -> bool:
-        """Whether it has a word of the question, or sits next to one that has."""
-        return any(seat + step in self.by_seat for step in (0, -1, 1, -2))
+        """Whether it has a word of the question, or another one for it, or sits next to one that has."""
+        return seat in self.alike or any(seat + step in self.by_seat for step in (0, -1, 1, -2))
 
     def _heads(self) -> list[float]:
         """What each word is worth near the beginning."""
@@ -157,7 +166,7 @@ def match(tx: Transaction, terms: Mapping[str, float], scopes: Sequence[int] | N
             _look_up(tx, found, frequent, sorted(near))
     else:
         by_term: dict[str, list[Posting]] = {term: [] for term in terms}
-        for term, seat, weight in _postings(tx, list(terms), scopes):
+        for term, seat, weight in read_postings(tx, list(terms), scopes):
             by_term[term].append((seat, weight))
         for term, postings in by_term.items():
             if postings:
@@ -235,7 +244,7 @@ def _frequency(tx: Transaction, term: str, scopes: Sequence[int] | None) -> int:
     return tx.one(int, sql, {"term": term, "most": 2 * MOST_POSTINGS, **values})
 
 
-def _postings(tx: Transaction, terms: list[str], scopes: Sequence[int] | None) -> list[tuple[str, int, int]]:
+def read_postings(tx: Transaction, terms: list[str], scopes: Sequence[int] | None) -> list[tuple[str, int, int]]:
     source, values = within(scopes)
     sql = f"select p.term, p.seat, p.weight from {source} p.term in :terms"
     return tx.all(tuple[str, int, int], sql, {"terms": terms, **values})

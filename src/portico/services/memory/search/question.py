@@ -21,10 +21,19 @@ ASKING = listed(
     discussions during ever explain first get give go going got happen happened help include including item items key
     kind know like list long made make many mention mentioned mentions much often only order overview please provide
     recall regarding related remember remind said say saying says session sessions show sort summarise summarize summary
-    tell think thought throughout told type various want wanted way
+    tell think thought throughout told type use used uses using various want wanted way
     """
 )
 ASKING_SHARE = 0.3
+# What is written as one word or as two: “how do we back up” asks for backups.
+COMPOUNDS = listed(
+    """
+    backend backup changelog checkout database datastore filesystem frontend hotfix kickoff layout loadbalancer
+    lockfile login logout logon monorepo offsite onboarding oncall payroll postmortem pullrequest ratelimit rollback
+    rollout setup shutdown signin signup standup startup teardown timeout timezone webhook webserver website workaround
+    workflow
+    """
+)
 
 _WORD = re.compile(r"[^\W_]+")
 _WHEN = re.compile(r"\bwhen\b|\bwhat (?:date|day|month|year)\b|\bhow long\b")
@@ -90,7 +99,8 @@ def _words(lower: str, now: int | None) -> tuple[dict[str, float], dict[str, str
     terms: dict[str, float] = {}
     written: dict[str, str] = {}
     content_words = []
-    for word in dict.fromkeys(words(lower)):
+    spoken = list(words(lower))
+    for word in dict.fromkeys(spoken):
         term = term_of(word)
         if not term:
             continue
@@ -100,6 +110,9 @@ def _words(lower: str, now: int | None) -> tuple[dict[str, float], dict[str, str
         content_words.append(word)
         if len(terms) == MOST_TERMS:
             break
+    for word in sorted(COMPOUNDS.intersection(map(str.__add__, spoken, spoken[1:]))):
+        terms[term_of(word)] = 1.0
+        written.setdefault(term_of(word), word)
     days = date_words(lower)
     if now is not None:
         days |= relative_words(lower, now)

@@ -28,6 +28,7 @@ from portico.services.memory.search.features import FEATURES, Candidate, NamedAu
 from portico.services.memory.search.index import reading_of
 from portico.services.memory.search.matching import Matches, match, match_among, most_alike
 from portico.services.memory.search.meaning import Sense
+from portico.services.memory.search.other_words import add_other_words
 from portico.services.memory.search.question import Question, ask, terms_of
 from portico.services.memory.store import narrowing, selection
 from portico.services.memory.store.filters import MemoryFilter, where
@@ -48,7 +49,7 @@ LOOKED_AT = 192
 NEAREST = 64
 # A memory is weak if it has less than this share of the question, and its meaning is not as near as this.
 LITTLE, NEAR = 0.15, 0.35
-_AROUND, _MEANING = FEATURES.index("around"), len(FEATURES)
+_AROUND, _ALIKE, _MEANING = FEATURES.index("around"), FEATURES.index("alike"), len(FEATURES)
 # Where a condition leaves too few of those looked at, more are, up to so many; then the newest that it lets through.
 MOST_LOOKED_AT = 4 * LOOKED_AT
 NEWEST = 200
@@ -229,7 +230,7 @@ def _by_features(tx: Transaction, search: RecallQuery) -> list[Scored]:
 
 def _is_weak(features: tuple[float, ...]) -> bool:
     """Whether neither it nor its neighbours have much of the question, nor is its meaning near."""
-    return features[_AROUND] < LITTLE and (len(features) == _MEANING or features[_MEANING] < NEAR)
+    return features[_AROUND] + features[_ALIKE] < LITTLE and (len(features) == _MEANING or features[_MEANING] < NEAR)
 
 
 def _by_meaning(tx: Transaction, search: RecallQuery) -> list[Scored]:
@@ -258,14 +259,17 @@ def look(tx: Transaction, search: RecallQuery) -> Look:
     terms = terms or question.terms
     if search.among is None:
         matches = match(tx, terms, search.scopes, memories)
+        alike = add_other_words(tx, matches, terms, search.scopes)
         nearest = [] if sense is None else sense.nearest(tx, search.scopes, NEAREST)
         most = max(LOOKED_AT, 3 * search.limit)
         # What a condition leaves of them is not known before.
         choose = matches.candidates if search.condition else partial(matches.candidates, wanted=search.limit)
-        candidates = reader.enough(choose, most, nearest)
+        candidates = reader.enough(choose, most, [*alike, *nearest])
     else:
         candidates = reader.of(search.among)
-        matches = match_among(tx, terms, search.scopes, memories, [one.seat for one in candidates])
+        seats = [one.seat for one in candidates]
+        matches = match_among(tx, terms, search.scopes, memories, seats)
+        add_other_words(tx, matches, terms, search.scopes, seats)
         if sense is None:
             candidates = [one for one in candidates if matches.is_near(one.seat)]
     features = measure(question, matches, named, candidates)

@@ -1,0 +1,110 @@
+"""Writes the thesaurus of the memory's ranker: for each word those that mean nearly the same.
+
+    python benchmarks/distill_thesaurus.py
+
+Every whole word of the vocabulary of all-MiniLM-L6-v2, and those of `thesaurus/technology.txt`, is encoded by the model
+that `portico memory model` fetches (here into `.bench/`), which takes some minutes. What is common to all vectors is
+taken off, words of one stem are one entry, and of each entry the nearest are kept. What engineers call things stands in
+`technology.txt`, because a model of everyday English does not know that Kafka is a queue.
+
+The model is by the Sentence-Transformers project (sentence-transformers/all-MiniLM-L6-v2, Apache License 2.0). The
+thesaurus holds no weights of it, only which of its vectors are near each other.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import numpy as np
+
+from portico.services.memory.search import model, model_download
+from portico.services.memory.search.minilm import MiniLM
+from portico.services.memory.search.terms import term_of
+
+HERE = Path(__file__).resolve().parent
+MODELS = HERE.parent / ".bench"
+TARGET = HERE.parent / "src/portico/services/memory/search/thesaurus.txt"
+# So many of the nearest, if they are as near as this.
+MOST, LEAST = 8, 0.45
+# How near a name is to the first word for its kind, and to the others; and what each further kind takes off.
+FIRST, HAND, LESS = 0.66, 0.6, 0.02
+HEAD = """\
+# Which words mean nearly the same, in hundredths, by their stems. Distilled from sentence-transformers/all-MiniLM-L6-v2
+# (Apache License 2.0) and benchmarks/thesaurus/technology.txt by benchmarks/distill_thesaurus.py. Sorted; bisected.
+"""
+
+
+def technology() -> tuple[set[str], dict[str, dict[str, float]]]:
+    """The words of the table, and by stem those that stand beside it, with how near they are."""
+    lines = (HERE / "thesaurus" / "technology.txt").read_text(encoding="utf-8").splitlines()
+    rows = [[part.split() for part in line.split(":")] for line in lines if not line.startswith("#")]
+    listed = Counter(term_of(name) for _, names in rows for name in set(names))
+    near: dict[str, dict[str, float]] = defaultdict(dict)
+    for kinds, names in rows:
+        for place, kind in enumerate(map(term_of, kinds)):
+            for other in map(term_of, (*kinds, *names)):
+                # What is of many kinds says less about each.
+                close = (FIRST if place == 0 else HAND) - LESS * max(0, listed[other] - 1)
+                if kind and other and kind != other:
+                    near[kind][other] = near[other][kind] = max(close, near[kind].get(other, 0.0))
+    return {word for row in rows for part in row for word in part}, near
+
+
+def vectors(folder: Path, words: list[str]) -> np.ndarray:
+    """Encoded once, and kept beside the model."""
+    kept = folder / "words.npz"
+    if kept.is_file():
+        with np.load(kept) as file:
+            if file["words"].tolist() == words:
+                return file["vectors"]
+    encoder = MiniLM(folder)
+    found = np.array([encoder.encode(word) for word in words])
+    np.savez(kept, words=np.array(words), vectors=found)
+    return found
+
+
+def stems(words: list[str], encoded: np.ndarray) -> tuple[list[str], np.ndarray]:
+    """The stems, and a vector of length one for each."""
+    encoded = encoded - encoded.mean(0)
+    encoded /= np.linalg.norm(encoded, axis=1, keepdims=True)
+    groups: dict[str, list[int]] = defaultdict(list)
+    for number, word in enumerate(words):
+        groups[term_of(word)].append(number)
+    found = np.array([encoded[numbers].mean(0) for numbers in groups.values()])
+    return list(groups), found / np.linalg.norm(found, axis=1, keepdims=True)
+
+
+def rows(table: np.ndarray, lot: int = 256) -> Iterator[np.ndarray]:
+    """How near each entry is to all of them."""
+    for first in range(0, len(table), lot):
+        yield from table[first : first + lot] @ table.T
+
+
+def main() -> None:
+    folder = model.find(MODELS) or model_download.fetch(MODELS)
+    by_hand, beside = technology()
+    vocabulary = (folder / "vocab.txt").read_text(encoding="utf-8").split("\n")
+    whole = [word for word in vocabulary if re.fullmatch("[a-z]{3,}", word)]
+    words = [word for word in dict.fromkeys((*whole, *sorted(by_hand))) if term_of(word)]
+    terms, table = stems(words, vectors(folder, words))
+    lines = []
+    for number, (term, closeness) in enumerate(zip(terms, rows(table), strict=True)):
+        order = [at for at in np.argpartition(-closeness, MOST)[: MOST + 1] if closeness[at] >= LEAST]
+        near = {terms[at]: float(closeness[at]) for at in order if at != number}
+        for other, close in beside.get(term, {}).items():
+            near[other] = max(close, near.get(other, 0.0))
+        if near:
+            ranked = sorted(near.items(), key=lambda pair: (-pair[1], pair[0]))
+            lines.append(" ".join([term, *(f"{other} {round(100 * close)}" for other, close in ranked)]))
+    TARGET.write_text(HEAD + "".join(f"{line}\n" for line in sorted(lines)), encoding="ascii")
+    print(f"{len(words):,} words, {len(lines):,} stems with neighbours, {TARGET.stat().st_size:,} bytes")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,295 @@
+"""What the file of a gateway says: a gateway.toml, or the mcp.json that clients have already. Nothing is opened.
+
+`${env:NAME}` and `${file:PATH}` stand for secrets. Their values are kept only to be masked in what is told.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Literal, TypedDict
+
+from msgspec import Struct, field
+
+from portico._options import check_options
+from portico.gateway.names import LONGEST_NAME, PREFIX, folded_alias, outward
+from portico.transport.targets import Target, target_of
+from portico.wire.errors import UsageError
+from portico.wire.revisions import Revision
+
+_SECRET = re.compile(r"\$\{(env|file):([^}]+)\}")
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)")
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_LARGEST_SECRET = 64 * 1024
+# Shorter ones would be found in every text.
+_SHORTEST_MASKED = 4
+
+Isolation = Literal["shared", "principal"]
+
+
+class UpstreamOptions(TypedDict, total=False):
+    """What can be said of an upstream besides where it is: the keywords of `gateway.add`, and of `[upstream.x]`."""
+
+    # What it is called on the outside: before its names, and whether only some are shown, or some by other names.
+    prefix: str
+    longest_name: int
+    include: Sequence[str]
+    exclude: Sequence[str]
+    rename: Mapping[str, str]
+    descriptions: Mapping[str, str]
+    # How long a call may take, how many may go on at once, and how many wait.
+    timeout: float | str
+    concurrency: int
+    queue: int
+    # Who shares a connection to a server that has sessions; how many connections there may be; when idle ones end.
+    isolation: Isolation
+    lanes: int
+    idle: float | str
+    # The revision to speak, where it is not to be found out.
+    revision: Revision
+
+
+class _UpstreamPlace(TypedDict, total=False):
+    """Where an upstream of a gateway.toml is."""
+
+    url: str
+    command: Sequence[str] | str
+    args: Sequence[str]
+    target: str
+    headers: Mapping[str, str]
+    env: Mapping[str, str]
+    cwd: str
+    type: str
+    disabled: bool
+
+
+class _GatewayTable(TypedDict, total=False):
+    name: str
+    version: str
+    title: str
+    description: str
+    instructions: str
+    prefix: str
+    longest_name: int
+
+
+class UpstreamSettings(Struct, frozen=True, kw_only=True):
+    """An upstream: what it is called here, where it is, and how it is treated."""
+
+    alias: str
+    target: Target | None
+    # Why there is no target, such as a secret that is missing.
+    problem: str = ""
+    prefix: str = PREFIX
+    longest_name: int = LONGEST_NAME
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    rename: dict[str, str] = field(default_factory=dict)
+    descriptions: dict[str, str] = field(default_factory=dict)
+    timeout: float = 60.0
+    concurrency: int = 64
+    queue: int = 256
+    isolation: Isolation = "principal"
+    lanes: int = 20
+    idle: float = 600.0
+    revision: Revision | None = None
+
+    def shows(self, name: str) -> bool:
+        """Whether something of this name is to be seen at all."""
+        wanted = not self.include or any(fnmatchcase(name, one) for one in self.include)
+        return wanted and not any(fnmatchcase(name, one) for one in self.exclude)
+
+    def outward(self, name: str) -> str:
+        return self.rename.get(name) or outward(self.alias, name, self.prefix, self.longest_name)
+
+
+class GatewaySettings(Struct, frozen=True, kw_only=True):
+    """A whole file."""
+
+    about: dict[str, Any] = field(default_factory=dict)
+    upstreams: dict[str, UpstreamSettings] = field(default_factory=dict)
+
+
+class Secrets:
+    """The values that must not be told."""
+
+    def __init__(self) -> None:
+        self._values: set[str] = set()
+
+    def resolve(self, text: str) -> str:
+        """The text with its secrets put in. Raises UsageError for one that is not there."""
+        return _SECRET.sub(lambda found: self._value(found[1], found[2].strip()), text)
+
+    def _value(self, kind: str, name: str) -> str:
+        if kind == "env":
+            value = os.environ.get(name)
+            if value is None:
+                raise UsageError(f"the environment variable {name} is not set")
+        else:
+            try:
+                with open(os.path.expanduser(name), encoding="utf-8") as file:
+                    value = file.read(_LARGEST_SECRET).strip()
+            except (OSError, ValueError):
+                raise UsageError(f"the file {name} cannot be read") from None
+        if len(value) >= _SHORTEST_MASKED:
+            self._values.add(value)
+        return value
+
+    def mask(self, text: str) -> str:
+        for value in sorted(self._values, key=len, reverse=True):
+            text = text.replace(value, "***")
+        return text
+
+
+def read(path: str | Path, secrets: Secrets) -> GatewaySettings:
+    """What a gateway.toml or an mcp.json says. Raises UsageError with what is wrong, and where."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, ValueError) as failure:
+        raise UsageError(f"{path} cannot be read: {getattr(failure, 'strerror', None) or failure}") from None
+    try:
+        said = json.loads(text) if Path(path).suffix == ".json" else tomllib.loads(text)
+    except (ValueError, RecursionError) as failure:
+        raise UsageError(f"{path} cannot be read: {failure}") from None
+    try:
+        return settings_of(said, secrets)
+    except UsageError as mistake:
+        raise UsageError(f"{path}: {mistake}") from None
+
+
+def settings_of(said: Any, secrets: Secrets) -> GatewaySettings:
+    """The settings in a file's tables; an mcp.json has its servers in `mcpServers` or `servers`."""
+    if not isinstance(said, Mapping):
+        raise UsageError("it holds no table")
+    servers = said.get("mcpServers", said.get("servers"))
+    if isinstance(servers, Mapping):
+        found = {alias: _of_entry(alias, entry, secrets) for alias, entry in servers.items()}
+        return GatewaySettings(upstreams=_named_apart({alias: one for alias, one in found.items() if one is not None}))
+    unknown = sorted(set(said) - {"gateway", "upstream"})
+    if unknown:
+        raise UsageError(f"there is no [{unknown[0]}]; there are [gateway] and [upstream.NAME]")
+    about = _table("gateway", said.get("gateway", {}), _GatewayTable)
+    shared: dict[str, Any] = {name: about.pop(name) for name in ("prefix", "longest_name") if name in about}
+    upstreams = {
+        alias: upstream_of(alias, {**shared, **_is_table(f"upstream.{alias}", table)}, secrets)
+        for alias, table in _is_table("upstream", said.get("upstream", {})).items()
+        if not (isinstance(table, Mapping) and table.get("disabled") is True)
+    }
+    return GatewaySettings(about=about, upstreams=_named_apart(upstreams))
+
+
+def _of_entry(alias: str, entry: Any, secrets: Secrets) -> UpstreamSettings | None:
+    """An entry of an mcp.json. Other programs have members of their own in it, which mean nothing here."""
+    if not isinstance(entry, Mapping):
+        raise UsageError(f"the entry of {alias!r} is no object")
+    if entry.get("disabled") is True:
+        return None
+    own = _is_table(f"portico of {alias!r}", entry.get("portico", {}))
+    return upstream_of(
+        alias, {**{k: v for k, v in entry.items() if k in _UpstreamPlace.__annotations__}, **own}, secrets
+    )
+
+
+def upstream_of(alias: str, table: Mapping[str, Any], secrets: Secrets) -> UpstreamSettings:
+    """An upstream of these settings; a secret that is missing is a problem of this one alone."""
+    place = {name: value for name, value in table.items() if name in _UpstreamPlace.__annotations__}
+    options = {name: value for name, value in table.items() if name not in place}
+    what = f"upstream.{alias}"
+    check_options(what, options, UpstreamOptions)
+    check_options(what, place, _UpstreamPlace)
+    target, problem = None, ""
+    try:
+        target = _target(what, place, secrets)
+    except _Missing as missing:
+        problem = str(missing)
+    return settings_for(alias, target, options, problem)
+
+
+def settings_for(alias: str, target: Target | None, options: Mapping[str, Any], problem: str = "") -> UpstreamSettings:
+    """Settings with the options of `gateway.add`."""
+    if not alias or len(alias) > 64:
+        raise UsageError(f"{alias!r} is no name for an upstream: it has 1 to 64 characters")
+    check_options(f"upstream.{alias}", options, UpstreamOptions)
+    given: dict[str, Any] = {
+        name: tuple(value) if name in ("include", "exclude") else value for name, value in options.items()
+    }
+    for name in ("timeout", "idle"):
+        if name in given:
+            given[name] = _seconds(f"upstream.{alias}", name, given[name])
+    for name in ("longest_name", "concurrency", "lanes"):
+        if given.get(name, 64) < (16 if name == "longest_name" else 1):
+            raise UsageError(f"upstream.{alias}: {name} is {given[name]}, which is too small")
+    for name in ("rename", "descriptions"):
+        given[name] = dict(given.get(name, {}))
+    return UpstreamSettings(alias=alias, target=target, problem=problem, **given)
+
+
+class _Missing(UsageError):
+    """A secret, or a variable, that is not there."""
+
+
+def _target(what: str, place: Mapping[str, Any], secrets: Secrets) -> Target:
+    ways = [name for name in ("url", "command", "target") if name in place]
+    if len(ways) != 1:
+        raise UsageError(f"{what} needs one of url, command and target; it has {' and '.join(ways) or 'none'}")
+    try:
+        filled = _filled(dict(place), secrets.resolve)
+    except UsageError as missing:
+        raise _Missing(str(missing)) from None
+    if "target" in filled:
+        return target_of(filled["target"])
+    if not isinstance(filled.get("command", ""), str):
+        words = [*filled["command"], *filled.get("args", ())]
+        return target_of(words, env=filled.get("env"), cwd=filled.get("cwd"))
+    try:
+        return target_of(filled)
+    except UsageError as mistake:
+        if "environment variable" in str(mistake):
+            raise _Missing(str(mistake)) from None
+        raise UsageError(f"{what}: {mistake}") from None
+
+
+def _filled(value: Any, resolve: Callable[[str], str]) -> Any:
+    """The same with every text resolved."""
+    if isinstance(value, str):
+        return resolve(value)
+    if isinstance(value, Mapping):
+        return {name: _filled(one, resolve) for name, one in value.items()}
+    return [_filled(one, resolve) for one in value] if isinstance(value, list | tuple) else value
+
+
+def _named_apart(upstreams: dict[str, UpstreamSettings]) -> dict[str, UpstreamSettings]:
+    seen: dict[str, str] = {}
+    for alias in upstreams:
+        other = seen.setdefault(folded_alias(alias), alias)
+        if other != alias:
+            raise UsageError(f"the upstreams {other!r} and {alias!r} look the same before a name; call one otherwise")
+    return upstreams
+
+
+def _is_table(what: str, said: Any) -> Mapping[str, Any]:
+    if not isinstance(said, Mapping):
+        raise UsageError(f"{what} is no table")
+    return said
+
+
+def _table(what: str, said: Any, known: type) -> dict[str, Any]:
+    check_options(what, _is_table(what, said), known)
+    return dict(said)
+
+
+def _seconds(what: str, name: str, said: float | str) -> float:
+    """Seconds, or a text such as "90s", "10m" or "1h"."""
+    if isinstance(said, str):
+        found = _DURATION.fullmatch(said.strip())
+        if found is None:
+            raise UsageError(f"{what}: {name} is {said!r}, and must be a number of seconds, or such as '90s' or '10m'")
+        said = float(found[1]) * _UNITS[found[2]]
+    if not 0 < said < 1e7:
+        raise UsageError(f"{what}: {name} is {said}, which is no time to wait")
+    return float(said)

@@ -1,0 +1,150 @@
+"""What upstreams list, as the bytes they gave: only what is renamed or of another revision is written anew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Raw, Struct
+
+from portico.legacy import translate
+from portico.wire import jsonrpc
+from portico.wire.content import CacheableResult, strip_result_type
+from portico.wire.methods import METHODS
+from portico.wire.prompts import ListPromptsResult, Prompt
+from portico.wire.resources import ListResourcesResult, ListResourceTemplatesResult, Resource, ResourceTemplate
+from portico.wire.revisions import MODERN, Revision
+from portico.wire.tools import CallToolResult, ListToolsResult, ReceivedToolResult, Tool
+
+Members = dict[str, Raw]
+members = msgspec.json.Decoder(Members)
+_text = msgspec.json.Decoder(str)
+
+
+class EntryList(Struct, frozen=True):
+    """One of the four lists: where its entries stand, by what they are known, and how they are read."""
+
+    member: str
+    # The member of the same in our own result.
+    field: str
+    key: str
+    entry: type[Struct]
+    result: Callable[..., CacheableResult]
+    capability: str
+
+
+LISTS = {
+    "tools/list": EntryList("tools", "tools", "name", Tool, ListToolsResult, "tools"),
+    "prompts/list": EntryList("prompts", "prompts", "name", Prompt, ListPromptsResult, "prompts"),
+    "resources/list": EntryList("resources", "resources", "uri", Resource, ListResourcesResult, "resources"),
+    "resources/templates/list": EntryList(
+        "resourceTemplates",
+        "resource_templates",
+        "uriTemplate",
+        ResourceTemplate,
+        ListResourceTemplatesResult,
+        "resources",
+    ),
+}
+
+
+class ListedEntry(Struct, frozen=True):
+    """One tool, prompt, resource or template of an upstream."""
+
+    key: str
+    members: Members
+    # The revision whose words it is in.
+    revision: Revision
+
+    def digest(self) -> bytes:
+        return sha256(jsonrpc.encode(self.members)).digest()
+
+
+def read_page(method: str, said: Raw, revision: Revision) -> tuple[list[ListedEntry], str | None]:
+    """The entries of a page, without those that cannot be understood; and the cursor of the next one."""
+    kind = LISTS[method]
+    page = members.decode(said)
+    found = []
+    for one in msgspec.json.decode(page.get(kind.member, b"[]"), type=list[Raw]):
+        try:
+            msgspec.json.decode(one, type=kind.entry)
+            inside = members.decode(one)
+            found.append(ListedEntry(_text.decode(inside[kind.key]), inside, revision))
+        except (msgspec.DecodeError, RecursionError):
+            continue
+    cursor = msgspec.json.decode(page.get("nextCursor", b"null"))
+    return found, cursor if isinstance(cursor, str) else None
+
+
+def own_entry(method: str, definition: Struct) -> ListedEntry:
+    """The same for what this server has itself."""
+    inside = members.decode(jsonrpc.encode(definition))
+    return ListedEntry(_text.decode(inside[LISTS[method].key]), inside, MODERN)
+
+
+def written(method: str, entry: ListedEntry, changed: Mapping[str, Any], revision: Revision) -> Raw:
+    """An entry with these members in place of its own, in the words of a revision."""
+    kind = LISTS[method]
+    inside = {**entry.members, **{name: Raw(jsonrpc.encode(value)) for name, value in changed.items()}}
+    if entry.revision != revision:
+        typed = msgspec.json.decode(jsonrpc.encode(inside), type=kind.entry)
+        page = kind.result(**{kind.field: [typed]})
+        said = translate.modern(page) if revision >= MODERN else translate.result(page, revision)
+        inside = _merged(inside, typed, getattr(said, kind.field)[0])
+    return Raw(jsonrpc.encode(inside))
+
+
+def _merged(raw: Members, typed: Struct, said: Struct) -> Members:
+    """What a translation has changed, over what was there: members that only the upstream knows stay as they are."""
+    before, after = members.decode(jsonrpc.encode(typed)), members.decode(jsonrpc.encode(said))
+    gone = before.keys() - after.keys()
+    changed = {name: value for name, value in after.items() if bytes(before.get(name, b"")) != bytes(value)}
+    return {**{name: value for name, value in raw.items() if name not in gone}, **changed}
+
+
+def list_page(method: str, entries: list[Raw], cursor: Any, hints: Mapping[str, Any], revision: Revision) -> Raw:
+    """A page of a list, encoded."""
+    kind = LISTS[method]
+    if revision >= MODERN:
+        return Raw(jsonrpc.encode(kind.result(**{kind.field: entries}, next_cursor=cursor, **hints)))
+    return Raw(strip_result_type(jsonrpc.encode(kind.result(**{kind.field: entries}, next_cursor=cursor))))
+
+
+_COMPLETE = b'"resultType":"complete"'
+
+
+def result_at(method: str, said: Raw, given: Revision, wanted: Revision) -> Raw:
+    """An upstream's result in the words of the client's revision. Nothing changes where both speak the same."""
+    if given == wanted:
+        return said
+    inside = members.decode(said)
+    if wanted >= MODERN:
+        if "resultType" in inside:
+            return said
+        body = bytes(said).rstrip()[:-1]
+        return Raw(body + (b"," if inside else b"") + _COMPLETE + _hints(method) + b"}")
+    inside.pop("resultType", None)
+    typed = _typed(method, inside)
+    if typed is not None:
+        inside = _merged(inside, typed, translate.result(typed, wanted))
+        for name in ("ttlMs", "cacheScope"):
+            inside.pop(name, None)
+    return Raw(jsonrpc.encode(inside))
+
+
+def _hints(method: str) -> bytes:
+    """2026-07-28 has what can be cached say for how long; an older server has said nothing."""
+    return b',"ttlMs":0,"cacheScope":"private"' if method == "resources/read" else b""
+
+
+def _typed(method: str, inside: Members) -> Any:
+    try:
+        found = msgspec.json.decode(jsonrpc.encode(inside), type=METHODS[method].result)
+    except (msgspec.DecodeError, RecursionError, KeyError):
+        return None
+    if isinstance(found, ReceivedToolResult):
+        structured = inside.get("structuredContent", UNSET)
+        return CallToolResult(content=found.content, structured_content=structured, is_error=found.is_error)
+    return found

@@ -1,0 +1,150 @@
+"""One connection to an upstream: the calls on it, and which of them a question of the upstream belongs to."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from typing import Any
+
+from msgspec import Raw, Struct
+
+from portico.gateway.bridge import Parked
+from portico.gateway.config import UpstreamSettings
+from portico.rpc.call import Call
+from portico.rpc.questions import put, require
+from portico.transport.greeting import ClientIdentity
+from portico.transport.upstream import Upstream
+from portico.wire import notices
+from portico.wire.content import EmptyResult
+from portico.wire.errors import Error, InvalidParams, InvalidRequest, MethodNotFound, ProtocolError
+from portico.wire.meta import LOG_LEVELS, ClientCapabilities, Implementation
+from portico.wire.methods import METHODS
+from portico.wire.revisions import Revision
+
+Told = Callable[[str, Raw], None]
+"""Takes a notification that belongs to no call: its method and its params."""
+
+
+def carried(able: ClientCapabilities) -> ClientCapabilities:
+    """Of what a client can be asked, that which goes through a gateway."""
+    return ClientCapabilities(elicitation=able.elicitation, sampling=able.sampling, roots=able.roots)
+
+
+class _Held(Struct, eq=False):
+    """A call that is under way, and how its client is asked if that is not done by a request."""
+
+    call: Call
+    parked: Parked | None
+    # Whether it waits for its client, and so asks nothing else.
+    asking: bool = False
+
+
+class Lane:
+    """`asked_blindly` is called when the upstream asks something and it cannot be told for which call."""
+
+    def __init__(
+        self,
+        settings: UpstreamSettings,
+        info: Implementation,
+        able: ClientCapabilities,
+        told: Told,
+        asked_blindly: Callable[[], None],
+    ) -> None:
+        assert settings.target is not None
+        self._alias = settings.alias
+        self._told = told
+        self._asked_blindly = asked_blindly
+        self._held: list[_Held] = []
+        self.used = time.monotonic()
+        self.connection = Upstream(
+            settings.target,
+            self._answer,
+            ClientIdentity(info, able),
+            revision=settings.revision,
+            timeout=settings.timeout,
+        )
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._held)
+
+    @property
+    def at_work(self) -> list[_Held]:
+        """The calls that the upstream is working on: one of them is the one that asks."""
+        return [held for held in self._held if not held.asking]
+
+    @property
+    def alive(self) -> bool:
+        return self.connection.is_open and not self.connection.link.closed
+
+    @property
+    def modern(self) -> bool:
+        return self.connection.modern
+
+    @property
+    def revision(self) -> Revision:
+        return self.connection.greeting.revision
+
+    async def open(self) -> None:
+        """A server with sessions is asked for all of its log messages: which are wanted is known call by call."""
+        await self.connection.open()
+        if not self.modern and self.connection.greeting.capabilities.logging is not None:
+            with contextlib.suppress(ProtocolError):
+                await self.connection(Call(method="logging/setLevel", params=Raw(b'{"level":"debug"}'), id=0))
+
+    async def send(self, call: Call, parked: Parked | None = None) -> Any:
+        held = _Held(call, parked)
+        self._held.append(held)
+        try:
+            return await self.connection(call)
+        finally:
+            self._held.remove(held)
+            self.used = time.monotonic()
+
+    def _answer(self, said: Call) -> Any:
+        """What the upstream sends besides results."""
+        if said.id is None:
+            at_work = self.at_work if said.method == notices.MESSAGE else []
+            if len(at_work) == 1:
+                _pass_on(said, at_work[0].call)
+            else:
+                self._told(said.method, said.params)
+            return None
+        if said.method == "ping":
+            return EmptyResult()
+        if said.method not in ("elicitation/create", "sampling/createMessage", "roots/list"):
+            raise MethodNotFound(f"Method not found: {said.method}")
+        return self._ask(said)
+
+    async def _ask(self, question: Call) -> Any:
+        """The client's answer. Whatever cannot be put is refused with the reason."""
+        # One that waits for its client may ask more, but of two it is the other one.
+        candidates = self.at_work or self._held
+        if len(candidates) != 1:
+            self._asked_blindly()
+            raise InvalidRequest(
+                f"{question.method}: it cannot be told which of {self.in_flight} calls this belongs to"
+            )
+        (held,) = candidates
+        call, params = held.call, question.params or None
+        held.asking = True
+        try:
+            require(call, question.method, params)
+            if held.parked is not None:
+                return await held.parked.ask(question.method, params)
+            return await put(call, question.method, params)
+        except Error as refusal:
+            raise InvalidRequest(f"{question.method} was not answered: {refusal}") from None
+        finally:
+            held.asking = False
+
+
+def _pass_on(message: Call, call: Call) -> None:
+    """A log message to the client of a call, if it wants to hear of such."""
+    try:
+        level = METHODS[message.method].decode(message.params).level
+    except InvalidParams:
+        return
+    if call.log_level is not None and LOG_LEVELS[level] >= LOG_LEVELS[call.log_level]:
+        call.reply.emit(message.method, message.params)

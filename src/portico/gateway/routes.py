@@ -1,0 +1,327 @@
+"""All that the upstreams have, under its outward names: one look-up says whose a name is."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache, partial
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Raw, Struct
+from msgspec.structs import replace
+
+from portico.gateway.entries import LISTS, ListedEntry, Members, list_page, members, own_entry, result_at, written
+from portico.gateway.names import inward_uri, outward_uri
+from portico.gateway.upstream import GatewayUpstream
+from portico.rpc.call import Call
+from portico.rpc.questions import asked_by
+from portico.rpc.relay import ChangeRelay
+from portico.schema.problems import nearest
+from portico.server.asking.request_state import Seal, binding
+from portico.server.registry.catalog import Catalog
+from portico.wire import jsonrpc, notices
+from portico.wire.completion import CompleteParams, PromptReference
+from portico.wire.errors import InvalidParams, MethodNotFound, ResourceNotFound, Unknown, UsageError
+from portico.wire.methods import ASKABLE
+from portico.wire.mirrors import KEYWORD, Mirror, mirrors
+from portico.wire.revisions import LATEST, MODERN, Revision
+from portico.wire.subscriptions import Filter
+from portico.wire.uris import Template
+
+# How long a first list waits for upstreams of which nothing is known.
+FIRST_SECONDS = 2.0
+
+_NOTICES = {
+    "tools/list": notices.TOOLS_CHANGED,
+    "prompts/list": notices.PROMPTS_CHANGED,
+    "resources/list": notices.RESOURCES_CHANGED,
+    "resources/templates/list": notices.RESOURCES_CHANGED,
+}
+
+
+class OutwardRoute(Struct, frozen=True):
+    """Where a name leads."""
+
+    upstream: GatewayUpstream
+    inward: str
+    entry: ListedEntry
+    # The members that are shown otherwise.
+    shown: dict[str, Any]
+
+
+class _Relays(Struct, eq=False):
+    """How many listen to these resources, and the relays that tell of them."""
+
+    users: int
+    relays: list[ChangeRelay]
+
+
+class Routes:
+    """The upstreams of a gateway, in the order of its file. `publish` is told of changes."""
+
+    def __init__(self, publish: Callable[[str, str | None], None], seal: Seal) -> None:
+        self._publish = publish
+        self._seal = seal
+        self.upstreams: dict[str, GatewayUpstream] = {}
+        # What was hidden because another has its name.
+        self.clashes: list[str] = []
+        # The arguments of each tool that stand in HTTP headers too.
+        self.mirrored: dict[str, Sequence[Mirror]] = {}
+        self._routes: dict[str, dict[str, OutwardRoute]] | None = None
+        self._pages: dict[Any, Raw] = {}
+        # The lists that a client has been given.
+        self._shown: set[str] = set()
+        self._relays: dict[tuple[str, ...], _Relays] = {}
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __len__(self) -> int:
+        return len(self.upstreams)
+
+    def put_in_order(self, aliases: list[str]) -> None:
+        """The first one in the file has a name that two want."""
+        rest = [alias for alias in self.upstreams if alias not in aliases]
+        self.upstreams = {alias: self.upstreams[alias] for alias in [*aliases, *rest] if alias in self.upstreams}
+        self.changed()
+
+    # Changes
+
+    def changed(self, methods: Iterable[str] = tuple(LISTS)) -> None:
+        """These lists are others now. Those that no client was given are no news."""
+        self._routes = None
+        self._pages.clear()
+        self._mirror()
+        for notice in {_NOTICES[method] for method in methods if method in self._shown}:
+            self._publish(notice, None)
+
+    def _mirror(self) -> None:
+        self.mirrored.clear()
+        for name, route in self.routes("tools/list").items():
+            schema = bytes(route.entry.members["inputSchema"])
+            if KEYWORD.encode() in schema:
+                with contextlib.suppress(ValueError):
+                    self.mirrored[name] = mirrors(msgspec.json.decode(schema))
+
+    def updated(self, upstream: GatewayUpstream, uri: str) -> None:
+        self._publish(notices.RESOURCE_UPDATED, self.outward_uri(upstream, uri))
+
+    def hear(self, wanted: Filter) -> list[tuple[str, ...]]:
+        for upstream in self.upstreams.values():
+            upstream.begin_listing()
+        uris = tuple(sorted(set(wanted.resource_subscriptions or ())))
+        if not uris:
+            return []
+        if uris not in self._relays:
+            self._relays[uris] = _Relays(0, self._listen(uris))
+        self._relays[uris].users += 1
+        return [uris]
+
+    def _listen(self, uris: tuple[str, ...]) -> list[ChangeRelay]:
+        by_upstream: dict[str, list[str]] = {}
+        for uri in uris:
+            for upstream, inward in self._owners(uri):
+                by_upstream.setdefault(upstream.alias, []).append(inward)
+                break
+        relays = []
+        for alias, inside in by_upstream.items():
+            upstream = self.upstreams[alias]
+            relay = upstream.relay(inside, partial(self.updated, upstream))
+            if relay is not None:
+                relays.append(relay)
+        return relays
+
+    def unhear(self, keys: list[tuple[str, ...]]) -> None:
+        for key in keys:
+            shared = self._relays[key]
+            shared.users -= 1
+            if not shared.users:
+                del self._relays[key]
+                for relay in shared.relays:
+                    relay.end()
+
+    def may_have(self, uri: str) -> bool:
+        return any(True for _ in self._owners(uri))
+
+    # Names
+
+    def routes(self, method: str) -> dict[str, OutwardRoute]:
+        if self._routes is None:
+            self.clashes = []
+            self._routes = {method: self._gather(method) for method in LISTS}
+        return self._routes[method]
+
+    def _gather(self, method: str) -> dict[str, OutwardRoute]:
+        by_name = LISTS[method].key == "name"
+        found: dict[str, OutwardRoute] = {}
+        for upstream in self.upstreams.values():
+            settings = upstream.settings
+            for entry in upstream.entries.get(method, ()):
+                name = entry.key
+                if not settings.shows(name):
+                    continue
+                outward = settings.outward(name) if by_name else name
+                if outward in found and not by_name:
+                    outward = outward_uri(upstream.alias, name)
+                if outward in found:
+                    other = found[outward].upstream.alias
+                    self.clashes.append(f"{outward}: {other} has it, so that of {upstream.alias} ({name}) is hidden")
+                    continue
+                shown: dict[str, Any] = {} if outward == name else {LISTS[method].key: outward}
+                if name in settings.descriptions and method == "tools/list":
+                    shown["description"] = settings.descriptions[name]
+                found[outward] = OutwardRoute(upstream, name, entry, shown)
+        return found
+
+    def outward_uri(self, upstream: GatewayUpstream, uri: str) -> str:
+        """The address under which a resource of an upstream is known here."""
+        route = self.routes("resources/list").get(uri)
+        if route is not None and route.upstream is not upstream:
+            return outward_uri(upstream.alias, uri)
+        return uri
+
+    def _owners(self, uri: str) -> Iterator[tuple[GatewayUpstream, str]]:
+        """Those who may have a resource, the most likely first, each with its own address of it."""
+        route = self.routes("resources/list").get(uri)
+        if route is not None:
+            yield route.upstream, route.inward
+            return
+        for template, route in self.routes("resources/templates/list").items():
+            if _matches(template, uri):
+                yield route.upstream, uri if template == route.inward else inward_uri(route.upstream.alias, uri) or uri
+        for upstream in self.upstreams.values():
+            inward = inward_uri(upstream.alias, uri)
+            if inward is not None:
+                yield upstream, inward
+
+    # Lists
+
+    async def settled(self, seconds: float = FIRST_SECONDS) -> None:
+        """Wait until all upstreams are listed, or a little: what comes later comes as a change."""
+        waiting = [one for one in self.upstreams.values() if not one.listed.is_set() and not one.breaker.is_open]
+        if not waiting:
+            return
+        for upstream in waiting:
+            upstream.begin_listing()
+        tasks = [asyncio.ensure_future(one.listed_or_failed()) for one in waiting]
+        try:
+            await asyncio.wait(tasks, timeout=seconds)
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    def listed(self, catalog: Catalog[Any]) -> Sequence[Any] | None:
+        return None
+
+    def page(self, catalog: Catalog[Any], call: Call, cursor: str | None) -> Any:
+        """A page of our own list and those of the upstreams, or a coroutine that comes to it."""
+        for upstream in self.upstreams.values():
+            upstream.begin_listing()
+        if all(one.listed.is_set() or one.breaker.is_open for one in self.upstreams.values()):
+            return self._page(catalog, call.revision or LATEST, cursor)
+        return self._page_when_settled(catalog, call, cursor)
+
+    async def _page_when_settled(self, catalog: Catalog[Any], call: Call, cursor: str | None) -> Raw:
+        await self.settled()
+        return self._page(catalog, call.revision or LATEST, cursor)
+
+    def _page(self, catalog: Catalog[Any], revision: Revision, cursor: str | None) -> Raw:
+        method = catalog.method
+        self._shown.add(method)
+        routes = self.routes(method)
+        start = 0 if cursor is None else catalog.start(cursor, len(catalog) + len(routes))
+        definitions = catalog.definitions
+        key = (method, revision, start, id(definitions))
+        page = self._pages.get(key)
+        if page is None:
+            own: list[tuple[ListedEntry, dict[str, Any]]] = [(own_entry(method, one), {}) for one in definitions]
+            others = [(route.entry, route.shown) for name, route in routes.items() if name not in catalog]
+            entries = [*own, *others]
+            end = start + catalog.page_size
+            part = [written(method, entry, shown, revision) for entry, shown in entries[start:end]]
+            after = catalog.cursor(end) if end < len(entries) else UNSET
+            page = self._pages[key] = list_page(method, part, after, catalog.hints, revision)
+        return page
+
+    # Answering
+
+    async def call(self, call: Call, kind: str, name: str, catalog: Catalog[Any]) -> Any:
+        """The answer of the upstream whose tool or prompt it is."""
+        method = f"{kind}s/list"
+        route = self.routes(method).get(name)
+        if route is None:
+            await self.settled()
+            route = self.routes(method).get(name)
+        if route is None:
+            names = [one.definition.name for one in catalog] + list(self.routes(method))
+            raise Unknown(kind, name, nearest(name, names, most=3))
+        return await self._delegate(route.upstream, call, "name", route.inward)
+
+    async def read(self, call: Call, uri: str) -> Any:
+        await self.settled()
+        for upstream, inward in self._owners(uri):
+            try:
+                return await self._delegate(upstream, call, "uri", inward)
+            except (ResourceNotFound, MethodNotFound):
+                continue
+        raise ResourceNotFound(uri)
+
+    async def complete(self, call: Call, params: CompleteParams) -> Any:
+        await self.settled()
+        ref = params.ref
+        if isinstance(ref, PromptReference):
+            route = self.routes("prompts/list").get(ref.name)
+            inner = {"type": "ref/prompt", "name": route.inward if route else ""}
+        else:
+            route = self.routes("resources/templates/list").get(ref.uri) or self.routes("resources/list").get(ref.uri)
+            inner = {"type": "ref/resource", "uri": route.inward if route else ""}
+        if route is None:
+            raise InvalidParams("Nothing to complete: there is no such prompt or template")
+        return await self._delegate(route.upstream, call, "ref", inner)
+
+    async def _delegate(self, upstream: GatewayUpstream, call: Call, member: str, inward: Any) -> Any:
+        """The same call with the inward name, and its answer under ours."""
+        given = members.decode(call.params)
+        params: dict[str, Any] = {**given, member: inward}
+        bound = self._binding(call, given) if call.method in ASKABLE else b""
+        if "requestState" in given and bound:
+            state = self._opened(given["requestState"], bound)
+            if state is not None:
+                params["requestState"] = state
+        answered = await upstream.call(replace(call, params=Raw(jsonrpc.encode(params)), read=None), bound)
+        asked = asked_by(call.method, answered.result)
+        if asked is None:
+            return result_at(call.method, answered.result, answered.revision, call.revision or MODERN)
+        if type(answered.result) is Raw:
+            answered_state = None if asked.request_state is UNSET else asked.request_state
+            steps = {"state": Raw(jsonrpc.encode(answered_state))}
+            asked.request_state = self._seal.close(bound, {}, steps, list(asked.input_requests or {}))
+        return asked
+
+    def _opened(self, said: Raw, bound: bytes) -> Raw | None:
+        """What the upstream gave its client to keep, out of what we gave ours; None if it is a ticket of our own."""
+        sealed = msgspec.json.decode(said)
+        if not isinstance(sealed, str):
+            raise InvalidParams("Invalid requestState: it is no text")
+        return self._seal.open(sealed, bound).steps.get("state")
+
+    def _binding(self, call: Call, given: Members) -> bytes:
+        target = given.get("name") or given.get("uri") or given.get("ref") or b""
+        arguments = msgspec.json.decode(given["arguments"]) if "arguments" in given else None
+        return binding(call.method, bytes(target).decode(), arguments, call.principal)
+
+
+def _matches(template: str, uri: str) -> bool:
+    found = _parsed(template)
+    return found is not None and found.match(uri) is not None
+
+
+@lru_cache(maxsize=10_000)
+def _parsed(template: str) -> Template | None:
+    """None: it is none that could match anything."""
+    try:
+        return Template(template)
+    except UsageError:
+        return None

@@ -1,0 +1,93 @@
+"""What a memory has of a question in other words, by the thesaurus: `PostgreSQL` of “which database”.
+
+A word of the question counts once, by the nearest of the other words that a memory has, and not at all where the memory
+has the word itself. What it counts is the rarity of the word of the question, times how near the other one is.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Mapping, Sequence
+
+from portico.extend import Transaction
+from portico.services.memory.search.matching import MANY_MEMORIES, UNIT, Matches, read_postings, within
+from portico.services.memory.search.thesaurus import neighbours
+
+# How many other words are looked for; and how many of those that are nearer than this.
+MOST, MOST_NEAR, NEAR = 12, 64, 0.54
+# Of a frequent word in a large store, so many of the newest memories that have it.
+MOST_POSTINGS = 100
+# How many are candidates because of other words.
+CANDIDATES = 16
+
+
+# Less than nothing by what it counts, a word, the word of the question that it stands for, and how near these are. The
+# lowest is the best.
+_OtherWord = tuple[float, str, str, float]
+
+
+def add_other_words(
+    tx: Transaction,
+    found: Matches,
+    terms: Mapping[str, float],
+    scopes: Sequence[int] | None,
+    among: Sequence[int] | None = None,
+) -> list[int]:
+    """Add to what was found what memories have in other words; the seats of those that have most of it. `among` are the
+    only seats that matter, if these are known."""
+    wanted = _chosen(found, terms)
+    if not wanted:
+        return []
+    words = list(dict.fromkeys(word for _, word, _, _ in wanted))
+    by_word: dict[str, list[int]] = {}
+    for word, seat in _newest(tx, words, scopes, found.memories) if among is None else _among(tx, words, among):
+        by_word.setdefault(word, []).append(seat)
+    bits = {term: 1 << number for number, term in enumerate(found.order)}
+    free = len(found.order)
+    alike, by_seat, counted = found.alike, found.by_seat, dict[int, int]()
+    for worth, word, term, _ in wanted:
+        if term not in bits:
+            bits[term], free = 1 << free, free + 1
+        bit, value = bits[term], round(UNIT * -worth)
+        for seat in by_word.get(word, ()):
+            seen = counted.get(seat, 0)
+            if not (seen | by_seat.get(seat, 0)) & bit:
+                counted[seat] = seen | bit
+                alike[seat] = alike.get(seat, 0) + value
+    return [seat for _, seat in heapq.nlargest(CANDIDATES, zip(alike.values(), alike, strict=True))]
+
+
+def _chosen(found: Matches, terms: Mapping[str, float]) -> list[_OtherWord]:
+    """The other words that are worth most, and all that are near; the most worth first."""
+    others: list[_OtherWord] = []
+    for term, share in terms.items():
+        known = neighbours(term)
+        if known:
+            worth = -share * found.rarity_of(term)
+            others += [(worth * near, word, term, near) for word, near in known if word not in terms]
+    others.sort()
+    return others[:MOST] + [one for one in others[MOST:] if one[3] >= NEAR][: MOST_NEAR - MOST]
+
+
+def _among(tx: Transaction, words: list[str], seats: Sequence[int]) -> list[tuple[str, int]]:
+    sql = "select term, seat from memory_posting where term in :words and seat in :seats"
+    return tx.all(tuple[str, int], sql, {"words": words, "seats": list(seats)})
+
+
+def _newest(
+    tx: Transaction, words: list[str], scopes: Sequence[int] | None, memories: int
+) -> Iterator[tuple[str, int]]:
+    """Which memories have each word; of a frequent one in a large store, the newest."""
+    if memories <= MANY_MEMORIES:
+        for word, seat, _ in read_postings(tx, words, scopes):
+            yield word, seat
+        return
+    source, values = within(scopes)
+    one = (
+        "select * from (select {0} as number, p.seat as seat from {1} p.term = :word_{0} "
+        "order by p.seat desc limit {2}) as word_{0}"
+    )
+    sql = " union all ".join(one.format(number, source, MOST_POSTINGS) for number in range(len(words)))
+    values |= {f"word_{number}": word for number, word in enumerate(words)}
+    for number, seat in tx.all(tuple[int, int], sql, values):
+        yield words[number], seat

@@ -1,0 +1,55 @@
+"""All four pairs of eras: calls, questions, progress, resources and prompts through a gateway, over real processes."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from portico import Client
+from portico.gateway.gateway import Gateway
+from portico.wire.inputs import ElicitResult
+from portico.wire.revisions import REVISIONS
+
+SERVER = Path(__file__).parent / "asking_server.py"
+ASKING = [one for one in REVISIONS if one >= "2025-06-18"]
+
+
+def gateway_to(revision: str) -> Gateway:
+    gateway = Gateway()
+    gateway.add("one", [sys.executable, str(SERVER)], revision=revision)  # type: ignore[arg-type]
+    return gateway
+
+
+@pytest.mark.parametrize("below", REVISIONS)
+@pytest.mark.parametrize("above", REVISIONS)
+async def test_everything_goes_through(above: str, below: str) -> None:
+    asked: list[str] = []
+    progress: list[float] = []
+
+    async def answer(params: Any) -> ElicitResult:
+        asked.append(params.message)
+        return ElicitResult("accept", {"name": ["Ada", "Grace"][(len(asked) + 1) % 2]})
+
+    def hear(done: float, *_: Any) -> None:
+        progress.append(done)
+
+    gateway = gateway_to(below)
+    async with Client(gateway, revision=above, elicitation_handler=answer) as client:  # type: ignore[arg-type]
+        names = {tool.name for tool in await client.list_tools()}
+        assert names == {"one_add", "one_greet", "one_greet_twice", "one_count"}
+        assert (await client.call_tool("one_add", {"a": 1, "b": 2})).text == "3"
+        assert (await client.call_tool("one_count", on_progress=hear)).text == "counted"
+        assert progress == [1, 2, 3]
+        assert (await client.read_resource("note://hello"))[0].text == "hello"
+        assert (await client.read_resource("note://of/me"))[0].text == "of me"
+        prompt = await client.get_prompt("one_advise", {"topic": "tea"})
+        assert prompt.messages[0].content.text == "Advise on tea."
+        if above in ASKING and below in ASKING:
+            assert (await client.call_tool("one_greet")).text == "Hello, Ada!"
+            asked.clear()
+            assert (await client.call_tool("one_greet_twice")).text == "Hello, Ada and Grace!"
+            assert asked == ["Who is the first?", "And the second?"]
+    assert not len(gateway._bridge)

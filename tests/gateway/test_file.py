@@ -1,0 +1,150 @@
+"""The file of a gateway: what it says, what is wrong with it, and what happens when it changes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from portico import Client, Gateway, UsageError
+from portico.gateway import gateway as gateways
+from portico.gateway.config import Secrets, read, settings_of
+from portico.transport.targets import Command, Url
+
+SERVER = str(Path(__file__).parent / "asking_server.py")
+ONE = {"command": sys.executable, "args": [SERVER]}
+
+
+def test_an_mcp_json_is_a_gateway() -> None:
+    said = {
+        "mcpServers": {"a": {"command": "x", "args": ["y"], "alwaysAllow": []}, "b": {"url": "https://b.example/mcp"}}
+    }
+    found = settings_of(said, Secrets()).upstreams
+    assert found["a"].target == Command(("x", "y"))
+    assert found["b"].target == Url("https://b.example/mcp", {})
+
+
+def test_who_is_disabled_is_left_out() -> None:
+    said = {"servers": {"a": {"command": "x", "disabled": True}, "b": {"command": "y"}}}
+    assert list(settings_of(said, Secrets()).upstreams) == ["b"]
+
+
+def test_a_toml_says_more(tmp_path: Path) -> None:
+    file = tmp_path / "gateway.toml"
+    file.write_text(
+        """
+        [gateway]
+        name = "acme"
+        prefix = ""
+        [upstream.files]
+        command = ["npx", "files"]
+        include = ["read_*"]
+        exclude = ["read_all"]
+        rename = { read_text = "read" }
+        timeout = "2m"
+        """
+    )
+    settings = read(file, Secrets())
+    files = settings.upstreams["files"]
+    assert settings.about == {"name": "acme"}
+    assert (files.timeout, files.prefix, files.target) == (120.0, "", Command(("npx", "files")))
+    assert [files.shows(name) for name in ("read_x", "read_all", "write")] == [True, False, False]
+    assert (files.outward("read_text"), files.outward("read_x")) == ("read", "read_x")
+
+
+@pytest.mark.parametrize(
+    "text, what",
+    [
+        ("[upstream.a]", "needs one of url, command and target"),
+        ("[upstream.a]\nurl = 'http://x/mcp'\ncommand = ['x']", "url and command"),
+        ("[upstream.a]\ncommand = ['x']\ntimeout = 'soon'", "timeout is 'soon'"),
+        ("[upstream.a]\ncommand = ['x']\nincludes = ['x']", "did you mean 'include'"),
+        ("[upstream.a]\ncommand = ['x']\ninclude = 'x'", "include is 'x'"),
+        ("[upstream.a]\ncommand = ['x']\nlanes = 0", "lanes is 0"),
+        ("[gateways]", "there is no [gateways]"),
+        ("[upstream.a_b]\ncommand = ['x']\n[upstream.a-b]\ncommand = ['x']", "look the same"),
+        ("[upstream", "cannot be read"),
+        ("upstream = 1", "upstream is no table"),
+    ],
+)
+def test_what_makes_no_sense_is_told(tmp_path: Path, text: str, what: str) -> None:
+    file = tmp_path / "gateway.toml"
+    file.write_text(text)
+    with pytest.raises(UsageError, match=r"gateway\.toml") as told:
+        Gateway.load(file)
+    assert what in str(told.value)
+
+
+def test_a_secret_is_put_in_and_masked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKEN_OF_A", "hunter2hunter2")
+    (tmp_path / "key").write_text("correct horse\n")
+    secrets = Secrets()
+    headers = {"authorization": "Bearer ${env:TOKEN_OF_A}", "x-key": "${file:%s}" % (tmp_path / "key")}
+    found = settings_of({"upstream": {"a": {"url": "https://a.example/mcp", "headers": headers}}}, secrets)
+    target = found.upstreams["a"].target
+    assert isinstance(target, Url)
+    assert target.headers == {"authorization": "Bearer hunter2hunter2", "x-key": "correct horse"}
+    assert secrets.mask("hunter2hunter2 and correct horse") == "*** and ***"
+
+
+async def test_a_missing_secret_is_the_trouble_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NOT_THERE", raising=False)
+    gateway = Gateway({"mcpServers": {"a": {"command": "x", "env": {"KEY": "${env:NOT_THERE}"}}, "one": ONE}})
+    async with Client(gateway) as client:
+        assert "one_add" in {tool.name for tool in await client.list_tools()}
+    assert "NOT_THERE is not set" in gateway.status()[0]["error"]
+
+
+async def test_a_client_of_several_servers(tmp_path: Path) -> None:
+    file = tmp_path / "mcp.json"
+    file.write_text(json.dumps({"mcpServers": {"one": ONE, "two": ONE}}))
+    for target in (str(file), json.loads(file.read_text())):
+        async with Client(target) as client:
+            names = {tool.name for tool in await client.list_tools()}
+            assert {"one_add", "two_add"} <= names
+            assert (await client.call_tool("two_add", {"a": 1, "b": 2})).text == "3"
+
+
+async def test_the_same_resource_of_two_has_two_addresses() -> None:
+    gateway = Gateway({"mcpServers": {"one": ONE, "two": ONE}})
+    async with Client(gateway) as client:
+        uris = {str(one.uri) for one in await client.list_resources()}
+        assert uris == {"note://hello", "note://two/hello"}
+        assert (await client.read_resource("note://two/hello"))[0].text == "hello"
+
+
+async def until(condition: Any) -> None:
+    async with asyncio.timeout(20):
+        while not await condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+
+
+async def test_a_changed_file_is_applied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gateways, "WATCH_SECONDS", 0.05)
+    file = tmp_path / "mcp.json"
+    file.write_text(json.dumps({"mcpServers": {"one": ONE}}))
+    gateway = Gateway.load(file)
+    async with Client(gateway) as client:
+
+        async def has(name: str) -> bool:
+            return name in {tool.name for tool in await client.list_tools()}
+
+        assert await has("one_add")
+        kept = gateway._routes.upstreams["one"]
+        file.write_text(json.dumps({"mcpServers": {"one": ONE, "two": ONE}}))
+        await until(lambda: has("two_add"))
+        # What makes no sense changes nothing.
+        file.write_text("{")
+        await asyncio.sleep(0.2)
+        assert await has("two_add")
+        file.write_text(json.dumps({"mcpServers": {"one": ONE}}))
+
+        async def is_gone() -> bool:
+            return not await has("two_add")
+
+        await until(is_gone)
+        assert gateway._routes.upstreams == {"one": kept}

@@ -1,0 +1,98 @@
+"""One upstream that is dead, hangs or misbehaves harms no other; and everything comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from portico import Client, Gateway, ToolError
+from portico.gateway import routes
+from portico.wire.revisions import REVISIONS
+
+SERVER = [sys.executable, str(Path(__file__).parent / "asking_server.py")]
+# What may go wrong with a child process, each as a program.
+BROKEN = {
+    "no program": ["/there/is/no/such/program"],
+    "ends at once": [sys.executable, "-c", ""],
+    "ends with noise": [sys.executable, "-c", "print('hello'); raise SystemExit(3)"],
+    "half a JSON": [sys.executable, "-c", "import sys; sys.stdin.readline(); print('{\"jsonrpc\":', flush=True)"],
+    "hangs": [sys.executable, "-c", "import time; time.sleep(1000)"],
+}
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routes, "FIRST_SECONDS", 0.5)
+
+
+def mortal(tmp_path: Path) -> Path:
+    """A server that does not start while a file is there, the path of which it is given."""
+    script = tmp_path / "mortal.py"
+    script.write_text(
+        "import os, sys\n"
+        "if os.path.exists(sys.argv[1]):\n    raise SystemExit(1)\n"
+        "from portico import Server\n"
+        "server = Server('mortal')\n"
+        "@server.tool\nasync def work() -> str:\n    return 'done'\n"
+        "@server.tool\nasync def die() -> str:\n    os._exit(1)\n"
+        "server.run()\n"
+    )
+    return script
+
+
+async def listed(client: Client, name: str) -> None:
+    async with asyncio.timeout(20):
+        while name not in {tool.name for tool in await client.list_tools()}:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("revision", [REVISIONS[-2], REVISIONS[-1]])
+@pytest.mark.parametrize("how", BROKEN)
+async def test_a_broken_one_harms_no_other(how: str, revision: Any) -> None:
+    gateway = Gateway({"broken": BROKEN[how], "one": SERVER})
+    async with Client(gateway, revision=revision) as client:
+        await listed(client, "one_add")
+        assert (await client.call_tool("one_add", {"a": 1, "b": 2})).text == "3"
+    states = {one["alias"]: one for one in gateway.status()}
+    assert states["one"]["up"]
+    assert not states["broken"]["listed"]
+
+
+async def test_a_call_to_a_dead_one_fails_at_once_and_says_why(tmp_path: Path) -> None:
+    """Its tools are listed all the same."""
+    flag = tmp_path / "dead"
+    gateway = Gateway({"mortal": [sys.executable, str(mortal(tmp_path)), str(flag)]})
+    async with Client(gateway) as client:
+        assert {tool.name for tool in await client.list_tools()} == {"mortal_work", "mortal_die"}
+        assert (await client.call_tool("mortal_work")).text == "done"
+        flag.touch()
+        with pytest.raises(ToolError, match="mortal"):
+            await client.call_tool("mortal_die")
+        with pytest.raises(ToolError, match="mortal"):
+            await client.call_tool("mortal_work")
+        # By now it is known to be away, and not asked.
+        with pytest.raises(ToolError, match=r"mortal does not answer since .*It is tried again in \d+ s"):
+            await client.call_tool("mortal_work")
+        assert {tool.name for tool in await client.list_tools()} == {"mortal_work", "mortal_die"}
+        flag.unlink()
+        gateway._routes.upstreams["mortal"].breaker._until = 0.0
+        assert (await client.call_tool("mortal_work")).text == "done"
+        assert gateway.status()[0]["up"]
+
+
+async def test_lists_are_there_before_the_upstream_is(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/gateway.db"
+    flag = tmp_path / "dead"
+    command = [sys.executable, str(mortal(tmp_path)), str(flag)]
+    async with Client(Gateway({"mortal": command}, store=store)) as client:
+        before = [tool.name for tool in await client.list_tools()]
+    flag.touch()
+    gateway = Gateway({"mortal": command}, store=store)
+    async with Client(gateway) as client:
+        assert [tool.name for tool in await client.list_tools()] == before == ["mortal_work", "mortal_die"]
+        with pytest.raises(ToolError, match="mortal"):
+            await client.call_tool("mortal_work")
