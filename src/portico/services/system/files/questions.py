@@ -85,7 +85,7 @@ class FileQueries:
         deadline = self._clock() + seconds
         search = None if within is None else view.search if view is not None else LineSearch(within)
         looking = _Looking(self, wanted, tops, start[:2], deadline, self._clock)
-        contents = _Contents(self.roots, search, start[2:], looking)
+        contents = _LookingInside(self.roots, search, start[2:], looking)
         rows: list[FileRow] = []
         with closing(looking), closing(contents):
             while len(rows) < limit and not contents.is_unfinished and (entry := looking.next()) is not None:
@@ -182,7 +182,7 @@ class FileQueries:
             return Checksum(shown_path(file.path), algorithm, digest.hexdigest(), file.size)
 
 
-class _Contents:
+class _LookingInside:
     """What is in the files that a search comes to. Without anything to look for in them, every file fits.
 
     The folder of the last file is kept open: the next one mostly is in it, too.
