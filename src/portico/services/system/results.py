@@ -58,7 +58,7 @@ class EventPage(Struct, rename="camel"):
 class FollowedEntries(Struct, rename="camel"):
     """Entries that a log has written since the cursor, oldest first."""
 
-    entries: list[EventEntry]
+    entries: Annotated[list[EventEntry], "The new entries, oldest first"]
     next_cursor: Annotated[str | None, "Pass it as cursor to hear what comes after these"]
     has_more: Annotated[bool, "There are more already: ask again at once"]
     problems: Annotated[list[str], "What could not be read, and why"] = []

@@ -247,7 +247,7 @@ class System(Service):
         with self._recorded("eventlog_list_logs"):
             return self.machine.list_logs()
 
-    @tool(annotations=READING, aliases=["eventlog.query"])
+    @tool(version="1.1.0", annotations=READING, aliases=["eventlog.query"])
     async def eventlog_query(
         self,
         logName: LogName,
