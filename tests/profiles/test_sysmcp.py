@@ -272,6 +272,19 @@ async def test_a_service_is_removed_and_added_without_a_new_connection(
     assert wire.is_silent
 
 
+async def test_the_operator_switches_services_on_stdio(serve: Serve) -> None:
+    child = await serve("sysmcp", "--operator")
+    await child.ask(OPEN)
+    switches = ["service_list", "service_enable", "service_disable"]
+    assert list(await child.tools()) == [*LISTED, *switches]
+    await child.call("service_disable", name="system")
+    assert list(await child.tools()) == switches
+    assert (await child.call("eventlog_list_logs"))["error"]["code"] == -32602
+    await child.call("service_enable", name="system")
+    assert set(await child.tools()) == {*LISTED, *switches}
+    assert (await child.call("eventlog_list_logs"))["result"]["success"] is True
+
+
 # The log
 
 

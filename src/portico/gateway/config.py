@@ -29,7 +29,7 @@ _LARGEST_SECRET = 64 * 1024
 # Shorter ones would be found in every text.
 _SHORTEST_MASKED = 4
 
-Isolation = Literal["shared", "principal"]
+Isolation = Literal["shared", "principal", "session"]
 
 
 class UpstreamOptions(TypedDict, total=False):
@@ -94,7 +94,7 @@ class UpstreamSettings(Struct, frozen=True, kw_only=True):
     timeout: float = 60.0
     concurrency: int = 64
     queue: int = 256
-    isolation: Isolation = "principal"
+    isolation: Isolation = "session"
     lanes: int = 20
     idle: float = 600.0
     revision: Revision | None = None

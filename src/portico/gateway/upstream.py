@@ -7,6 +7,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any
+from weakref import ref
 
 import msgspec
 from msgspec import UNSET, Raw, Struct
@@ -313,10 +314,17 @@ class GatewayUpstream:
     def _key(self, call: Call, able: ClientCapabilities) -> Any:
         if any(lane.modern for lane in self._lanes.get("modern", ())):
             return "modern"
-        who = None
-        if self.settings.isolation == "principal" and call.principal is not None:
-            who = str(getattr(call.principal, "id", None) or call.principal)
-        return jsonrpc.encode(able), who
+        return jsonrpc.encode(able), self._sharing(call)
+
+    def _sharing(self, call: Call) -> Any:
+        """Those who share a connection have this in common: the client's own session, where there is one and it is to
+        be alone, or the principal."""
+        isolation, conversation = self.settings.isolation, call.reply.conversation
+        if isolation == "session" and conversation is not None:
+            return ref(conversation)
+        if isolation == "shared" or call.principal is None:
+            return None
+        return str(getattr(call.principal, "id", None) or call.principal)
 
     def _free(self, key: Any) -> Lane | None:
         group = self._lanes.get(key, [])
@@ -373,7 +381,8 @@ class GatewayUpstream:
         """Close what nothing has used for long, and nothing listens on."""
         for key, group in list(self._lanes.items()):
             for lane in list(group):
-                if not lane.in_flight and now - lane.used > self.settings.idle and len(group) > 1:
+                is_over = isinstance(key, tuple) and isinstance(key[1], ref) and key[1]() is None
+                if not lane.in_flight and lane is not self._heard and (is_over or now - lane.used > self.settings.idle):
                     self._drop(key, lane)
                     with contextlib.suppress(Error):
                         await lane.connection.close()

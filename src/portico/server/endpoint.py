@@ -93,7 +93,7 @@ def _exchange_at(place: Place, server: Server, options: HttpOptions) -> Exchange
     if alone is not None and not local:
         raise UsageError(
             f"{place.host} can be reached from other machines, and the service {alone!r} is for this one alone; leave "
-            "it out, or tell it that others are meant (remote=True)"
+            "it out, or tell it that others are meant: remote = true in its settings"
         )
     if not local and settings.token is None and not options.get("insecure"):
         raise UsageError(

@@ -398,7 +398,7 @@ async def test_a_resource_that_hangs_is_an_error_and_not_for_ever(talk: Begin) -
 
 async def test_without_a_jail_there_is_no_service_unless_somebody_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("portico.services.live.pool.obstacle", lambda limits: "there is no Landlock here")
-    with pytest.raises(UsageError, match=r"there is no Landlock here\. Use strict=True, or unsafe=True"):
+    with pytest.raises(UsageError, match=r"there is no Landlock here\. Set strict to true, or unsafe"):
         Live()
     assert Live(unsafe=True).mode.startswith("UNSAFE")
     assert Live(strict=True).mode.startswith("strict")

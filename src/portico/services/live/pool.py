@@ -287,7 +287,7 @@ def session_pool(
         raise SandboxUnavailable(f"Python itself needs {SMALLEST_MEMORY // MIB} MiB of memory")
     reason = None if strict or unsafe else obstacle(limits)
     if reason is not None:
-        raise SandboxUnavailable(f"{reason}. Use strict=True, or unsafe=True if code may do whatever you may do")
+        raise SandboxUnavailable(f"{reason}. Set strict to true, or unsafe if code may do whatever you may do")
     if strict:
         return SessionPool(Spawning(python, limits), **bounds)
     starter = Forking(python, limits, readable=readable, projects=projects, preload=preload, jailed=not unsafe)

@@ -26,8 +26,9 @@ class ClientRoots:
     name folders of a machine that is not its own. What the user has said of a folder holds as long as the service.
     """
 
-    def __init__(self, machine: Callable[[], Machine]) -> None:
+    def __init__(self, machine: Callable[[], Machine], allow: Callable[[list[str]], None]) -> None:
         self._machine = machine
+        self._allow = allow
         # What was said of each folder.
         self._answers: dict[str, bool] = {}
         # One question at a time: calls side by side would ask the same.
@@ -59,10 +60,9 @@ class ClientRoots:
         self._answers |= dict.fromkeys(folders, agreed)
 
     def _settle(self, folders: list[str], agreed: bool) -> None:
-        machine = self._machine()
-        machine.audit.add("roots", {"folders": "\n".join(folders)}, "ok" if agreed else "denied")
+        self._machine().audit.add("roots", {"folders": "\n".join(folders)}, "ok" if agreed else "denied")
         if agreed:
-            machine.allow(folders)
+            self._allow(folders)
 
 
 def _folder(uri: str) -> str | None:

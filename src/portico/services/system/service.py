@@ -124,7 +124,7 @@ class System(Service):
         }
         self._machine: Machine | None = None
         self._lock = threading.Lock()
-        self._client_roots = ClientRoots(lambda: self.machine) if client_roots else None
+        self._client_roots = ClientRoots(lambda: self.machine, self._allow) if client_roots else None
         self._follow_seconds = follow_seconds
         self._following = Following(lambda: self.machine, follow_seconds)
         self._servers: WeakSet[Server] = WeakSet()
@@ -138,6 +138,11 @@ class System(Service):
                 made: Machine = load_module("portico.services.system.machine").Machine(**self._options)
                 self._machine = made
             return self._machine
+
+    def _allow(self, folders: list[str]) -> None:
+        """Look into these folders, too, as long as the service is there."""
+        self.machine.allow(folders)
+        self._options["roots"] += folders
 
     # As a service
 

@@ -1,0 +1,77 @@
+"""Who shares a connection to a server that keeps something for each of them."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from portico import Client, Gateway
+
+COUNTER = """
+from portico import Server
+
+server = Server("counter")
+count = 0
+
+
+@server.tool
+async def more() -> int:
+    global count
+    count += 1
+    return count
+
+
+server.run()
+"""
+
+
+@pytest.fixture
+def counter(tmp_path: Path) -> list[str]:
+    script = tmp_path / "counter.py"
+    script.write_text(COUNTER)
+    return [sys.executable, str(script)]
+
+
+def gateway_to(command: list[str], **options: Any) -> Gateway:
+    gateway = Gateway()
+    gateway.add("a", command, revision="2025-11-25", **options)
+    return gateway
+
+
+async def more(client: Client, times: int) -> list[int]:
+    return [int((await client.call_tool("a_more")).text) for _ in range(times)]
+
+
+async def test_two_sessions_of_one_user_are_two(counter: list[str]) -> None:
+    gateway = gateway_to(counter)
+    async with (
+        Client(gateway, revision="2025-11-25", principal="ada") as one,
+        Client(gateway, revision="2025-11-25", principal="ada") as other,
+    ):
+        assert await asyncio.gather(more(one, 3), more(other, 3)) == [[1, 2, 3], [1, 2, 3]]
+
+
+@pytest.mark.parametrize("isolation, found", [("principal", [1, 2, 1]), ("shared", [1, 2, 3])])
+async def test_principals_are_told_apart_if_wanted(counter: list[str], isolation: str, found: list[int]) -> None:
+    gateway = gateway_to(counter, isolation=isolation)
+    async with Client(gateway, principal="ada") as ada, Client(gateway, principal="bob") as bob:
+        assert [*await more(ada, 2), *await more(bob, 1)] == found
+
+
+async def test_many_at_once_do_not_get_mixed_up(counter: list[str]) -> None:
+    gateway = gateway_to(counter, isolation="principal", lanes=6)
+    clients = [Client(gateway, principal=f"user-{number % 3}") for number in range(12)]
+    for client in clients:
+        await client.__aenter__()
+    try:
+        counts = await asyncio.gather(*(more(client, 5) for client in clients))
+    finally:
+        for client in clients:
+            await client.__aexit__(None, None, None)
+    for user in range(3):
+        mine = sorted(number for at in range(user, 12, 3) for number in counts[at])
+        assert mine == list(range(1, 21)), f"user-{user} has a counter of its own"

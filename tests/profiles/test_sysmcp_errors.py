@@ -1,0 +1,102 @@
+"""What goes wrong under `--profile sysmcp`: every kind of error has its code, and the next request is answered."""
+
+from __future__ import annotations
+
+import ast
+import json
+import tomllib
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from portico.extend import Call, Handler
+from portico.services import assembly
+
+pytestmark = pytest.mark.broken_frames("the profile wants members that no revision has")
+
+ROOT = Path(__file__).parents[2]
+Serve = Callable[..., Awaitable[Any]]
+WHO = {"clientInfo": {"name": "Claude", "version": "1.0.0"}, "protocolVersion": "2024-11-05"}
+
+
+async def opened(serve: Serve) -> Any:
+    child = await serve("sysmcp")
+    await child.ask({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": WHO})
+    return child
+
+
+async def test_every_error_has_its_code_and_the_next_request_is_answered(serve: Serve) -> None:
+    child = await opened(serve)
+    for line, code in (
+        ("{", -32700),
+        ('{"jsonrpc":"1.0","id":2,"method":"tools/list"}', -32600),
+        ('{"jsonrpc":"2.0","id":3,"method":"tools/nothing"}', -32601),
+        ('{"jsonrpc":"2.0","id":4,"method":"tools/call","params":{"name":"nothing"}}', -32602),
+        ('{"jsonrpc":"2.0","id":5,"method":"tools/call","params":{}}', -32602),
+    ):
+        error = json.loads(await child.exchange(line))["error"]
+        assert (error["code"], bool(error["message"])) == (code, True)
+        assert len(await child.tools()) == 7
+
+
+async def test_details_of_an_error_are_in_its_data(serve: Serve) -> None:
+    error = (await (await opened(serve)).call("fs_stta"))["error"]
+    assert error["data"]["name"] == "ToolNotFound" and error["data"]["suggestions"][0] == "fs_stat"
+
+
+async def test_a_batch_is_answered_as_one(serve: Serve) -> None:
+    child = await opened(serve)
+    calls = [
+        {"jsonrpc": "2.0", "id": n, "method": "tools/call", "params": {"name": "eventlog_list_logs"}} for n in (7, 8)
+    ]
+    answers = json.loads(await child.exchange(json.dumps(calls)))
+    assert sorted((answer["id"], answer["result"]["success"]) for answer in answers) == [(7, True), (8, True)]
+
+
+@pytest.mark.parametrize("method", ["server/discover", "tools/list"])
+async def test_a_failure_inside_is_an_internal_error_that_says_nothing_of_itself(
+    connect: Callable[..., Any], tmp_path: Path, method: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of the handshake and of listing what there is."""
+    place = assembly.ServicePlace(data=tmp_path, store=str(tmp_path / "store.db"))
+    server = assembly.assemble(None, assembly.read_settings("sysmcp", None), place)
+
+    def failing(handler: Handler) -> Handler:
+        async def answer(call: Call) -> Any:
+            if call.method == method:
+                raise RuntimeError("a secret")
+            return await handler(call)
+
+        return answer
+
+    server.use(failing)
+    wire = connect(server)
+    answer = await wire.request("initialize", WHO)
+    if method == "tools/list":
+        answer = await wire.request("tools/list")
+    assert answer["error"]["code"] == -32603
+    assert "secret" not in json.dumps(answer)
+
+
+def test_no_part_of_it_runs_a_shell() -> None:
+    """Programs are run by their arguments, one by one."""
+    found: list[str] = []
+    for path in sorted((ROOT / "src").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.Call):
+                continue
+            named = ast.unparse(node.func)
+            shells = [one for one in node.keywords if one.arg == "shell" and getattr(one.value, "value", True)]
+            is_shell = named.endswith((".create_subprocess_shell", ".getoutput", ".getstatusoutput"))
+            if shells or is_shell or named in ("os.system", "os.popen"):
+                found.append(f"{path.name}:{node.lineno} {named}")
+    assert not found
+
+
+def test_all_of_it_is_typed_strictly() -> None:
+    """`make check` runs mypy with this."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["mypy"]
+    assert settings["strict"] is True
+    assert "src" in " ".join(settings.get("files", ["src"]))
