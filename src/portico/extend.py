@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from portico.store.transaction import Transaction as Transaction
     from portico.transport.http.listener import is_loopback as is_loopback
     from portico.transport.http_client.browser import headless as headless
+    from portico.transport.http_client.once import HttpAnswer as HttpAnswer, http_exchange as http_exchange
     from portico.wire.completion import MOST_COMPLETIONS as MOST_COMPLETIONS, Completion as Completion
     from portico.wire.content import (
         Annotations as Annotations, AudioContent as AudioContent, BlobContents as BlobContents,
@@ -128,6 +129,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "portico.store.transaction": ("Event", "Transaction"),
     "portico.transport.http.listener": ("is_loopback",),
     "portico.transport.http_client.browser": ("headless",),
+    "portico.transport.http_client.once": ("HttpAnswer", "http_exchange"),
     "portico.wire.completion": ("MOST_COMPLETIONS", "Completion"),
     "portico.wire.content": (
         "Annotations", "AudioContent", "BlobContents", "EmbeddedResource", "ImageContent", "ResourceLink",

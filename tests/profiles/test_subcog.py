@@ -359,6 +359,30 @@ async def test_a_client_with_a_model_is_asked_for_tags(serve: Serve) -> None:
     assert (enriched["by"], "database" in enriched["tags"]) == ("client", True)
 
 
+async def test_the_clients_model_says_what_a_question_is_after(serve: Serve) -> None:
+    child = await serve("subcog")
+    await child.open("2024-11-05", {"sampling": {}})
+    asked = {
+        "tools/call": {"name": "subcog_intent", "arguments": {"query": "The build"}},
+        "prompts/get": {"name": "intent_search", "arguments": {"query": "The build"}},
+    }
+    for id, (method, params) in enumerate(asked.items(), 50):
+        child.child.send({"jsonrpc": "2.0", "id": id, "method": method, "params": params})
+        question = await child.heard("sampling/createMessage")
+        assert "The build" in question["params"]["messages"][0]["content"]["text"]
+        model = {"role": "assistant", "content": {"type": "text", "text": "troubleshoot"}, "model": "m"}
+        child.child.send({"jsonrpc": "2.0", "id": question["id"], "result": model})
+        assert "troubleshoot" in json.dumps((await child.child.response(id))["result"])
+
+
+async def test_what_subcog_has_besides_is_offered(subcog: Any) -> None:
+    tools = await subcog.tools()
+    assert tools.keys() >= {"subcog_init", "subcog_groups", "subcog_webhooks", "subcog_gc"}
+    await captured(subcog)
+    for tool in ("subcog_init", "subcog_groups", "subcog_webhooks", "subcog_gc"):
+        assert "error" not in await subcog.call(tool)
+
+
 async def test_without_a_model_rules_do(subcog: Any) -> None:
     said = await captured(subcog)
     enriched = json.loads((await subcog.call("subcog_enrich", memory_id=said["id"]))["result"]["content"][0]["text"])
@@ -446,6 +470,33 @@ async def test_the_endpoint_is_the_root_and_health_is_health(place: str) -> None
     missing = {**CAPTURE, "params": {"name": "subcog_get", "arguments": {"memory_id": "000000000000"}}}
     _, _, said = await fetch(place, "POST", "/", missing, session)
     assert said["error"]["code"] == -32604
+
+
+async def test_what_http_refuses_has_an_id_as_the_revision_wants_it(place: str) -> None:
+    def post(path: str, body: bytes, **headers: str) -> tuple[int, Any]:
+        connection = HTTPConnection(urlsplit(place).netloc, timeout=PATIENCE)
+        try:
+            said = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream", **headers}
+            connection.request("POST", path, body, said)
+            answer = connection.getresponse()
+            return answer.status, json.loads(answer.read())
+        finally:
+            connection.close()
+
+    request = json.dumps({"jsonrpc": "2.0", "id": 7, "method": "no/such/method"}).encode()
+    cases: list[tuple[bytes, dict[str, str], Any]] = [
+        (b"{no JSON", {}, None),
+        (b'{"jsonrpc": "2.0", "method": 1, "id": 7}', {}, 7),
+        (request, {}, 7),
+        (request, {"Content-Type": "text/plain"}, None),
+        (request, {"Origin": "https://example.com"}, None),
+    ]
+    for body, headers, id in cases:
+        _, said = await asyncio.to_thread(post, "/", body, **headers)
+        assert said["jsonrpc"] == "2.0" and said["error"]["code"] < 0
+        assert "id" in said and said["id"] in (id, None), (body, headers, said)
+    assert (await asyncio.to_thread(post, "/", b"{no JSON"))[1]["error"]["code"] == -32700
+    assert (await asyncio.to_thread(post, "/", request))[1]["error"]["code"] == -32601
 
 
 async def test_a_request_needs_no_handshake_before_it(place: str) -> None:

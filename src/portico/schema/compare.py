@@ -160,6 +160,9 @@ class _Comparison:
 
     def _values(self, old: Schema, new: Schema, path: str) -> Iterator[Shift]:
         before, after = _choices(old), _choices(new)
+        if after == [] and before != []:
+            yield Shift(path, "changed", "can be nothing at all: no value that is named is of its type")
+            return
         if before is not None and after is not None:
             gone = [value for value in before if value not in after]
             come = [value for value in after if value not in before]
@@ -337,7 +340,9 @@ def _choices(schema: Schema) -> list[str] | None:
         return None
     # A value of another type than the schema's fits it no more than one that is not named.
     kinds = _types(schema)
-    return [_json(value) for value in values_of(schema) if kind_of(value) in kinds]
+    values = (int(value) if type(value) is float and value.is_integer() else value for value in values_of(schema))
+    # 2.0 is an integer, and the same as 2 (JSON Schema, 6.1.1).
+    return [_json(value) for value in values if kind_of(value) in kinds]
 
 
 def _differ(one: Schema, other: Schema) -> bool:

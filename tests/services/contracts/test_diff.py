@@ -351,6 +351,9 @@ def test_tools_that_want_one_name_are_numbered_one_after_the_other() -> None:
             "minor",
         ),
         ({"type": "string", "enum": ["a"]}, {"type": "integer", "enum": ["a"]}, "breaking"),
+        ({"type": "string"}, {"type": "string", "enum": [1, 2]}, "breaking"),
+        ({"type": "integer", "enum": [1, 2.0]}, {"type": "integer", "enum": [1]}, "breaking"),
+        ({"type": "integer", "enum": [1, 2.0]}, {"type": "integer", "enum": [1, 2]}, "patch"),
     ],
 )
 def test_what_fits_several_alternatives_or_no_type_is_not_overlooked(
@@ -358,6 +361,16 @@ def test_what_fits_several_alternatives_or_no_type_is_not_overlooked(
 ) -> None:
     before, after = (tool({"type": "object", "properties": {"x": one}}) for one in (old, new))
     assert diff(before, after).level == level
+
+
+def test_a_result_that_can_be_nothing_any_more_is_broken(tool: Any) -> None:
+    one, other = ({"type": "object", "properties": {"x": {"type": kind, "enum": ["a"]}}} for kind in ("string", "null"))
+    assert diff(tool(output=one), tool(output=other)).level == "breaking"
+
+
+def test_a_server_that_goes_back_is_mentioned() -> None:
+    old, new = (contract_of([], server="s", version=version) for version in ("2.0.0", "1.9.9"))
+    assert [one.reason for one in diff(old, new).changes] == ["the version went back from 2.0.0 to 1.9.9"]
 
 
 def test_a_version_that_goes_back_is_mentioned(tool: Any) -> None:

@@ -38,6 +38,7 @@ def image() -> Iterator[Interpreter]:
     image = Interpreter()
     image.evaluate(ACCOUNT)
     yield image
+    image.close()
     sys.modules["__main__"] = before
 
 
@@ -47,7 +48,9 @@ def value(image: Interpreter, expression: str) -> str:
 
 def test_objects_that_are_there_have_the_new_method_at_once(image: Interpreter) -> None:
     told = image.define_method("Account", "def pay(self, amount):\n    self.total += amount\n    return self.total")
+    told_of = told.pop("changedClasses")
     assert told == {"className": "Account", "selector": "pay", "kind": "changed", "module": "__main__"}
+    assert told_of == {"Account": ["pay"]}
     assert value(image, "account.pay(5)") == "5"
     assert (
         "self.total += amount" in image.answer("method_source", {"className": "Account", "selector": "pay"})["source"]

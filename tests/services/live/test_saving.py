@@ -129,6 +129,23 @@ def test_there_is_a_bound_and_the_largest_are_named(fresh: Any) -> None:
         image.save(10_000)
 
 
+def test_what_will_not_say_what_it_is_does_not_keep_the_rest_from_being_saved(fresh: Any) -> None:
+    image, other = fresh(), fresh()
+    image.evaluate(
+        "class Meta(type):\n"
+        "    def __getattribute__(cls, name): raise RuntimeError('no')\n"
+        "class Sly(metaclass=Meta): ...\n"
+        "class Liar:\n"
+        "    @property\n    def __class__(self): raise RuntimeError('no')\n"
+        "    def __getattr__(self, name): raise RuntimeError('no')\n"
+        "    def __reduce_ex__(self, protocol): raise RuntimeError('no')\n"
+        "liar = Liar(); x = 5; globals()[7] = 8"
+    )
+    back = moved(image, other)
+    assert {"Liar", "Meta", "x"} <= set(back["names"])
+    assert value(other, "x") == "5"
+
+
 def test_a_definition_that_needs_a_value_waits_for_it(fresh: Any) -> None:
     image, other = fresh(), fresh()
     image.evaluate("rates = {'a': 2}\ndef price(x, rates=rates): return x * rates['a']")

@@ -14,7 +14,7 @@ import pytest
 from prison import REVISION, Talk
 
 from portico import Client, Server, UsageError
-from portico.services.live import Live
+from portico.services.live import Live, wasm
 
 HAS = "import sys, eryx; assert sys.version_info >= (3, 12)"
 NEWER = ("python3.14", "python3.13", "python3.12")
@@ -53,6 +53,27 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> str:
     made = str(place / "bin" / "python")
     subprocess.run([made, "-m", "pip", "install", "--quiet", "pyeryx"], check=True, timeout=600)
     return made
+
+
+def test_what_goes_inside_can_be_loaded_in_its_order() -> None:
+    """As text, where there is nothing of ours but what came before: here in a Python that has not got us."""
+    loads = [
+        f"load('portico.services.live.{name}', {Path(wasm.__file__).with_name(f'{name}.py').read_text()!r})"
+        for name in wasm._INSIDE
+    ]
+    asks = [
+        "guest = sys.modules['portico.services.live.guest']; guest.begin('{}')",
+        "ask = lambda op, **given: guest.answer(guest.json.dumps({'op': op, 'arguments': given}))",
+        "ask('evaluate', expression='class A:\\n    def f(self): return 1\\na = A()')",
+        "ask('define_method', className='A', source='def f(self): return 2')",
+        "print(ask('save', most=10**6)); print(ask('evaluate', expression='a.f()'))",
+    ]
+    program = "\n".join([wasm._LOADER, *loads, *asks])
+    done = subprocess.run([sys.executable, "-I", "-S", "-"], input=program, capture_output=True, text=True, timeout=60)
+    assert done.stderr == ""
+    saved, value = done.stdout.splitlines()
+    assert '"names": ["A", "a"]' in saved
+    assert '"text": "2"' in value
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from prison import REVISION, jail_only
 
 from portico import Server
 from portico.services.live import Live
+from portico.services.live.asking import MOST_KNOWN
 
 pytestmark = jail_only
 
@@ -18,8 +19,8 @@ pytestmark = jail_only
 class Listener:
     """A client that hears of what it subscribed to."""
 
-    def __init__(self, wire: Any) -> None:
-        self.wire = wire
+    def __init__(self, wire: Any, live: Live) -> None:
+        self.wire, self.live = wire, live
 
     async def heard(self, name: str, **arguments: Any) -> set[str]:
         """The resources that a call has changed. It is told a few turns of the loop later."""
@@ -36,13 +37,14 @@ class Listener:
 @pytest.fixture
 async def listener(connect: Callable[..., Any]) -> AsyncIterator[Listener]:
     server = Server("live", version="1")
-    server.add(Live(offered="all"))
+    live = Live(offered="all")
+    server.add(live)
     async with server.lifespan():
         wire = connect(server)
         await wire.initialize(REVISION)
         for uri in ("python://class/A", "python://method/A/f", "python://package/__main__", "pharo://class/A"):
             await wire.request("resources/subscribe", {"uri": uri})
-        yield Listener(wire)
+        yield Listener(wire, live)
 
 
 CLASS = {"python://class/A", "pharo://class/A", "python://package/__main__"}
@@ -69,3 +71,10 @@ async def test_a_class_that_is_gone_with_its_session_is_told(listener: Listener)
     )
     assert answer["result"]["isError"]
     assert await listener.heard("evaluate", expression="1") == CLASS
+
+
+async def test_what_is_remembered_of_classes_is_bounded(listener: Listener) -> None:
+    many = "for n in range({}, {} + 15): globals()[f'C{{n}}'] = type(f'C{{n}}', (), {{'__module__': '__main__'}})"
+    for turn in range(40):
+        await listener.heard("evaluate", expression=many.format(turn * 15, turn * 15))
+    assert [len(one) for one in listener.live._known.values()] == [MOST_KNOWN]

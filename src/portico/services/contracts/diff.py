@@ -107,6 +107,10 @@ def diff(old: Contract, new: Contract, is_over: Callable[[], bool] = lambda: Fal
         changes += found[: MOST_CHANGES - len(changes)]
         if found:
             verdicts.append(_verdict(before, after, old, new, definitions.worst([one.level for one in found])))
+    was, now = definitions.parse(old.version), definitions.parse(new.version)
+    if was is not None and now is not None and now < was:
+        said = f"the version went back from {was} to {now}"
+        changes.append(ContractChange("", "patch", "server", "version", said, ""))
     if old.instructions != new.instructions and old.in_full and new.in_full:
         said = "the instructions, which models read before they use any tool, are others"
         changes.append(ContractChange("", "patch", "server", "instructions", said, "", is_words=True))

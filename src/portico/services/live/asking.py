@@ -23,7 +23,9 @@ T = TypeVar("T")
 
 # Also of a method with its class and its module.
 LONGEST_NAME = 1000
-MOST_KNOWN = 50
+# Owners whose classes are remembered, and classes of each.
+MOST_OWNERS = 1000
+MOST_KNOWN = 500
 LONGEST_EXPRESSION = 256 * 1024
 
 Name = Annotated[str, Meta(max_length=LONGEST_NAME)]
@@ -87,7 +89,10 @@ class Asking(Service):
         """Tell the subscribers of these classes and their methods. Resources are those of the first session."""
         if not classes or session != MAIN:
             return
-        self._known.setdefault(owner(ctx), set()).update(islice(classes, MOST_KNOWN))
+        known = self._known.setdefault(owner(ctx), set())
+        known.update(islice(classes, MOST_KNOWN - len(known)))
+        if len(self._known) > MOST_OWNERS:
+            del self._known[next(iter(self._known))]
         self._tell([f"class/{quote(name)}" for name in classes])
         self._tell(
             [f"method/{quote(name)}/{quote(one)}" for name, members in classes.items() for one in members if one]

@@ -21,7 +21,7 @@ from portico.services.live.names import InspectionError, Names
 
 MOST_CHANGES = 200
 # Classes, members of one, and the letters of a name, where it is told what is another than before.
-MOST_TOLD = 50
+MOST_TOLD = 20
 LONGEST_TOLD = 200
 LONGEST_PATCH = 512 * 1024
 _KEEPER = "__portico_body__"

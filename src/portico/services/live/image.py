@@ -14,7 +14,6 @@ import textwrap
 import types
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from hashlib import sha256
 from itertools import islice
 from types import ModuleType
 from typing import Any
@@ -222,6 +221,8 @@ class Interpreter:
                 f"The names of this session take {len(data):,} bytes, and {most:,} can be saved. "
                 f"The largest are {saving.largest(data)}."
             )
+        from hashlib import sha256  # not in every Python there is for WebAssembly, and wanted here alone
+
         self._saved = data
         return {"size": len(data), "digest": sha256(data).hexdigest(), **saving.told(names, left_out)}
 

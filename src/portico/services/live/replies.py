@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 # The classes of a session that are others than before, and their members that are.
 _Told = Annotated[str, Meta(max_length=200)]
-ChangedClasses = Annotated[dict[_Told, Annotated[list[_Told], Meta(max_length=50)]], Meta(max_length=50)]
+ChangedClasses = Annotated[dict[_Told, Annotated[list[_Told], Meta(max_length=20)]], Meta(max_length=20)]
 
 
 class InvalidReply(ValueError):

@@ -49,9 +49,9 @@ def as_main(namespace: dict[str, Any]) -> Iterator[None]:
 def saved(namespace: dict[str, Any], changes: list[tuple[str, str]]) -> tuple[bytes, list[str], Reasons]:
     """The bytes, the names that are in them, and why the others are not."""
     texts = statements()
-    names = {name: value for name, value in list(namespace.items()) if not name.startswith("__") and name != "_"}
+    names = {name: value for name, value in list(namespace.items()) if _is_kept(name)}
     imports = {name: home for name, value in names.items() if (home := _home(value)) is not None}
-    defined = {name for name, value in names.items() if name in texts and _is_definition(name, value)}
+    defined = {name for name in names if name in texts and _is_definition(name, names[name])}
     pickles: dict[str, bytes] = {}
     shared: dict[str, dict[int, Any]] = {}
     left_out: Reasons = {}
@@ -75,24 +75,32 @@ def saved(namespace: dict[str, Any], changes: list[tuple[str, str]]) -> tuple[by
     return data, sorted([*imports, *defined, *pickles]), left_out
 
 
+def _is_kept(name: Any) -> bool:
+    return type(name) is str and not name.startswith("__") and name != "_"
+
+
 def _home(value: Any) -> tuple[str, str] | None:
     """The module that a name was imported from, and what it is called there, if it was."""
     if type(value) is ModuleType:
         return value.__name__, ""
-    if not isinstance(value, type | FunctionType | BuiltinFunctionType):
+    if not issubclass(type(value), type | FunctionType | BuiltinFunctionType):
         return None
-    module, path = value.__module__, value.__qualname__
-    if module == MAIN or module not in sys.modules:
-        return None
-    found: Any = sys.modules[module]
-    for part in path.split("."):
-        found = getattr(found, part, None)
-    return (module, path) if found is value else None
+    try:
+        module, path = value.__module__, value.__qualname__
+        found: Any = sys.modules[module]
+        for part in path.split("."):
+            found = getattr(found, part)
+    except Exception:
+        return None  # it is not where it says, or does not say where it is
+    return (module, path) if found is value and module != MAIN else None
 
 
 def _is_definition(name: str, value: Any) -> bool:
     """Whether a value is what the statement that defines the name has made."""
-    home, own = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+    try:
+        home, own = value.__module__, value.__qualname__
+    except Exception:
+        return False  # it has none, or will not say
     return callable(value) and home == MAIN and own in (name, "<lambda>")
 
 

@@ -142,6 +142,8 @@ class Live(Browsing, Keeping):
             return _failed(answer, answer.refusal)
         try:
             found = replies.read(answer.result, replies.Evaluated, LONGEST_REPLY)
+            if answer.note is not None:
+                self._forgotten(ctx, session)
             self._changed(ctx, session, found.changed_classes)
             return _shown(answer, found, session)
         except InvalidReply:

@@ -178,19 +178,18 @@ class PythonWorker:
             await asyncio.wait([self._waiting])
 
     async def _wait(self, waiting: asyncio.Future[WorkerReply], seconds: float, reason: str) -> WorkerReply:
-        if waiting.done():
-            return waiting.result()
-        self._clock = self._loop.call_later(seconds, self._interrupt, reason)
+        if not waiting.done():
+            self._clock = self._loop.call_later(seconds, self._interrupt, reason)
         try:
-            # Not awaited itself, or it would be cancelled: its answer is wanted also when the caller has gone.
-            await asyncio.wait([waiting])
+            return await waiting
         except asyncio.CancelledError:
-            waiting.add_done_callback(asyncio.Future.exception)  # seen, so that it is not reported as overlooked
-            if not waiting.done():
-                self._clock.cancel()
+            if self._waiting is waiting:
+                # It was cancelled with its caller. The answer is wanted all the same, so another takes its place.
+                self._settle()
+                self._waiting = self._loop.create_future()
+                self._waiting.add_done_callback(asyncio.Future.exception)  # seen, so that it is not reported
                 self._interrupt("it was cancelled and did not stop")
             raise
-        return waiting.result()
 
     def _interrupt(self, reason: str, waited: float = 0.0) -> None:
         """Time is up. Code that yields keeps its names; what has not yielded in time is ended.
@@ -205,11 +204,11 @@ class PythonWorker:
             self.kill(reason)
 
     def _settle(self) -> asyncio.Future[WorkerReply] | None:
-        """The caller that is to be told of the answer or the end, unless one was told already."""
+        """The caller that is to be told of the answer or the end, if there is one that was not told yet."""
         waiting, self._waiting = self._waiting, None
         if self._clock is not None:
             self._clock.cancel()
-        return waiting
+        return None if waiting is None or waiting.done() else waiting
 
     # What it says
 

@@ -81,8 +81,8 @@ def _in_turn(tx: Transaction, projects: Sequence[str], condition: str, values: d
     """The lists that have something to do; that one first in which the next task stands."""
     if "" in projects and len(projects) > 1:
         # What is of no project is the exception.
-        sql = f"select 1 from work_item where project = '' and {condition} limit 1"
-        if tx.maybe(int, sql, values) is None:
+        sql = f"select id from work_item where project = '' and {condition} order by {ORDER} limit 1"
+        if tx.maybe(str, sql, values) is None:
             projects = [one for one in projects if one]
     if len(projects) == 1:
         return projects
@@ -102,8 +102,8 @@ def _any(tx: Transaction, sql: str, tries: Iterable[dict[str, Any]]) -> Item | N
 def take_back(tx: Transaction, now: int) -> list[Item]:
     """What workers did not finish in time can be begun by others again."""
     ended, lock = "lease_until <= :now", "for update skip locked"
-    # Most often there is none, which one column says sooner than all of them.
-    if tx.maybe(int, f"select 1 from work_item where {ended} limit 1", {"now": now}) is None:
+    first = next_end(tx)
+    if first is None or first > now:
         return []
     overdue = records.which(tx, ended, {"now": now}, order="lease_until", limit=MOST_TAKEN_BACK, lock=lock)
     return [records.save(tx, item, _released(item, now), "lease ended", reason=_LATE.format(item)) for item in overdue]

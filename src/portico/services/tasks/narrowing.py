@@ -16,7 +16,7 @@ from portico.extend import Transaction
 from portico.services.tasks import inputs, terms
 from portico.services.tasks.records import BELOW, COLUMNS
 
-FEW = 5000
+FEW = 2000
 # So few that the others need not be counted.
 VERY_FEW = 100
 # Of a query the longest runs: they are in the fewest tasks.

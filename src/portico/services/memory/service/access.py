@@ -8,9 +8,11 @@ from msgspec import Meta
 
 from portico import Context
 from portico.services.memory.service.speaking import Body, Codes, speaking
+from portico.services.memory.service.webhooks import Webhooks
 from portico.services.memory.store import statistics
 from portico.services.memory.store.filters import LONGEST as LONGEST_FILTER
 from portico.services.memory.store.memories import Memories
+from portico.services.memory.store.records import Record
 from portico.services.memory.store.screening_policy import Guard
 from portico.services.projects import Projects
 from portico.services.stored import StoredService
@@ -32,6 +34,11 @@ class Access:
         self._codes = codes
         self.prefix = prefix
         self.guard = guard
+        self.webhooks = Webhooks({})
+
+    def tell(self, change: str, *memories: Record, count: int | None = None) -> None:
+        """Tell the webhooks of a change that was made by a call here."""
+        self.webhooks.tell(change, memories, len(memories) if count is None else count, self.prefix)
 
     def speaking(self, body: Body, name: str = "", *, resource: bool = False) -> Body:
         """A body that is offered under a name."""

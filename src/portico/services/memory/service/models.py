@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from importlib import import_module
 from typing import Any
 
 from portico import Context, ProtocolError, ToolError, UsageError
 from portico.services.memory.errors import Blocked, InvalidInput
 from portico.services.memory.service.access import Access
+from portico.services.memory.service.chat_models import ChatModel, chat_model
 from portico.services.memory.store import inputs
 from portico.services.memory.store.advice import Ask, ModelAnswer
 
@@ -25,8 +26,10 @@ Rung = Callable[[str, int], Awaitable[Any]]
 CLIENT_SECONDS, PROVIDER_SECONDS = 300.0, 60.0
 
 
-def _imported(given: Provider | str | None) -> Provider | None:
-    """From a portico.toml it comes as `module:function`."""
+def _imported(given: Provider | str | Mapping[str, Any] | None) -> Provider | None:
+    """From a portico.toml it comes as `module:function`, or as the settings of an endpoint."""
+    if isinstance(given, Mapping):
+        return chat_model(given)
     if not isinstance(given, str):
         return given
     module, colon, name = given.partition(":")
@@ -40,8 +43,13 @@ def _imported(given: Provider | str | None) -> Provider | None:
     return provider
 
 
+def _patience(provider: Provider) -> float:
+    # It looks after the time itself, and knows better what was late.
+    return provider.seconds + 5 if isinstance(provider, ChatModel) else PROVIDER_SECONDS
+
+
 class ModelLadder:
-    def __init__(self, access: Access, provider: Provider | str | None) -> None:
+    def __init__(self, access: Access, provider: Provider | str | Mapping[str, Any] | None) -> None:
         self._access = access
         self._provider = _imported(provider)
 
@@ -74,7 +82,7 @@ class ModelLadder:
         if provider is not None:
 
             async def configured(question: str, tokens: int) -> Any:
-                async with asyncio.timeout(PROVIDER_SECONDS):
+                async with asyncio.timeout(_patience(provider)):
                     return await provider(question, tokens)
 
             yield "provider", configured

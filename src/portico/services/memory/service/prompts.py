@@ -11,7 +11,9 @@ from msgspec import Meta
 from portico import Context
 from portico.extend import Completer, Completes, Component, Prompt
 from portico.services import texts
+from portico.services.memory.service import intent as intents
 from portico.services.memory.service.access import Access
+from portico.services.memory.service.models import ModelLadder
 from portico.services.memory.service.speaking import Body
 from portico.services.memory.store import statistics
 from portico.services.memory.store.namespaces import NAMESPACES, WRITABLE, known_namespace, suggested
@@ -30,8 +32,9 @@ _SHAPES = {"markdown": "as Markdown", "outline": "as an outline", "steps": "as n
 
 
 class MemoryPrompts:
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: Access, models: ModelLadder) -> None:
         self._access = access
+        self._models = models
 
     def offers(self) -> Iterator[Component]:
         own: dict[str, Callable[..., Any]] = {
@@ -164,7 +167,8 @@ class MemoryPrompts:
         context: Annotated[str, "What it is about"] = "",
     ) -> str:
         """Search for what is meant, not only for what is said"""
-        intent = intent or "find out yourself: how to, where, why, which, what is wrong"
+        if not intent:
+            intent = (await intents.detect(query, self._models.ask(ctx))).intent
         return self._text("intent_search", query=query, intent=intent, context=context or "(none)")
 
     async def _query_suggest(

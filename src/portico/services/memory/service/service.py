@@ -18,9 +18,11 @@ from portico.services.memory.service.models import ModelLadder, Provider
 from portico.services.memory.service.overview import OverviewTools
 from portico.services.memory.service.prompts import MemoryPrompts
 from portico.services.memory.service.resources import MemoryResources
+from portico.services.memory.service.sharing import SharingTools
 from portico.services.memory.service.speaking import Codes
 from portico.services.memory.service.tools import MemoryTools
 from portico.services.memory.service.upkeep import UpkeepTools
+from portico.services.memory.service.webhooks import Webhooks
 from portico.services.memory.store import records, templates
 from portico.services.memory.store.memories import Memories, refusal_of
 from portico.services.memory.store.namespaces import DOMAINS
@@ -57,9 +59,12 @@ class Memory(StoredService[Memories]):
     `store` is a path or a URL, of SQLite or PostgreSQL. `offered` says whether to list the usual tools or all of them.
     `secrets` and `personal` say what becomes of secrets and of personal data in what is to be stored, `screening` what
     becomes of some by name. `project` is whose memories are meant by "project"; without it, the git repository that
-    `folder` is in says it. `naming` and `codes` are for clients that were written for another server: which names are
-    listed, and whether this service's own error numbers are JSON-RPC's on the revision they were made for.
-    `provider(question, tokens)` is a model to ask where the client has none; a string names it as `module:function`.
+    `folder` is in says it, and without that the client's roots, or the repository that this process works in.
+    `naming` and `codes` are for clients that were written for another server: which names are listed, and whether this
+    service's own error numbers are JSON-RPC's on the revision they were made for.
+    `provider(question, tokens)` is a model to ask where the client has none; a string names it as `module:function`,
+    and a table such as `{"url": "http://127.0.0.1:11434/v1", "model": "llama3.2"}` is an endpoint like OpenAI's.
+    `webhooks` are told of changes, by name: `{"chat": {"url": "https://example.com/hook"}}`.
     """
 
     name = "memory"
@@ -80,8 +85,9 @@ class Memory(StoredService[Memories]):
         naming: str = "memory",
         codes: Codes = "result",
         read_only: bool = False,
-        provider: Provider | str | None = None,
+        provider: Provider | str | Mapping[str, Any] | None = None,
         models: str | os.PathLike[str] | None = None,
+        webhooks: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
         for word, known in ((offered, ("usual", "all")), (codes, ("result", "protocol"))):
             if word not in known:
@@ -97,12 +103,15 @@ class Memory(StoredService[Memories]):
         self.guard = Guard(secrets, personal, screening)
         access = self._access = Access(self, naming, self.guard, self._projects, codes)
         self._resources = MemoryResources(access, self._watch)
-        self._prompts = MemoryPrompts(access)
+        self._webhooks = access.webhooks = Webhooks(webhooks or {})
+        ladder = ModelLadder(access, provider)
+        self._prompts = MemoryPrompts(access, ladder)
         self._listings = ServerListings(access, self._resources.listed)
         self._tools = (
             MemoryTools(access),
             OverviewTools(access),
-            UpkeepTools(access, ModelLadder(access, provider), self._listings),
+            UpkeepTools(access, ladder, self._listings),
+            SharingTools(access),
         )
 
     # The store
@@ -112,6 +121,8 @@ class Memory(StoredService[Memories]):
         stack.push_async_callback(memories.close)
         await memories.open(thorough=True, read_only=self._read_only)
         await self._listings.refresh(memories)
+        for work in self._webhooks.work():
+            self._run(stack, work)
         return memories
 
     def _failed(self, failure: StoreError) -> MemoryRefusal:
@@ -198,5 +209,8 @@ TOOLS = (
     ToolRow("erase", DESTROY, usual=False),
     ToolRow("summary", READ, usual=False, also=("get_summary",)),
     ToolRow("init", READ, usual=False),
+    ToolRow("groups", DESTROY, usual=False),
+    ToolRow("webhooks", {**WRITE, "openWorldHint": True}, usual=False),
+    ToolRow("intent", READ, usual=False),
     ToolRow("guide", READ, usual=False, alone=("prompt_understanding",)),
 )

@@ -93,6 +93,8 @@ class MemoryTools:
             on_duplicate=on_duplicate,
         )
         taken = await memories.capture(draft, who=requester(ctx, draft.author))
+        if taken.is_new:
+            self._access.tell("captured", taken.record)
         ctx.info(
             f"Captured memory {taken.record.id}" if taken.is_new else f"Known as {taken.record.id}", self._access.prefix
         )
@@ -185,6 +187,7 @@ class MemoryTools:
             who=requester(ctx),
             reason=inputs.label(kept_reason, "reason") or "",
         )
+        self._access.tell("updated", after)
         return results.whole(after, self._access.prefix, [*passed.notes(), *inputs.replaced(content or "")])
 
     async def delete(
@@ -205,14 +208,15 @@ class MemoryTools:
             who=requester(ctx),
             reason=inputs.label(kept_reason, "reason") or "",
         )
+        self._access.tell("deleted", gone)
         note = "It is gone for good." if hard else f"{self._access.prefix}_restore brings it back."
         return results.DeletedMemory(id=gone.id, deleted=True, hard=hard, note=note)
 
     async def restore(self, ctx: Context, memory_id: Id) -> results.Whole:
         """Bring back a memory that was deleted, archived, superseded or merged into another."""
-        return results.whole(
-            await (await self._access.writable()).restore(memory_id, who=requester(ctx)), self._access.prefix
-        )
+        back = await (await self._access.writable()).restore(memory_id, who=requester(ctx))
+        self._access.tell("restored", back)
+        return results.whole(back, self._access.prefix)
 
     async def history(
         self,

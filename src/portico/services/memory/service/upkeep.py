@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from portico import Context, __version__
 from portico.services import moments, texts
 from portico.services.memory.errors import InvalidInput
+from portico.services.memory.service import intent as intents
 from portico.services.memory.service.access import Access, FilterChoice, Id
 from portico.services.memory.service.listings import ServerListings
 from portico.services.memory.service.models import ModelLadder
@@ -22,6 +23,7 @@ from portico.services.memory.store import graph as graphs
 from portico.services.memory.store.cleanup import Collected
 from portico.services.memory.store.consolidation import Strategy
 from portico.services.memory.store.entities import Kind
+from portico.services.memory.store.filters import LONGEST as LONGEST_FILTER
 from portico.services.memory.store.filters import Condition
 from portico.services.memory.store.namespaces import checked_namespace
 from portico.services.memory.store.templates import PromptVariable
@@ -92,6 +94,12 @@ class Drawn(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Count(Struct, frozen=True, kw_only=True):
     count: Annotated[int, "How many"]
     note: Annotated[str, "What was done"]
+
+
+class IntentFound(Struct, frozen=True, kw_only=True):
+    intent: Annotated[intents.Intent, "What is wanted"]
+    by: Annotated[str, "Who found it out: client, provider or local"]
+    namespaces: Annotated[list[str], "Where the answers to such questions are"]
 
 
 class UpkeepTools:
@@ -181,6 +189,16 @@ class UpkeepTools:
             by=proposed.by,
             dry_run=dry_run,
         )
+
+    async def intent(
+        self,
+        ctx: Context,
+        query: Annotated[str, Meta(min_length=1, max_length=LONGEST_FILTER, description="The question")],
+    ) -> IntentFound:
+        """What a question is after: how to do something, where it is, why it is so, which is better, or what is wrong.
+        Asks the client's model where it can be asked, and goes by the words where not."""
+        found = await intents.detect(query, self._models.ask(ctx))
+        return IntentFound(intent=found.intent, by=found.by, namespaces=list(intents.NAMESPACES[found.intent]))
 
     async def gc(
         self,

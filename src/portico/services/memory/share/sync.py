@@ -22,7 +22,6 @@ import os
 import unicodedata
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 from msgspec import Struct, field
@@ -31,7 +30,7 @@ from msgspec.structs import replace
 from portico.extend import Transaction
 from portico.services import moments, texts
 from portico.services.memory.errors import Blocked, InvalidInput, SyncFailed
-from portico.services.memory.share import export_import, merging, portable, sides
+from portico.services.memory.share import export_import, merging, portable, sides, tables
 from portico.services.memory.share.adoption import adopt
 from portico.services.memory.share.export_import import Screen
 from portico.services.memory.share.git import MOST_TRIES, Blob, Git
@@ -55,7 +54,6 @@ from portico.services.memory.store.records import Record
 
 Direction = Literal["push", "fetch", "full"]
 
-HISTORY, MIGRATIONS = "memory share", Path(__file__).parent / "migrations"
 _GONE_TEXT = "This memory is gone for good.\n"
 MOST_LISTED = 50
 LONGEST_ORIGIN = 200
@@ -99,7 +97,7 @@ async def sync(
     """`confirm`: also where so much would vanish from here that it may be a mistake."""
     if memories.root is None:
         raise SyncFailed("This is not a git repository, so there is nothing to sync with.")
-    await memories.database.migrate(HISTORY, MIGRATIONS)
+    await tables.prepare(memories)
     with ExitStack() as stack:
         git = await asyncio.to_thread(stack.enter_context, Git.opened(memories.root))
         name = _remote(git.remotes(), remote)

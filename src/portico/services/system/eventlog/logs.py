@@ -22,9 +22,9 @@ QUERY_SECONDS = 2.0
 # that the same question gives the same number.
 REST_SECONDS = 0.05
 MOST_COUNTED = 2000
-# Of a page: characters of all its entries, and about how many an entry has besides its message.
-LARGEST_PAGE = 2 * 2**20
-_AROUND = 256
+# Of a page: characters of all messages, and entries, each of which has some 250 characters besides.
+LARGEST_PAGE = 2**20
+MOST_ENTRIES = 6000
 MOST_PROBLEMS = 10
 MOST_SOURCES = 20
 _STEPS = 64
@@ -105,9 +105,9 @@ class Logs:
                 asked.skip(offset)
             entries: list[LogEntry] = []
             room = LARGEST_PAGE
-            while len(entries) < limit and room > 0 and (entry := asked.next()) is not None:
+            while len(entries) < min(limit, MOST_ENTRIES) and room > 0 and (entry := asked.next()) is not None:
                 entries.append(entry)
-                room -= min(len(entry.message), LONGEST_MESSAGE) + _AROUND
+                room -= min(len(entry.message), LONGEST_MESSAGE)
             seen = offset + len(entries)
             # A position holds until the next entry is asked for, so the cursor is made before there is any counting.
             position = asked.position
