@@ -285,9 +285,10 @@ class Routes:
         """The same call with the inward name, and its answer under ours."""
         given = members.decode(call.params)
         params: dict[str, Any] = {**given, member: inward}
-        bound = self._binding(call, given) if call.method in ASKABLE else b""
-        if "requestState" in given and bound:
-            state = self._opened(given["requestState"], bound)
+        # A digest, which most calls do without.
+        bound = partial(self._binding, call, given)
+        if "requestState" in given and call.method in ASKABLE:
+            state = self._opened(given["requestState"], bound())
             if state is not None:
                 params["requestState"] = state
         answered = await upstream.call(replace(call, params=Raw(jsonrpc.encode(params)), read=None), bound)
@@ -297,7 +298,7 @@ class Routes:
         if type(answered.result) is Raw:
             answered_state = None if asked.request_state is UNSET else asked.request_state
             steps = {"state": Raw(jsonrpc.encode(answered_state))}
-            asked.request_state = self._seal.close(bound, {}, steps, list(asked.input_requests or {}))
+            asked.request_state = self._seal.close(bound(), {}, steps, list(asked.input_requests or {}))
         return asked
 
     def _opened(self, said: Raw, bound: bytes) -> Raw | None:

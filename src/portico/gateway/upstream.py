@@ -221,8 +221,8 @@ class GatewayUpstream:
 
     # Calls
 
-    async def call(self, call: Call, bound: bytes) -> Answered:
-        """The answer to a call in the upstream's own names; `bound` is what its rounds have in common.
+    async def call(self, call: Call, bound: Callable[[], bytes]) -> Answered:
+        """The answer to a call in the upstream's own names; `bound` gives what its rounds have in common.
 
         Raises ToolError where it is not to be had now.
         """
@@ -244,16 +244,16 @@ class GatewayUpstream:
         finally:
             self._slots.release()
 
-    async def _with_questions(self, call: Call, bound: bytes) -> Answered:
+    async def _with_questions(self, call: Call, bound: Callable[[], bytes]) -> Answered:
         """Questions go to the client in the way its revision has."""
         rounds = (call.revision or MODERN) >= MODERN and call.method in ASKABLE and _may_be_asked(call.capabilities)
         if isinstance(self.settings.target, Here) or not rounds or (await self._lane(call)).modern:
             return await self._ask(call, None)
         params = call.typed()
         if params.request_state is UNSET:
-            said = await self._bridge.begin(call, bound, self._ask)
+            said = await self._bridge.begin(call, bound(), self._ask)
         else:
-            said = await self._bridge.resume(call, bound, params.request_state, params.input_responses)
+            said = await self._bridge.resume(call, bound(), params.request_state, params.input_responses)
         return said if isinstance(said, Answered) else Answered(said, MODERN)
 
     async def _ask(self, call: Call, parked: Parked | None) -> Answered:

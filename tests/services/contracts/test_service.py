@@ -286,7 +286,7 @@ async def test_nobody_can_do_in_a_batch_what_they_may_not_do(shop: Server) -> No
     async def reign() -> str:
         return "done"
 
-    async with Client(shop, principal=Principal("ada", frozenset())) as client:
+    async with Client(shop, principal=Principal("ada", frozenset({"contracts:write"}))) as client:
         found = (await client.call_tool("tools_batch", {"calls": [{"tool_name": "reign"}]})).structured
         assert found["results"][0]["error"]["error_type"] == "PermissionError"
 
