@@ -22,9 +22,10 @@ QUERY_SECONDS = 2.0
 # that the same question gives the same number.
 REST_SECONDS = 0.05
 MOST_COUNTED = 2000
-# Of a page: characters of all messages, and entries, each of which has some 250 characters besides.
+# Of a page: characters of all messages, and of what stands around them, some 256 for each entry.
 LARGEST_PAGE = 2**20
-MOST_ENTRIES = 6000
+LARGEST_AROUND = 1_536_000
+_AROUND = 256
 MOST_PROBLEMS = 10
 MOST_SOURCES = 20
 _STEPS = 64
@@ -95,10 +96,11 @@ class Logs:
             if cursor is None:
                 asked.skip(offset)
             entries: list[LogEntry] = []
-            room = LARGEST_PAGE
-            while len(entries) < min(limit, MOST_ENTRIES) and room > 0 and (entry := asked.next()) is not None:
+            room, around = LARGEST_PAGE, LARGEST_AROUND
+            while len(entries) < limit and room > 0 and around > 0 and (entry := asked.next()) is not None:
                 entries.append(entry)
                 room -= min(len(entry.message), LONGEST_MESSAGE)
+                around -= _AROUND
             seen = offset + len(entries)
             # A position holds until the next entry is asked for, so the cursor is made before there is any counting.
             position = asked.position
