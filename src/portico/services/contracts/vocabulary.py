@@ -60,7 +60,7 @@ def _bare(root: Schema) -> Iterator[str]:
     met: set[int] = set()
     level = [(name, resolved(one, root)) for name, one in properties_of(root).items()]
     for _ in range(DEEPEST):
-        below = []
+        below: list[tuple[str, Schema]] = []
         for path, schema in level[:MOST_PLACES]:
             # A definition that is used in several places is looked at in the first.
             if id(schema.get("properties")) in met:
