@@ -44,6 +44,15 @@ class LogPage(Struct):
     timed_out: bool
 
 
+class FollowPage(Struct):
+    """Entries that are new, oldest first, and the cursor for what follows them."""
+
+    entries: list[LogEntry]
+    cursor: str | None
+    has_more: bool
+    problems: list[str]
+
+
 class Logs:
     """`make` gives the logs there are; it is asked again when one is not found, since logs come and go."""
 
@@ -129,6 +138,35 @@ class Logs:
         if query.is_open and (known := log.count()) is not None:
             return max(seen + 1, known), True
         return seen + 1 + asked.skip(2**63), not asked.timed_out
+
+    def follow(
+        self,
+        name: str,
+        query: Query,
+        *,
+        limit: int,
+        cursor: str | None = None,
+        fits: Callable[[LogEntry], bool] | None = None,
+        seconds: float = QUERY_SECONDS,
+    ) -> FollowPage:
+        """What matches of the entries since a cursor, oldest first; without a cursor, only one for from now on."""
+        log = self.named(name)
+        question = ["follow", log.name, query]
+        problems: list[str] = []
+        place, found, has_more = None, list[LogEntry](), cursor is not None
+        if cursor is None:
+            place = log.end()
+        else:
+            [place] = self._cursors.redeem(cursor, question)
+        deadline = self._clock() + seconds
+        while has_more and len(found) < limit:
+            new = log.since(place, limit - len(found), problems)
+            found += [entry for entry in new.entries if query.matches(entry) and (fits is None or fits(entry))]
+            place, has_more = new.place, new.has_more
+            if self._clock() > deadline:
+                break
+        following = self._cursors.issue(question, [place], problems)
+        return FollowPage(found, following, has_more, problems[:MOST_PROBLEMS])
 
     def entry(self, name: str, id: int) -> LogEntry:
         entry = self.named(name).entry(id)
