@@ -125,6 +125,7 @@ async def test_the_filter_language(memories: Memories) -> None:
     assert await found(memories, "", "path:src/a/") == ["alpha"]
     assert sorted(await found(memories, "", "path:src/*")) == ["alpha", "beta"]
     assert await found(memories, "", "path:SRC/b.py") == []
+    assert sorted(await found(memories, "", "-path:src/b.py")) == ["alpha", "gamma"]
     assert await found(memories, "", "domain:user") == ["gamma"]
     assert await found(memories, "", "thread:t1") == ["gamma"]
     assert await found(memories, "", "ns:learnings beta") == ["beta"]
@@ -139,6 +140,7 @@ async def test_other_projects_are_looked_at_when_asked_for(memories: Memories) -
     assert sorted(await found(memories)) == ["mine", "ours"]
     assert await found(memories, "", "project:there/project") == ["theirs"]
     assert sorted(await found(memories, "", "project:*")) == ["mine", "ours", "theirs"]
+    assert await found(memories, "", "-project:*") == await found(memories, "ours", "-project:*") == []
 
 
 async def test_pages_follow_each_other(memories: Memories) -> None:

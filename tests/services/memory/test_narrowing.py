@@ -22,9 +22,9 @@ from portico.store.transaction import Transaction
 FILTERS = (
     "", "tag:rare", "tag:common", "tag:none", "tag:rare,common", "-tag:common", "author:Zoe", "author:Ann,Zoe",
     "author:none", "-author:Ann", "path:rare/", "path:rare/place.py", "path:src/", "path:src/m*", "path:none/",
-    "-path:src/", "path:*", "branch:rare", "branch:main", "source:ticket-3", "source:wiki", "thread:t1", "thread:none",
+    "-path:src/", "-path:src/m1.py", "path:*", "branch:rare", "branch:main", "source:ticket-3", "source:wiki", "thread:t1", "thread:none",
     "entity:postgresql", "entity:none", "ns:decisions", "ns:security", "ns:decisions,context tag:common", "domain:user",
-    "domain:org", "project:other", "project:none", "project:*", "project:* tag:rare", "status:archived",
+    "domain:org", "project:other", "project:none", "project:*", "-project:*", "-project:* tag:rare", "project:* tag:rare", "status:archived",
     "status:deleted", "-status:active", "status:active,archived", "since:90m", "until:2020-01-01", "since:3h until:1h",
     "tag:common author:Ann", "tag:common tag:rare", "tag:common author:Ann path:src/ ns:decisions", "tag:odd tag:even",
     "branch:main source:wiki tag:common since:4h",

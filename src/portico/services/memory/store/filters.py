@@ -168,5 +168,5 @@ def _paths(paths: tuple[str, ...], name: str) -> tuple[str, dict[str, Any]]:
             given[f"{key}_length"] = len(begins)
             phrases.append(f"substr(coalesce(memory.path, ''), 1, cast(:{key}_length as integer)) = :{key}")
         else:
-            phrases.append(f"memory.path = :{key}")
+            phrases.append(f"coalesce(memory.path, '') = :{key}")
     return " or ".join(phrases), given

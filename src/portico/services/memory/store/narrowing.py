@@ -109,7 +109,9 @@ def place_phrases(filter: MemoryFilter) -> tuple[list[str], dict[str, Any]]:
     phrases: list[str] = []
     values: dict[str, Any] = {}
     for number, one in enumerate(filter.conditions):
-        if one.key in PLACES and not (one.key == "project" and "*" in one.values and not one.negated):
+        if one.key == "project" and "*" in one.values:
+            phrases += ["false"] if one.negated else []
+        elif one.key in PLACES:
             phrases.append(f"{one.column} {'not in' if one.negated else 'in'} :scope_{number}")
             values[f"scope_{number}"] = list(one.values)
     if filter.homes:
