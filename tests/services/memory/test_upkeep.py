@@ -15,7 +15,7 @@ from portico import Client
 from portico.services import moments
 from portico.services.memory.errors import InvalidInput, NoSuchMemory
 from portico.services.memory.share import export_import, portable
-from portico.services.memory.store import cleanup, consolidation, graph, templates
+from portico.services.memory.store import cleanup, consolidation, graph, statistics, templates
 from portico.services.memory.store.filters import MemoryFilter
 from portico.services.memory.store.memories import Memories
 from portico.store.database import Database
@@ -126,6 +126,24 @@ async def test_an_import_takes_newer_versions_and_says_what_it_refused(memories:
     assert (await memories.get(given.id)).content == "second"
     assert (await memories.get(given.id)).version == 5
     assert (await memories.history(given.id))[1][0].was == kept
+
+
+@pytest.mark.parametrize("known", [False, True])
+async def test_of_several_versions_in_one_import_the_newest_stays(memories: Memories, known: bool) -> None:
+    """As where several exports stand in one file."""
+    id = "aaaaaaaaaaaaaaaa"
+    lines = {
+        version: f'{{"id":"{id}","namespace":"decisions","content":"text {version}","tags":["v{version}"],'
+        f'"version":{version}}}'
+        for version in (1, 2, 3)
+    }
+    if known:
+        await export_import.bring(memories, lines[1], "jsonl")
+    brought = await export_import.bring(memories, f"{lines[3]}\n{lines[2]}\n{lines[3]}", "jsonl")
+    assert (brought.added, brought.updated, brought.unchanged) == (0 if known else 1, 1 if known else 0, 2)
+    kept = await memories.get(id)
+    assert (kept.content, kept.version) == ("text 3", 3)
+    assert (await memories.read(statistics.counts)).tags == {"v3": 1}
 
 
 async def test_export_and_import_as_tools(serving: Serving) -> None:

@@ -51,6 +51,7 @@ class ToolRow(NamedTuple):
     method: str = ""
     # Names that it is known by elsewhere, without a prefix.
     alone: tuple[str, ...] = ()
+    version: str | None = None
 
 
 class Memory(StoredService[Memories]):
@@ -182,12 +183,13 @@ class Memory(StoredService[Memories]):
             name=listed,
             aliases=[one for one in aliases if one != listed],
             annotations=row.hints,
+            version=row.version,
         )
 
 
 TOOLS = (
     ToolRow("capture", WRITE),
-    ToolRow("recall", READ, also=("list",)),
+    ToolRow("recall", READ, also=("list",), version="1.1.0"),
     ToolRow("get", READ),
     ToolRow("update", DESTROY),
     ToolRow("delete", DESTROY),
@@ -207,8 +209,8 @@ TOOLS = (
     ToolRow("gc", DESTROY, usual=False),
     ToolRow("reindex", {**WRITE, "idempotentHint": True}, usual=False),
     ToolRow("erase", DESTROY, usual=False),
-    ToolRow("summary", READ, usual=False, also=("get_summary",)),
-    ToolRow("init", READ, usual=False),
+    ToolRow("summary", READ, usual=False, also=("get_summary",), version="1.1.0"),
+    ToolRow("init", READ, usual=False, version="1.1.0"),
     ToolRow("groups", DESTROY, usual=False),
     ToolRow("webhooks", {**WRITE, "openWorldHint": True}, usual=False),
     ToolRow("intent", READ, usual=False),

@@ -67,8 +67,9 @@ async def bring(
     cancelled, what `done` was told of is here, and the same import goes on from there."""
     now = moments.now()
     # As many as it holds have to be read and looked through; others are served meanwhile.
-    fine, problems = await asyncio.to_thread(_read, text, format, screen, now, memories.project)
-    totals = [0, 0, 0]
+    read, problems = await asyncio.to_thread(_read, text, format, screen, now, memories.project)
+    fine = _newest(read)
+    totals = [0, 0, len(read) - len(fine)]
     for at in range(0, len(fine), LOT):
         some = fine[at : at + LOT]
         if dry_run:
@@ -76,7 +77,7 @@ async def bring(
         else:
             counts = await memories.write(lambda tx, some=some: _merged(tx, some, now, who))  # type: ignore[misc]
         totals = [one + other for one, other in zip(totals, counts, strict=True)]
-        done(sum(totals), len(fine))
+        done(sum(totals), len(read))
     return Brought(
         added=totals[0],
         updated=totals[1],
@@ -98,6 +99,15 @@ def _read(text: str, format: Format, screen: Screen, now: int, project: str | No
             problems.append(f"{given.id[:16] if isinstance(given, Portable) else ''} {trouble}".strip()[:300])
     # What was said first comes first: neighbours in threads find each other by that.
     return sorted(fine, key=lambda one: (one.at, one.id)), problems
+
+
+def _newest(read: list[Record]) -> list[Record]:
+    """Each memory once, whatever the order of its versions: several exports may stand in one file."""
+    found: dict[str, Record] = {}
+    for one in read:
+        if one.id not in found or _is_newer(one, found[one.id]):
+            found[one.id] = one
+    return list(found.values())
 
 
 def screened(given: Portable, screen: Screen) -> Portable:
