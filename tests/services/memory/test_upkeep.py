@@ -139,7 +139,7 @@ async def test_of_several_versions_in_one_import_the_newest_stays(memories: Memo
     }
     if known:
         await export_import.bring(memories, lines[1], "jsonl")
-    brought = await export_import.bring(memories, f"{lines[3]}\n{lines[2]}\n{lines[3]}", "jsonl")
+    brought = await export_import.bring(memories, f"{lines[3]}\n{lines[3]}\n{lines[2]}", "jsonl")
     assert (brought.added, brought.updated, brought.unchanged) == (0 if known else 1, 1 if known else 0, 2)
     kept = await memories.get(id)
     assert (kept.content, kept.version) == ("text 3", 3)

@@ -200,12 +200,17 @@ def _looked_through(tx: Transaction, query: str, filter: MemoryFilter, limit: in
     wanted = terms_of(query)
     scored = []
     for one in selection.matching(tx, filter, limit=MOST_LOOKED_THROUGH, at=at):
-        share = sum(wanted[term] for term in reading_of(one).terms.keys() & wanted.keys())
+        share = share_of(one, wanted)
         if share:
-            share /= sum(wanted.values())
             scored.append(Scored(one.id, share, share < LITTLE))
     scored.sort(key=lambda one: -one.score)
     return scored[:limit]
+
+
+def share_of(one: Record, wanted: Mapping[str, float]) -> float:
+    """How much of a question's terms a memory has."""
+    share = sum(wanted[term] for term in reading_of(one).terms.keys() & wanted.keys())
+    return share / sum(wanted.values()) if share else 0.0
 
 
 # The two stages

@@ -79,4 +79,6 @@ class SharingTools:
         tried = await hooks.test(name or "")
         if tried is None:
             raise InvalidInput(f"There is no webhook {(name or '')[:80]!r}. The action list shows those there are.")
-        return Hooks(webhooks=[tried], note=f"It answered {tried.last}.")
+        answered = tried.last.isdigit()
+        note = f"It answered {tried.last}." if answered else f"Nothing was delivered: {tried.last}."
+        return Hooks(webhooks=[tried], note=note)

@@ -71,6 +71,8 @@ class _Hook:
     def __init__(self, name: str, settings: HookSettings) -> None:
         self.settings = settings
         self.queue: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue(MOST_WAITING)
+        # The one that is being delivered is in the queue no more.
+        self.underway = 0
         host = urlsplit(settings.url).hostname or ""
         wanted = settings.changes or list(CHANGES)
         signed = bool(settings.secret_variable or settings.secret_file)
@@ -87,7 +89,9 @@ class _Hook:
         """Until it is cancelled."""
         while True:
             id, body = await self.queue.get()
+            self.underway = 1
             await self._deliver(id, body)
+            self.underway = 0
 
     async def _deliver(self, id: str, body: bytes) -> None:
         for pause in (0.0, *PAUSES):
@@ -162,7 +166,7 @@ class Webhooks:
 
     def states(self) -> list[HookState]:
         for hook in self._hooks.values():
-            hook.state.waiting = hook.queue.qsize()
+            hook.state.waiting = hook.queue.qsize() + hook.underway
         return [hook.state for hook in self._hooks.values()]
 
     async def test(self, name: str) -> HookState | None:

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from portico.extend import Transaction
-from portico.services.memory.search import likeness, recall
+from portico.services.memory.search import recall
+from portico.services.memory.search.question import terms_of
 from portico.services.memory.store import inputs, records, selection
 from portico.services.memory.store.filters import MemoryFilter
 from portico.services.memory.store.namespaces import CURRENT
@@ -24,14 +25,14 @@ _Rank = tuple[float, int, str]
 
 
 def known(tx: Transaction, words: str, filter: MemoryFilter, moment: int, most: int) -> list[tuple[Record, float]]:
-    """The best first, or without words the newest, each with the share of the words that it has."""
-    wanted = set(likeness.words(words))
+    """The best first, or without words the newest, each with the share of the words that it has. What the index finds
+    by other words has little of them, and not nothing."""
+    wanted = terms_of(words)
     scored: dict[str, Record] = {}
     best: list[_Rank] = []
 
-    def take(one: Record) -> None:
-        score = len(wanted & set(likeness.words(records.findable(one)))) / len(wanted) if wanted else 0.0
-        rank = (score, one.at, one.id)
+    def take(one: Record, least: float = 0.0) -> None:
+        rank = (max(least, recall.share_of(one, wanted)), one.at, one.id)
         if len(best) < most:
             heapq.heappush(best, rank)
         elif rank > best[0]:
@@ -40,7 +41,9 @@ def known(tx: Transaction, words: str, filter: MemoryFilter, moment: int, most: 
             return
         scored[one.id] = one
 
-    for one in (*_unchanged(tx, words, filter, moment, most), *_changed(tx, filter, moment)):
+    for one, is_like in _unchanged(tx, words, filter, moment, most):
+        take(one, recall.LITTLE if is_like else 0.0)
+    for one in _changed(tx, filter, moment):
         take(one)
     ranked = sorted(best, key=lambda rank: (-rank[0], -rank[1], rank[2]))
     # Those that have nothing of it are the answer only where all are such.
@@ -48,14 +51,16 @@ def known(tx: Transaction, words: str, filter: MemoryFilter, moment: int, most: 
     return [(scored[id], score) for score, _, id in found]
 
 
-def _unchanged(tx: Transaction, words: str, filter: MemoryFilter, moment: int, most: int) -> list[Record]:
+def _unchanged(tx: Transaction, words: str, filter: MemoryFilter, moment: int, most: int) -> list[tuple[Record, bool]]:
+    """Each, and whether the index finds it to be like what was asked for."""
     # What is dated after it was stored is so by no more than clocks differ.
     until = moment + inputs.CLOCKS_DIFFER_MS
     known = replace(filter, known_at=moment, until=until if filter.until is None else min(until, filter.until))
     if not words:
-        return selection.matching(tx, known, limit=most, at=moment)
-    found = records.fetch(tx, [one.memory for one in recall.recall(tx, words, known, most, at=moment, mode="text")])
-    return list(found.values())
+        return [(one, False) for one in selection.matching(tx, known, limit=most, at=moment)]
+    scored = recall.recall(tx, words, known, most, at=moment, mode="text")
+    found = records.fetch(tx, [one.memory for one in scored])
+    return [(found[one.memory], not one.weak) for one in scored]
 
 
 def _changed(tx: Transaction, filter: MemoryFilter, moment: int) -> Iterator[Record]:
