@@ -60,7 +60,12 @@ class Parked(Struct, eq=False):
         future: asyncio.Future[Raw] = asyncio.get_running_loop().create_future()
         self.waiting[key], self.asked[key] = future, InputRequest(method=method, params=params)
         self.news.set()
-        return await future
+        try:
+            return await future
+        finally:
+            # The upstream may have taken it back.
+            self.waiting.pop(key, None)
+            self.asked.pop(key, None)
 
     def answer(self, given: dict[str, Raw]) -> None:
         for key, future in list(self.waiting.items()):
@@ -95,7 +100,7 @@ class Bridge:
         parked = self._parked.pop(ticket, None)
         if parked is None:
             raise InvalidParams("Invalid requestState: this call is over; send it again without the state")
-        self._owners[parked.owner] -= 1
+        self._leave(parked)
         parked.answer(_answers.decode(responses) if responses else {})
         return await self._round(call, parked)
 
@@ -140,11 +145,14 @@ class Bridge:
             self._end(parked)
 
     def _end(self, parked: Parked) -> None:
+        self._leave(parked)
+        if parked.task is not None:
+            parked.task.cancel()
+
+    def _leave(self, parked: Parked) -> None:
         self._owners[parked.owner] -= 1
         if not self._owners[parked.owner]:
             del self._owners[parked.owner]
-        if parked.task is not None:
-            parked.task.cancel()
 
     def close(self) -> None:
         while self._parked:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable
 from typing import Any
@@ -90,8 +89,13 @@ class Lane:
         """A server with sessions is asked for all of its log messages: which are wanted is known call by call."""
         await self.connection.open()
         if not self.modern and self.connection.greeting.capabilities.logging is not None:
-            with contextlib.suppress(ProtocolError):
+            try:
                 await self.connection(Call(method="logging/setLevel", params=Raw(b'{"level":"debug"}'), id=0))
+            except ProtocolError:
+                pass
+            except BaseException:
+                await self.connection.close()
+                raise
 
     async def send(self, call: Call, parked: Parked | None = None) -> Any:
         held = _Held(call, parked)
@@ -131,9 +135,10 @@ class Lane:
         held.asking = True
         try:
             require(call, question.method, params)
-            if held.parked is not None:
-                return await held.parked.ask(question.method, params)
-            return await put(call, question.method, params)
+            with self.connection.unhurried():
+                if held.parked is not None:
+                    return await held.parked.ask(question.method, params)
+                return await put(call, question.method, params)
         except Error as refusal:
             raise InvalidRequest(f"{question.method} was not answered: {refusal}") from None
         finally:

@@ -193,7 +193,7 @@ class Routes:
                 yield route.upstream, uri if template == route.inward else inward_uri(route.upstream.alias, uri) or uri
         for upstream in self.upstreams.values():
             inward = inward_uri(upstream.alias, uri)
-            if inward is not None:
+            if inward is not None and upstream.settings.shows(inward):
                 yield upstream, inward
 
     # Lists
@@ -207,7 +207,7 @@ class Routes:
             upstream.begin_listing()
         tasks = [asyncio.ensure_future(one.listed_or_failed()) for one in waiting]
         try:
-            await asyncio.wait(tasks, timeout=seconds)
+            await asyncio.wait(tasks, timeout=max(one.left_of(seconds) for one in waiting))
         finally:
             for task in tasks:
                 task.cancel()
@@ -289,7 +289,9 @@ class Routes:
         bound = partial(self._binding, call, given)
         if "requestState" in given and call.method in ASKABLE:
             state = self._opened(given["requestState"], bound())
-            if state is not None:
+            if state == b"null":
+                del params["requestState"]
+            elif state is not None:
                 params["requestState"] = state
         answered = await upstream.call(replace(call, params=Raw(jsonrpc.encode(params)), read=None), bound)
         asked = asked_by(call.method, answered.result)

@@ -1,0 +1,68 @@
+"""Questions of upstreams: however long a client thinks, and however many calls wait for theirs."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from portico import Client, Gateway
+from portico.wire.inputs import ElicitResult
+
+SERVER = Path(__file__).parent / "asking_server.py"
+ERAS = ["2025-11-25", "2026-07-28"]
+
+
+def gateway_to(revision: str, **options: Any) -> Gateway:
+    gateway = Gateway()
+    gateway.add("one", [sys.executable, str(SERVER)], revision=revision, **options)  # type: ignore[arg-type]
+    return gateway
+
+
+async def say_ada(params: Any) -> ElicitResult:
+    return ElicitResult("accept", {"name": "Ada"})
+
+
+@pytest.mark.parametrize("above", ERAS)
+async def test_a_server_in_this_process_asks_too(above: Any) -> None:
+    from tests.gateway.asking_server import server
+
+    async with Client(Gateway({"one": server}), revision=above, elicitation_handler=say_ada) as client:
+        assert (await client.call_tool("one_greet_twice")).text == "Hello, Ada and Ada!"
+
+
+@pytest.mark.parametrize("above", ERAS)
+async def test_a_person_may_take_longer_than_a_call(above: Any) -> None:
+    """While somebody thinks no deadline runs, and afterwards it does again."""
+    gateway = gateway_to("2025-11-25")
+
+    def deadlines() -> list[float | None]:
+        lanes = [lane for group in gateway._routes.upstreams["one"]._lanes.values() for lane in group]
+        return [limit.when() for lane in lanes for limit in lane.connection._limits]
+
+    thinking: list[list[float | None]] = []
+
+    async def think(params: Any) -> ElicitResult:
+        thinking.append(deadlines())
+        return await say_ada(params)
+
+    async with Client(gateway, revision=above, elicitation_handler=think) as client:
+        assert (await client.call_tool("one_greet_twice")).text == "Hello, Ada and Ada!"
+        assert thinking == [[None], [None]]
+        assert deadlines() == []
+
+
+async def test_whose_a_question_is_can_be_told_of_calls_that_wait() -> None:
+    """Once it is known that an upstream asks, two calls that wait for their clients never share a connection."""
+    gateway = gateway_to("2025-11-25")
+    async with Client(gateway, elicitation_handler=say_ada) as client:
+        await client.list_tools()
+        gateway._routes.upstreams["one"]._note_question()
+        calls = [client.call_tool("one_greet_twice") for _ in range(4)]
+        assert {said.text for said in await asyncio.gather(*calls)} == {"Hello, Ada and Ada!"}
+        lanes = [lane for group in gateway._routes.upstreams["one"]._lanes.values() for lane in group]
+        assert len(lanes) >= 4
+    assert not gateway._bridge._owners, "nothing is left of those who had parked calls"
