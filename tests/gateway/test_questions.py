@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from portico import Client, Gateway
+from portico import Client, Gateway, ToolError
 from portico.wire.inputs import ElicitResult
 
 SERVER = Path(__file__).parent / "asking_server.py"
@@ -66,3 +66,48 @@ async def test_whose_a_question_is_can_be_told_of_calls_that_wait() -> None:
         lanes = [lane for group in gateway._routes.upstreams["one"]._lanes.values() for lane in group]
         assert len(lanes) >= 4
     assert not gateway._bridge._owners, "nothing is left of those who had parked calls"
+
+
+# It lists a tool only to those who can be asked, and asks for roots before anything is asked of it.
+CHOOSY = """
+import json, sys
+
+def say(**message):
+    print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)
+
+able = {}
+for line in sys.stdin:
+    said = json.loads(line)
+    method = said.get("method")
+    if method == "initialize":
+        able = said["params"]["capabilities"]
+        about = {"name": "choosy", "version": "1"}
+        result = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": about}
+        say(id=said["id"], result=result)
+    elif method == "notifications/initialized":
+        say(id="mine", method="roots/list")
+    elif method == "tools/list":
+        names = ["plain", *(["ask"] if "elicitation" in able else [])]
+        say(id=said["id"], result={"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in names]})
+    elif method == "tools/call":
+        say(id=said["id"], result=[] if said["params"]["name"] == "plain" else {"content": []})
+    elif method and "id" in said:
+        say(id=said["id"], error={"code": -32601, "message": "no"})
+"""
+
+
+async def test_what_needs_a_client_that_can_be_asked_is_listed() -> None:
+    gateway = Gateway({"one": [sys.executable, "-c", CHOOSY]})
+    async with Client(gateway, elicitation_handler=say_ada) as client:
+        await gateway.settle(20)
+        assert [tool.name for tool in await client.list_tools()] == ["one_plain", "one_ask"]
+        assert (await client.call_tool("one_ask")).text == ""
+        assert not gateway._routes.upstreams["one"]._asks, "a question of no call says nothing of whose the next one is"
+
+
+async def test_a_result_that_is_none_is_the_upstreams_mistake() -> None:
+    gateway = Gateway({"one": [sys.executable, "-c", CHOOSY]})
+    async with Client(gateway) as client:
+        await gateway.settle(20)
+        with pytest.raises(ToolError, match="one gave a result that cannot be read"):
+            await client.call_tool("one_plain")

@@ -126,7 +126,8 @@ class Lane:
         # One that waits for its client may ask more, but of two it is the other one.
         candidates = self.at_work or self._held
         if len(candidates) != 1:
-            self._asked_blindly()
+            if candidates:
+                self._asked_blindly()
             raise InvalidRequest(
                 f"{question.method}: it cannot be told which of {self.in_flight} calls this belongs to"
             )

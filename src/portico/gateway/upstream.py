@@ -28,7 +28,7 @@ from portico.rpc.relay import ChangeRelay
 from portico.transport.loops import HeldLifespan
 from portico.transport.targets import Here
 from portico.wire import jsonrpc, notices
-from portico.wire.errors import BadStatus, Error, MethodNotFound, ProtocolError, ToolError, TransportError
+from portico.wire.errors import BadStatus, Closed, Error, MethodNotFound, ProtocolError, ToolError, TransportError
 from portico.wire.meta import NO_CAPABILITIES, ClientCapabilities, Implementation
 from portico.wire.methods import ASKABLE
 from portico.wire.revisions import MODERN, Revision
@@ -40,6 +40,9 @@ MOST_PAGES = 1000
 MOST_ENTRIES = 100_000
 # Changes that come together are looked at together.
 GATHER_SECONDS = 0.05
+
+# Some servers list what asks a client only to those who can be asked.
+_ALL = ClientCapabilities(elicitation={"form": {}, "url": {}}, sampling={"tools": {}, "context": {}}, roots={})
 
 _CHANGED = {
     notices.TOOLS_CHANGED: ("tools/list",),
@@ -176,7 +179,8 @@ class GatewayUpstream:
         for _ in range(MOST_PAGES):
             params = Raw(jsonrpc.encode({} if cursor is None else {"cursor": cursor}))
             try:
-                answered = await self._ask(Call(method=method, params=params, id=0, revision=MODERN), None)
+                call = Call(method=method, params=params, id=0, revision=MODERN, capabilities=_ALL)
+                answered = await self._ask(call, None)
                 page, cursor = read_page(method, answered.result, answered.revision)
             except MethodNotFound:
                 break
@@ -222,19 +226,24 @@ class GatewayUpstream:
             except (Error, ToolError) as failure:
                 log.warning("%s cannot be listed: %s", self.alias, self._secrets.mask(str(failure)))
 
-    def relay(self, uris: list[str], publish: Callable[[str], None]) -> ChangeRelay | None:
-        """Hear of changes of these resources. None while there is no connection to hear on."""
+    def relay(self, uris: list[str], publish: Callable[[str], None]) -> ChangeRelay:
+        """Hear of changes of these resources."""
         target = self.settings.target
-        lane = next((group[0] for group in self._lanes.values() if group), None)
-        handler = target.handler if isinstance(target, Here) else lane.connection if lane is not None else None
-        if handler is None:
-            return None
 
         def tell(method: str, params: Any) -> None:
             if method == notices.RESOURCE_UPDATED:
                 publish(getattr(params, "uri", None) or _uri(params) or "")
 
+        handler = target.handler if isinstance(target, Here) else self._hear
         return ChangeRelay(handler, Filter(resource_subscriptions=uris), tell)
+
+    async def _hear(self, call: Call) -> Any:
+        """Listen on the connection that there is now, or on a new one."""
+        try:
+            lane = await self._lane(call)
+        except ToolError as refusal:
+            raise Closed(str(refusal)) from None
+        return await lane.connection(call)
 
     # Calls
 

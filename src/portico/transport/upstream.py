@@ -402,7 +402,7 @@ class Upstream:
 
     @contextlib.contextmanager
     def unhurried(self) -> Iterator[None]:
-        """While somebody is asked on behalf of a call, no call under way runs out of time; then each begins anew."""
+        """While a person is asked on behalf of a call, no call under way runs out of time; then each begins anew."""
         self._unhurried += 1
         self._set_limits(None)
         try:
