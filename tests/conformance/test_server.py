@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from legs import SERVER_LEGS, Leg
+from legs import GATEWAY_LEGS, SERVER_LEGS, Leg
 from suite import Suite
 from under_test import Server, serving
 from verdict import report
@@ -16,6 +16,23 @@ from verdict import report
 def server(suite: Suite, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with serving(tmp_path_factory.mktemp("server") / "log") as server:
         yield server
+
+
+@pytest.fixture(scope="session", params=sorted({leg.upstream for leg in GATEWAY_LEGS}))
+def gateway(
+    suite: Suite, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[tuple[str, Server]]:
+    with serving(tmp_path_factory.mktemp("gateway") / "log", request.param) as server:
+        yield request.param, server
+
+
+def test_a_gateway_changes_no_verdict(suite: Suite, gateway: tuple[str, Server], tmp_path: Path) -> None:
+    upstream, server = gateway
+    for leg in [leg for leg in GATEWAY_LEGS if leg.upstream == upstream]:
+        outcome = suite.run(leg, server.target, tmp_path / leg.name, leg.expected_file)
+        if outcome.complaints:
+            pytest.fail(f"{report(outcome)}\n\n{server.said()}", pytrace=False)
+        assert outcome.passing >= outcome.due > 0
 
 
 @pytest.mark.parametrize("leg", SERVER_LEGS, ids=lambda leg: leg.name)
