@@ -18,21 +18,19 @@ def server(suite: Suite, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
         yield server
 
 
-@pytest.fixture(scope="session", params=sorted({leg.upstream for leg in GATEWAY_LEGS}))
-def gateway(
-    suite: Suite, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
-) -> Iterator[tuple[str, Server]]:
-    with serving(tmp_path_factory.mktemp("gateway") / "log", request.param) as server:
-        yield request.param, server
+@pytest.fixture(scope="session")
+def gateway(suite: Suite, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with serving(tmp_path_factory.mktemp("gateway") / "log", "2026-07-28") as server:
+        yield server
 
 
-def test_a_gateway_changes_no_verdict(suite: Suite, gateway: tuple[str, Server], tmp_path: Path) -> None:
-    upstream, server = gateway
-    for leg in [leg for leg in GATEWAY_LEGS if leg.upstream == upstream]:
-        outcome = suite.run(leg, server.target, tmp_path / leg.name, leg.expected_file)
-        if outcome.complaints:
-            pytest.fail(f"{report(outcome)}\n\n{server.said()}", pytrace=False)
-        assert outcome.passing >= outcome.due > 0
+@pytest.mark.parametrize("leg", [leg for leg in GATEWAY_LEGS if leg.upstream == "2026-07-28"], ids=lambda leg: leg.name)
+def test_a_gateway_changes_no_verdict(leg: Leg, suite: Suite, gateway: Server, tmp_path: Path) -> None:
+    """The pairs with an older server behind the gateway start a process for each session: `make conform` has them."""
+    outcome = suite.run(leg, gateway.target, tmp_path, leg.expected_file)
+    if outcome.complaints:
+        pytest.fail(f"{report(outcome)}\n\n{gateway.said()}", pytrace=False)
+    assert outcome.passing >= outcome.due > 0
 
 
 @pytest.mark.parametrize("leg", SERVER_LEGS, ids=lambda leg: leg.name)
