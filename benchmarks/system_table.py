@@ -22,6 +22,7 @@ from driver import DriverError
 from file_search import FILE_QUESTIONS, ask_files, file_columns
 from goals import Goal, limit, multiple
 from journal_made import make_journal
+from log_search import LOG_QUESTIONS, ask_logs, log_columns
 from peers import ROOT, NotInstalled, Peer, prepare
 from portico.services.system.containment import AllowedRoots
 from portico.services.system.eventlog.entries import LEVELS, Query, iso
@@ -54,7 +55,8 @@ LEGEND = (
     " question to the answer, and at most 25 answers; a program is started for each question, which ours is not."
     " Journal: {entries:,} entries of 15 fields, written by systemd-journal-remote; journalctl is `journalctl -o json"
     " --all`, its start included. Hive: SYSTEM of a Windows machine, 30,756 keys and 73,456 values; of regipy what it"
-    " reads in two seconds. Privacy: entries of syslog.",
+    " reads in two seconds. Privacy: entries of syslog. Text logs and contents of files: processor time, {megabytes}"
+    " MB and {files:,} files of 2.5 KB; grep is `grep -F`, `grep -iF` and `grep -riIlF`, its start included.",
 )
 
 
@@ -62,23 +64,24 @@ LEGEND = (
 class SystemSize:
     entries: int
     files: int
+    megabytes: int  # of a text log
     repeats: int  # of a question to the index, in a round
     least: float  # processor seconds that a reading is repeated for
 
 
-SYSTEM_FULL = SystemSize(entries=50_000, files=100_000, repeats=200, least=0.2)
-SYSTEM_QUICK = SystemSize(entries=5_000, files=10_000, repeats=20, least=0.0)
+SYSTEM_FULL = SystemSize(entries=50_000, files=100_000, megabytes=500, repeats=200, least=0.2)
+SYSTEM_QUICK = SystemSize(entries=5_000, files=10_000, megabytes=20, repeats=20, least=0.0)
 
 
 def measure(size: Size) -> Table:
     how = SYSTEM_QUICK if size.quick else SYSTEM_FULL
     answers, notes, ours = Answers(), [], this_tree()
-    sections: list[Callable[..., Grid]] = [journals, hives, files, privacy]
+    sections: list[Callable[..., Grid]] = [journals, texts, hives, files, privacy]
     grids = []
     for section in sections:
         with tempfile.TemporaryDirectory() as folder:
             grids.append(section(answers, ours, how, size.rounds, Path(folder), notes))
-    legend = [line.format(entries=how.entries) for line in LEGEND]
+    legend = [line.format(entries=how.entries, megabytes=how.megabytes, files=how.files) for line in LEGEND]
     return Table("system service", grids, answers, judge(answers, how), notes, legend)
 
 
@@ -88,6 +91,10 @@ def judge(answers: Answers, how: SystemSize) -> list[Goal]:
     slowest = max(known) if len(known) == len(searches) else None
     journal, hive = (answers.value(question, "portico") for question in ("journal_json", "hive"))
     return [
+        limit("a minute in a large text log: below 50 ms", answers.value("log_minute", "portico"), 50, "ms"),
+        multiple(
+            "contents of files: as many as grep", *(answers.value("contents", key) for key in ("portico", "grep")), 1
+        ),
         multiple("journal: twice journalctl -o json", journal, answers.value("journal_json", "journalctl"), 2),
         multiple("hive: as many keys as libregf", hive, answers.value("hive", "libregf"), 1),
         limit(f"search by the index among {how.files:,} files, the slowest: below 1 ms", slowest, 1000, "µs"),
@@ -209,6 +216,15 @@ def read_entries(path: Path) -> None:
     log = JournalLog("made", "", AllowedRoots([path.parent]), [str(path)])
     for _ in log.newest_first(Query(), None, []):
         pass
+
+
+# Text logs and the contents of files: in log_search.py
+
+
+def texts(answers: Answers, ours: Peer, how: SystemSize, rounds: int, folder: Path, notes: list[str]) -> Grid:
+    columns = log_columns(ours)
+    ask_logs(answers, able(*columns), rounds, folder, how.megabytes, how.files)
+    return Grid(LOG_QUESTIONS, columns)
 
 
 # Hives

@@ -1,4 +1,4 @@
-"""A real image behind the same names: a server that mounts a command. Here a small program plays the image."""
+"""A real image behind the same names: a gateway to a command. Here a small program plays the image."""
 
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ REVISIONS = ["2025-03-26", "2025-11-25"]
 
 @pytest.fixture
 def program(tmp_path: Path) -> Path:
-    """The program on the page, with the image of the tests in place of Pharo's."""
-    found = re.search(r"^```python\n(from portico import Server\n.*?pharo.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+    """The file on the page, with the image of the tests in place of Pharo's."""
+    found = re.search(r"^```toml\n(\[gateway\]\n.*?pharo.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
     assert found is not None
-    text, count = re.subn(
-        r"server\.mount\(.*\)", f"server.mount([{sys.executable!r}, {str(HERE / 'image.py')!r}])", found[1]
-    )
+    command = json.dumps([sys.executable, str(HERE / "image.py")])
+    text, count = re.subn(r"command = .*", lambda _: f"command = {command}", found[1])
     assert count == 1
-    path = tmp_path / "image_server.py"
+    path = tmp_path / "image.toml"
     path.write_text(text)
     return path
 

@@ -24,6 +24,7 @@ WORDS = {"signs": "\\\"'{[(<&%$", "one word": "a", "lines": "line\n"}
 DEEP = 400
 # What a tool needs to get as far as its work. Else it has one of each value that it may not go without.
 NEEDED: dict[str, dict[str, Any]] = {
+    "eventlog_follow": {"logName": "large", "waitSeconds": 0},
     "eventlog_query": {"logName": "large"},
     "eventlog_stats": {"logName": "large"},
     "memory_graph": {"operation": "path", "entity": "x", "to_entity": "y"},

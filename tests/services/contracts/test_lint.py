@@ -408,3 +408,12 @@ async def test_what_people_do_not_see_in_a_description_is_seen(hidden: str, plac
 @pytest.mark.parametrize("words", ["می‌خواهم", "👩‍👩‍👧 family", "5️⃣ and ❤️", "naïve Größe", "क्‍ष", "日本語　です"])
 async def test_languages_and_emoji_hide_nothing(words: str) -> None:
     assert lint(TEMPLATE.replace("Count the words", words)) == []
+
+
+@pytest.mark.parametrize("count", [10, 3000])
+def test_alternatives_that_are_the_whole_again_take_no_longer(count: int) -> None:
+    """Each in each, sixteen levels deep, nothing would come to an end."""
+    of = '"text": {"type": "string", "description": "The text", "examples": ["Three short words"]}'
+    itself = {"description": "x", "anyOf": [{"$ref": "#/properties/text"}] * count}
+    text = swapped(of, f'"text": {json.dumps(itself)}').replace("| `text` | string |", "| `text` | integer |")
+    assert isinstance(lint(text), list)

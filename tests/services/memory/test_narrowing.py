@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from portico.services import moments
+from portico.services.memory.errors import InvalidInput
 from portico.services.memory.search import recall
 from portico.services.memory.store import filters, narrowing, past, selection
 from portico.services.memory.store.capture import Draft
@@ -79,12 +80,12 @@ async def test_every_index_gives_what_looking_at_all_gives(
         for text in FILTERS:
             wanted = filters.parse(text, now).within(("here/project",))
             everything = plainly(tx, wanted)
-            listed = [id for _, id in selection.places(tx, wanted, limit=1000, at=now)]
+            listed = [id for _, id in selection.listed(tx, wanted, limit=1000, at=now)]
             assert listed == everything, text
             assert selection.count(tx, wanted, at=now, most=1000) == len(everything), text
             pages = []
             after = None
-            while page := selection.places(tx, wanted, limit=7, at=now, after=after):
+            while page := selection.listed(tx, wanted, limit=7, at=now, after=after):
                 pages += [id for _, id in page]
                 after = page[-1]
             assert pages == everything, text
@@ -210,3 +211,46 @@ def test_the_past_is_looked_at_in_pieces(stores: tuple[Path, Path]) -> None:
 
     small, large = (steps(path, look) for path in stores)
     assert large < 2 * small + 100
+
+
+@pytest.mark.parametrize("key", ["tag", "author", "entity", "project", "ns"])
+async def test_a_condition_may_have_thousands_of_values(memories: Memories, key: str) -> None:
+    await memories.capture_all(drafts(30))
+    values = {"tag": "rare", "author": "Zoe", "entity": "postgresql", "project": "other"}
+    many = ",".join([*(f"x{number}" for number in range(1000)), values[key]] if key in values else ["decisions"] * 900)
+    for query in ("", "note"):
+        page = await memories.recall(query, memories.filter(f"{'' if key == 'project' else 'project:* '}{key}:{many}"))
+        assert page.hits, query
+    with pytest.raises(InvalidInput, match="at most 100"):
+        memories.filter(f"path:{','.join(f'src/{number}/' for number in range(1000))}")
+
+
+async def test_what_was_not_looked_through_is_said(memories: Memories, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = await memories.capture_all(drafts(6))
+    for one in taken:
+        await memories.update(one.record.id, status="archived")
+    wanted = memories.filter("project:* status:archived")
+    assert (await memories.recall("note", wanted)).note is None
+    monkeypatch.setattr(recall, "MOST_LOOKED_THROUGH", 5)
+    assert "newest 5 " in ((await memories.recall("note", wanted)).note or "")
+
+
+async def test_the_past_is_known_however_much_has_changed(memories: Memories, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In pieces, and only so many are kept as are wanted."""
+    monkeypatch.setattr(past, "PIECE", 2)
+    taken = await memories.capture_all(drafts(20))
+    before = moments.now()
+    monkeypatch.setattr(moments, "now", lambda: before + 10_000)
+    for one in taken[:15]:
+        await memories.update(one.record.id, content=f"{one.record.content}, changed")
+        await memories.update(one.record.id, status="archived")
+    everywhere = memories.filter("project:*")
+    page = await memories.recall("", everywhere, limit=100, as_of=before + 5000)
+    assert [hit.record.content for hit in page.hits] == [one.record.content for one in reversed(taken)]
+    newest = await memories.recall("", everywhere, limit=3, as_of=before + 5000)
+    assert newest.hits == page.hits[:3]
+    assert newest.more
+    home = await memories.recall("", memories.filter(""), limit=100, as_of=before + 5000)
+    assert {hit.record.project for hit in home.hits} == {"here/project", None}
+    asked = await memories.recall("note 7 about the server", everywhere, limit=1, as_of=before + 5000)
+    assert asked.hits[0].record == taken[7].record

@@ -111,6 +111,7 @@ async def test_no_vector_of_what_is_gone_is_left(url: str) -> None:
 
 async def test_signs_are_read_again_when_many_of_them_are_old(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(meaning, "STALE", 2)
+    monkeypatch.setattr(meaning, "PIECE", 3)
     async with opened(url, Meanings("synonyms", Synonyms)) as memories:
         kept = await keep(memories, "cat one")
         await encoded(memories, 1)

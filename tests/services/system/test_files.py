@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from portico.services.system.containment import AllowedRoots
+from portico.services.system.containment import AllowedRoots, OpenFolder
 from portico.services.system.cursors import Cursors
 from portico.services.system.errors import Absent, Denied, InvalidArgument, MissingDependency, Outside
-from portico.services.system.files import questions
+from portico.services.system.files import contents, questions
 from portico.services.system.files.index import Index
 from portico.services.system.files.questions import FileQueries
 from portico.services.system.files.walk import FileCriteria, walk
@@ -280,7 +280,7 @@ def test_without_the_engine_texts_are_still_found(files: FileQueries, monkeypatc
     def missing(name: str, purpose: str) -> None:
         raise MissingDependency(f"{purpose} needs {name}")
 
-    monkeypatch.setattr(questions, "package", missing)
+    monkeypatch.setattr(contents, "package", missing)
     assert files.search(FileCriteria(), None, "number 3", 10, None).files
     with pytest.raises(MissingDependency, match="re2"):
         files.search(FileCriteria(), None, "/number/", 10, None)
@@ -293,7 +293,7 @@ def test_matches_across_blocks_are_found_with_the_right_lines(tree: Path) -> Non
     lines[150_000] = "another needle"
     path.write_text("\n".join(lines))
     with AllowedRoots([tree]).open(str(path)) as file:
-        found = questions.LineSearch("needle")(file, lambda: False)
+        found = contents.LineSearch("needle")(file, contents.BEGINNING, lambda: False).matches
     assert [(match.line, match.text) for match in found] == [
         (120_001, "needle at the edge"),
         (150_001, "another needle"),
@@ -303,9 +303,9 @@ def test_matches_across_blocks_are_found_with_the_right_lines(tree: Path) -> Non
 @pytest.mark.parametrize("offset", range(-12, 13, 3))
 def test_a_match_on_the_edge_of_a_block_is_found_once(tree: Path, offset: int) -> None:
     path = tree / "edge.txt"
-    path.write_text("x" * (questions.BLOCK + offset - 1) + "\nneedle\n" + "y" * 5000)
+    path.write_text("x" * (contents.BLOCK + offset - 1) + "\nneedle\n" + "y" * 5000)
     with AllowedRoots([tree]).open(str(path)) as file:
-        found = questions.LineSearch("needle")(file, lambda: False)
+        found = contents.LineSearch("needle")(file, contents.BEGINNING, lambda: False).matches
     assert [(match.line, match.text) for match in found] == [(2, "needle")]
 
 
@@ -325,7 +325,9 @@ def test_a_search_whose_time_is_up_gives_what_it_has_and_goes_on(tree: Path) -> 
     assert pages > 2
 
 
-def test_a_search_of_contents_stops_when_its_time_is_up(tree: Path, index: Index) -> None:
+def test_a_search_of_contents_stops_when_its_time_is_up(
+    tree: Path, index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also where every file is a candidate and none matches."""
     for n in range(100):
         (tree / "a" / f"file{n:03}").write_text("x")
@@ -333,8 +335,8 @@ def test_a_search_of_contents_stops_when_its_time_is_up(tree: Path, index: Index
     wait_until(index, lambda: index.count() > 100 or index.passes > passes + 50)
     looked: list[str] = []
     asked = FileQueries(AllowedRoots([tree]), Cursors(), index, clock=lambda: float(len(looked)))
-    opened = asked.roots.open
-    asked.roots.open = lambda path: looked.append(path) or opened(path)  # type: ignore[method-assign,func-returns-value]
+    opened = OpenFolder.open
+    monkeypatch.setattr(OpenFolder, "open", lambda folder, name: looked.append(name) or opened(folder, name))
     page = asked.search(FileCriteria(), None, "nowhere", 10, None)
     assert page.timed_out
     assert page.next_cursor is not None

@@ -223,4 +223,4 @@ def test_the_service_starts_without_any_optional_package() -> None:
         "s = Server('x'); s.add(System()); print(len(list(s.tools)))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
-    assert done.stdout.strip() == "13", done.stderr
+    assert done.stdout.strip() == "14", done.stderr

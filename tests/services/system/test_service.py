@@ -23,6 +23,7 @@ TOOLS = [
     "eventlog_list_logs",
     "eventlog_query",
     "eventlog_stats",
+    "eventlog_follow",
     "fs_search",
     "fs_stat",
     "fs_list",

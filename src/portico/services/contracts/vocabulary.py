@@ -23,6 +23,8 @@ from portico.schema import (
 
 DEEPEST = 16
 MOST_PLACES = 2000
+# Of alternatives: how many are looked at, and how many of them one in the other. An alternative may be the whole again.
+MOST_OPTIONS, MOST_NESTED = 16, 2
 
 # Any of these says what a value is, each in its way.
 _TYPED = ("type", "enum", "const", "anyOf", "oneOf", "allOf", "properties", "not", "if")
@@ -58,7 +60,7 @@ def _bare(root: Schema) -> Iterator[str]:
     met: set[int] = set()
     level = [(name, resolved(one, root)) for name, one in properties_of(root).items()]
     for _ in range(DEEPEST):
-        below = []
+        below: list[tuple[str, Schema]] = []
         for path, schema in level[:MOST_PLACES]:
             # A definition that is used in several places is looked at in the first.
             if id(schema.get("properties")) in met:
@@ -67,7 +69,8 @@ def _bare(root: Schema) -> Iterator[str]:
             said = schema.get("items") or schema.get("prefixItems")
             if "array" in types_of(schema) and not said and not set(types_of(schema)) >= _ANYTHING:
                 yield path
-            below += [(where, resolved(one, root)) for where, one in _inside(path, schema)]
+            inside = islice(_inside(path, schema), max(MOST_PLACES - len(below), 0))
+            below += [(where, resolved(one, root)) for where, one in inside]
         level = below
 
 
@@ -83,7 +86,7 @@ def contradicts(said: str, schema: Schema, root: Schema) -> bool:
     said = " ".join(said.replace("`", "").replace("*", "").split())
     if said == type_words(schema, root) or "…" in said:
         return False
-    told, known = _told(said), _kinds(schema, root, DEEPEST)
+    told, known = _told(said), _kinds(schema, root, MOST_NESTED)
     if not told or not known:
         return False
     if "integer" in known and "number" in told:
@@ -121,7 +124,9 @@ def _kinds(schema: Any, root: Schema, depth: int) -> set[str]:
     if values:
         return {kind_of(value) for value in values}
     options = options_of(found)
-    if options and depth:
-        inner = [_kinds(one, root, depth - 1) for one in options[:MOST_PLACES]]
+    if options:
+        if not depth or len(options) > MOST_OPTIONS:
+            return set()
+        inner = [_kinds(one, root, depth - 1) for one in options]
         return set().union(*inner) if all(inner) else set()
     return set(types_of(found)) or ({"object"} if properties_of(found) else set())

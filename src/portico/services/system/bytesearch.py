@@ -6,14 +6,18 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
+# Of so few bytes a copy is made more quickly than RE2 is called.
+SMALL = 16 * 1024
+
 
 class ByteSearch:
-    """Finds an ASCII text. RE2 does it in one pass; without that package the bytes are made small first."""
+    """Finds a text; only letters of ASCII have cases here. RE2 does it in one pass; otherwise the bytes are made small
+    first."""
 
     def __init__(self, text: str) -> None:
-        self._small = text.lower().encode("ascii")
+        self._small = text.encode().lower()
         self._pattern: Any = None
-        if find_spec("re2") is not None:
+        if text.isascii() and find_spec("re2") is not None:
             re2 = import_module("re2")
             options = re2.Options()
             options.literal = True
@@ -23,7 +27,7 @@ class ByteSearch:
 
     def find(self, data: bytes, at: int = 0) -> int:
         """Where it begins, from an offset on; -1 if it is not there."""
-        if self._pattern is None:
+        if self._pattern is None or len(data) < SMALL:
             return data.lower().find(self._small, at)
         found = self._pattern.search(data, at)
         return -1 if found is None else int(found.start())

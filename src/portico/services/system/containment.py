@@ -182,10 +182,11 @@ class OpenFile:
 class OpenFolder:
     """A folder, open. Its entries, and the folders in it, are reached through its descriptor and not by its name."""
 
-    def __init__(self, fd: int | None, path: str, denials: Denials) -> None:
+    def __init__(self, fd: int | None, path: str, denials: Denials, linked: LinkedSecrets) -> None:
         self.fd = fd
         self.path = path
         self._denials = denials
+        self._linked = linked
         self._name = os.path.basename(path)
         self._by_place = denials.by_place(path)
 
@@ -215,10 +216,21 @@ class OpenFolder:
         """A folder in this one, unless it is a link. Raises OSError."""
         path = os.path.join(self.path, name)
         if self.fd is not None:
-            return OpenFolder(beneath.child(self.fd, name), path, self._denials)
+            return OpenFolder(beneath.child(self.fd, name), path, self._denials, self._linked)
         if os.path.realpath(path) != path:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-        return OpenFolder(None, path, self._denials)
+        return OpenFolder(None, path, self._denials, self._linked)
+
+    def open(self, name: str) -> OpenFile:
+        """A regular file in this one, unless it is a link or denied. Raises OSError; not where folders have no `fd`."""
+        if "/" in name or self.hides(name):
+            raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self.fd)
+        file = OpenFile(fd, f"{self.path}/{name}")
+        if not stat.S_ISREG(file.info.st_mode) or self._linked.has(file.info):
+            os.close(fd)
+            raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+        return file
 
 
 class LinkedSecrets:
@@ -309,7 +321,7 @@ class AllowedRoots:
 
     def folder(self, path: str) -> OpenFolder:
         fd, real = self._open(path, stat.S_ISDIR, "a folder", by_path=os.name == "nt")
-        return OpenFolder(fd if fd >= 0 else None, real, self.denials)
+        return OpenFolder(fd if fd >= 0 else None, real, self.denials, self._linked)
 
     def stat(self, path: str) -> tuple[os.stat_result, str]:
         """What it is, of whatever kind, and where it really is."""

@@ -10,7 +10,7 @@ import msgspec
 
 from portico.services.system.errors import MachineError
 from portico.services.system.eventlog.entries import LogEntry, Query
-from portico.services.system.files.questions import ShownLineSearch
+from portico.services.system.files.contents import ShownLineSearch
 from portico.services.system.files.walk import FileCriteria, FileEntry, loosened
 from portico.services.system.privacy import Anonymizer, Kind, Learned, opaque
 from portico.services.system.text import plain, plain_all, plain_text

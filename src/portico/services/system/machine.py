@@ -39,6 +39,7 @@ from portico.services.system.results import (
     FilePage,
     FilePart,
     FileRow,
+    FollowedEntries,
     FullEntry,
     Health,
     LogInfo,
@@ -155,6 +156,30 @@ class Machine:
             for shown, entry in zip(page.entries, found.entries, strict=True):
                 shown.message = cut(shown.message, f"read eventlog://{name}/{entry.id}", whole=len(entry.message))
             return page
+
+    def follow(self, name: str, query: Query, limit: int, cursor: str | None) -> FollowedEntries:
+        """What a log has written since the cursor; without one, only the cursor for from now on."""
+        with self._question() as asked:
+            meant = msgspec.structs.replace(
+                query, contains=asked.meant(query.contains), source=asked.meant(query.source)
+            )
+            fits = EntryFilter(asked, query) if asked.hides else None
+            found = self.logs.follow(asked.meant(name), meant, limit=limit, cursor=cursor, fits=fits)
+            page = FollowedEntries(
+                [_entry(name, entry, LONGEST_HIDDEN) for entry in found.entries],
+                found.cursor,
+                found.has_more,
+                found.problems,
+            )
+            page = asked.said(page, (entry.fields for entry in found.entries))
+            for shown, entry in zip(page.entries, found.entries, strict=True):
+                shown.message = cut(shown.message, f"read eventlog://{name}/{entry.id}", whole=len(entry.message))
+            return page
+
+    def log_stamp(self, name: str) -> object:
+        """Something that is different when a log has grown."""
+        with self._question() as asked:
+            return self.logs.named(asked.meant(name)).stamp()
 
     def entry(self, name: str, id: int) -> FullEntry:
         with self._question() as asked:

@@ -55,6 +55,15 @@ class EventPage(Struct, rename="camel"):
     problems: Annotated[list[str], "What could not be read, and why"] = []
 
 
+class FollowedEntries(Struct, rename="camel"):
+    """Entries that a log has written since the cursor, oldest first."""
+
+    entries: Annotated[list[EventEntry], "The new entries, oldest first"]
+    next_cursor: Annotated[str | None, "Pass it as cursor to hear what comes after these"]
+    has_more: Annotated[bool, "There are more already: ask again at once"]
+    problems: Annotated[list[str], "What could not be read, and why"] = []
+
+
 class LogInfo(Struct, rename="camel"):
     name: Annotated[str, "Its name"]
     description: Annotated[str, "What is logged in it"]

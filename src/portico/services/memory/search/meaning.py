@@ -34,6 +34,8 @@ BATCH = 16
 # So many signs of memories that are gone are borne with.
 STALE = 10_000
 _SCALE = 127.0
+# So many signs are read at once: of a million, their rows would take more room than they do.
+PIECE = 20_000
 
 
 class NoModel(Error):
@@ -76,18 +78,23 @@ class Meanings:
         with self._lock:
             if self._seats is not None and len(self._seats) > 1.5 * self._whole + STALE:
                 self._seats, self._last = None, 0
-            sql = "select number, seat, signs from memory_sign where number > :last and model = :model order by number"
-            rows = tx.all(tuple[int, int, bytes], sql, {"last": self._last, "model": self.name})
-            if not rows:
+            sql = (
+                "select number, seat, signs from memory_sign where number > :last and model = :model "
+                f"order by number limit {PIECE}"
+            )
+            places, signs = [], []
+            while rows := tx.all(tuple[int, int, bytes], sql, {"last": self._last, "model": self.name}):
+                places.append(np.array([row[1] for row in rows], np.int64))
+                signs.append(np.frombuffer(b"".join(row[2] for row in rows), np.uint64).reshape(len(rows), -1))
+                self._last = rows[-1][0]
+            if not places:
                 return _no_signs() if self._seats is None else (self._seats, self._signs)
-            places = np.array([row[1] for row in rows], np.int64)
-            signs = np.frombuffer(b"".join(row[2] for row in rows), np.uint64).reshape(len(rows), -1)
             if self._seats is None:
-                self._seats, self._signs, self._whole = places, signs, len(rows)
+                self._seats, self._signs = np.concatenate(places), np.concatenate(signs)
+                self._whole = len(self._seats)
             else:
-                self._seats = np.concatenate([self._seats, places])
-                self._signs = np.concatenate([self._signs, signs])
-            self._last = rows[-1][0]
+                self._seats = np.concatenate([self._seats, *places])
+                self._signs = np.concatenate([self._signs, *signs])
             return self._seats, self._signs
 
 

@@ -41,7 +41,7 @@ NO_VECTORS = (
     "modes text and hybrid search by words without them."
 )
 # How many that are not current are looked through, the newest: the index does not have them.
-MOST_LOOKED_THROUGH = 1000
+MOST_LOOKED_THROUGH = 500
 # So many scopes are looked into one by one; where there are more, in all of them.
 MOST_SCOPES = 200
 LOOKED_AT = 192
@@ -123,7 +123,7 @@ def recall(
         found = _looked_through(tx, query, filter, limit, at)
     else:
         found = _ranked_within(tx, query, filter, limit, at, None if mode == "text" else sense, mode)
-    return found or [Scored(id, 0.0, weak=True) for _, id in selection.places(tx, filter, limit=limit, at=at)]
+    return found or [Scored(id, 0.0, weak=True) for _, id in selection.listed(tx, filter, limit=limit, at=at)]
 
 
 def _ranked_within(
@@ -138,7 +138,7 @@ def _ranked_within(
     found = rank(tx, search)
     if condition and among is None and len(found) < limit:
         # Many fit the filter, and hardly any of them have the words that were looked for first.
-        newest = selection.places(tx, filter, limit=NEWEST, at=at)
+        newest = selection.listed(tx, filter, limit=NEWEST, at=at)
         among = list(dict.fromkeys([*(one.memory for one in found), *(id for _, id in newest)]))
         found = rank(tx, replace(search, among=among))
     return found

@@ -36,9 +36,9 @@ class Access:
         self.guard = guard
         self.webhooks = Webhooks({})
 
-    def tell(self, change: str, *memories: Record, count: int | None = None) -> None:
+    def tell(self, change: str, memory: Record) -> None:
         """Tell the webhooks of a change that was made by a call here."""
-        self.webhooks.tell(change, memories, len(memories) if count is None else count, self.prefix)
+        self.webhooks.tell(change, memory, self.prefix)
 
     def speaking(self, body: Body, name: str = "", *, resource: bool = False) -> Body:
         """A body that is offered under a name."""

@@ -135,7 +135,7 @@ class MemoryTools:
         count = limit or (SEARCH_LIMIT if searching else LIST_LIMIT)
         moment = None if as_of is None else inputs.moment(as_of)
         # A list goes on behind the last one that was shown, whatever comes before it meanwhile.
-        after = inputs.place(cursor) if cursor is not None and "." in cursor else None
+        after = inputs.behind(cursor) if cursor is not None and "." in cursor else None
         start = inputs.position(cursor) if cursor is not None and after is None else offset
         page = await memories.recall(
             query or "", wanted, limit=count, offset=0 if after else start, after=after, as_of=moment, mode=mode
@@ -151,7 +151,7 @@ class MemoryTools:
             memories=shown,
             mode=memories.mode(mode),
             note=page.note,
-            next_cursor=inputs.cursor_at(page.last) if page.last else str(start + count) if page.more else None,
+            next_cursor=inputs.cursor_behind(page.last) if page.last else str(start + count) if page.more else None,
         )
 
     async def get(self, ctx: Context, memory_id: Id) -> results.Whole:

@@ -254,11 +254,11 @@ class UpkeepTools:
     ) -> Exported:
         """Memories as a text that memory_import reads, here or elsewhere."""
         memories = await self._access.memories(ctx)
-        after = None if cursor is None else inputs.place(cursor)
+        after = None if cursor is None else inputs.behind(cursor)
         data, count, last = await export_import.export(
             memories, memories.filter(filter), format, limit=limit, after=after
         )
-        return Exported(format=format, count=count, data=data, next_cursor=last and inputs.cursor_at(last))
+        return Exported(format=format, count=count, data=data, next_cursor=last and inputs.cursor_behind(last))
 
     async def import_(
         self,

@@ -16,7 +16,7 @@ import hmac
 import logging
 import os
 import time
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
@@ -149,17 +149,16 @@ class Webhooks:
         """What is to run as long as the store is open."""
         return (hook.work() for hook in self._hooks.values())
 
-    def tell(self, change: str, memories: Sequence[Record], count: int, prefix: str) -> None:
+    def tell(self, change: str, one: Record, prefix: str) -> None:
         """Never waits."""
         wanting = [hook for hook in self._hooks.values() if change in hook.state.changes]
         if not wanting:
             return
-        for one in memories:
-            urn = f"{prefix}://{one.domain}/{one.namespace}/{one.id}"
-            about = {"id": one.id, "urn": urn, "namespace": one.namespace, "project": one.project, "tags": one.tags}
-            id, body = _message(change, memory=about)
-            for hook in wanting:
-                hook.put(id, body)
+        urn = f"{prefix}://{one.domain}/{one.namespace}/{one.id}"
+        about = {"id": one.id, "urn": urn, "namespace": one.namespace, "project": one.project, "tags": one.tags}
+        id, body = _message(change, memory=about)
+        for hook in wanting:
+            hook.put(id, body)
 
     def states(self) -> list[HookState]:
         for hook in self._hooks.values():

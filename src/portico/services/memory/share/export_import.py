@@ -18,7 +18,7 @@ from portico.services.memory.store import changes, inputs, records, selection
 from portico.services.memory.store.filters import MemoryFilter
 from portico.services.memory.store.memories import LOT, Memories
 from portico.services.memory.store.namespaces import STATUSES
-from portico.services.memory.store.records import Place, Record
+from portico.services.memory.store.records import Listed, Record
 
 Screen = Callable[[str], tuple[str, list[str]]]
 
@@ -38,8 +38,8 @@ class Brought(Struct, frozen=True, kw_only=True):
 
 
 async def export(
-    memories: Memories, filter: MemoryFilter, format: Format, *, limit: int = MOST_EXPORTED, after: Place | None = None
-) -> tuple[str, int, Place | None]:
+    memories: Memories, filter: MemoryFilter, format: Format, *, limit: int = MOST_EXPORTED, after: Listed | None = None
+) -> tuple[str, int, Listed | None]:
     """A text with these memories, how many they are, and if there are more, where the last one stands: what the next
     part comes after. Deleted ones only if asked for."""
     if filter.words:

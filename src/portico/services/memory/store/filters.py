@@ -98,6 +98,8 @@ def _condition(key: str, value: str, *, negated: bool) -> Condition:
         raise InvalidInput(f"{key}: needs a value, as in {key}:name.")
     if key == "domain":
         values = tuple(checked_domain(one) for one in values)
+    if key == "path" and len(values) > MOST:
+        raise InvalidInput(f"path: has {len(values)} values; at most {MOST} are read.")
     known: tuple[str, ...] | None = {"ns": tuple(NAMESPACES), "status": STATUSES, "domain": DOMAINS}.get(key)
     for one in values if known is not None else ():
         if one not in (known or ()):

@@ -12,7 +12,7 @@ from portico.services.memory.errors import InvalidInput
 from portico.services.memory.store.namespaces import CURRENT
 
 Picture = Literal["mermaid", "dot", "text"]
-MOST_DEPTH, MOST_EDGES, MOST_STEPS = 3, 200, 2000
+MOST_DEPTH, MOST_EDGES, MOST_STEPS = 3, 200, 1000
 # Of an entity that very many memories mention, so many are looked at; and fewer on the way to somewhere else.
 MOST_LOOKED_AT, FEW_LOOKED_AT = 400, 100
 

@@ -18,7 +18,7 @@ MOST_GIVEN_TAGS = 1000
 _BREAKS = re.compile(r"[\s,]+")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _SPAN = re.compile(r"(\d{1,9})\s*([smhdw]?)")
-_PLACE = re.compile(r"(-?\d{1,15})\.([0-9a-f]{1,64})")
+_BEHIND = re.compile(r"(-?\d{1,15})\.([0-9a-f]{1,64})")
 # The clocks of two machines are not quite the same, and a day begins earlier elsewhere.
 CLOCKS_DIFFER_MS = 86_400 * SECOND_MS
 LONGEST_SPAN_MS = 100 * 366 * 86_400 * SECOND_MS
@@ -135,14 +135,14 @@ def position(cursor: str | None) -> int:
     return int(cursor)
 
 
-def cursor_at(place: tuple[int, str]) -> str:
+def cursor_behind(listed: tuple[int, str]) -> str:
     """A cursor that begins behind a memory in a list of the newest."""
-    return f"{place[0]}.{place[1]}"
+    return f"{listed[0]}.{listed[1]}"
 
 
-def place(cursor: str) -> tuple[int, str]:
-    """The time and the id of the memory behind which a page begins, as `cursor_at` wrote them."""
-    found = _PLACE.fullmatch(cursor)
+def behind(cursor: str) -> tuple[int, str]:
+    """The time and the id of the memory behind which a page begins, as `cursor_behind` wrote them."""
+    found = _BEHIND.fullmatch(cursor)
     if found is None:
         raise InvalidInput("The cursor is none of ours. Use nextCursor of the answer before, or leave it out.")
     return int(found[1]), found[2]

@@ -28,7 +28,7 @@ from portico.services.memory.store import capture, changes, entities, filters, i
 from portico.services.memory.store.capture import Draft, Taken
 from portico.services.memory.store.filters import Condition, MemoryFilter
 from portico.services.memory.store.namespaces import CURRENT, STATUSES, checked_namespace
-from portico.services.memory.store.records import MemoryEvent, Place, Record
+from portico.services.memory.store.records import Listed, MemoryEvent, Record
 from portico.services.repository import Where
 
 T = TypeVar("T")
@@ -59,7 +59,7 @@ class RecallPage(Struct, frozen=True):
     # Whether there are more behind these.
     more: bool
     # Where the last one stands in a list of the newest, if there are more.
-    last: Place | None = None
+    last: Listed | None = None
     # What was not looked at.
     note: str | None = None
 
@@ -184,7 +184,7 @@ class Memories:
         *,
         limit: int = 10,
         offset: int = 0,
-        after: Place | None = None,
+        after: Listed | None = None,
         as_of: int | None = None,
         mode: recall.Mode = "hybrid",
     ) -> RecallPage:
@@ -356,12 +356,12 @@ class Memories:
             filter = replace(filter, conditions=(*filter.conditions, NOT_DELETED))
         now = moments.now()
         statuses = STATUSES if hard else CURRENT
-        after: Place | None = None
+        after: Listed | None = None
 
-        def look(tx: Transaction) -> list[Place]:
-            return selection.places(tx, filter, limit=PIECE, at=now, statuses=statuses, after=after)
+        def look(tx: Transaction) -> list[Listed]:
+            return selection.listed(tx, filter, limit=PIECE, at=now, statuses=statuses, after=after)
 
-        def delete(tx: Transaction) -> list[Place]:
+        def delete(tx: Transaction) -> list[Listed]:
             found = selection.matching(tx, filter, limit=BATCH, at=now, statuses=statuses, after=after)
             if hard:
                 changes.remove(tx, found, now)

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from portico.extend import Transaction
 from portico.services.memory.search import positions
@@ -20,7 +21,7 @@ from portico.services.memory.store.namespaces import CURRENT, STATUSES
 VERY_FEW, FEW = 64, 1000
 # How far a condition is counted in order to choose one; and how many conditions are looked at.
 MOST_COUNTED, MOST_CONDITIONS = 20_000, 10
-# So many scopes are read side by side.
+# So many scopes, or values of one condition, are read side by side.
 MOST_SCOPES = 200
 PLACES = ("ns", "domain", "project")
 _COLUMNS = ("author", "thread", "source", "branch")
@@ -58,19 +59,25 @@ def few_by_condition(tx: Transaction, filter: MemoryFilter) -> list[str] | None:
     return None
 
 
-def streams(tx: Transaction, filter: MemoryFilter, statuses: Sequence[str]) -> list[NewestFirst]:
-    """What together has everything that a filter lets through, and as little else as can be known."""
+def streams(tx: Transaction, filter: MemoryFilter, statuses: Sequence[str]) -> tuple[list[NewestFirst], MemoryFilter]:
+    """What together has everything that a filter lets through, and as little else as can be known; and what of the
+    filter has still to be looked at."""
     ids = few(tx, filter, statuses)
     if ids is not None:
-        return [NewestFirst(phrase="memory.id in :narrow_ids", values={"narrow_ids": ids})]
-    options = [(_counted(tx, one), one) for one in _positive(filter) if one.key in _COLUMNS or one.key in _TABLES]
+        return [NewestFirst(phrase="memory.id in :narrow_ids", values={"narrow_ids": ids})], filter
+    options = [(_counted(tx, one), one) for one in _positive(filter) if one.key in (*_COLUMNS, *_TABLES)]
     least, narrowest = min(options, key=lambda option: option[0], default=(MOST_COUNTED, None))
     scopes = _scopes(tx, filter, statuses)
     if scopes is not None and (narrowest is None or sum(memories for *_, memories in scopes) < least):
-        return [_of_place(number, *place) for number, (_, *place, _) in enumerate(scopes)]
+        rest = [one for one in filter.conditions if one.key not in PLACES]
+        found = [_of_place(number, *place) for number, (_, *place, _) in enumerate(scopes)]
+        return found, replace(filter, conditions=tuple(rest), homes=())
     if narrowest is None:
-        return [NewestFirst()]
-    return [_of_value(number, narrowest, value) for number, value in enumerate(narrowest.values)]
+        return [NewestFirst()], filter
+    # A planner that was told twice would expect far fewer.
+    rest = [one for one in filter.conditions if one is not narrowest]
+    found = [_of_value(number, narrowest, value) for number, value in enumerate(narrowest.values)]
+    return found, replace(filter, conditions=tuple(rest))
 
 
 def _scopes(
@@ -112,7 +119,8 @@ def place_phrases(filter: MemoryFilter) -> tuple[list[str], dict[str, Any]]:
 
 
 def _positive(filter: MemoryFilter) -> list[Condition]:
-    return [one for one in filter.conditions if not one.negated][:MOST_CONDITIONS]
+    """Those that an index may serve. Each value is a part of a statement, of which SQLite takes no more than 500."""
+    return [one for one in filter.conditions if not one.negated and len(one.values) <= MOST_SCOPES][:MOST_CONDITIONS]
 
 
 def _statuses(one: Condition) -> tuple[str, ...]:
@@ -143,7 +151,7 @@ def _indexed(filter: MemoryFilter) -> Iterator[_Ids]:
 def _of_paths(paths: tuple[str, ...]) -> _Ids:
     parts: list[str] = []
     values: dict[str, Any] = {}
-    for number, path in enumerate(paths[:MOST_SCOPES]):
+    for number, path in enumerate(paths):
         begins = path.removesuffix("*")
         phrase = f'path collate "C" = :path_{number}'
         if path.endswith(("/", "*")):

@@ -34,7 +34,7 @@ _ID = re.compile(r"[0-9a-f]{4,64}")
 
 
 # The time and the id of a memory: where it stands in a list.
-Place = tuple[int, str]
+Listed = tuple[int, str]
 
 
 class Record(Struct, frozen=True, kw_only=True, gc=False):
@@ -262,8 +262,12 @@ def fits(record: Record, filter: MemoryFilter) -> bool:
             )
         elif one.key == "entity":
             held = any(value in record.content.casefold() for value in one.values)
+        elif one.key == "project" and "*" in one.values:
+            held = True
         else:
             held = (getattr(record, one.column) or "") in one.values
         if held == one.negated:
             return False
+    if filter.homes and record.domain == "project" and record.project not in filter.homes:
+        return False
     return (filter.since is None or record.at >= filter.since) and (filter.until is None or record.at <= filter.until)

@@ -8,7 +8,7 @@ from portico.extend import Transaction
 from portico.services.memory.store import narrowing, records
 from portico.services.memory.store.filters import MemoryFilter, where
 from portico.services.memory.store.namespaces import CURRENT
-from portico.services.memory.store.records import ALIVE, Place, Record
+from portico.services.memory.store.records import ALIVE, Listed, Record
 
 
 def matching(
@@ -19,15 +19,15 @@ def matching(
     offset: int = 0,
     statuses: tuple[str, ...] = CURRENT,
     at: int,
-    after: Place | None = None,
+    after: Listed | None = None,
 ) -> list[Record]:
     """The newest first; `after` is the place of one, and those behind it are wanted."""
-    listed = places(tx, filter, limit=limit, offset=offset, statuses=statuses, at=at, after=after)
-    found = records.fetch(tx, [id for _, id in listed])
-    return [found[id] for _, id in listed]
+    found = listed(tx, filter, limit=limit, offset=offset, statuses=statuses, at=at, after=after)
+    rows = records.fetch(tx, [id for _, id in found])
+    return [rows[id] for _, id in found]
 
 
-def places(
+def listed(
     tx: Transaction,
     filter: MemoryFilter,
     *,
@@ -35,8 +35,8 @@ def places(
     offset: int = 0,
     statuses: tuple[str, ...] = CURRENT,
     at: int,
-    after: Place | None = None,
-) -> list[Place]:
+    after: Listed | None = None,
+) -> list[Listed]:
     """Time and id of each that `matching` gives."""
     sql, values = _streamed(tx, filter, statuses, after)
     return tx.all(
@@ -48,12 +48,13 @@ def places(
 
 
 def _streamed(
-    tx: Transaction, filter: MemoryFilter, statuses: tuple[str, ...], after: Place | None
+    tx: Transaction, filter: MemoryFilter, statuses: tuple[str, ...], after: Listed | None
 ) -> tuple[str, dict[str, Any]]:
     """A statement that gives the newest that a filter lets through, and its parameters."""
-    condition, values = where(filter, statuses)
+    streams, rest = narrowing.streams(tx, filter, statuses)
+    condition, values = where(rest, statuses)
     parts = []
-    for number, one in enumerate(narrowing.streams(tx, filter, statuses)):
+    for number, one in enumerate(streams):
         phrases = [one.phrase, condition, ALIVE]
         phrases += [f"{one.moment} >= :filter_since"] if filter.since is not None else []
         phrases += [f"{one.moment} <= :filter_until"] if filter.until is not None else []

@@ -22,6 +22,7 @@ Guess = Literal["zone", "year", "date", "time"]
 """What of a time its line does not say: only the zone; the year, too; the day, or the order of its numbers; all."""
 
 COUNTING_SECONDS = 2.0
+MOST_SINCE = 10_000
 
 _LATEST = 253_402_300_799_999_999  # the last microsecond of the year 9999
 
@@ -56,6 +57,14 @@ class EmptyStretch(Struct):
 
 Step = LogEntry | EmptyStretch | None
 """What looking through a log comes to: an entry, a stretch without any, or nothing yet."""
+
+
+class NewEntries(Struct):
+    """What a log has written since a place, oldest first; where to go on, and whether there is more already."""
+
+    entries: list[LogEntry]
+    place: Position
+    has_more: bool
 
 
 class Query(Struct, frozen=True):
@@ -115,6 +124,29 @@ class Log(ABC):
     def count(self, seconds: float = COUNTING_SECONDS) -> int | None:
         """How many entries there are, if that can be told in this time without reading them."""
         return None
+
+    def end(self) -> Position:
+        """The place where it ends now, for `since`: its newest entry, or None if it has none."""
+        found = (step for step in self.newest_first(Query(), None, []) if isinstance(step, LogEntry))
+        newest = next(found, None)
+        return None if newest is None else [newest.id, newest.time]
+
+    def since(self, place: Position, most: int, problems: list[str]) -> NewEntries:
+        """What was written since a place."""
+        found: list[LogEntry] = []
+        for step in self.newest_first(Query(), None, problems):
+            if not isinstance(step, LogEntry):
+                continue
+            # The entry itself may have been vacuumed away: what is older is not new.
+            if place is not None and (step.id == place[0] or step.time < place[1]):
+                break
+            if len(found) == MOST_SINCE:
+                problems.append(f"More than {MOST_SINCE:,} entries are new: the older ones of them are left out.")
+                break
+            found.append(step)
+        found.reverse()
+        told = found[:most]
+        return NewEntries(told, [told[-1].id, told[-1].time] if told else place, len(found) > most)
 
     def size(self) -> int | None:
         """How many bytes it has, if that is known."""

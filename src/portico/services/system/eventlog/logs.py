@@ -22,9 +22,10 @@ QUERY_SECONDS = 2.0
 # that the same question gives the same number.
 REST_SECONDS = 0.05
 MOST_COUNTED = 2000
-# Of a page: characters of all messages, and entries, each of which has some 250 characters besides.
+# Of a page: characters of all messages, and of what stands around them, some 256 for each entry.
 LARGEST_PAGE = 2**20
-MOST_ENTRIES = 6000
+LARGEST_AROUND = 1_536_000
+_AROUND = 256
 MOST_PROBLEMS = 10
 MOST_SOURCES = 20
 _STEPS = 64
@@ -41,6 +42,15 @@ class LogPage(Struct):
     cursor: str | None
     problems: list[str]
     timed_out: bool
+
+
+class FollowPage(Struct):
+    """Entries that are new, oldest first, and the cursor for what follows them."""
+
+    entries: list[LogEntry]
+    cursor: str | None
+    has_more: bool
+    problems: list[str]
 
 
 class Logs:
@@ -95,10 +105,11 @@ class Logs:
             if cursor is None:
                 asked.skip(offset)
             entries: list[LogEntry] = []
-            room = LARGEST_PAGE
-            while len(entries) < min(limit, MOST_ENTRIES) and room > 0 and (entry := asked.next()) is not None:
+            room, around = LARGEST_PAGE, LARGEST_AROUND
+            while len(entries) < limit and room > 0 and around > 0 and (entry := asked.next()) is not None:
                 entries.append(entry)
                 room -= min(len(entry.message), LONGEST_MESSAGE)
+                around -= _AROUND
             seen = offset + len(entries)
             # A position holds until the next entry is asked for, so the cursor is made before there is any counting.
             position = asked.position
@@ -127,6 +138,35 @@ class Logs:
         if query.is_open and (known := log.count()) is not None:
             return max(seen + 1, known), True
         return seen + 1 + asked.skip(2**63), not asked.timed_out
+
+    def follow(
+        self,
+        name: str,
+        query: Query,
+        *,
+        limit: int,
+        cursor: str | None = None,
+        fits: Callable[[LogEntry], bool] | None = None,
+        seconds: float = QUERY_SECONDS,
+    ) -> FollowPage:
+        """What matches of the entries since a cursor, oldest first; without a cursor, only one for from now on."""
+        log = self.named(name)
+        question = ["follow", log.name, query]
+        problems: list[str] = []
+        place, found, has_more = None, list[LogEntry](), cursor is not None
+        if cursor is None:
+            place = log.end()
+        else:
+            [place] = self._cursors.redeem(cursor, question)
+        deadline = self._clock() + seconds
+        while has_more and len(found) < limit:
+            new = log.since(place, limit - len(found), problems)
+            found += [entry for entry in new.entries if query.matches(entry) and (fits is None or fits(entry))]
+            place, has_more = new.place, new.has_more
+            if self._clock() > deadline:
+                break
+        following = self._cursors.issue(question, [place], problems)
+        return FollowPage(found, following, has_more, problems[:MOST_PROBLEMS])
 
     def entry(self, name: str, id: int) -> LogEntry:
         entry = self.named(name).entry(id)

@@ -19,6 +19,7 @@ from portico.services.system.eventlog.entries import (
     EmptyStretch,
     Log,
     LogEntry,
+    NewEntries,
     Position,
     Query,
     Step,
@@ -223,6 +224,27 @@ class FolderLog(Log):
                 return None
             total += counted
         return total
+
+    def end(self) -> Position:
+        return {mark: part.end() for mark, part in self._parts([]).items()}
+
+    def since(self, place: Position, most: int, problems: list[str]) -> NewEntries:
+        """Of each part what is new in it, by time; of a part that is new itself, everything."""
+        places, found, has_more = dict(place or {}), list[LogEntry](), False
+        for mark, part in self._parts(problems).items():
+            if len(found) >= most:
+                has_more = True
+                break
+            try:
+                new = part.since(places.get(mark), most - len(found), problems)
+            except MachineError as failure:
+                problems.append(str(failure))
+                continue
+            found += new.entries
+            places[mark] = new.place
+            has_more = has_more or new.has_more
+        found.sort(key=lambda entry: entry.time)
+        return NewEntries(found, places, has_more)
 
     def size(self) -> int | None:
         return sum(part.size() or 0 for part in self._parts([]).values())

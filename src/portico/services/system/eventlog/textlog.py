@@ -6,14 +6,16 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 from msgspec import Struct
 
 from portico.services.system.containment import AllowedRoots, OpenFile
 from portico.services.system.errors import Absent, MachineError
+from portico.services.system.eventlog import following
 from portico.services.system.eventlog.bisection import window
-from portico.services.system.eventlog.entries import COUNTING_SECONDS, Log, LogEntry, Position, Query, Step
+from portico.services.system.eventlog.entries import COUNTING_SECONDS, Log, LogEntry, NewEntries, Position, Query, Step
 from portico.services.system.eventlog.line_counts import COUNTS
 from portico.services.system.eventlog.literals import holding, searchable
 from portico.services.system.eventlog.textfile import PACKED, LogFile, entries, entry_by_id
@@ -75,6 +77,33 @@ class TextLog(Log):
                 return None
             total += counted
         return total
+
+    def end(self) -> Position:
+        with ExitStack() as stack:
+            newest = next(self._from_newest(stack, []), None)
+            return None if newest is None else following.end_of(newest)
+
+    def since(self, place: Position, most: int, problems: list[str]) -> NewEntries:
+        with ExitStack() as stack:
+            parts: list[LogFile] = []
+            for part in self._from_newest(stack, problems):
+                parts.append(part)
+                if place is None or following.holds(part, place):
+                    break
+            return following.since(parts, place, most, problems)
+
+    def _from_newest(self, stack: ExitStack, problems: list[str]) -> Iterator[LogFile]:
+        """The newest files of the chain. They stay open, whatever they are renamed to meanwhile."""
+        for path in self._chain().paths[: following.MOST_ROTATED]:
+            try:
+                part = LogFile(stack.enter_context(self._roots.open(path)))
+            except Absent:
+                continue
+            except MachineError as failure:
+                problems.append(f"{os.path.basename(path)}: {failure}")
+                continue
+            if part.is_text:
+                yield part
 
     def size(self) -> int | None:
         sizes = [info.st_size for info in self._stats(self._chain().paths)]

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import stat
 import time
 from base64 import b64encode
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from typing import Any, Literal, Protocol
 
-from portico.services.system.containment import BLOCK, HOW_TO_ALLOW, AllowedRoots, OpenFile
+from portico.services.system.containment import HOW_TO_ALLOW, AllowedRoots, OpenFile, OpenFolder
 from portico.services.system.cursors import Cursors
-from portico.services.system.errors import InvalidArgument, MachineError, Outside, package
+from portico.services.system.errors import InvalidArgument, MachineError, Outside
 from portico.services.system.eventlog.entries import iso
+from portico.services.system.files.contents import BEGINNING, ContentSearch, FilePlace, LineSearch
 from portico.services.system.files.index import Index
-from portico.services.system.files.lines import WholeLines, context, shown_blocks
+from portico.services.system.files.lines import WholeLines, context
 from portico.services.system.files.walk import FileCriteria, FileEntry, kind_of, kind_of_mode, look, walk
-from portico.services.system.privacy import Learned, legible, opaque
 from portico.services.system.results import (
     LARGEST_READ,
     Algorithm,
@@ -30,7 +29,7 @@ from portico.services.system.results import (
     FileRow,
     TextMatch,
 )
-from portico.services.system.text import decoded, meant_path, plain, shown_path
+from portico.services.system.text import meant_path, plain, shown_path
 
 QUERY_SECONDS = 5.0
 LARGEST_HASHED = 16 * 2**30
@@ -85,23 +84,26 @@ class FileQueries:
         start = self._cursors.redeem(cursor, question) if cursor is not None else [0, self._fresh()]
         deadline = self._clock() + seconds
         search = None if within is None else view.search if view is not None else LineSearch(within)
-        looking = _Looking(self, wanted, tops, start, deadline, self._clock)
+        looking = _Looking(self, wanted, tops, start[:2], deadline, self._clock)
+        contents = _LookingInside(self.roots, search, start[2:], looking)
         rows: list[FileRow] = []
-        with closing(looking):
-            while len(rows) < limit and (entry := looking.next()) is not None:
-                if view is not None and not view.fits(entry, looking.top):
+        with closing(looking), closing(contents):
+            while len(rows) < limit and not contents.is_unfinished and (entry := looking.next()) is not None:
+                # Looking into a file is quicker than finding out how its name would be shown.
+                if not contents.fits(entry) or (view is not None and not view.fits(entry, looking.top)):
                     continue
-                matches = self._matches(entry, search, looking) if search is not None else []
-                if search is None or matches:
-                    rows.append(_row(entry, matches))
-            position = looking.position
-            has_more = looking.timed_out or (len(rows) == limit and looking.next() is not None)
+                rows.append(_row(entry, contents.matches))
+            position = contents.position
+            timed_out = looking.timed_out or contents.is_unfinished
+            has_more = timed_out or (len(rows) == limit and looking.next() is not None)
+        if looking.unread:
+            looking.problems.append(f"{looking.unread:,} files could not be looked into: they are gone, or not for us.")
         return FilePage(
             files=rows,
             count=len(rows),
             has_more=has_more,
             next_cursor=self._cursors.issue(question, position, looking.problems) if has_more else None,
-            timed_out=looking.timed_out,
+            timed_out=timed_out,
             used_index=isinstance(start[1], int),
             problems=looking.problems[:MOST_PROBLEMS],
         )
@@ -117,16 +119,6 @@ class FileQueries:
     def _top(self, path: str) -> str:
         with self.roots.folder(meant_path(path)) as folder:
             return folder.path
-
-    def _matches(self, entry: FileEntry, search: ContentSearch, looking: _Looking) -> list[TextMatch]:
-        """The lines of a file that have what is searched for; none of what is no file, or cannot be read."""
-        if entry.type != "file":
-            return []
-        try:
-            with self.roots.open(meant_path(entry.path)) as file:
-                return search(file, looking.time_is_up)
-        except (MachineError, OSError):
-            return []
 
     # Looking
 
@@ -190,6 +182,65 @@ class FileQueries:
             return Checksum(shown_path(file.path), algorithm, digest.hexdigest(), file.size)
 
 
+class _LookingInside:
+    """What is in the files that a search comes to. Without anything to look for in them, every file fits.
+
+    The folder of the last file is kept open: the next one mostly is in it, too.
+    """
+
+    def __init__(self, roots: AllowedRoots, search: ContentSearch | None, rest: list[Any], looking: _Looking) -> None:
+        self.matches: list[TextMatch] = []
+        # Whether time was up in the midst of a file.
+        self.is_unfinished = False
+        self._roots = roots
+        self._search = search
+        self._looking = looking
+        # The file that the page before did not finish, and where it was there.
+        self._unfinished: str | None = rest[0] if rest else None
+        self._rest: FilePlace = (rest[1][0], rest[1][1]) if rest else BEGINNING
+        self._before = looking.position
+        self._position: list[Any] | None = None
+        self._folder: OpenFolder | None = None
+
+    @property
+    def position(self) -> list[Any]:
+        return self._position or self._looking.position
+
+    def fits(self, entry: FileEntry) -> bool:
+        """Whether a file has what is looked for; its lines are then `matches`."""
+        if self._search is None:
+            return True
+        before, self._before = self._before, self._looking.position
+        if entry.type != "file":
+            return False
+        begin = self._rest if self._unfinished == entry.path else BEGINNING
+        try:
+            with self._open(meant_path(entry.path)) as file:
+                looked = self._search(file, begin, self._looking.time_is_up)
+        except (MachineError, OSError):
+            self._looking.unread += 1
+            return False
+        self.matches = looked.matches
+        if looked.rest is not None:
+            self.is_unfinished = True
+            self._position = [*before, entry.path, looked.rest]
+        return bool(looked.matches)
+
+    def _open(self, path: str) -> OpenFile:
+        folder, _, name = path.rpartition("/")
+        if self._folder is None or self._folder.path != folder:
+            self.close()
+            self._folder = self._roots.folder(folder)
+        if self._folder.fd is None or self._folder.path != folder:
+            return self._roots.open(path)
+        return self._folder.open(name)
+
+    def close(self) -> None:
+        if self._folder is not None:
+            self._folder.close()
+            self._folder = None
+
+
 class _Looking:
     """A search that is going on: the next file by name, as long as there is time."""
 
@@ -204,6 +255,8 @@ class _Looking:
     ) -> None:
         self.problems: list[str] = []
         self.timed_out = False
+        # How many files could not be looked into.
+        self.unread = 0
         # Which of the folders, and where in it.
         self.position: list[Any] = start
         self._files = files
@@ -310,137 +363,3 @@ def _row(entry: FileEntry, matches: Sequence[TextMatch] = ()) -> FileRow:
     modified = None if entry.modified is None else iso(entry.modified)
     found = [TextMatch(match.line, plain(match.text)) for match in matches]
     return FileRow(plain(entry.path), plain(entry.name), entry.type, entry.size, modified, found)
-
-
-# The contents of files
-
-
-LARGEST_FILE = 64 * 2**20
-LONGEST_PATTERN = 500
-LONGEST_EXCERPT = 200
-MOST_MATCHES = 5
-_OVERLAP = 4096
-_MEMORY = 8 * 2**20
-_HALF_CHARACTER = re.compile(rb"(?:[\xc0-\xdf]|[\xe0-\xef][\x80-\xbf]?|[\xf0-\xf7][\x80-\xbf]{0,2})\Z")
-
-
-class _Found(Protocol):
-    def start(self) -> int: ...
-    def end(self) -> int: ...
-
-
-Search = Callable[[bytes, int], _Found | None]
-"""The first place in some bytes, from an offset on."""
-
-ContentSearch = Callable[[OpenFile, Callable[[], bool]], list[TextMatch]]
-"""The lines of a file that match, as far as there is time."""
-
-
-def searcher(what: str) -> Search:
-    """For a text, in whatever case; or between slashes for a pattern in the syntax of RE2: `/fail(ed|ure)/`."""
-    if not 0 < len(what) <= LONGEST_PATTERN:
-        raise InvalidArgument(f"What to look for has 1 to {LONGEST_PATTERN} characters.")
-    if _is_pattern(what):
-        return _by_pattern(what[1:-1])
-    # A literal text: there is nothing in it for `re` to go back for.
-    literal = re.compile(re.escape(what.encode()), re.IGNORECASE)
-    return literal.search
-
-
-def _is_pattern(what: str) -> bool:
-    return len(what) > 2 and what.startswith("/") and what.endswith("/")
-
-
-def _by_pattern(pattern: str) -> Search:
-    re2: Any = package("re2", "Looking for a pattern in the contents of files")
-    options = re2.Options()
-    options.max_mem = _MEMORY
-    options.log_errors = False
-    options.never_nl = False
-    options.case_sensitive = False
-    try:
-        re2.compile(pattern.encode(), options)  # by itself, so that what is wrong is told of what was written
-        compiled = re2.compile(f"(?m:{pattern})".encode(), options)
-    except re2.error as error:
-        # RE2 says what is wrong, a colon, and where; in bytes.
-        what, _, where = error.args[0].decode("utf-8", "replace").partition(": ")
-        said = f"{what}, at {where[:100]!r}" if where else what
-        raise InvalidArgument(f"The pattern is not one that RE2 can read: {said}.") from None
-    return lambda data, at: compiled.search(data, at)
-
-
-class LineSearch:
-    """The first lines of a file that match."""
-
-    def __init__(self, what: str) -> None:
-        self._search = searcher(what)
-
-    def __call__(self, file: OpenFile, time_is_up: Callable[[], bool]) -> list[TextMatch]:
-        return matches(text_blocks(file, time_is_up), self._search)
-
-
-class ShownLineSearch:
-    """The first lines that match as they would be shown, with tokens for names."""
-
-    def __init__(self, asked: str, meant: str, learned: Callable[[], Learned]) -> None:
-        self._search = searcher(opaque(asked))
-        # A file that lacks a text lacks it however it is shown; of a pattern nothing of the kind can be said.
-        self._first = None if _is_pattern(asked) else searcher(meant)
-        self._learned = learned
-
-    def __call__(self, file: OpenFile, time_is_up: Callable[[], bool]) -> list[TextMatch]:
-        if self._first is not None and not matches(text_blocks(file, time_is_up), self._first):
-            return []
-        found = matches(shown_blocks(text_blocks(file, time_is_up), self._learned()), self._search)
-        return [TextMatch(match.line, legible(match.text)) for match in found]
-
-
-def text_blocks(file: OpenFile, time_is_up: Callable[[], bool]) -> Iterator[bytes]:
-    """What is looked at of a file. One with zero bytes in its beginning is no text and has nothing."""
-    for number, block in enumerate(file.blocks()):
-        if (number == 0 and b"\0" in block[:1024]) or number * BLOCK >= LARGEST_FILE or time_is_up():
-            return
-        yield block
-
-
-def matches(blocks: Iterable[bytes], search: Search) -> list[TextMatch]:
-    """The first lines that match."""
-    found: list[TextMatch] = []
-    lines = 1
-    rest = b""
-    following = iter(blocks)
-    block = next(following, None)
-    while block is not None and len(found) < MOST_MATCHES:
-        data, block = rest + block, next(following, None)
-        # A match may lie across two blocks, so the end of one is looked at again with the next.
-        keep = 0 if block is None else min(_OVERLAP, len(data))
-        lines = _collect(data, len(data) - keep, search, lines, found)
-        rest = data[len(data) - keep :]
-    return found[:MOST_MATCHES]
-
-
-def _collect(data: bytes, until: int, search: Search, line: int, found: list[TextMatch]) -> int:
-    """Matches that begin before `until`, one for each line. Gives the number of the line that `until` is in."""
-    at = 0
-    while at < until and len(found) < MOST_MATCHES and (hit := search(data, at)) is not None and hit.start() < until:
-        start = hit.start()
-        line += data.count(b"\n", at, start)
-        begin = data.rfind(b"\n", 0, start) + 1
-        end = data.find(b"\n", max(start, hit.end() - 1))
-        end = len(data) if end < 0 else end
-        if not found or found[-1].line != line:
-            found.append(TextMatch(line, _excerpt(data[begin:end], start - begin)))
-        line += data.count(b"\n", start, min(end + 1, until))
-        at = end + 1
-    return line + (data.count(b"\n", at, until) if at < until else 0)
-
-
-def _excerpt(line: bytes, at: int) -> str:
-    """A line, or the part of a long one that matters."""
-    if len(line) > LONGEST_EXCERPT:
-        begin = max(0, at - LONGEST_EXCERPT // 4)
-        line = line[begin : begin + LONGEST_EXCERPT]
-        # Not from the middle of a character, nor to there.
-        line = line[next((n for n, byte in enumerate(line[:4]) if byte & 0xC0 != 0x80), 0) :]
-        line = _HALF_CHARACTER.sub(b"", line)
-    return decoded(line).strip()

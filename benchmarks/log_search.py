@@ -1,0 +1,158 @@
+"""Large text logs and the contents of files: ours beside grep."""
+
+from __future__ import annotations
+
+import random
+import resource
+import subprocess
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import apt
+from driver import DriverError
+from peers import Peer
+from portico.services.system.containment import AllowedRoots
+from portico.services.system.cursors import Cursors
+from portico.services.system.eventlog.entries import Query
+from portico.services.system.eventlog.logs import Logs
+from portico.services.system.eventlog.sources import at_path
+from portico.services.system.files.questions import FileQueries
+from portico.services.system.files.walk import FileCriteria
+from questions import Answers, Question, take_turns
+
+LOG_QUESTIONS = (
+    Question("log_minute", "a minute near the beginning of a text log", "ms"),
+    Question("log_text", "a text that a text log does not have", "MB/s", more_is_better=True),
+    Question("log_total", "the total of a text log, which has grown by a line", "ms"),
+    Question("contents", "a text in the contents of files", "per s", more_is_better=True),
+)
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+NOWHERE = "zebra crossing"
+NEEDLE = "the needle 4711"
+WORDS = [f"word{n}" for n in range(2000)]
+
+
+def log_columns(ours: Peer) -> list[Peer]:
+    return [ours, apt.prepare(Peer("grep", "grep", "grep"))]
+
+
+def ask_logs(answers: Answers, peers: list[Peer], rounds: int, folder: Path, megabytes: int, files: int) -> None:
+    """Processor time: ours in this process, and that of grep from its start to its end."""
+    log, tree = folder / "large.log", folder / "tree"
+    write_log(log, megabytes * 1_000_000)
+    grow(tree, files)
+    logs = Logs(lambda: {"log": at_path("log", str(log))}, Cursors())
+    contents = FileQueries(AllowedRoots([tree]), Cursors())
+    size = log.stat().st_size / 1e6
+    asks: dict[str, dict[str, Callable[[], float]]] = {
+        "portico": {
+            "log_minute": lambda: 1000 * spent(lambda: ask_minute(logs)),
+            "log_text": lambda: size / spent(lambda: ask_text(logs)),
+            "log_total": lambda: 1000 * spent(lambda: ask_total(logs), before=lambda: add_line(log)),
+            "contents": lambda: files / spent(lambda: ask_contents(contents)),
+        },
+        "grep": {
+            "log_minute": lambda: 1000 * spent_by([*peers[-1].program, "-F", "2026-01-01T01:00", str(log)]),
+            "log_text": lambda: size / spent_by([*peers[-1].program, "-iF", NOWHERE, str(log)]),
+            "contents": lambda: files / spent_by([*peers[-1].program, "-riIlF", NEEDLE, str(tree)]),
+        },
+    }
+    logs.query("log", Query(), limit=1)  # counted once
+    take_turns(
+        answers,
+        rounds,
+        [
+            (peer, (question,), lambda ask=ask, question=question: {question: ask()})
+            for peer in peers
+            for question, ask in asks[peer.key].items()
+        ],
+    )
+
+
+def spent(run: Callable[[], object], before: Callable[[], object] = lambda: None) -> float:
+    before()
+    began = time.process_time()
+    run()
+    return time.process_time() - began
+
+
+def spent_by(command: list[str]) -> float:
+    """Its output is read: grep stops at the first match if nothing reads it."""
+    began = _children()
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    if done.returncode > 1:
+        raise DriverError(f"it ended with {done.returncode}")
+    return _children() - began
+
+
+def _children() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+# What is asked
+
+
+def ask_minute(logs: Logs) -> None:
+    start = int((BEGIN + timedelta(hours=1)).timestamp()) * 1_000_000
+    page = logs.query("log", Query(start=start, end=start + 59_999_999), limit=1000)
+    if not page.entries or page.timed_out:
+        raise DriverError("the minute was not found")
+
+
+def ask_text(logs: Logs) -> None:
+    page = logs.query("log", Query(contains=NOWHERE), limit=10)
+    while page.cursor is not None:
+        page = logs.query("log", Query(contains=NOWHERE), limit=10, cursor=page.cursor)
+
+
+def ask_total(logs: Logs) -> None:
+    if not logs.query("log", Query(), limit=1).counted:
+        raise DriverError("the entries were not counted")
+
+
+def ask_contents(files: FileQueries) -> None:
+    page = files.search(FileCriteria(), None, NEEDLE, 25, None)
+    found = len(page.files)
+    while page.next_cursor is not None:
+        page = files.search(FileCriteria(), None, NEEDLE, 25, page.next_cursor)
+        found += len(page.files)
+    if not found:
+        raise DriverError("nothing was found")
+
+
+# What is asked about
+
+
+def line(n: int) -> str:
+    moment = BEGIN + timedelta(milliseconds=700 * n)
+    level = "ERROR" if n % 50 == 0 else "INFO"
+    stamp = f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond // 1000:03}Z"
+    return f"{stamp} {level} shop.orders: order {n} was charged to card {n * 7919 % 1_000_003}\n"
+
+
+def write_log(path: Path, size: int) -> None:
+    number = 0
+    with path.open("w") as file:
+        while file.tell() < size:
+            file.writelines(map(line, range(number, number + 10_000)))
+            number += 10_000
+
+
+def add_line(path: Path) -> None:
+    with path.open("a") as file:
+        file.write(line(10**8))
+
+
+def grow(top: Path, files: int) -> None:
+    """Fifty to a folder, two and a half kilobytes each; three of them have what is looked for."""
+    chance = random.Random(1)
+    folder = top
+    for n in range(files):
+        if n % 50 == 0:
+            folder = top / f"{n % 20:02}" / f"{n}"
+            folder.mkdir(parents=True)
+        text = " ".join(chance.choices(WORDS, k=chance.randrange(20, 600)))
+        (folder / f"{n:06}.txt").write_text(f"{text}\n{NEEDLE if n % (files // 3) == 7 else 'hay'}\n")
