@@ -334,7 +334,9 @@ async def test_a_label_that_was_too_long_when_it_was_stored_does_not_keep_a_task
 ) -> None:
     made, longer = await make(items), "s" * (inputs.LONGEST_LABEL + 2)
     await items.database.write(
-        lambda tx: tx.run("update work_item set labels = :labels where id = :id", {"labels": f'["{longer}"]', "id": made})
+        lambda tx: tx.run(
+            "update work_item set labels = :labels where id = :id", {"labels": f'["{longer}"]', "id": made}
+        )
     )
     assert (await items.update(made, Changes(priority=1, add_labels=["a"]))).labels == ("a", longer)
 

@@ -140,7 +140,10 @@ async def test_a_circle_in_a_plan_is_told_in_the_names_of_the_plan(items: WorkIt
     for plan, path in (
         ([TaskDraft(description="x", ref="a", blocked_by=["a"])], ["a", "a"]),
         (
-            [TaskDraft(description="x", ref="a", parent_id=there), TaskDraft(description="x", blocked_by=["a", there], parent_id="a")],
+            [
+                TaskDraft(description="x", ref="a", parent_id=there),
+                TaskDraft(description="x", blocked_by=["a", there], parent_id="a"),
+            ],
             ["tasks[1]", "a", "tasks[1]"],
         ),
         ([TaskDraft(description="x", parent_id=there, blocked_by=[there])], ["tasks[0]", there, "tasks[0]"]),

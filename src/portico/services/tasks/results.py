@@ -267,7 +267,9 @@ def nothing(counts: Counts) -> Next:
     if counts.ready:
         return Next(found=False, note=f"Nothing of this can be begun now. Of the whole list {counts.ready:,} can be.")
     said = f"Nothing can be begun now: {counts.in_progress:,} in progress, {counts.blocked:,} blocked"
-    return Next(found=False, note=f"{said}, {counts.pending:,} pending. Ask again with wait, or listen to tasks://ready.")
+    return Next(
+        found=False, note=f"{said}, {counts.pending:,} pending. Ask again with wait, or listen to tasks://ready."
+    )
 
 
 def blockers(found: Waiting, project: str) -> Blockers:
