@@ -155,7 +155,7 @@ class WorkItems:
         try:
             by_id = {one.id: one for one in await self._write(lambda tx: edits.create_all(tx, made))}
         except Circle as circle:
-            # Nobody has heard of their ids, and there will be no such tasks.
+            # No caller has their ids, and there will be no such tasks.
             names = {id: one.ref or f"tasks[{at}]" for at, (one, id) in enumerate(given)}
             raise Circle([names.get(id, id) for id in circle.path]) from None
         return [by_id[id] for _, id in given]
