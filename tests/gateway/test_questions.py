@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import Raw
 
 from portico import Client, Gateway, ToolError
+from portico.rpc.call import Call
+from portico.wire.errors import InvalidParams
 from portico.wire.inputs import ElicitResult
+from portico.wire.meta import ClientCapabilities
 
 SERVER = Path(__file__).parent / "asking_server.py"
 ERAS = ["2025-11-25", "2026-07-28"]
@@ -101,8 +106,8 @@ async def test_what_needs_a_client_that_can_be_asked_is_listed() -> None:
     async with Client(gateway, elicitation_handler=say_ada) as client:
         await gateway.settle(20)
         assert [tool.name for tool in await client.list_tools()] == ["one_plain", "one_ask"]
+        assert not gateway._routes.upstreams["one"]._asks, "a question during a list says nothing of its tools"
         assert (await client.call_tool("one_ask")).text == ""
-        assert not gateway._routes.upstreams["one"]._asks, "a question of no call says nothing of whose the next one is"
 
 
 async def test_a_result_that_is_none_is_the_upstreams_mistake() -> None:
@@ -111,3 +116,48 @@ async def test_a_result_that_is_none_is_the_upstreams_mistake() -> None:
         await gateway.settle(20)
         with pytest.raises(ToolError, match="one gave a result that cannot be read"):
             await client.call_tool("one_plain")
+
+
+FORM = ClientCapabilities(elicitation={"form": {}})
+
+
+def called(able: ClientCapabilities = FORM, principal: str = "ada", **more: Any) -> Call:
+    params = Raw(json.dumps({"name": "one_greet", "arguments": {}, **more}).encode())
+    return Call(method="tools/call", params=params, id=1, revision="2026-07-28", capabilities=able, principal=principal)
+
+
+async def test_a_ticket_is_good_for_one_round_of_its_own_principal() -> None:
+    gateway = gateway_to("2025-11-25")
+    async with gateway.lifespan():
+        await gateway.settle(20)
+        asked = await gateway(called())
+        state = {"requestState": asked.request_state}
+        answers = {
+            "inputResponses": {key: {"action": "accept", "content": {"name": "Ada"}} for key in asked.input_requests}
+        }
+        for wrong in (
+            called(principal="bob", **state, **answers),
+            called(**state, inputResponses=[1]),
+            called(**{**state, "arguments": {"a": 1}}, **answers),
+        ):
+            with pytest.raises(InvalidParams):
+                await gateway(wrong)
+        assert len(gateway._bridge) == 1, "none of these has used it up"
+        # A client that does not say again what it can be asked has been asked all the same.
+        assert b"Hello, Ada!" in bytes(await gateway(called(ClientCapabilities(), **state, **answers)))
+        with pytest.raises(InvalidParams, match="this call is over"):
+            await gateway(called(**state, **answers))
+
+
+async def test_a_parked_call_that_is_ended_leaves_nothing_behind() -> None:
+    gateway = gateway_to("2025-11-25")
+    async with gateway.lifespan():
+        await gateway.settle(20)
+        await gateway(called())
+        upstream = gateway._routes.upstreams["one"]
+        (lane,) = [lane for group in upstream._lanes.values() for lane in group if lane.in_flight]
+        assert lane.connection._unhurried == 1
+        gateway._bridge.close()
+        async with asyncio.timeout(20):
+            while lane.in_flight or lane.connection._unhurried:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)

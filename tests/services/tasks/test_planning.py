@@ -133,3 +133,29 @@ async def test_a_wait_has_an_end(serving: Serving) -> None:
     assert found["found"] is False
     with pytest.raises(ToolError, match="wait"):
         await client.call_tool("next_task", {"worker": "ann", "wait": 1e9})
+
+
+async def test_a_circle_in_a_plan_is_told_in_the_names_of_the_plan(items: WorkItems) -> None:
+    there = await make(items)
+    for plan, path in (
+        ([TaskDraft(description="x", ref="a", blocked_by=["a"])], ["a", "a"]),
+        (
+            [
+                TaskDraft(description="x", ref="a", parent_id=there),
+                TaskDraft(description="x", blocked_by=["a", there], parent_id="a"),
+            ],
+            ["tasks[1]", "a", "tasks[1]"],
+        ),
+        ([TaskDraft(description="x", parent_id=there, blocked_by=[there])], ["tasks[0]", there, "tasks[0]"]),
+    ):
+        with pytest.raises(Circle) as refused:
+            await items.create_all(plan)
+        assert refused.value.path == path
+    assert await items.count(Wanted()) == 1
+
+
+async def test_a_worker_that_asks_for_some_is_told_that_there_are_others(serving: Serving) -> None:
+    client = await serving()
+    await client.call_tool("create_task", {"description": "Cut some trees"})
+    answer = (await client.call_tool("next_task", {"worker": "ann", "query": "roof"}, returns=dict)).data
+    assert answer == {"found": False, "note": "Nothing of this can be begun now. Of the whole list 1 can be."}
