@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import hashlib
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -33,8 +33,11 @@ class Synonyms:
     def __init__(self) -> None:
         self.encoded: list[str] = []
 
-    def encode(self, text: str, most: int) -> Any:
-        self.encoded.append(text)
+    def encode_all(self, texts: Sequence[str], most: int) -> list[Any]:
+        self.encoded += texts
+        return [self._vector(text) for text in texts]
+
+    def _vector(self, text: str) -> Any:
         found = np.zeros(384, np.float32)
         for word in text.lower().replace(".", " ").split():
             seed = int.from_bytes(hashlib.sha256(SAME.get(word, word).encode()).digest()[:4], "little")
@@ -141,7 +144,7 @@ def test_what_is_no_model_is_not_taken_for_one(tmp_path: Path) -> None:
     found = model.meanings(tmp_path)
     assert found is not None
     with pytest.raises(NoModel):
-        found.encode("hello")
+        found.encode(["hello"])
 
 
 def test_a_model_that_is_not_the_one_we_know_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,7 +173,7 @@ def test_the_real_model_knows_what_is_near(real: Path) -> None:
     meanings = model.meanings(real)
     assert meanings is not None
     texts = ("The weather is lovely today.", "It's so sunny outside!", "He drove to the stadium.")
-    lovely, sunny, stadium = (meanings.encode(text) for text in texts)
+    lovely, sunny, stadium = meanings.encode(texts)
     assert float(lovely @ lovely) == pytest.approx(1, abs=1e-4)
     # What the documentation of the model's own library prints for these.
     assert float(lovely @ sunny) == pytest.approx(0.6660, abs=1e-3)
