@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import hashlib
 import os
+import signal
+import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,6 +19,8 @@ from remembering import keep
 from portico.cli.main import main
 from portico.services.memory.search import meaning, model, model_download
 from portico.services.memory.search.meaning import Meanings, NoModel
+from portico.services.memory.store import statistics
+from portico.services.memory.store.capture import Draft
 from portico.services.memory.store.memories import Memories
 from portico.store.database import Database
 
@@ -97,6 +101,43 @@ async def test_encoding_goes_on_after_a_restart(url: str) -> None:
         assert len(await sought(memories, "car 7", "vector")) == 3
     async with opened(url, Meanings("another", Synonyms)) as memories:
         await encoded(memories, 40, "another")
+
+
+KILLED = """
+import asyncio, os, signal, sys
+from test_recall_meaning import Synonyms, opened
+from portico.services.memory.search.meaning import Meanings
+
+class Killed(Synonyms):
+    def encode_all(self, texts, most):
+        if len(self.encoded) >= 2 * len(texts):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().encode_all(texts, most)
+
+async def main():
+    async with opened(sys.argv[1], Meanings("synonyms", Killed)) as memories:
+        await memories.settled()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="there is no SIGKILL here")
+async def test_encoding_goes_on_after_a_kill_and_its_progress_is_told(url: str) -> None:
+    total, done = 3 * meaning.BATCH, 2 * meaning.BATCH
+    async with opened(url, None) as memories:
+        await memories.capture_all([Draft(content=f"automobile {n}", namespace="context") for n in range(total)])
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    killed = await asyncio.create_subprocess_exec(sys.executable, "-c", KILLED, url, env=environment)
+    assert await asyncio.wait_for(killed.wait(), PATIENCE) == -signal.SIGKILL
+    async with opened(url, None) as memories:
+        counts = await memories.read(statistics.counts)
+        assert (counts.total, counts.indexed, counts.embedded) == (total, total, done)
+    encoder = Synonyms()
+    async with opened(url, Meanings("synonyms", lambda: encoder)) as memories:
+        await encoded(memories, total)
+        assert len(encoder.encoded) == total - done
+        assert (await memories.read(statistics.counts)).embedded == total
 
 
 async def test_no_vector_of_what_is_gone_is_left(url: str) -> None:
