@@ -547,9 +547,7 @@ TOOLS = (
 )
 
 
-async def _taken_for_caller(
-    items: WorkItems, take: Callable[[], Awaitable[Item | None]]
-) -> results.TaskDetails | None:
+async def _taken_for_caller(items: WorkItems, take: Callable[[], Awaitable[Item | None]]) -> results.TaskDetails | None:
     """The next task, as its worker is told of it. If the call is cancelled meanwhile it is pending again: no worker
     would ever know that it has it."""
 
