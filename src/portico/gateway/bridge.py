@@ -43,6 +43,7 @@ class Parked(Struct, eq=False):
     """A call that goes on while its client is asked."""
 
     owner: str
+    alias: str
     binding: bytes
     reply: _Passing
     task: asyncio.Task[Any] | None = None
@@ -80,10 +81,10 @@ class Bridge:
     def __len__(self) -> int:
         return len(self._parked)
 
-    async def begin(self, call: Call, bound: bytes, send: Callable[[Call, Parked], Awaitable[Any]]) -> Any:
+    async def begin(self, call: Call, alias: str, bound: bytes, send: Callable[[Call, Parked], Awaitable[Any]]) -> Any:
         """The result of a call, or what is asked before it. `send` is given the call to send, and whom to ask."""
         owner = str(getattr(call.principal, "id", None) or call.principal or call.address or "")
-        parked = Parked(owner, bound, _Passing())
+        parked = Parked(owner, alias, bound, _Passing())
         inner = replace(call, reply=parked.reply)
         parked.task = asyncio.create_task(send(inner, parked))  # type: ignore[arg-type]
         return await self._round(call, parked)
@@ -138,6 +139,17 @@ class Bridge:
         while self._parked and next(iter(self._parked.values())).until < now:
             _, parked = self._parked.popitem(last=False)
             self._end(parked)
+
+    async def end_oldest(self, alias: str) -> bool:
+        """Make room at an upstream: the call ends that has waited longest for its client. False if there is none."""
+        ticket = next((ticket for ticket, parked in self._parked.items() if parked.alias == alias), None)
+        if ticket is None:
+            return False
+        parked = self._parked.pop(ticket)
+        self._end(parked)
+        if parked.task is not None:
+            await asyncio.wait([parked.task])
+        return True
 
     def _end(self, parked: Parked) -> None:
         self._owners[parked.owner] -= 1

@@ -251,7 +251,7 @@ class GatewayUpstream:
             return await self._ask(call, None)
         params = call.typed()
         if params.request_state is UNSET:
-            said = await self._bridge.begin(call, bound(), self._ask)
+            said = await self._bridge.begin(call, self.alias, bound(), self._ask)
         else:
             said = await self._bridge.resume(call, bound(), params.request_state, params.input_responses)
         return said if isinstance(said, Answered) else Answered(said, MODERN)
@@ -330,7 +330,7 @@ class GatewayUpstream:
         group = self._lanes.get(key, [])
         if not self._asks:
             return group[0] if group else None
-        return next((lane for lane in group if not lane.at_work), None)
+        return next((lane for lane in group if not lane.in_flight), None)
 
     async def _open(self, key: Any, able: ClientCapabilities) -> Lane:
         if sum(map(len, self._lanes.values())) >= self.settings.lanes:
@@ -344,7 +344,9 @@ class GatewayUpstream:
         return lane
 
     async def _make_room(self) -> None:
-        idle = [(lane.used, key, lane) for key, group in self._lanes.items() for lane in group if not lane.in_flight]
+        idle = self._idle()
+        if not idle and await self._bridge.end_oldest(self.alias):
+            idle = self._idle()
         if not idle:
             raise ToolError(
                 f"{self.alias} has {self.settings.lanes} connections, all of them busy.",
@@ -356,19 +358,25 @@ class GatewayUpstream:
         self._drop(key, lane)
         await lane.connection.close()
 
+    def _idle(self) -> list[tuple[float, Any, Lane]]:
+        return [(lane.used, key, lane) for key, group in self._lanes.items() for lane in group if not lane.in_flight]
+
     def _drop(self, key: Any, lane: Lane) -> None:
         self._lanes[key].remove(lane)
         if not self._lanes[key]:
             del self._lanes[key]
+        if lane is self._heard:
+            # The next list, or the next connection, is listened to again.
+            self._heard = None
+            if self._relay is not None:
+                self._relay.end()
+                self._relay = None
 
     async def _lose(self, lane: Lane) -> None:
         """A connection broke: the next call makes another, and fails at once if it cannot."""
         for key, group in list(self._lanes.items()):
             if lane in group:
                 self._drop(key, lane)
-                if self._relay is not None and self._heard is lane:
-                    self._relay.end()
-                    self._relay = None
                 await lane.connection.close()
 
     def _note_question(self) -> None:
