@@ -20,7 +20,8 @@ MOST = 192
 # What is stored was computed once, and stays.
 NEAR = 1 - 1e-3
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
-WORDS = "the store keeps a vector of each memory and looks for the nearest when somebody asks in other words".split()
+TEXT = "the store keeps a vector of each memory and looks for the nearest when somebody asks in other words"
+WORDS = TEXT.split()
 TEXTS = [
     "",
     "Où est 漢字",
@@ -94,7 +95,9 @@ def shapes(pieces: int) -> dict[str, tuple[int, ...]]:
         name = f"encoder.layer.{layer}."
         found |= {f"{name}{part}.weight": shape for part, shape in parts.items()}
         found |= {f"{name}{part}.LayerNorm.weight": (384,) for part in ("attention.output", "output")}
-    biases = {name.replace(".weight", ".bias"): shape[:1] for name, shape in found.items() if "embeddings.w" not in name}
+    biases = {
+        name.replace(".weight", ".bias"): shape[:1] for name, shape in found.items() if "embeddings.w" not in name
+    }
     return found | {name: shape for name, shape in biases.items() if name.endswith(".bias")}
 
 
