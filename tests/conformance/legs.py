@@ -176,6 +176,7 @@ class Leg:
     options: tuple[str, ...]
     checks: dict[str, int]  # how many must pass, by scenario
     required: frozenset[str] = frozenset()  # the scenarios of a requirement set
+    upstream: str = ""  # through a gateway: the revision that the server behind it is spoken to in
 
     @property
     def expected_file(self) -> Path:
@@ -244,6 +245,24 @@ def _server_legs() -> list[Leg]:
     ]
 
 
+def _gateway_legs() -> list[Leg]:
+    """A client of either era at a gateway, and a server of either era behind it."""
+    table, eras = _table(SERVER_CHECKS), ("2025-11-25", "2026-07-28")
+    # A server that hangs up in the middle of a call, to be polled, has a gateway wait for it all the same.
+    table["2025-11-25"]["server-sse-polling"] -= 1
+    return [
+        Leg(
+            f"gateway-{revision}-to-{upstream}",
+            "server",
+            ("--suite", "all", "--spec-version", revision),
+            table[revision],
+            upstream=upstream,
+        )
+        for revision in eras
+        for upstream in eras
+    ]
+
+
 def _client_legs() -> list[Leg]:
     legs = []
     for revision, checks in _table(CLIENT_CHECKS).items():
@@ -257,5 +276,6 @@ def _client_legs() -> list[Leg]:
 
 
 SERVER_LEGS = _server_legs()
+GATEWAY_LEGS = _gateway_legs()
 CLIENT_LEGS = _client_legs()
-LEGS = {leg.name: leg for leg in (*SERVER_LEGS, *CLIENT_LEGS)}
+LEGS = {leg.name: leg for leg in (*SERVER_LEGS, *GATEWAY_LEGS, *CLIENT_LEGS)}

@@ -18,7 +18,7 @@ from pathlib import Path
 
 sys.path.insert(1, str(Path(__file__).resolve().parent.parent))  # for node.py
 
-from legs import CLIENT_LEGS, LEGS, SERVER_LEGS, Leg
+from legs import CLIENT_LEGS, GATEWAY_LEGS, LEGS, SERVER_LEGS, Leg
 from suite import install
 from under_test import Client, NotServing, Server, our_client, reached, serving
 from verdict import report, table
@@ -48,7 +48,8 @@ def chosen(options: argparse.Namespace) -> list[Leg]:
         return [LEGS[name] for name in options.leg]
     servers = [] if options.command and not options.url else SERVER_LEGS
     clients = [] if options.url and not options.command else CLIENT_LEGS
-    return [*servers, *clients]
+    gateways = [] if options.command or options.url else GATEWAY_LEGS
+    return [*servers, *gateways, *clients]
 
 
 def run(options: argparse.Namespace, folder: Path) -> int:
@@ -56,21 +57,24 @@ def run(options: argparse.Namespace, folder: Path) -> int:
     nothing = folder / "nothing.yml"
     nothing.write_text(NOTHING_EXPECTED, encoding="utf-8")
     client = Client(options.command) if options.command else our_client()
-    server: Server | None = None
+    # By the revision of what is behind a gateway, or "".
+    servers: dict[str, Server] = {}
     outcomes = []
     with ExitStack() as stack:
         for leg in chosen(options):
             say(f"running {leg.name}")
-            if leg.side == "server" and server is None:
-                server = reached(options.url) if options.url else stack.enter_context(serving(folder / "server.log"))
-            tested = client if server is None or leg.side == "client" else server
+            if leg.side == "server" and leg.upstream not in servers:
+                log = folder / f"server{leg.upstream}.log"
+                started = reached(options.url) if options.url else stack.enter_context(serving(log, leg.upstream))
+                servers[leg.upstream] = started
+            tested = client if leg.side == "client" else servers[leg.upstream]
             expected = nothing if options.strict else leg.expected_file
             outcomes.append(suite.run(leg, tested.target, folder / leg.name, expected))
         wrong = [outcome for outcome in outcomes if outcome.complaints]
         for outcome in wrong:
             print(report(outcome), end="\n\n")
-        if server is not None and server.child is not None and any(outcome.leg.side == "server" for outcome in wrong):
-            print(server.said(), end="\n\n")
+        for upstream in {outcome.leg.upstream for outcome in wrong if outcome.leg.side == "server"}:
+            print(servers[upstream].said(), end="\n\n")
     print(table(outcomes))
     return 1 if wrong else 0
 

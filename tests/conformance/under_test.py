@@ -65,10 +65,12 @@ def our_client() -> Client:
 
 
 @contextmanager
-def serving(log: Path) -> Iterator[Server]:
-    """The example with everything in it, over HTTP on a free port of the loopback, for as long as the `with`."""
+def serving(log: Path, upstream: str = "") -> Iterator[Server]:
+    """The example with everything in it, over HTTP on a free port of the loopback, for as long as the `with`; behind a
+    gateway that speaks the revision `upstream` to it, if there is one."""
     port = _free_port()
-    command = [sys.executable, "-m", "portico", "serve", EXAMPLE, "--transport", "http", "--port", str(port)]
+    served = str(_behind_gateway(log.with_suffix(".toml"), upstream)) if upstream else EXAMPLE
+    command = [sys.executable, "-m", "portico", "serve", served, "--transport", "http", "--port", str(port)]
     # A token, a store or a data folder that the user has set for other servers is not for this one.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PORTICO_")}
     # Tasks of an earlier run, or of another version, are not looked at.
@@ -77,6 +79,13 @@ def serving(log: Path) -> Iterator[Server]:
         server = Server(f"http://127.0.0.1:{port}/mcp", child)
         _wait_for("127.0.0.1", port, START_SECONDS, server)
         yield server
+
+
+def _behind_gateway(file: Path, revision: str) -> Path:
+    words = ", ".join(f"'{word}'" for word in (sys.executable, "-m", "portico", "serve", str(ROOT / EXAMPLE)))
+    upstream = f"[upstream.everything]\ncommand = [{words}]\nrevision = '{revision}'\n"
+    file.write_text(f"[gateway]\nprefix = ''\n{upstream}", encoding="utf-8")
+    return file
 
 
 def reached(url: str) -> Server:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +18,7 @@ from portico.wire import notices
 from portico.wire.content import EmptyResult
 from portico.wire.errors import Error, InvalidParams, InvalidRequest, MethodNotFound, ProtocolError
 from portico.wire.meta import LOG_LEVELS, ClientCapabilities, Implementation
-from portico.wire.methods import METHODS
+from portico.wire.methods import ASKABLE, METHODS
 from portico.wire.revisions import Revision
 
 Told = Callable[[str, Raw], None]
@@ -36,12 +35,10 @@ class _Held(Struct, eq=False):
 
     call: Call
     parked: Parked | None
-    # Whether it waits for its client, and so asks nothing else.
-    asking: bool = False
 
 
 class Lane:
-    """`asked_blindly` is called when the upstream asks something and it cannot be told for which call."""
+    """`asked` is called whenever the upstream asks something during a call that may have questions."""
 
     def __init__(
         self,
@@ -49,12 +46,12 @@ class Lane:
         info: Implementation,
         able: ClientCapabilities,
         told: Told,
-        asked_blindly: Callable[[], None],
+        asked: Callable[[], None],
     ) -> None:
         assert settings.target is not None
         self._alias = settings.alias
         self._told = told
-        self._asked_blindly = asked_blindly
+        self._asked = asked
         self._held: list[_Held] = []
         self.used = time.monotonic()
         self.connection = Upstream(
@@ -68,11 +65,6 @@ class Lane:
     @property
     def in_flight(self) -> int:
         return len(self._held)
-
-    @property
-    def at_work(self) -> list[_Held]:
-        """The calls that the upstream is working on: one of them is the one that asks."""
-        return [held for held in self._held if not held.asking]
 
     @property
     def alive(self) -> bool:
@@ -90,8 +82,13 @@ class Lane:
         """A server with sessions is asked for all of its log messages: which are wanted is known call by call."""
         await self.connection.open()
         if not self.modern and self.connection.greeting.capabilities.logging is not None:
-            with contextlib.suppress(ProtocolError):
+            try:
                 await self.connection(Call(method="logging/setLevel", params=Raw(b'{"level":"debug"}'), id=0))
+            except ProtocolError:
+                pass
+            except BaseException:
+                await self.connection.close()
+                raise
 
     async def send(self, call: Call, parked: Parked | None = None) -> Any:
         held = _Held(call, parked)
@@ -105,9 +102,8 @@ class Lane:
     def _answer(self, said: Call) -> Any:
         """What the upstream sends besides results."""
         if said.id is None:
-            at_work = self.at_work if said.method == notices.MESSAGE else []
-            if len(at_work) == 1:
-                _pass_on(said, at_work[0].call)
+            if said.method == notices.MESSAGE and self.in_flight == 1:
+                _pass_on(said, self._held[0].call)
             else:
                 self._told(said.method, said.params)
             return None
@@ -119,25 +115,23 @@ class Lane:
 
     async def _ask(self, question: Call) -> Any:
         """The client's answer. Whatever cannot be put is refused with the reason."""
-        # One that waits for its client may ask more, but of two it is the other one.
-        candidates = self.at_work or self._held
-        if len(candidates) != 1:
-            self._asked_blindly()
+        if any(held.call.method in ASKABLE for held in self._held):
+            # Else it is a server that asks who is there, which says nothing of its tools.
+            self._asked()
+        if self.in_flight != 1:
             raise InvalidRequest(
                 f"{question.method}: it cannot be told which of {self.in_flight} calls this belongs to"
             )
-        (held,) = candidates
+        (held,) = self._held
         call, params = held.call, question.params or None
-        held.asking = True
         try:
             require(call, question.method, params)
-            if held.parked is not None:
-                return await held.parked.ask(question.method, params)
-            return await put(call, question.method, params)
+            with self.connection.unhurried():
+                if held.parked is not None:
+                    return await held.parked.ask(question.method, params)
+                return await put(call, question.method, params)
         except Error as refusal:
             raise InvalidRequest(f"{question.method} was not answered: {refusal}") from None
-        finally:
-            held.asking = False
 
 
 def _pass_on(message: Call, call: Call) -> None:

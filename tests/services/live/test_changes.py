@@ -140,3 +140,11 @@ def test_the_patch_of_a_package_can_be_applied(
     assert patch.startswith("--- a/src/shop_of_tests/prices.py\n")
     subprocess.run(["git", "apply", "-"], input=patch, text=True, cwd=tmp_path, check=True)
     assert source.read_text().endswith("            return RATE * 2\n")
+
+
+def test_the_patch_is_of_the_class_that_there_is(image: Interpreter) -> None:
+    with pytest.raises(ZeroDivisionError):
+        image.evaluate("1 / 0\nclass Account:\n    def never(self): ...")
+    image.define_method("Account", "def pay(self, amount): return 7")
+    assert "never" not in image.list_changes()["patch"]
+    assert "total" in image.list_changes()["patch"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from base64 import b64decode
 from collections.abc import Iterator
 from typing import Any
 
@@ -144,6 +145,47 @@ def test_what_will_not_say_what_it_is_does_not_keep_the_rest_from_being_saved(fr
     back = moved(image, other)
     assert {"Liar", "Meta", "x"} <= set(back["names"])
     assert value(other, "x") == "5"
+
+
+def test_what_is_saved_is_what_was_made_and_not_the_newest_text(fresh: Any) -> None:
+    image, other = fresh(), fresh()
+    image.evaluate(
+        "def f(): return 1\nclass A:\n    @staticmethod\n    def m(): return 1\nclass Bare: x = 1\n"
+        "def n(): return 1\ndef g(): return 1\nh = k = lambda: 1\ncount = 0"
+    )
+    with pytest.raises(ZeroDivisionError):
+        image.evaluate(
+            "1 / 0\ndef f(): return 2\nclass A:\n    @staticmethod\n    def m(): return 2\nclass Bare: x = 2"
+        )
+    image.define_method("A", "def n(self): return 2")
+    image.evaluate("h: object = lambda: 2\nk = [lambda: 2][0]\nexec('def g(): return 2')")
+    image.evaluate("count += 1; last = lambda: 3; count += 1")
+    # There is no text for these two, and that of another would be wrong.
+    assert {one["name"] for one in image.save(10**6)["failed"]} == {"g", "k"}
+    moved(image, other)
+    assert value(other, "f(), A.m(), Bare.x, n(), h(), last(), count") == "(1, 1, 1, 1, 2, 3, 2)"
+
+
+@pytest.mark.parametrize("method", ["__reduce_ex__(self, protocol)", "__getattr__(self, name)"])
+def test_what_wants_to_end_the_worker_does_not_keep_the_rest_from_being_saved(fresh: Any, method: str) -> None:
+    image, other = fresh(), fresh()
+    image.evaluate(f"class Sly:\n    def {method}: raise SystemExit\nsly = sly2 = Sly(); x = 5; sly = x and sly")
+    assert "x" in moved(image, other)["names"]
+
+
+def test_what_wants_to_end_the_worker_does_not_keep_the_rest_from_being_restored(fresh: Any) -> None:
+    image, other = fresh(), fresh()
+    image.evaluate("import sys\nclass Sly:\n    def __reduce__(self): return print, (1,)\nsly = Sly(); x = 5")
+    size = image.save(10**6)["size"]
+    data = b64decode(image.saved_part(0, size)["data"]).replace(b"print", b"exit_")
+    image.namespace.clear()
+    builtins = sys.modules["builtins"]
+    vars(builtins)["exit_"] = sys.exit
+    try:
+        back, failed = saving.restored(data, other.namespace, other._run, other.define_method)
+    finally:
+        del vars(builtins)["exit_"]
+    assert "x" in back and failed["sly"] == "SystemExit: 1"
 
 
 def test_a_definition_that_needs_a_value_waits_for_it(fresh: Any) -> None:

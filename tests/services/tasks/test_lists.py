@@ -57,6 +57,23 @@ async def test_the_next_task_is_of_the_project_or_of_none(items: WorkItems) -> N
     assert await theirs.next("ann", query="something") is None
 
 
+async def test_a_parent_says_which_list_is_meant(items: WorkItems) -> None:
+    ours, theirs = items.of("ours"), items.of("theirs")
+    there = await make(theirs)
+    below = await make(ours, parent_id=there)
+    assert await listed(ours, parent_id=there) == [below]
+    assert await listed(ours, parent_id=f"tasks://{there}") == [below]
+    taken = await ours.next("ann", parent_id=there)
+    assert taken is not None and taken.id == below
+
+
+async def test_no_task_is_of_every_project(items: WorkItems) -> None:
+    made = await make(items.of("ours"))
+    with pytest.raises(InvalidTask, match="every project"):
+        await items.update(made, Changes(project=f" {ALL} "))
+    assert (await items.get(made)).project == "ours"
+
+
 async def test_what_is_below_a_task_is_in_its_list(items: WorkItems) -> None:
     ours, theirs = items.of("ours"), items.of("theirs")
     plan = await make(ours, "plan")
@@ -299,3 +316,47 @@ async def test_notes_are_bounded(items: WorkItems, monkeypatch: pytest.MonkeyPat
     assert (await items.create_all([TaskDraft(description="other", labels=["a"], due="2030-01-01")]))[0].labels == (
         "a",
     )
+
+
+# Labels and dates at their bounds
+
+
+async def test_a_label_is_as_long_as_it_is_kept(items: WorkItems) -> None:
+    fits, too_long = "ß" * (inputs.LONGEST_LABEL // 2), "ß" * (inputs.LONGEST_LABEL // 2 + 1)
+    made = await make(items, labels=[fits])
+    with pytest.raises(InvalidTask, match="62 characters"):
+        await make(items, labels=[too_long])
+    assert (await items.update(made, Changes(priority=1))).labels == ("s" * inputs.LONGEST_LABEL,)
+
+
+async def test_a_label_that_was_too_long_when_it_was_stored_does_not_keep_a_task_from_being_changed(
+    items: WorkItems,
+) -> None:
+    made, longer = await make(items), "s" * (inputs.LONGEST_LABEL + 2)
+    await items.database.write(
+        lambda tx: tx.run(
+            "update work_item set labels = :labels where id = :id", {"labels": f'["{longer}"]', "id": made}
+        )
+    )
+    assert (await items.update(made, Changes(priority=1, add_labels=["a"]))).labels == ("a", longer)
+
+
+async def test_labels_are_counted_when_all_is_added_and_removed(items: WorkItems) -> None:
+    old, new = ([f"{kind}{number:02}" for number in range(inputs.MOST_LABELS)] for kind in ("old", "new"))
+    made = await make(items, labels=old)
+    assert (await items.update(made, Changes(add_labels=new, remove_labels=old))).labels == tuple(new)
+    with pytest.raises(InvalidTask, match="at most 20 labels"):
+        await items.update(made, Changes(add_labels=["another"]))
+
+
+async def test_before_a_date_is_before_the_day_begins(serving: Serving) -> None:
+    client = await serving()
+    for due in ("2026-01-30", "2026-01-31T00:00:00Z", "2026-01-31T12:00:00Z", "2026-01-31"):
+        await client.call_tool("create_task", {"description": due, "due": due})
+    for date, expected in (
+        ("2026-01-31", ["2026-01-30"]),
+        ("2026-02-01", ["2026-01-30", "2026-01-31T00:00:00Z", "2026-01-31T12:00:00Z", "2026-01-31"]),
+        ("2026-01-31T13:00:00+01:00", ["2026-01-30", "2026-01-31T00:00:00Z"]),
+    ):
+        page = (await client.call_tool("list_tasks", {"due_before": date}, returns=dict)).data
+        assert [one["description"] for one in page["tasks"]] == expected

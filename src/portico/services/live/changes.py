@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Any
 
 from portico.services.live import inspect as questions
-from portico.services.live.definitions import statements, with_method
+from portico.services.live.definitions import Statement, origin, statements, with_method
 from portico.services.live.display import of_class, shortened
 from portico.services.live.inspect import LONGEST_FILE, Json
 from portico.services.live.names import InspectionError, Names
@@ -193,13 +193,14 @@ def _patches(made: Sequence[MethodChange], projects: Sequence[str]) -> list[str]
     return [_diff(place, before[place], after[place]) for place in before]
 
 
-def _written(change: MethodChange, own: dict[str, str], projects: Sequence[str]) -> tuple[str, str]:
+def _written(change: MethodChange, own: dict[str, list[Statement]], projects: Sequence[str]) -> tuple[str, str]:
     """Where the class of a change is written, as a patch names it, and the text of that."""
     top = change.class_name.partition(".")[0]
     module = sys.modules.get(change.cls.__module__)
     path = getattr(module, "__file__", None)
     if not isinstance(path, str) or not path.endswith(".py"):
-        return f"{top}.py", own.get(top, "")
+        made = origin(change.cls, own.get(top, []))
+        return f"{top}.py", "" if made is None else made.text
     try:
         with open(path, encoding="utf-8") as file:
             return _place(path, change.cls.__module__, projects), file.read(LONGEST_FILE)

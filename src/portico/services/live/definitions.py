@@ -4,14 +4,37 @@ from __future__ import annotations
 
 import ast
 import linecache
-import textwrap
 from collections.abc import Iterator
-from typing import Any
+from inspect import getattr_static
+from types import FunctionType
+from typing import Any, NamedTuple
 
-from portico.services.live.display import OWN
+from portico.services.live.display import OWN, of_class
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+# A function may be wrapped in others, and will not be unwrapped for ever.
+MOST_WRAPPERS = 20
+# Of evaluations that failed, the line that did: what stands there and below was not made.
+_failed: dict[str, int] = {}
+
+
+class Statement(NamedTuple):
+    """A statement at the top of what a session was given."""
+
+    # They are sorted as they were given.
+    number: int
+    first: int
+    file: str
+    last: int
+    text: str
+
+    @property
+    def was_run(self) -> bool:
+        return self.last < _failed.get(self.file, self.last + 1)
+
+    def has(self, place: tuple[str, int]) -> bool:
+        return place[0] == self.file and self.first <= place[1] <= self.last
 
 
 def evaluations() -> list[tuple[str, Any]]:
@@ -28,24 +51,70 @@ def parsed(text: str) -> ast.Module:
         return ast.Module([], [])
 
 
-def statements() -> dict[str, str]:
-    """The newest statement that defines each function, class and lambda of the session."""
-    found: dict[str, str] = {}
-    for _, entry in evaluations():
-        lines = entry[2]
-        for node in parsed("".join(lines)).body:
+def remember(file: str, source: str) -> None:
+    """Keep what the session was given, so that tracebacks and questions about the source find it."""
+    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+    _failed.pop(file, None)
+
+
+def failed_at(file: str, failure: BaseException) -> None:
+    """What the session was given ended with this."""
+    at = failure.__traceback__
+    while at is not None and at.tb_frame.f_code.co_filename != file:
+        at = at.tb_next
+    _failed[file] = 0 if at is None else at.tb_lineno
+
+
+def statements() -> dict[str, list[Statement]]:
+    """Those that define functions, classes and lambdas, by the names they give them; oldest first."""
+    found: dict[str, list[Statement]] = {}
+    for number, (file, entry) in enumerate(evaluations()):
+        for node in parsed("".join(entry[2])).body:
             for name in _defined(node):
-                # Oldest first, also if it was defined before: what it needs stands before it.
-                found.pop(name, None)
-                found[name] = textwrap.dedent("".join(lines[first_line(node) - 1 : node.end_lineno]))
+                found.setdefault(name, []).append(_statement(number, file, entry[2], node))
     return found
+
+
+def _statement(number: int, file: str, lines: list[str], node: ast.stmt) -> Statement:
+    first, last = first_line(node), node.end_lineno or node.lineno
+    text: str | None = "".join(lines[first - 1 : last])
+    if isinstance(node, ast.Assign | ast.AnnAssign):
+        # Others may stand on the same line.
+        text = ast.get_source_segment("".join(lines), node)
+    return Statement(number, first, file, last, text or "")
 
 
 def _defined(node: ast.stmt) -> Iterator[str]:
     if isinstance(node, (*FUNCTIONS, ast.ClassDef)):
         yield node.name
-    elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Lambda):
-        yield from (one.id for one in node.targets if isinstance(one, ast.Name))
+    elif isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Lambda):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        yield from (one.id for one in targets if isinstance(one, ast.Name))
+
+
+def origin(value: Any, known: list[Statement]) -> Statement | None:
+    """The one of these statements that made a value, by where its code stands; where it has none, the newest that was
+    run."""
+    if issubclass(type(value), type):
+        places = [_place(one) for one in list(of_class(value, "__dict__").values())]
+    else:
+        places = [_place(value)]
+    made = [one for one in known if any(place is not None and one.has(place) for place in places)]
+    if not made and (issubclass(type(value), type) or places == [None]):
+        made = [one for one in known if one.was_run]
+    return made[-1] if made else None
+
+
+def _place(value: Any) -> tuple[str, int] | None:
+    """Where a function is written, without what it is wrapped in; None if it is no function. Runs no code of theirs."""
+    for _ in range(MOST_WRAPPERS):
+        if type(value) is property:
+            value = value.fget
+        elif type(value) in (staticmethod, classmethod):
+            value = value.__func__
+        else:
+            value = getattr_static(value, "__wrapped__", value)
+    return (value.__code__.co_filename, value.__code__.co_firstlineno) if type(value) is FunctionType else None
 
 
 def first_line(node: ast.stmt) -> int:

@@ -21,7 +21,7 @@ from typing import Any
 from portico.services.live import inspect as questions
 from portico.services.live import saving
 from portico.services.live.changes import ClassWatch, MethodChange, changes, define
-from portico.services.live.definitions import evaluations, parsed
+from portico.services.live.definitions import evaluations, failed_at, parsed, remember
 from portico.services.live.display import OWN, clean, json_of, one_line, pictures_of, table_of, text_of, told
 from portico.services.live.inspect import LONGEST_FILE, MOST_FILES, MOST_FOUND, Json, sources
 from portico.services.live.limits import Limits
@@ -132,6 +132,13 @@ class Interpreter:
     def _run(self, expression: str) -> tuple[Any, bool]:
         name = self._remember(expression)
         source = "".join(linecache.cache[name][2])  # type: ignore[misc]
+        try:
+            return self._compiled_and_run(source, name)
+        except BaseException as failure:
+            failed_at(name, failure)
+            raise
+
+    def _compiled_and_run(self, source: str, name: str) -> tuple[Any, bool]:
         flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
         tree = compile(source, name, "exec", flags | ast.PyCF_ONLY_AST, dont_inherit=True)
         last = tree.body.pop().value if tree.body and isinstance(tree.body[-1], ast.Expr) else None
@@ -142,13 +149,13 @@ class Interpreter:
         return self._execute(compile(ast.Expression(last), name, "eval", flags, dont_inherit=True)), True
 
     def _remember(self, expression: str) -> str:
-        """Keep the text under a name, so that tracebacks and questions about the source find it."""
+        """The name that the text is kept under."""
         self.evaluations += 1
         name = f"{OWN}{self.evaluations}>"
         # Indented as a whole, as when it was copied out of something; never when it is not, for the sake of its texts.
         indented = expression.lstrip("\n")[:1] in (" ", "\t")
         source = (textwrap.dedent(expression) if indented else expression) + "\n"
-        linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+        remember(name, source)
         return name
 
     def _execute(self, code: types.CodeType) -> Any:

@@ -17,7 +17,7 @@ from functools import partial
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
-from portico.services.live.definitions import statements
+from portico.services.live.definitions import origin, statements
 from portico.services.live.display import kind_name, one_line
 from portico.services.live.names import InspectionError
 
@@ -48,8 +48,8 @@ def as_main(namespace: dict[str, Any]) -> Iterator[None]:
 
 def saved(namespace: dict[str, Any], changes: list[tuple[str, str]]) -> tuple[bytes, list[str], Reasons]:
     """The bytes, the names that are in them, and why the others are not."""
-    texts = statements()
     names = {name: value for name, value in list(namespace.items()) if _is_kept(name)}
+    texts = _texts(names)
     imports = {name: home for name, value in names.items() if (home := _home(value)) is not None}
     defined = {name for name in names if name in texts and _is_definition(name, names[name])}
     pickles: dict[str, bytes] = {}
@@ -59,7 +59,9 @@ def saved(namespace: dict[str, Any], changes: list[tuple[str, str]]) -> tuple[by
         for name in [one for one in names if one not in imports and one not in defined]:
             try:
                 pickles[name], shared[name] = _pickled(names[name], defined)
-            except Exception as reason:
+            except KeyboardInterrupt:
+                raise  # time is up
+            except BaseException as reason:
                 if name in texts and callable(names[name]):
                     defined.add(name)
                 else:
@@ -73,6 +75,14 @@ def saved(namespace: dict[str, Any], changes: list[tuple[str, str]]) -> tuple[by
     }
     data = b"".join([json.dumps(head).encode(), b"\n", *(part for _, part in parts)])
     return data, sorted([*imports, *defined, *pickles]), left_out
+
+
+def _texts(names: Mapping[str, Any]) -> dict[str, str]:
+    """The statement that made each name, oldest first: what one needs stands before it."""
+    known = statements()
+    made = {name: origin(value, known[name]) for name, value in names.items() if name in known}
+    found = [(one, name) for name, one in made.items() if one is not None]
+    return {name: one.text for one, name in sorted(found)}
 
 
 def _is_kept(name: Any) -> bool:
@@ -90,7 +100,9 @@ def _home(value: Any) -> tuple[str, str] | None:
         found: Any = sys.modules[module]
         for part in path.split("."):
             found = getattr(found, part)
-    except Exception:
+    except KeyboardInterrupt:
+        raise  # time is up
+    except BaseException:
         return None  # it is not where it says, or does not say where it is
     return (module, path) if found is value and module != MAIN else None
 
@@ -99,7 +111,9 @@ def _is_definition(name: str, value: Any) -> bool:
     """Whether a value is what the statement that defines the name has made."""
     try:
         home, own = value.__module__, value.__qualname__
-    except Exception:
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
         return False  # it has none, or will not say
     return callable(value) and home == MAIN and own in (name, "<lambda>")
 
@@ -133,7 +147,7 @@ def _together(group: list[str], names: Mapping[str, Any], pickles: Mapping[str, 
     return pickle.dumps([names[name] for name in group], pickle.HIGHEST_PROTOCOL)
 
 
-def _why(value: Any, reason: Exception) -> str:
+def _why(value: Any, reason: BaseException) -> str:
     return f"{kind_name(value)}: {one_line(str(reason)) or kind_name(reason)}"
 
 
@@ -200,7 +214,9 @@ def _taken(steps: list[tuple[list[str], Callable[[], Any]]]) -> Reasons:
         for names, step in steps:
             try:
                 step()
-            except Exception as reason:
+            except KeyboardInterrupt:
+                raise  # time is up
+            except BaseException as reason:
                 failed |= dict.fromkeys(names, f"{kind_name(reason)}: {one_line(str(reason))}")
                 left.append((names, step))
         if not left or len(left) == len(steps):

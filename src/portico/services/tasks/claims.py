@@ -48,7 +48,8 @@ def claim(
     """The next task of some lists that can be begun, begun by this worker."""
     take_back(tx, now)
     if scope.above is not None:
-        records.get(tx, scope.above)
+        # What is below a task is in its list.
+        projects = [records.get(tx, scope.above).project]
     values = {"now": now, "worker": worker, "lease_until": None if lease is None else now + lease}
     taken = _taken(tx, values, projects, scope)
     if taken is None:

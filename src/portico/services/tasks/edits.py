@@ -98,7 +98,7 @@ def drafted(draft: TaskDraft, id: str, now: int, who: str, project: str) -> Item
         updated_at=now,
         urgency=_priority(draft.priority),
         project=project,
-        due_at=inputs.moment(draft.due) if draft.due else NEVER,
+        due_at=inputs.due(draft.due) if draft.due else NEVER,
         labels=inputs.labels(draft.labels),
     )
 
@@ -120,6 +120,8 @@ def create(tx: Transaction, item: Item, blocked_by: Sequence[str]) -> Item:
 
 def _wait_for(tx: Transaction, item: Item, blocked_by: Sequence[str]) -> None:
     for blocker in dict.fromkeys(map(inputs.id_in, blocked_by)):
+        if blocker == item.id:
+            cycles.refuse_blocker(tx, item.id, blocker)
         dependencies.block(tx, item, records.get(tx, blocker, lock=True))
         cycles.refuse_blocker(tx, item.id, blocker)
     dependencies.lend(tx, map(inputs.id_in, blocked_by))
@@ -170,7 +172,6 @@ def checked(changes: Changes) -> Changes:
     """As it can be kept."""
     if changes.status is not None and changes.status not in STATUSES:
         raise InvalidTask(f"{changes.status[:40]!r} is no status. Use one of {', '.join(STATUSES)}.")
-    inputs.labels([*changes.add_labels, *changes.remove_labels])
     return replace(
         changes,
         description=None if changes.description is None else inputs.description(changes.description),
@@ -178,7 +179,10 @@ def checked(changes: Changes) -> Changes:
         context=None if changes.context is None else inputs.longer(changes.context, "The context"),
         result=None if changes.result is None else inputs.longer(changes.result, "The result"),
         parent_id=None if changes.parent_id is None else inputs.id_in(changes.parent_id),
-        project=None if changes.project is None else inputs.project(changes.project),
+        project=None if changes.project is None else inputs.home(changes.project),
+        labels=None if changes.labels is None else inputs.labels(changes.labels),
+        add_labels=inputs.labels(changes.add_labels),
+        remove_labels=inputs.labels(changes.remove_labels),
     )
 
 
@@ -203,10 +207,9 @@ def _fresh(before: Item, changes: Changes) -> dict[str, Any]:
     names = ("description", "priority", "context", "result")
     fresh = {name: value for name, value in asdict(changes).items() if name in names and value is not None}
     if changes.due is not None:
-        fresh["due_at"] = inputs.moment(changes.due) if changes.due else NEVER
-    labels = set(before.labels if changes.labels is None else inputs.labels(changes.labels))
-    labels |= set(inputs.labels(changes.add_labels))
-    return {**fresh, "labels": inputs.labels(labels - set(inputs.labels(changes.remove_labels)))}
+        fresh["due_at"] = inputs.due(changes.due) if changes.due else NEVER
+    labels = {*(before.labels if changes.labels is None else changes.labels), *changes.add_labels}
+    return {**fresh, "labels": inputs.few_labels(labels - set(changes.remove_labels))}
 
 
 def _placed(tx: Transaction, after: Item, changes: Changes) -> Item:

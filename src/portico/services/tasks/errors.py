@@ -97,6 +97,7 @@ class Circle(NotNow):
     code = "circle"
 
     def __init__(self, path: Sequence[str]) -> None:
+        self.path = list(path)
         shown = list(path) if len(path) <= 10 else [*path[:5], "…", *path[-4:]]
         said = f"Refused: these tasks would wait for one another for ever: {' → '.join(shown)}."
         if len(set(path)) == 1:

@@ -15,6 +15,8 @@ LONGEST_QUERY, MOST_WORDS = 500, 20
 LONGEST_LABEL, MOST_LABELS = 60, 20
 LONGEST_NOTE = 10_000
 LONGEST_PROJECT = 300
+# Instead of a project: every one of them.
+ALL = "*"
 # A day that ends: a task that is due on a day can be done on all of it.
 _DAY_MS = 86_400 * moments.SECOND_MS
 
@@ -52,30 +54,47 @@ def note(text: str) -> str:
 
 def labels(given: Iterable[str]) -> tuple[str, ...]:
     """Each once, in order and in small letters."""
-    found = sorted({label(one) for one in given})
+    return few_labels({label(one) for one in given})
+
+
+def few_labels(stored: set[str]) -> tuple[str, ...]:
+    """In order, if a task can have so many."""
+    found = sorted(stored)
     if len(found) > MOST_LABELS:
         raise InvalidTask(f"A task has at most {MOST_LABELS} labels, and these are {len(found)}.")
     return tuple(found)
 
 
 def label(text: str) -> str:
-    found = "-".join(folded(texts.storable(bounded(text, "A label", LONGEST_LABEL))).split())
+    found = "-".join(folded(texts.storable(text)).split())
     if not found:
         raise InvalidTask("A label is a word, and not empty.")
-    return found
+    # As it is kept, it may be longer than it was given: there are letters that stand for several.
+    return bounded(found, "A label", LONGEST_LABEL)
 
 
 def project(text: str) -> str:
     return texts.storable(bounded(text, "The name of the project", LONGEST_PROJECT)).strip()
 
 
+def home(text: str) -> str:
+    """The project that a task is of."""
+    if project(text) == ALL:
+        raise InvalidTask(f"{ALL!r} is every project; a task is of one. Name it, or leave it out.")
+    return project(text)
+
+
 def moment(text: str) -> int:
-    """A date, which ends with its day, or a date with a time; without a zone it is UTC."""
+    """A date, which begins with its day, or a date with a time; without a zone it is UTC."""
     try:
-        at = moments.parsed(texts.storable(text))
+        return moments.parsed(texts.storable(text))
     except ValueError:
         raise InvalidTask(f"{text[:40]!r} is no date. Write 2026-01-31 or 2026-01-31T12:00:00Z.") from None
-    return at + _DAY_MS - 1 if moments.is_day(text) else at
+
+
+def due(text: str) -> int:
+    """The last moment that is in time: of a date without a time, all of the day is."""
+    return moment(text) + (_DAY_MS - 1 if moments.is_day(text) else 0)
 
 
 def bounded(text: str, name: str, longest: int) -> str:

@@ -25,7 +25,7 @@ from portico.extend import Database, StoreError, Transaction
 from portico.services import moments, texts
 from portico.services.tasks import claims, dependencies, edits, index, inputs, listing, records
 from portico.services.tasks.edits import Changes, Deletion, Edit, TaskDraft
-from portico.services.tasks.errors import InvalidTask, NoSuchTask, TaskStoreFailed
+from portico.services.tasks.errors import Circle, InvalidTask, NoSuchTask, TaskStoreFailed
 from portico.services.tasks.ids import Ids
 from portico.services.tasks.inputs import id_in
 from portico.services.tasks.listing import Page, Tree, Wanted
@@ -152,14 +152,17 @@ class WorkItems:
         given = [(one, self._ids.make()) for one in drafts]
         plan = edits.resolved(given)
         made = [(edits.drafted(one, id, self._clock(), who, self._home), one.blocked_by) for one, id in plan]
-        by_id = {one.id: one for one in await self._write(lambda tx: edits.create_all(tx, made))}
+        try:
+            by_id = {one.id: one for one in await self._write(lambda tx: edits.create_all(tx, made))}
+        except Circle as circle:
+            # No caller has their ids, and there will be no such tasks.
+            names = {id: one.ref or f"tasks[{at}]" for at, (one, id) in enumerate(given)}
+            raise Circle([names.get(id, id) for id in circle.path]) from None
         return [by_id[id] for _, id in given]
 
     @property
     def _home(self) -> str:
-        if self.project == listing.ALL:
-            raise InvalidTask(f"{listing.ALL!r} is every project; a task is of one. Name it, or leave it out.")
-        return self.project
+        return inputs.home(self.project)
 
     # Looking
 
@@ -171,12 +174,14 @@ class WorkItems:
         return await self.read(lambda tx: records.get(tx, id_in(id)))
 
     async def page(self, wanted: Wanted, *, limit: int = 50, cursor: str | None = None) -> Page:
-        """`wanted` without a project: it is this one."""
+        """`wanted` without a project: it is this one, or that of the parent."""
 
         def look(tx: Transaction) -> Page:
+            asked = replace(wanted, project=self.project)
             if wanted.parent_id:
-                records.get(tx, wanted.parent_id)
-            return listing.page(tx, replace(wanted, project=self.project), limit, cursor, self._clock())
+                parent = records.get(tx, id_in(wanted.parent_id))
+                asked = replace(wanted, parent_id=parent.id, project=parent.project)
+            return listing.page(tx, asked, limit, cursor, self._clock())
 
         return await self.read(look)
 

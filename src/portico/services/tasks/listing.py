@@ -21,6 +21,7 @@ from portico.services.tasks.claims import ORDER
 from portico.services.tasks.dependencies import blockers_of
 from portico.services.tasks.errors import InvalidTask
 from portico.services.tasks.ids import is_id
+from portico.services.tasks.inputs import ALL
 from portico.services.tasks.narrowing import Narrowing
 from portico.services.tasks.records import NEVER, READY, Item
 from portico.services.tasks.states import STATUSES
@@ -30,8 +31,6 @@ MOST_IN_TREE = 1000
 LONGEST_CURSOR = 200
 # Of a number that is only said, not gone through.
 MOST_COUNTED = 100_000
-# Instead of a project: every one of them.
-ALL = "*"
 MOST_PROJECTS = 100
 _OPEN = "status in ('pending', 'in_progress')"
 

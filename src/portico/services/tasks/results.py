@@ -264,8 +264,12 @@ def nothing(counts: Counts) -> Next:
     """Why there is nothing to do, so that a worker does not ask again and again."""
     if not counts.pending and not counts.in_progress:
         return Next(found=False, note="There is nothing to do: no task is pending or in progress.")
+    if counts.ready:
+        return Next(found=False, note=f"Nothing of this can be begun now. Of the whole list {counts.ready:,} can be.")
     said = f"Nothing can be begun now: {counts.in_progress:,} in progress, {counts.blocked:,} blocked"
-    return Next(found=False, note=f"{said}, {counts.pending:,} pending. Listen to tasks://ready, or ask again later.")
+    return Next(
+        found=False, note=f"{said}, {counts.pending:,} pending. Ask again with wait, or listen to tasks://ready."
+    )
 
 
 def blockers(found: Waiting, project: str) -> Blockers:
