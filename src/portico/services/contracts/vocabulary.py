@@ -61,7 +61,7 @@ def unfit_defaults(schema: Schema) -> Iterator[str]:
     """Properties whose default is none of the values that they may have."""
     known = properties_of(schema).items()
     defaults = {name: one["default"] for name, one in known if isinstance(one, dict) and "default" in one}
-    parts = {part: schema[part] for part in ("properties", "$defs", "definitions") if part in schema}
+    parts: Schema = {part: schema[part] for part in ("properties", "$defs", "definitions") if part in schema}
     try:
         wrong = complaints(parts, defaults) if defaults else []
     except Unfit:
