@@ -64,7 +64,7 @@ def vectors(folder: Path, words: list[str]) -> np.ndarray:
             if file["words"].tolist() == words:
                 return file["vectors"]
     encoder = MiniLM(folder)
-    found = np.array([encoder.encode(word) for word in words])
+    found = np.array(encoder.encode_all(words))
     np.savez(kept, words=np.array(words), vectors=found)
     return found
 

@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator
 from functools import lru_cache
 
 # A version number is one word; an underscore, a hyphen and an apostrophe separate two.
 _WORD = re.compile(r"\d+(?:\.\d+)+|[^\W_]+")
-_CAMEL = re.compile(r"[a-z][A-Z]|[A-Z]{2}[a-z]{2}")
+# The same for ASCII, and a capital that follows a small letter or begins a word after other capitals; both as they are
+# found most quickly.
+_ASCII_WORD = re.compile(r"[A-Za-z][A-Za-z0-9]*|[0-9]+(?:(?:\.[0-9]+)+|[A-Za-z0-9]*)")
+_CAMEL = re.compile(r"[A-Z](?:(?<=[a-z][A-Z])|[A-Z][a-z]{2})")
 _CAMEL_WORD = re.compile(r"\b\w*(?:[a-z][A-Z]|[A-Z]{2}[a-z]{2})\w*")
 _CAMEL_PART = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 # Scripts that put no space between words: CJK and what belongs to it.
@@ -40,13 +42,11 @@ STOP = listed(
 )
 
 
-def words(lower: str) -> Iterator[str]:
+def words(lower: str) -> list[str]:
     """The words of a lowered text, in order."""
     if lower.isascii():
-        yield from _WORD.findall(lower)
-        return
-    for word in _WORD.findall(lower):
-        yield from (word,) if word.isascii() else _without_accents(word)
+        return _ASCII_WORD.findall(lower)
+    return [one for word in _WORD.findall(lower) for one in ((word,) if word.isascii() else _without_accents(word))]
 
 
 def camel_parts(text: str) -> list[str]:

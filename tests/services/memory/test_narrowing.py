@@ -10,7 +10,7 @@ import pytest
 from portico.services import moments
 from portico.services.memory.errors import InvalidInput
 from portico.services.memory.search import recall
-from portico.services.memory.store import filters, narrowing, past, selection
+from portico.services.memory.store import filters, narrowing, past, records, selection
 from portico.services.memory.store.capture import Draft
 from portico.services.memory.store.memories import Memories
 from portico.services.memory.store.namespaces import CURRENT, WRITABLE
@@ -198,6 +198,16 @@ def test_work_does_not_grow_with_what_does_not_fit(
 
         small, large = (steps(path, look) for path in stores)
         assert large < 2 * small + 100, (text, small, large)
+
+
+@pytest.mark.parametrize("project", ["here/project", None])
+def test_the_same_text_is_looked_for_by_its_digest(stores: tuple[Path, Path], project: str | None) -> None:
+    def look(tx: Transaction) -> None:
+        digest = records.digest("nobody has said this")
+        assert records.same(tx, "project", WRITABLE[0], digest, project, moments.now()) is None
+
+    small, large = (steps(path, look) for path in stores)
+    assert large < 2 * small + 10
 
 
 def test_the_past_is_looked_at_in_pieces(stores: tuple[Path, Path]) -> None:

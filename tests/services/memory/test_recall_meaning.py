@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import hashlib
 import os
-from collections.abc import AsyncIterator
+import signal
+import sys
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,8 @@ from remembering import keep
 from portico.cli.main import main
 from portico.services.memory.search import meaning, model, model_download
 from portico.services.memory.search.meaning import Meanings, NoModel
+from portico.services.memory.store import statistics
+from portico.services.memory.store.capture import Draft
 from portico.services.memory.store.memories import Memories
 from portico.store.database import Database
 
@@ -33,8 +37,11 @@ class Synonyms:
     def __init__(self) -> None:
         self.encoded: list[str] = []
 
-    def encode(self, text: str, most: int) -> Any:
-        self.encoded.append(text)
+    def encode_all(self, texts: Sequence[str], most: int) -> list[Any]:
+        self.encoded += texts
+        return [self._vector(text) for text in texts]
+
+    def _vector(self, text: str) -> Any:
         found = np.zeros(384, np.float32)
         for word in text.lower().replace(".", " ").split():
             seed = int.from_bytes(hashlib.sha256(SAME.get(word, word).encode()).digest()[:4], "little")
@@ -96,6 +103,43 @@ async def test_encoding_goes_on_after_a_restart(url: str) -> None:
         await encoded(memories, 40, "another")
 
 
+KILLED = """
+import asyncio, os, signal, sys
+from test_recall_meaning import Synonyms, opened
+from portico.services.memory.search.meaning import Meanings
+
+class Killed(Synonyms):
+    def encode_all(self, texts, most):
+        if len(self.encoded) >= 2 * len(texts):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().encode_all(texts, most)
+
+async def main():
+    async with opened(sys.argv[1], Meanings("synonyms", Killed)) as memories:
+        await memories.settled()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="there is no SIGKILL here")
+async def test_encoding_goes_on_after_a_kill_and_its_progress_is_told(url: str) -> None:
+    total, done = 3 * meaning.BATCH, 2 * meaning.BATCH
+    async with opened(url, None) as memories:
+        await memories.capture_all([Draft(content=f"automobile {n}", namespace="context") for n in range(total)])
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    killed = await asyncio.create_subprocess_exec(sys.executable, "-c", KILLED, url, env=environment)
+    assert await asyncio.wait_for(killed.wait(), PATIENCE) == -signal.SIGKILL
+    async with opened(url, None) as memories:
+        counts = await memories.read(statistics.counts)
+        assert (counts.total, counts.indexed, counts.embedded) == (total, total, done)
+    encoder = Synonyms()
+    async with opened(url, Meanings("synonyms", lambda: encoder)) as memories:
+        await encoded(memories, total)
+        assert len(encoder.encoded) == total - done
+        assert (await memories.read(statistics.counts)).embedded == total
+
+
 async def test_no_vector_of_what_is_gone_is_left(url: str) -> None:
     async with opened(url, Meanings("synonyms", Synonyms)) as memories:
         kept = await keep(memories, "purchase order")
@@ -141,7 +185,7 @@ def test_what_is_no_model_is_not_taken_for_one(tmp_path: Path) -> None:
     found = model.meanings(tmp_path)
     assert found is not None
     with pytest.raises(NoModel):
-        found.encode("hello")
+        found.encode(["hello"])
 
 
 def test_a_model_that_is_not_the_one_we_know_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,7 +214,7 @@ def test_the_real_model_knows_what_is_near(real: Path) -> None:
     meanings = model.meanings(real)
     assert meanings is not None
     texts = ("The weather is lovely today.", "It's so sunny outside!", "He drove to the stadium.")
-    lovely, sunny, stadium = (meanings.encode(text) for text in texts)
+    lovely, sunny, stadium = meanings.encode(texts)
     assert float(lovely @ lovely) == pytest.approx(1, abs=1e-4)
     # What the documentation of the model's own library prints for these.
     assert float(lovely @ sunny) == pytest.approx(0.6660, abs=1e-3)

@@ -10,6 +10,7 @@ import pytest
 from workbench import check, make
 
 from portico import ToolError
+from portico.services.tasks import results
 from portico.services.tasks.edits import TaskDraft
 from portico.services.tasks.errors import Circle, InvalidTask, NoSuchTask
 from portico.services.tasks.items import WorkItems
@@ -159,3 +160,29 @@ async def test_a_worker_that_asks_for_some_is_told_that_there_are_others(serving
     await client.call_tool("create_task", {"description": "Cut some trees"})
     answer = (await client.call_tool("next_task", {"worker": "ann", "query": "roof"}, returns=dict)).data
     assert answer == {"found": False, "note": "Nothing of this can be begun now. Of the whole list 1 can be."}
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_what_a_cancelled_call_has_taken_is_pending_again(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch, revision: str
+) -> None:
+    client = await serving(revision=revision)
+    made = (await client.call_tool("create_task", {"description": "Cut some trees"}, returns=dict)).data["id"]
+    told, taken, cancelled = results.details, asyncio.Event(), asyncio.Event()
+
+    async def slowly(*asked: Any) -> Any:
+        taken.set()
+        await cancelled.wait()
+        return await told(*asked)
+
+    monkeypatch.setattr(results, "details", slowly)
+    async with asyncio.timeout(PATIENCE):
+        call = asyncio.create_task(client.call_tool("next_task", {"worker": "ann"}))
+        await taken.wait()
+        call.cancel()
+        await asyncio.wait([call])
+        monkeypatch.undo()
+        cancelled.set()
+        while (task := (await client.call_tool("get_task", {"id": made}, returns=dict)).data)["status"] != "pending":
+            pass
+    assert "worker" not in task

@@ -6,9 +6,9 @@ import asyncio
 import logging
 import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from functools import partial
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 from msgspec import Meta
 from msgspec.structs import asdict
@@ -52,6 +52,8 @@ from portico.services.tasks.resources import SCHEME, TaskResources
 from portico.services.tasks.states import STATUSES, Status
 
 log = logging.getLogger("portico")
+
+T = TypeVar("T")
 
 LISTS = ("all", "ready", "blocked", *(f"status/{one}" for one in STATUSES))
 # The longest time between two looks for leases that have ended: the event of a new one may be lost.
@@ -455,13 +457,13 @@ class Tasks(StoredService[WorkItems]):
             query=query,
             labels=labels or (),
         )
-        taken = await self._taken(take, wait)
+        taken = await self._taken(partial(_taken_for_caller, items, take), wait)
         if taken is None:
             return results.nothing(await items.counts())
         ctx.debug(f"{taken.worker} took {taken.id}", SCHEME)
-        return results.Next(found=True, task=await results.details(items, taken, results.USUAL_NOTES))
+        return results.Next(found=True, task=taken)
 
-    async def _taken(self, take: Callable[[], Awaitable[Item | None]], wait: float) -> Item | None:
+    async def _taken(self, take: Callable[[], Awaitable[T | None]], wait: float) -> T | None:
         """The next task, or None where there was none for so many seconds."""
         until = asyncio.get_running_loop().time() + wait
         news = asyncio.Event()
@@ -543,6 +545,26 @@ TOOLS = (
     TaskToolRow("task_tree", READ, "tree", "1.1.0"),
     TaskToolRow("task_history", READ, "history"),
 )
+
+
+async def _taken_for_caller(items: WorkItems, take: Callable[[], Awaitable[Item | None]]) -> results.TaskDetails | None:
+    """The next task, as its worker is told of it. If the call is cancelled meanwhile it is pending again: no worker
+    would ever know that it has it."""
+
+    async def told() -> results.TaskDetails | None:
+        taken = await take()
+        return None if taken is None else await results.details(items, taken, results.USUAL_NOTES)
+
+    telling = asyncio.ensure_future(told())
+    try:
+        return await asyncio.shield(telling)
+    except asyncio.CancelledError:
+        with suppress(TaskRefusal):
+            if (taken := await telling) is not None:
+                await items.update(
+                    taken.id, Changes(status="pending"), expected_version=taken.version, reason="the call was cancelled"
+                )
+        raise
 
 
 def _list_uri(name: str) -> str:

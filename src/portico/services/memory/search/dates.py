@@ -32,7 +32,8 @@ _RELATIVE = re.compile(
 _NEAR = {"yesterday": -1, "last night": -1, "tomorrow": 1}
 # A text without any of these has no relative date, and this test is much quicker.
 _NEAR_WORDS = ("yesterday", "last ", "today", "tonight", "tomorrow", "morning", " ago")
-_HAS_DAY = re.compile(r"\b(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)|\d{4}-\d\d")
+# Nor has one a day where no digit comes after a space, before one, or before a letter or a hyphen.
+_HAS_DAY = re.compile(r"\d(?:(?<=\s\d)|-|\s|st|nd|rd|th)")
 _NUMBER_OF_MONTH = {name[:3]: number for number, name in enumerate(MONTHS, 1)}
 _EPOCH = date(1970, 1, 1)
 _DAY_MS = 86_400_000

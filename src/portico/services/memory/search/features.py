@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 from msgspec import Struct
 
@@ -76,53 +76,57 @@ def measure(
     question: Question, matches: Matches, named: NamedAuthors, candidates: Iterable[Candidate]
 ) -> list[tuple[float, ...]]:
     """The features of each candidate, in the order of FEATURES. A search spends most of its time here: one loop."""
-    get, shift = matches.by_seat.get, matches.shift
+    get, shift, head_shift, bits = matches.by_seat.get, matches.shift, matches.head_shift, matches.bits
     thread_best, thread_all = matches.thread_best.get, matches.thread_all.get
-    shares = _Shares(matches)
-    heads, words_by_rarity, heads_by_rarity = shares.heads, shares.words_by_rarity, shares.heads_by_rarity
-    alike, everything = matches.alike.get, UNIT * shares.everything
+    shares, rarities, everything = _shares(matches)
+    alike, everything = matches.alike.get, UNIT * everything
     about = ASSISTANT if question.of_assistant else USER
+    kinds: dict[tuple[int, int, int, bool], tuple[float, ...]] = {}
     found = []
     for one in candidates:
-        seat = one.seat
+        seat, kind = one.seat, one.kind
         # What its words have of the question, and those of its neighbours.
         own, before, after, before_two = get(seat, 0), get(seat - 1, 0), get(seat + 1, 0), get(seat - 2, 0)
         around = own | before | after | before_two | get(seat + 2, 0)
         further = around | get(seat - 3, 0) | get(seat + 3, 0) | get(seat - 4, 0) | get(seat + 4, 0)
         thread = positions.thread_of(seat)
-        head = heads(own)
-        is_named = one.kind == about if one.kind > PERSON else one.author in named.authors
+        head = shares[own >> head_shift & bits]
+        is_named = kind == about if kind > PERSON else one.author in named.authors
+        # Few different ones of these occur.
+        alone = (one.flags, kind, one.substance, kind != NOTE and positions.place_of(seat) == 0)
+        of_kind = kinds.get(alone)
+        if of_kind is None:
+            of_kind = kinds[alone] = _kind(*alone, question)
         found.append(
             (
                 (own >> shift) / UNIT,
                 head,
-                words_by_rarity(around),
-                heads_by_rarity(further),
+                rarities[around & bits],
+                rarities[further >> head_shift & bits],
                 (before >> shift) / UNIT,
                 (after >> shift) / UNIT,
                 (before_two >> shift) / UNIT,
                 (thread_best(thread, 0) >> shift) / UNIT,
-                words_by_rarity(thread_all(thread, 0)),
+                rarities[thread_all(thread, 0) & bits],
                 alike(seat, 0) / everything,
                 is_named,
                 head if is_named else 0.0,
-                one.kind == PERSON and not is_named and positions.scope_of(seat) in named.scopes,
-                *_kind(one, question),
+                kind == PERSON and not is_named and positions.scope_of(seat) in named.scopes,
+                *of_kind,
             )
         )
     return found
 
 
-def _kind(one: Candidate, question: Question) -> tuple[float, ...]:
+def _kind(flags: int, kind: int, words: int, opens: bool, question: Question) -> tuple[float, ...]:
     """The features that depend on the text and the question alone; a truth value counts as 1 or 0."""
-    flags, kind = one.flags, one.kind
-    substance = math.log(1 + one.substance)
+    substance = math.log(1 + words)
     return (
         substance,
         substance if question.broad else 0.0,
         flags & QUESTION != 0,
         flags & AFTER_QUESTION != 0,
-        kind != NOTE and positions.place_of(one.seat) == 0,
+        opens,
         flags & REPLIES != 0,
         flags & SPEAKS_TO_OTHER != 0,
         flags & SPEAKS_OF_SELF != 0,
@@ -135,38 +139,25 @@ def _kind(one: Candidate, question: Question) -> tuple[float, ...]:
     )
 
 
-class _Shares:
-    """The share of the question that a set of its terms is. A set is a mask of bits, and few different ones occur."""
+class _Sums(dict[int, float]):
+    """For each set of terms, which is a mask of bits, the sum of what they are worth. Few different sets occur."""
 
-    def __init__(self, matches: Matches) -> None:
-        terms, order = matches.terms, matches.order
-        self._bits, self._shift = matches.bits, matches.head_shift
-        # Words that no memory has count as well: a question half of which is unknown is half answered.
-        unknown = sum(share for term, share in terms.items() if term not in order)
-        shares = [terms[term] for term in order]
-        everything = (sum(shares) + unknown) or 1.0
-        self._shares = [share / everything for share in shares]
-        rarities = [share * rarity for share, rarity in zip(shares, matches.rarity, strict=True)]
-        self.everything = (sum(rarities) + unknown * math.log(2 + 2 * matches.memories)) or 1.0
-        self._rarities = [rarity / self.everything for rarity in rarities]
-        self._known: dict[int, float] = {}
-        self._known_by_rarity: dict[int, float] = {}
+    def __init__(self, values: Sequence[float]) -> None:
+        self._values = values
 
-    def heads(self, value: int) -> float:
-        mask = value >> self._shift & self._bits
-        found = self._known.get(mask)
-        if found is None:
-            found = self._known[mask] = total(self._shares, mask)
+    def __missing__(self, mask: int) -> float:
+        self[mask] = found = total(self._values, mask)
         return found
 
-    def words_by_rarity(self, value: int) -> float:
-        return self._by_rarity(value & self._bits)
 
-    def heads_by_rarity(self, value: int) -> float:
-        return self._by_rarity(value >> self._shift & self._bits)
-
-    def _by_rarity(self, mask: int) -> float:
-        found = self._known_by_rarity.get(mask)
-        if found is None:
-            found = self._known_by_rarity[mask] = total(self._rarities, mask)
-        return found
+def _shares(matches: Matches) -> tuple[_Sums, _Sums, float]:
+    """The shares of the question that sets of its terms are, by what they count and by their rarity too; and all that
+    there is of the latter."""
+    terms, order = matches.terms, matches.order
+    # Words that no memory has count as well: a question half of which is unknown is half answered.
+    unknown = sum(share for term, share in terms.items() if term not in order)
+    shares = [terms[term] for term in order]
+    whole = (sum(shares) + unknown) or 1.0
+    rarities = [share * rarity for share, rarity in zip(shares, matches.rarity, strict=True)]
+    everything = (sum(rarities) + unknown * math.log(2 + 2 * matches.memories)) or 1.0
+    return _Sums([one / whole for one in shares]), _Sums([one / everything for one in rarities]), everything

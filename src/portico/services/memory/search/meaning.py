@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 # How much of a memory is encoded, and of the one before it, in characters; and how many pieces of words that may be.
 OWN, BEFORE, PIECES = 700, 200, 192
-BATCH = 16
+# So many are encoded at once and then kept: what a process that is killed has done in vain, half a second of it.
+BATCH = 64
 # So many signs of memories that are gone are borne with.
 STALE = 10_000
 _SCALE = 127.0
@@ -45,7 +46,7 @@ class NoModel(Error):
 class Encoder(Protocol):
     """A model: the vectors it gives have length one."""
 
-    def encode(self, text: str, most: int) -> Array: ...
+    def encode_all(self, texts: Sequence[str], most: int) -> Sequence[Array]: ...
 
 
 class Meanings:
@@ -61,14 +62,14 @@ class Meanings:
         # The number of the last sign that was read, and how many there were when all of them were.
         self._last, self._whole = 0, 0
 
-    def encode(self, text: str) -> Array:
-        """Outside of a transaction, and in a thread."""
+    def encode(self, texts: Sequence[str]) -> Sequence[Array]:
+        """The vectors of texts. Outside of a transaction, and in a thread."""
         with self._lock:
             self._encoder = self._encoder or self._load()
-        return self._encoder.encode(text, PIECES)
+        return self._encoder.encode_all(texts, PIECES)
 
     def of_question(self, text: str) -> Sense:
-        return Sense(self, self.encode(text[:OWN]))
+        return Sense(self, self.encode([text[:OWN]])[0])
 
     def refreshed(self, tx: Transaction) -> tuple[Any, Any]:
         """The seats and the signs of all. Those of memories that are gone stay in here until all is read again, which
@@ -150,7 +151,8 @@ async def embed_pending(db: Database, meanings: Meanings, most: int = BATCH) -> 
     waiting = await db.read(lambda tx: _waiting(tx, meanings.name, most))
     if not waiting:
         return 0
-    done = await asyncio.to_thread(lambda: [(seat, meanings.encode(text)) for seat, text in waiting])
+    vectors = await asyncio.to_thread(meanings.encode, [text for _, text in waiting])
+    done = [(seat, vector) for (seat, _), vector in zip(waiting, vectors, strict=True)]
     await db.write(lambda tx: _keep(tx, meanings.name, done), isolation="read committed")
     return len(done)
 

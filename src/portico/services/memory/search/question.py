@@ -99,7 +99,7 @@ def _words(lower: str, now: int | None) -> tuple[dict[str, float], dict[str, str
     terms: dict[str, float] = {}
     written: dict[str, str] = {}
     content_words = []
-    spoken = list(words(lower))
+    spoken = words(lower)
     for word in dict.fromkeys(spoken):
         term = term_of(word)
         if not term:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 from functools import lru_cache
 
@@ -37,15 +38,12 @@ def read(text: str, at: int | None = None, labels: Iterable[str | None] = ()) ->
     if len(plain) < len(text):
         code = " ".join(_CODE.findall(text))
     lower = plain.lower()
-    spoken = list(words(lower))
+    spoken = words(lower)
     rest = [*words(code.lower()), *camel_parts(text)]
-    terms: dict[str, int] = {}
-    for word in (*spoken, *rest):
-        term = term_of(word)
-        if term:
-            terms[term] = terms.get(term, 0) + 1
+    terms: dict[str, int] = Counter(map(term_of, spoken + rest))
+    terms.pop("", None)
     substance = len(terms)
-    heads = {term_of(word) for word in spoken[:HEAD]}
+    heads = set(map(term_of, spoken[:HEAD]))
     for term in label_terms(labels):
         heads.add(term)
         terms[term] = terms.get(term, 0) + 1

@@ -43,6 +43,7 @@ _NAME = re.compile(r"\b[A-Z][a-z]{1,20}(?: (?:van|von|de|da|la))? [A-Z][a-z]{1,2
 _ORGANIZATION = re.compile(rf"\b[A-Z][\w&-]{{1,30}}(?: [A-Z][\w&-]{{1,30}}){{0,3}}{_TITLE}")
 # What these have to have in them is found much more quickly.
 _MAY_BE_FILE, _MAY_BE_ORGANIZATION = re.compile(_ENDING), re.compile(_TITLE)
+_MAY_BE_IDENTIFIER = re.compile(r"[A-Z][a-z0-9]+[A-Z]")
 _IDENTIFIER = re.compile(r"`([A-Za-z_][\w.]{2,60})(?:\(\))?`|\b([A-Z][a-z0-9]+(?:[A-Z][a-z0-9]+)+)\b")
 _COMMON_FIRST = frozenset(re.findall(r"\w+", """
 The This That These Those When Where What Why How And But For With From After Before Use Our We If In On At New All
@@ -102,8 +103,9 @@ def _seen(text: str, author: str | None) -> Iterator[tuple[str, Kind]]:
         called = name.split()
         if called[0] not in _COMMON_FIRST and not any(one.casefold() in _KNOWN for one in called):
             yield name, "Person"
-    for match in _IDENTIFIER.finditer(text):
-        yield match[1] or match[2], "Concept"
+    if "`" in text or _MAY_BE_IDENTIFIER.search(text):
+        for match in _IDENTIFIER.finditer(text):
+            yield match[1] or match[2], "Concept"
 
 
 def _relations(text: str, found: Sequence[Entity]) -> list[Relation]:

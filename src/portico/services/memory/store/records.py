@@ -219,13 +219,13 @@ ALIVE = "(memory.expires_at is null or memory.expires_at > :now)"
 
 def same(tx: Transaction, domain: str, namespace: str, digest: str, project: str | None, at: int) -> Record | None:
     """A memory of this place that says exactly this."""
-    of_project = "memory.project = :project" if project is not None else "memory.project is null"
-    values = {"digest": digest, "domain": domain, "namespace": namespace, "now": at}
+    # Written so that SQLite does not take the index of places, and read all memories of this one.
     return tx.maybe(
         Record,
-        f"{SELECT} where memory.digest = :digest and memory.domain = :domain and memory.namespace = :namespace "
-        f"and memory.status in {CURRENT} and {of_project} and {ALIVE} order by memory.created_at limit 1",
-        values if project is None else {**values, "project": project},
+        f"{SELECT} where memory.digest = :digest and memory.domain || '' = :domain and memory.namespace = :namespace "
+        f"and coalesce(memory.project, '') = :project and memory.status in {CURRENT} and {ALIVE} "
+        "order by memory.created_at limit 1",
+        {"digest": digest, "domain": domain, "namespace": namespace, "project": project or "", "now": at},
     )
 
 

@@ -1,0 +1,81 @@
+"""What vectors cost: the CPU time of one question, and of giving memories theirs in the background.
+
+    OPENBLAS_NUM_THREADS=1 python benchmarks/memory_vectors.py [--memories 512] [--questions 200]
+
+CPU time is of the whole process, so that a busy machine matters less. The model is fetched into `.bench/` if it is not
+there. A memory is encoded, packed and kept in SQLite; those in a thread together with the end of what came before.
+Without OPENBLAS_NUM_THREADS multiplications use all cores, and the wall clock is what to look at.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import tempfile
+import time
+from pathlib import Path
+
+from memory_corpus import Corpus
+from portico.services.memory.search import model, model_download
+from portico.services.memory.search.meaning import PIECES, Meanings, embed_pending, passage
+from portico.services.memory.search.word_pieces import WordPieces
+from portico.services.memory.store.memories import Memories
+from portico.store.database import Database
+
+MODELS = Path(__file__).resolve().parent.parent / ".bench"
+
+
+def ask(meanings: Meanings, questions: list[str]) -> list[float]:
+    """The milliseconds of each, sorted."""
+    meanings.of_question(questions[0])
+    taken = []
+    for question in questions:
+        began = time.process_time()
+        meanings.of_question(question)
+        taken.append((time.process_time() - began) * 1e3)
+    return sorted(taken)
+
+
+async def ingest(meanings: Meanings, count: int, threads: bool) -> tuple[float, float]:
+    """How many in a second of CPU time, and of the clock."""
+    with tempfile.TemporaryDirectory(prefix="portico-vectors-") as folder:
+        async with Database(f"{folder}/memory.db") as database:
+            memories = Memories(database)
+            await memories.open()
+            corpus = Corpus()
+            drafts = list(corpus.drafts(count * 3))
+            await memories.capture_all([one for one in drafts if (one.thread is not None) == threads][:count])
+            await memories.close()
+            began, clock = time.process_time(), time.perf_counter()
+            while await embed_pending(database, meanings):
+                pass
+            return count / (time.process_time() - began), count / (time.perf_counter() - clock)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--memories", type=int, default=512)
+    parser.add_argument("--questions", type=int, default=200)
+    options = parser.parse_args()
+    folder = model.find(MODELS) or model_download.fetch(MODELS)
+    meanings = model.meanings(MODELS)
+    if meanings is None:
+        raise SystemExit("numpy is not installed: pip install 'portico[memory-vectors]'")
+    corpus, pieces = Corpus(), WordPieces(folder / "vocab.txt")
+    texts = [corpus.text() for _ in range(options.questions)]
+    questions = [corpus.question(text) for text in texts]
+
+    def mean(some: list[str]) -> float:
+        return sum(len(pieces.numbers(one, PIECES)) for one in some) / len(some)
+
+    taken = ask(meanings, questions)
+    half, most = taken[len(taken) // 2], taken[len(taken) * 9 // 10]
+    print(f"question of {mean(questions):.0f} pieces: p50 {half:.1f} ms, p90 {most:.1f} ms")
+    print(f"a memory has {mean([passage(text, None) for text in texts]):.0f} pieces, without what came before")
+    for threads, name in ((False, "alone"), (True, "in a thread")):
+        cpu, clock = asyncio.run(ingest(meanings, options.memories, threads))
+        print(f"memories {name}: {cpu:.0f} a second of CPU time, {clock:.0f} by the clock")
+
+
+if __name__ == "__main__":
+    main()
