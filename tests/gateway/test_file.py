@@ -14,6 +14,7 @@ from portico import Client, Gateway, UsageError
 from portico.gateway import gateway as gateways
 from portico.gateway.config import Secrets, read, settings_of
 from portico.transport.targets import Command, Url
+from portico.wire.errors import ResourceNotFound
 
 SERVER = str(Path(__file__).parent / "asking_server.py")
 ONE = {"command": sys.executable, "args": [SERVER]}
@@ -91,6 +92,24 @@ def test_a_secret_is_put_in_and_masked(tmp_path: Path, monkeypatch: pytest.Monke
     assert secrets.mask("hunter2hunter2 and correct horse") == "*** and ***"
 
 
+async def test_a_secret_is_masked_in_what_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("TOKEN_OF_A", "hunter2hunter2")
+    tell = [sys.executable, "-c", "import os, sys; sys.exit('the key is ' + os.environ['KEY'])"]
+    entries = [
+        {"command": tell[0], "args": tell[1:], "env": {"KEY": key}} for key in ("${env:TOKEN_OF_A}", "${TOKEN_OF_A}")
+    ]
+    file = tmp_path / "mcp.json"
+    file.write_text(json.dumps({"mcpServers": dict(zip("ab", entries, strict=True))}))
+    gateway = Gateway.load(file)
+    async with Client(gateway) as client:
+        await client.list_tools()
+        await gateway.settle(20)
+        assert ["the key is ***" in one["error"] for one in gateway.status()] == [True, True]
+    assert "hunter2hunter2" not in caplog.text
+
+
 async def test_a_missing_secret_is_the_trouble_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NOT_THERE", raising=False)
     gateway = Gateway({"mcpServers": {"a": {"command": "x", "env": {"KEY": "${env:NOT_THERE}"}}, "one": ONE}})
@@ -115,6 +134,15 @@ async def test_the_same_resource_of_two_has_two_addresses() -> None:
         uris = {str(one.uri) for one in await client.list_resources()}
         assert uris == {"note://hello", "note://two/hello"}
         assert (await client.read_resource("note://two/hello"))[0].text == "hello"
+
+
+async def test_what_is_not_shown_is_not_read_by_another_address() -> None:
+    gateway = Gateway({"mcpServers": {"one": {**ONE, "portico": {"exclude": ["note://hello"]}}}})
+    async with Client(gateway) as client:
+        assert await client.list_resources() == []
+        for uri in ("note://hello", "note://one/hello"):
+            with pytest.raises(ResourceNotFound):
+                await client.read_resource(uri)
 
 
 async def until(condition: Any) -> None:

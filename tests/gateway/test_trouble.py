@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from portico import Client, Gateway, ToolError
-from portico.gateway import routes
+from portico.gateway import lane, routes
 from portico.wire.revisions import REVISIONS
 
 SERVER = [sys.executable, str(Path(__file__).parent / "asking_server.py")]
@@ -96,3 +96,102 @@ async def test_lists_are_there_before_the_upstream_is(tmp_path: Path) -> None:
         assert [tool.name for tool in await client.list_tools()] == before == ["mortal_work", "mortal_die"]
         with pytest.raises(ToolError, match="mortal"):
             await client.call_tool("mortal_work")
+
+
+REFUSES = """
+import json, sys
+for line in sys.stdin:
+    said = json.loads(line)
+    if "id" in said:
+        error = {"code": -32603, "message": "no licence"}
+        print(json.dumps({"jsonrpc": "2.0", "id": said["id"], "error": error}), flush=True)
+"""
+ONE_LIST = """
+import json, sys
+for line in sys.stdin:
+    said = json.loads(line)
+    if "id" not in said:
+        continue
+    answer = {"error": {"code": -32603, "message": "boom"}}
+    if said["method"] == "initialize":
+        able = {"tools": {}, "prompts": {}, "resources": {}}
+        about = {"name": "x", "version": "1"}
+        answer = {"result": {"protocolVersion": "2025-11-25", "capabilities": able, "serverInfo": about}}
+    elif said["method"] == "tools/list":
+        answer = {"result": {"tools": [{"name": "work", "inputSchema": {"type": "object"}}]}}
+    print(json.dumps({"jsonrpc": "2.0", "id": said["id"], **answer}), flush=True)
+"""
+
+
+async def test_one_that_refuses_to_begin_is_away() -> None:
+    gateway = Gateway({"a": [sys.executable, "-c", REFUSES]})
+    async with Client(gateway) as client:
+        await client.list_tools()
+        await gateway.settle(20)
+        (state,) = gateway.status()
+        assert (state["up"], state["error"]) == (False, "no licence")
+
+
+async def test_a_list_that_is_refused_hides_no_other() -> None:
+    gateway = Gateway({"a": [sys.executable, "-c", ONE_LIST]})
+    async with Client(gateway) as client:
+        await listed(client, "a_work")
+
+
+@pytest.mark.parametrize("below", [REVISIONS[-2], REVISIONS[-1]])
+async def test_a_client_that_can_be_asked_is_told_why_too(tmp_path: Path, below: Any) -> None:
+    flag = tmp_path / "dead"
+    gateway = Gateway()
+    gateway.add("mortal", [sys.executable, str(mortal(tmp_path)), str(flag)], revision=below)
+    async with Client(gateway, elicitation_handler=lambda params: None) as client:  # type: ignore[arg-type,return-value]
+        await listed(client, "mortal_work")
+        flag.touch()
+        for _ in range(2):
+            with pytest.raises(ToolError, match="mortal"):
+                await client.call_tool("mortal_die")
+        assert not gateway.status()[0]["up"]
+
+
+async def test_many_calls_wait_for_one_attempt_to_connect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flag = tmp_path / "dead"
+    gateway = Gateway({"mortal": [sys.executable, str(mortal(tmp_path)), str(flag)]})
+    async with Client(gateway) as client:
+        await listed(client, "mortal_work")
+        flag.touch()
+        with pytest.raises(ToolError, match="mortal"):
+            await client.call_tool("mortal_die")
+        attempts = []
+        start = lane.Lane.open
+
+        async def counted(self: lane.Lane) -> None:
+            attempts.append(self)
+            await start(self)
+
+        monkeypatch.setattr(lane.Lane, "open", counted)
+        said = await asyncio.gather(*(client.call_tool("mortal_work") for _ in range(5)), return_exceptions=True)
+        assert all(isinstance(one, ToolError) for one in said)
+        assert len(attempts) == 1
+
+
+async def test_a_first_list_waits_once_for_one_that_hangs() -> None:
+    gateway = Gateway({"hangs": BROKEN["hangs"]})
+    async with Client(gateway) as client:
+        await client.list_tools()
+        assert gateway._routes.upstreams["hangs"].left_of(routes.FIRST_SECONDS) == 0.0
+
+
+async def test_what_a_child_said_last_is_for_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    says = [sys.executable, "-c", "import sys; sys.exit('Traceback: my own')"]
+    gateway = Gateway({"says": says})
+    async with Client(gateway) as client:
+        await client.list_tools()
+        await gateway.settle(20)
+        assert "my own" in gateway.status()[0]["error"] and "my own" in caplog.text
+        assert "my own" not in str(gateway._routes.upstreams["says"].breaker.refusal("says"))
+
+
+async def test_an_upstream_can_be_removed_before_anything_runs() -> None:
+    gateway = Gateway({"one": SERVER})
+    gateway.remove("one")
+    async with Client(gateway) as client:
+        assert await client.list_tools() == []

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from portico.rpc.call import Call, Reply
 from portico.server.asking.request_state import Seal
-from portico.wire.errors import InvalidParams, ToolError
+from portico.wire.errors import Closed, InvalidParams, ToolError
 from portico.wire.inputs import InputRequest, InputRequiredResult
 
 MOST_PARKED = 10_000
@@ -61,7 +61,20 @@ class Parked(Struct, eq=False):
         future: asyncio.Future[Raw] = asyncio.get_running_loop().create_future()
         self.waiting[key], self.asked[key] = future, InputRequest(method=method, params=params)
         self.news.set()
-        return await future
+        try:
+            return await future
+        finally:
+            # The upstream may have taken it back.
+            self.waiting.pop(key, None)
+            self.asked.pop(key, None)
+
+    def finish(self, task: asyncio.Task[Any]) -> None:
+        """The call is over: what it asked is not to be answered any more, and what it came to may be of no use."""
+        for future in self.waiting.values():
+            if not future.done():
+                future.set_exception(Closed("the call that it was asked for is over"))
+        if not task.cancelled():
+            task.exception()
 
     def answer(self, given: dict[str, Raw]) -> None:
         for key, future in list(self.waiting.items()):
@@ -87,17 +100,22 @@ class Bridge:
         parked = Parked(owner, alias, bound, _Passing())
         inner = replace(call, reply=parked.reply)
         parked.task = asyncio.create_task(send(inner, parked))  # type: ignore[arg-type]
+        parked.task.add_done_callback(parked.finish)
         return await self._round(call, parked)
 
     async def resume(self, call: Call, bound: bytes, state: str, responses: Raw) -> Any:
         """The next round of a call that was parked. Raises InvalidParams for a ticket that is not good (any more)."""
         opened = self._seal.open(state, bound)
         ticket = msgspec.json.decode(opened.steps.get("ticket", b'""'))
+        try:
+            given = _answers.decode(responses) if responses else {}
+        except msgspec.DecodeError as mistake:
+            raise InvalidParams(f"Invalid inputResponses: {mistake}") from None
         parked = self._parked.pop(ticket, None)
         if parked is None:
             raise InvalidParams("Invalid requestState: this call is over; send it again without the state")
-        self._owners[parked.owner] -= 1
-        parked.answer(_answers.decode(responses) if responses else {})
+        self._leave(parked)
+        parked.answer(given)
         return await self._round(call, parked)
 
     async def _round(self, call: Call, parked: Parked) -> Any:
@@ -152,11 +170,14 @@ class Bridge:
         return True
 
     def _end(self, parked: Parked) -> None:
+        self._leave(parked)
+        if parked.task is not None:
+            parked.task.cancel()
+
+    def _leave(self, parked: Parked) -> None:
         self._owners[parked.owner] -= 1
         if not self._owners[parked.owner]:
             del self._owners[parked.owner]
-        if parked.task is not None:
-            parked.task.cancel()
 
     def close(self) -> None:
         while self._parked:

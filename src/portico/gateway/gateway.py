@@ -52,6 +52,7 @@ class Gateway(Server):
     ) -> None:
         super().__init__(name, **options)
         self._secrets = Secrets()
+        self._ending: set[asyncio.Task[None]] = set()
         self._bridge = Bridge(self.seal)
         self._kept = KeptLists()
         # The file that it was loaded from, and what it said.
@@ -68,8 +69,10 @@ class Gateway(Server):
         """The gateway that a gateway.toml or an mcp.json describes. Raises UsageError with what is wrong in it."""
         secrets = Secrets()
         settings = read(path, secrets)
-        gateway = cls(settings, **{"name": Path(path).stem, **settings.about, **options})
+        gateway = cls(**{"name": Path(path).stem, **settings.about, **options})
         gateway._secrets = secrets
+        for one in settings.upstreams.values():
+            gateway._add(one)
         gateway._path, gateway._settings = Path(path), settings
         return gateway
 
@@ -105,7 +108,9 @@ class Gateway(Server):
             return
         self._routes.changed()
         with contextlib.suppress(RuntimeError):
-            self._ending.add(asyncio.get_running_loop().create_task(upstream.close()))
+            task = asyncio.get_running_loop().create_task(upstream.close())
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
 
     def mount(self, target: Any, prefix: str | None = None) -> None:
         """The same as `add`, with the prefix as the alias."""
@@ -133,7 +138,6 @@ class Gateway(Server):
 
     @asynccontextmanager
     async def _serving(self) -> AsyncIterator[None]:
-        self._ending: set[asyncio.Task[None]] = set()
         await self._kept.open(self.store)
         await asyncio.gather(*(one.recall() for one in self._routes.upstreams.values()))
         tasks = [asyncio.create_task(self._look_after())]

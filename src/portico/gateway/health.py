@@ -14,6 +14,11 @@ LEAST_LOOKED_AT, LOOK_SECONDS = 20, 30.0
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 5.0, 60.0
 
 
+def brief(failure: str) -> str:
+    """What clients are told of a failure: not what a child process wrote to its stderr, which is for the log."""
+    return failure.partition("; it said last:\n")[0]
+
+
 class Breaker:
     """Counts failures of the transport and deadlines; never an answer, whatever it says."""
 
@@ -43,7 +48,7 @@ class Breaker:
         seconds = max(1, round(self.retry_after))
         since = time.strftime("%H:%M:%S", time.localtime(self.since))
         return ToolError(
-            f"{alias} does not answer since {since}: {self.failure}. It is tried again in {seconds} s.",
+            f"{alias} does not answer since {since}: {brief(self.failure)}. It is tried again in {seconds} s.",
             kind="ServiceUnavailable",
             details={"upstream": alias, "retry_after": seconds},
             retryable=True,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +18,7 @@ from portico.wire import notices
 from portico.wire.content import EmptyResult
 from portico.wire.errors import Error, InvalidParams, InvalidRequest, MethodNotFound, ProtocolError
 from portico.wire.meta import LOG_LEVELS, ClientCapabilities, Implementation
-from portico.wire.methods import METHODS
+from portico.wire.methods import ASKABLE, METHODS
 from portico.wire.revisions import Revision
 
 Told = Callable[[str, Raw], None]
@@ -39,7 +38,7 @@ class _Held(Struct, eq=False):
 
 
 class Lane:
-    """`asked` is called whenever the upstream asks something."""
+    """`asked` is called whenever the upstream asks something during a call that may have questions."""
 
     def __init__(
         self,
@@ -83,8 +82,13 @@ class Lane:
         """A server with sessions is asked for all of its log messages: which are wanted is known call by call."""
         await self.connection.open()
         if not self.modern and self.connection.greeting.capabilities.logging is not None:
-            with contextlib.suppress(ProtocolError):
+            try:
                 await self.connection(Call(method="logging/setLevel", params=Raw(b'{"level":"debug"}'), id=0))
+            except ProtocolError:
+                pass
+            except BaseException:
+                await self.connection.close()
+                raise
 
     async def send(self, call: Call, parked: Parked | None = None) -> Any:
         held = _Held(call, parked)
@@ -111,7 +115,9 @@ class Lane:
 
     async def _ask(self, question: Call) -> Any:
         """The client's answer. Whatever cannot be put is refused with the reason."""
-        self._asked()
+        if any(held.call.method in ASKABLE for held in self._held):
+            # Else it is a server that asks who is there, which says nothing of its tools.
+            self._asked()
         if self.in_flight != 1:
             raise InvalidRequest(
                 f"{question.method}: it cannot be told which of {self.in_flight} calls this belongs to"
@@ -120,9 +126,10 @@ class Lane:
         call, params = held.call, question.params or None
         try:
             require(call, question.method, params)
-            if held.parked is not None:
-                return await held.parked.ask(question.method, params)
-            return await put(call, question.method, params)
+            with self.connection.unhurried():
+                if held.parked is not None:
+                    return await held.parked.ask(question.method, params)
+                return await put(call, question.method, params)
         except Error as refusal:
             raise InvalidRequest(f"{question.method} was not answered: {refusal}") from None
 

@@ -23,7 +23,7 @@ from portico.server.asking.request_state import Seal, binding
 from portico.server.registry.catalog import Catalog
 from portico.wire import jsonrpc, notices
 from portico.wire.completion import CompleteParams, PromptReference
-from portico.wire.errors import InvalidParams, MethodNotFound, ResourceNotFound, Unknown, UsageError
+from portico.wire.errors import InvalidParams, MethodNotFound, ResourceNotFound, ToolError, Unknown, UsageError
 from portico.wire.methods import ASKABLE
 from portico.wire.mirrors import KEYWORD, Mirror, mirrors
 from portico.wire.revisions import LATEST, MODERN, Revision
@@ -52,10 +52,11 @@ class OutwardRoute(Struct, frozen=True):
 
 
 class _Relays(Struct, eq=False):
-    """How many listen to these resources, and the relays that tell of them."""
+    """How many listen to these resources, the relays that tell of them, and those whose upstream is not known yet."""
 
     users: int
     relays: list[ChangeRelay]
+    unheard: set[str]
 
 
 class Routes:
@@ -94,6 +95,8 @@ class Routes:
         self._routes = None
         self._pages.clear()
         self._mirror()
+        for shared in self._relays.values():
+            self._listen(shared)
         for notice in {_NOTICES[method] for method in methods if method in self._shown}:
             self._publish(notice, None)
 
@@ -115,23 +118,22 @@ class Routes:
         if not uris:
             return []
         if uris not in self._relays:
-            self._relays[uris] = _Relays(0, self._listen(uris))
+            self._relays[uris] = _Relays(0, [], set(uris))
+            self._listen(self._relays[uris])
         self._relays[uris].users += 1
         return [uris]
 
-    def _listen(self, uris: tuple[str, ...]) -> list[ChangeRelay]:
+    def _listen(self, shared: _Relays) -> None:
+        """Hear of those whose upstream is known, and has not been asked yet."""
         by_upstream: dict[str, list[str]] = {}
-        for uri in uris:
+        for uri in sorted(shared.unheard):
             for upstream, inward in self._owners(uri):
                 by_upstream.setdefault(upstream.alias, []).append(inward)
+                shared.unheard.remove(uri)
                 break
-        relays = []
         for alias, inside in by_upstream.items():
             upstream = self.upstreams[alias]
-            relay = upstream.relay(inside, partial(self.updated, upstream))
-            if relay is not None:
-                relays.append(relay)
-        return relays
+            shared.relays.append(upstream.relay(inside, partial(self.updated, upstream)))
 
     def unhear(self, keys: list[tuple[str, ...]]) -> None:
         for key in keys:
@@ -143,7 +145,8 @@ class Routes:
                     relay.end()
 
     def may_have(self, uri: str) -> bool:
-        return any(True for _ in self._owners(uri))
+        """Whether an upstream has a resource, or may turn out to when it is listed."""
+        return any(True for _ in self._owners(uri)) or not all(one.listed.is_set() for one in self.upstreams.values())
 
     # Names
 
@@ -193,7 +196,7 @@ class Routes:
                 yield route.upstream, uri if template == route.inward else inward_uri(route.upstream.alias, uri) or uri
         for upstream in self.upstreams.values():
             inward = inward_uri(upstream.alias, uri)
-            if inward is not None:
+            if inward is not None and upstream.settings.shows(inward):
                 yield upstream, inward
 
     # Lists
@@ -207,7 +210,7 @@ class Routes:
             upstream.begin_listing()
         tasks = [asyncio.ensure_future(one.listed_or_failed()) for one in waiting]
         try:
-            await asyncio.wait(tasks, timeout=seconds)
+            await asyncio.wait(tasks, timeout=max(one.left_of(seconds) for one in waiting))
         finally:
             for task in tasks:
                 task.cancel()
@@ -289,12 +292,17 @@ class Routes:
         bound = partial(self._binding, call, given)
         if "requestState" in given and call.method in ASKABLE:
             state = self._opened(given["requestState"], bound())
-            if state is not None:
+            if state == b"null":
+                del params["requestState"]
+            elif state is not None:
                 params["requestState"] = state
         answered = await upstream.call(replace(call, params=Raw(jsonrpc.encode(params)), read=None), bound)
         asked = asked_by(call.method, answered.result)
         if asked is None:
-            return result_at(call.method, answered.result, answered.revision, call.revision or MODERN)
+            try:
+                return result_at(call.method, answered.result, answered.revision, call.revision or MODERN)
+            except (msgspec.DecodeError, RecursionError):
+                raise ToolError(f"{upstream.alias} gave a result that cannot be read.") from None
         if type(answered.result) is Raw:
             answered_state = None if asked.request_state is UNSET else asked.request_state
             steps = {"state": Raw(jsonrpc.encode(answered_state))}

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 from weakref import ref
 
@@ -16,7 +18,7 @@ from msgspec.structs import replace
 from portico.gateway.bridge import Bridge, Parked
 from portico.gateway.config import Secrets, UpstreamSettings
 from portico.gateway.entries import LISTS, ListedEntry, read_page
-from portico.gateway.health import Breaker
+from portico.gateway.health import Breaker, brief
 from portico.gateway.kept import KeptLists
 from portico.gateway.lane import Lane, carried
 from portico.legacy.push import push
@@ -26,7 +28,7 @@ from portico.rpc.relay import ChangeRelay
 from portico.transport.loops import HeldLifespan
 from portico.transport.targets import Here
 from portico.wire import jsonrpc, notices
-from portico.wire.errors import BadStatus, Error, MethodNotFound, ToolError, TransportError
+from portico.wire.errors import BadStatus, Closed, Error, MethodNotFound, ProtocolError, ToolError, TransportError
 from portico.wire.meta import NO_CAPABILITIES, ClientCapabilities, Implementation
 from portico.wire.methods import ASKABLE
 from portico.wire.revisions import MODERN, Revision
@@ -38,6 +40,9 @@ MOST_PAGES = 1000
 MOST_ENTRIES = 100_000
 # Changes that come together are looked at together.
 GATHER_SECONDS = 0.05
+
+# Some servers list what asks a client only to those who can be asked.
+_ALL = ClientCapabilities(elicitation={"form": {}, "url": {}}, sampling={"tools": {}, "context": {}}, roots={})
 
 _CHANGED = {
     notices.TOOLS_CHANGED: ("tools/list",),
@@ -92,6 +97,8 @@ class GatewayUpstream:
         self._stale: set[str] = set()
         self._refreshing: asyncio.Task[None] | None = None
         self._first: asyncio.Task[None] | None = None
+        # When it was asked for its lists for the first time.
+        self._began: float | None = None
 
     # Beginning and end
 
@@ -108,7 +115,12 @@ class GatewayUpstream:
         """Ask for its lists in the background, unless they are known for sure, or asked for already."""
         known = self.listed.is_set() and not self._is_recalled
         if not known and (self._first is None or self._first.done()) and not self.breaker.is_open:
+            self._began = self._began or time.monotonic()
             self._first = asyncio.create_task(self._list_first())
+
+    def left_of(self, seconds: float) -> float:
+        """What is left of the time that is waited for its first lists: one that hangs is waited for once."""
+        return seconds if self._began is None else max(0.0, self._began + seconds - time.monotonic())
 
     async def listed_or_failed(self) -> None:
         """Wait until its lists are known, or it is known that they are not to be had now."""
@@ -141,13 +153,21 @@ class GatewayUpstream:
     async def refresh(self, methods: tuple[str, ...] = tuple(LISTS)) -> None:
         """Ask for its lists anew. Tells of those that are others now."""
         found = dict(self.entries)
+        refused: list[ProtocolError] = []
         for method in methods:
-            found[method] = tuple(await self._list(method))
+            try:
+                found[method] = tuple(await self._list(method))
+            except ProtocolError as refusal:
+                # One list that it does not give hides no other.
+                log.warning("%s does not answer %s: %s", self.alias, method, self._secrets.mask(str(refusal)))
+                refused.append(refusal)
+        if len(refused) == len(methods):
+            raise refused[0]
         before, self.entries = self.entries, found
         self._is_recalled = False
         first = not self.listed.is_set()
         self.listed.set()
-        others = [method for method in methods if _digests(before.get(method, ())) != _digests(found[method])]
+        others = [method for method in methods if _digests(before.get(method, ())) != _digests(found.get(method, ()))]
         if first or others:
             self._changed(others)
             await self._kept.keep(self.settings, found)
@@ -159,7 +179,8 @@ class GatewayUpstream:
         for _ in range(MOST_PAGES):
             params = Raw(jsonrpc.encode({} if cursor is None else {"cursor": cursor}))
             try:
-                answered = await self._ask(Call(method=method, params=params, id=0, revision=MODERN), None)
+                call = Call(method=method, params=params, id=0, revision=MODERN, capabilities=_ALL)
+                answered = await self._ask(call, None)
                 page, cursor = read_page(method, answered.result, answered.revision)
             except MethodNotFound:
                 break
@@ -205,19 +226,24 @@ class GatewayUpstream:
             except (Error, ToolError) as failure:
                 log.warning("%s cannot be listed: %s", self.alias, self._secrets.mask(str(failure)))
 
-    def relay(self, uris: list[str], publish: Callable[[str], None]) -> ChangeRelay | None:
-        """Hear of changes of these resources. None while there is no connection to hear on."""
+    def relay(self, uris: list[str], publish: Callable[[str], None]) -> ChangeRelay:
+        """Hear of changes of these resources."""
         target = self.settings.target
-        lane = next((group[0] for group in self._lanes.values() if group), None)
-        handler = target.handler if isinstance(target, Here) else lane.connection if lane is not None else None
-        if handler is None:
-            return None
 
         def tell(method: str, params: Any) -> None:
             if method == notices.RESOURCE_UPDATED:
                 publish(getattr(params, "uri", None) or _uri(params) or "")
 
+        handler = target.handler if isinstance(target, Here) else self._hear
         return ChangeRelay(handler, Filter(resource_subscriptions=uris), tell)
+
+    async def _hear(self, call: Call) -> Any:
+        """Listen on the connection that there is now, or on a new one."""
+        try:
+            lane = await self._lane(call)
+        except ToolError as refusal:
+            raise Closed(str(refusal)) from None
+        return await lane.connection(call)
 
     # Calls
 
@@ -246,7 +272,7 @@ class GatewayUpstream:
 
     async def _with_questions(self, call: Call, bound: Callable[[], bytes]) -> Answered:
         """Questions go to the client in the way its revision has."""
-        rounds = (call.revision or MODERN) >= MODERN and call.method in ASKABLE and _may_be_asked(call.capabilities)
+        rounds = (call.revision or MODERN) >= MODERN and call.method in ASKABLE and _may_have_rounds(call)
         if isinstance(self.settings.target, Here) or not rounds or (await self._lane(call)).modern:
             return await self._ask(call, None)
         params = call.typed()
@@ -257,31 +283,39 @@ class GatewayUpstream:
         return said if isinstance(said, Answered) else Answered(said, MODERN)
 
     async def _ask(self, call: Call, parked: Parked | None) -> Answered:
-        """Send a call, and keep count of how that went."""
+        """Send a call, and what its client answers to the questions that come back."""
         if isinstance(self.settings.target, Here):
             return await self._ask_here(call)
-        lane = None
+        lane = await self._lane(call)
+        result = await self._send(lane, call, parked)
+        asked = asked_by(call.method, result)
+        if asked is not None and call.reply.asks:
+            result = await push(call, asked, partial(self._send, lane))
+        return Answered(result, lane.revision)
+
+    async def _send(self, lane: Lane, call: Call, parked: Parked | None = None) -> Any:
         try:
-            lane = await self._lane(call)
             result = await lane.send(call, parked)
         except TransportError as failure:
-            if lane is not None and not lane.alive:
+            if not lane.alive:
                 await self._lose(lane)
-            at_once = lane is None
-            retry_after = getattr(failure, "retry_after", None)
-            self.breaker.failed(self._secrets.mask(str(failure)), at_once=at_once, retry_after=retry_after)
-            if isinstance(failure, BadStatus) or at_once:
+            self._note_failure(failure)
+            if isinstance(failure, BadStatus):
                 raise self.breaker.refusal(self.alias) from None
             raise ToolError(
-                f"{self.alias}: {self._secrets.mask(str(failure))}",
+                f"{self.alias}: {brief(self._secrets.mask(str(failure)))}",
                 kind="ServiceUnavailable",
                 details={"upstream": self.alias},
             ) from None
+        except ProtocolError:
+            self.breaker.succeeded()
+            raise
         self.breaker.succeeded()
-        asked = asked_by(call.method, result)
-        if asked is not None and call.reply.asks:
-            result = await push(call, asked, lane.send)
-        return Answered(result, lane.revision)
+        return result
+
+    def _note_failure(self, failure: Error, *, at_once: bool = False) -> None:
+        retry_after = getattr(failure, "retry_after", None)
+        self.breaker.failed(self._secrets.mask(str(failure)), at_once=at_once, retry_after=retry_after)
 
     async def _ask_here(self, call: Call) -> Answered:
         target = self.settings.target
@@ -292,10 +326,8 @@ class GatewayUpstream:
         said = await target.handler(replace(call, revision=MODERN))
         asked = asked_by(call.method, said)
         if asked is not None and call.reply.asks:
-            said = await push(replace(call, revision=call.revision), asked, target.handler)
-        if asked_by(call.method, said) is None and not isinstance(said, Raw):
-            said = Raw(jsonrpc.encode(said))
-        return Answered(said, MODERN)
+            said = await push(call, asked, target.handler)
+        return Answered(said if isinstance(said, Raw) else Raw(jsonrpc.encode(said)), MODERN)
 
     # Lanes
 
@@ -308,7 +340,11 @@ class GatewayUpstream:
         lane = self._free(key)
         if lane is None:
             async with self._opening:
-                lane = self._free(self._key(call, able)) or await self._open(key, able)
+                lane = self._free(self._key(call, able))
+                if lane is None:
+                    # Many may have waited for one attempt, which failed.
+                    self.breaker.check(self.alias)
+                    lane = await self._open(key, able)
         return lane
 
     def _key(self, call: Call, able: ClientCapabilities) -> Any:
@@ -328,15 +364,25 @@ class GatewayUpstream:
 
     def _free(self, key: Any) -> Lane | None:
         group = self._lanes.get(key, [])
-        if not self._asks:
+        if not self._asks or key == "modern":
             return group[0] if group else None
         return next((lane for lane in group if not lane.in_flight), None)
 
+    @property
+    def _is_full(self) -> bool:
+        return sum(map(len, self._lanes.values())) >= self.settings.lanes
+
     async def _open(self, key: Any, able: ClientCapabilities) -> Lane:
-        if sum(map(len, self._lanes.values())) >= self.settings.lanes:
+        if self._is_full:
             await self._make_room()
         lane = Lane(self.settings, self._info, able, self._tell, self._note_question)
-        await lane.open()
+        try:
+            await lane.open()
+        except (TransportError, ProtocolError) as failure:
+            # It could not even be greeted, so there is nothing to wait and see.
+            self._note_failure(failure, at_once=True)
+            log.warning("%s cannot be reached: %s", self.alias, self.breaker.failure)
+            raise self.breaker.refusal(self.alias) from None
         if self.listed.is_set() and self._relay is None:
             # It may have become another while it was away.
             self._missed()
@@ -422,5 +468,8 @@ def _uri(params: Any) -> str | None:
         return None
 
 
-def _may_be_asked(able: ClientCapabilities) -> bool:
-    return able is not NO_CAPABILITIES and carried(able) != ClientCapabilities()
+def _may_have_rounds(call: Call) -> bool:
+    """Whether its client can be asked something, or has been."""
+    able = call.capabilities
+    asked = able is not NO_CAPABILITIES and carried(able) != ClientCapabilities()
+    return asked or b'"requestState"' in bytes(call.params)

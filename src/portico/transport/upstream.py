@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from types import CoroutineType
 from typing import Any
 
@@ -150,6 +150,9 @@ class Upstream:
         # The Calls that listen for changes, by their ids on the wire; and in a session, where there are no such ids.
         self._subscribed: dict[Any, Call] = {}
         self._listening: list[Call] = []
+        # The deadlines of the calls under way, and how many questions suspend them.
+        self._limits: set[asyncio.Timeout] = set()
+        self._unhurried = 0
         # The server in this process, if that is what the target is.
         self._host: HeldLifespan | None = None
         self._greet_with(Greeting(revision or LATEST))
@@ -374,6 +377,7 @@ class Upstream:
         tries = 0
         try:
             async with asyncio.timeout(timeout) if self._auth is None else limited(timeout) as limit:
+                self._limits.add(limit)
                 while True:
                     link = self._link
                     try:
@@ -393,6 +397,25 @@ class Upstream:
             if reached and self._link is not None:
                 what = f"{call.method} was not answered within {timeout:g} s{self._link.hint}"
             raise TimedOut(f"{self.name}: {what}") from None
+        finally:
+            self._limits.discard(limit)
+
+    @contextlib.contextmanager
+    def unhurried(self) -> Iterator[None]:
+        """While a person is asked on behalf of a call, no call under way runs out of time; then each begins anew."""
+        self._unhurried += 1
+        self._set_limits(None)
+        try:
+            yield
+        finally:
+            self._unhurried -= 1
+            if not self._unhurried and self._timeout is not None:
+                self._set_limits(asyncio.get_running_loop().time() + self._timeout)
+
+    def _set_limits(self, when: float | None) -> None:
+        for limit in self._limits:
+            if not limit.expired():
+                limit.reschedule(when)
 
     def send(self, link: Link, call: Call) -> Awaitable[Raw]:
         """One Call over one link. What the server has not declared is not asked of it (basic/lifecycle, Operation)."""

@@ -1,0 +1,163 @@
+"""Questions of upstreams: however long a client thinks, and however many calls wait for theirs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import Raw
+
+from portico import Client, Gateway, ToolError
+from portico.rpc.call import Call
+from portico.wire.errors import InvalidParams
+from portico.wire.inputs import ElicitResult
+from portico.wire.meta import ClientCapabilities
+
+SERVER = Path(__file__).parent / "asking_server.py"
+ERAS = ["2025-11-25", "2026-07-28"]
+
+
+def gateway_to(revision: str, **options: Any) -> Gateway:
+    gateway = Gateway()
+    gateway.add("one", [sys.executable, str(SERVER)], revision=revision, **options)  # type: ignore[arg-type]
+    return gateway
+
+
+async def say_ada(params: Any) -> ElicitResult:
+    return ElicitResult("accept", {"name": "Ada"})
+
+
+@pytest.mark.parametrize("above", ERAS)
+async def test_a_server_in_this_process_asks_too(above: Any) -> None:
+    from tests.gateway.asking_server import server
+
+    async with Client(Gateway({"one": server}), revision=above, elicitation_handler=say_ada) as client:
+        assert (await client.call_tool("one_greet_twice")).text == "Hello, Ada and Ada!"
+
+
+@pytest.mark.parametrize("above", ERAS)
+async def test_a_person_may_take_longer_than_a_call(above: Any) -> None:
+    """While somebody thinks no deadline runs, and afterwards it does again."""
+    gateway = gateway_to("2025-11-25")
+
+    def deadlines() -> list[float | None]:
+        lanes = [lane for group in gateway._routes.upstreams["one"]._lanes.values() for lane in group]
+        return [limit.when() for lane in lanes for limit in lane.connection._limits]
+
+    thinking: list[list[float | None]] = []
+
+    async def think(params: Any) -> ElicitResult:
+        thinking.append(deadlines())
+        return await say_ada(params)
+
+    async with Client(gateway, revision=above, elicitation_handler=think) as client:
+        assert (await client.call_tool("one_greet_twice")).text == "Hello, Ada and Ada!"
+        assert thinking == [[None], [None]]
+        assert deadlines() == []
+
+
+async def test_whose_a_question_is_can_be_told_of_calls_that_wait() -> None:
+    """Once it is known that an upstream asks, two calls that wait for their clients never share a connection."""
+    gateway = gateway_to("2025-11-25")
+    async with Client(gateway, elicitation_handler=say_ada) as client:
+        await client.list_tools()
+        gateway._routes.upstreams["one"]._note_question()
+        calls = [client.call_tool("one_greet_twice") for _ in range(4)]
+        assert {said.text for said in await asyncio.gather(*calls)} == {"Hello, Ada and Ada!"}
+        lanes = [lane for group in gateway._routes.upstreams["one"]._lanes.values() for lane in group]
+        assert len(lanes) >= 4
+    assert not gateway._bridge._owners, "nothing is left of those who had parked calls"
+
+
+# It lists a tool only to those who can be asked, and asks for roots before anything is asked of it.
+CHOOSY = """
+import json, sys
+
+def say(**message):
+    print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)
+
+able = {}
+for line in sys.stdin:
+    said = json.loads(line)
+    method = said.get("method")
+    if method == "initialize":
+        able = said["params"]["capabilities"]
+        about = {"name": "choosy", "version": "1"}
+        result = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": about}
+        say(id=said["id"], result=result)
+    elif method == "notifications/initialized":
+        say(id="mine", method="roots/list")
+    elif method == "tools/list":
+        names = ["plain", *(["ask"] if "elicitation" in able else [])]
+        say(id=said["id"], result={"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in names]})
+    elif method == "tools/call":
+        say(id=said["id"], result=[] if said["params"]["name"] == "plain" else {"content": []})
+    elif method and "id" in said:
+        say(id=said["id"], error={"code": -32601, "message": "no"})
+"""
+
+
+async def test_what_needs_a_client_that_can_be_asked_is_listed() -> None:
+    gateway = Gateway({"one": [sys.executable, "-c", CHOOSY]})
+    async with Client(gateway, elicitation_handler=say_ada) as client:
+        await gateway.settle(20)
+        assert [tool.name for tool in await client.list_tools()] == ["one_plain", "one_ask"]
+        assert not gateway._routes.upstreams["one"]._asks, "a question during a list says nothing of its tools"
+        assert (await client.call_tool("one_ask")).text == ""
+
+
+async def test_a_result_that_is_none_is_the_upstreams_mistake() -> None:
+    gateway = Gateway({"one": [sys.executable, "-c", CHOOSY]})
+    async with Client(gateway) as client:
+        await gateway.settle(20)
+        with pytest.raises(ToolError, match="one gave a result that cannot be read"):
+            await client.call_tool("one_plain")
+
+
+FORM = ClientCapabilities(elicitation={"form": {}})
+
+
+def called(able: ClientCapabilities = FORM, principal: str = "ada", **more: Any) -> Call:
+    params = Raw(json.dumps({"name": "one_greet", "arguments": {}, **more}).encode())
+    return Call(method="tools/call", params=params, id=1, revision="2026-07-28", capabilities=able, principal=principal)
+
+
+async def test_a_ticket_is_good_for_one_round_of_its_own_principal() -> None:
+    gateway = gateway_to("2025-11-25")
+    async with gateway.lifespan():
+        await gateway.settle(20)
+        asked = await gateway(called())
+        state = {"requestState": asked.request_state}
+        answers = {
+            "inputResponses": {key: {"action": "accept", "content": {"name": "Ada"}} for key in asked.input_requests}
+        }
+        for wrong in (
+            called(principal="bob", **state, **answers),
+            called(**state, inputResponses=[1]),
+            called(**{**state, "arguments": {"a": 1}}, **answers),
+        ):
+            with pytest.raises(InvalidParams):
+                await gateway(wrong)
+        assert len(gateway._bridge) == 1, "none of these has used it up"
+        # A client that does not say again what it can be asked has been asked all the same.
+        assert b"Hello, Ada!" in bytes(await gateway(called(ClientCapabilities(), **state, **answers)))
+        with pytest.raises(InvalidParams, match="this call is over"):
+            await gateway(called(**state, **answers))
+
+
+async def test_a_parked_call_that_is_ended_leaves_nothing_behind() -> None:
+    gateway = gateway_to("2025-11-25")
+    async with gateway.lifespan():
+        await gateway.settle(20)
+        await gateway(called())
+        upstream = gateway._routes.upstreams["one"]
+        (lane,) = [lane for group in upstream._lanes.values() for lane in group if lane.in_flight]
+        assert lane.connection._unhurried == 1
+        gateway._bridge.close()
+        async with asyncio.timeout(20):
+            while lane.in_flight or lane.connection._unhurried:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
