@@ -182,6 +182,17 @@ async def test_read_only_on_the_command_line_is_stronger_than_a_file(tmp_path: P
         assert "read-only" in (await refused(client, "memory_capture", **CAPTURE))[0]
 
 
+@pytest.mark.parametrize("personal", ["allow", "redact"])
+@pytest.mark.parametrize(
+    "text", ["", "plain", PERSONAL, f"{KEY} {MAIL}", f"password: {MAIL}", f"https://u:{KEY}@h/?m={MAIL}"]
+)
+def test_a_text_by_itself_passes_as_it_does_with_others(text: str, personal: screening_policy.Policy) -> None:
+    """Also where what is allowed overlaps with what is not."""
+    guard = Guard("redact", personal)
+    together = guard.look(["plain", text])
+    assert guard.passed(text) == (together.texts[1], together.hidden)
+
+
 # Texts
 
 

@@ -112,6 +112,23 @@ async def test_an_export_is_imported_as_it_was(memories: Memories, tmp_path: Pat
         assert [hit.record for hit in there.hits] == [hit.record for hit in here.hits]
 
 
+async def test_an_import_screens_a_label_once(memories: Memories) -> None:
+    screened: list[str] = []
+
+    def screen(text: str) -> tuple[str, list[str]]:
+        screened.append(text)
+        return text.replace("Ann", "[REDACTED:name]"), []
+
+    lines = [
+        json.dumps({"content": f"note {number}", "namespace": "context", "author": "Ann", "tags": ["Ann"]})
+        for number in range(20)
+    ]
+    await export_import.bring(memories, "\n".join(lines), "jsonl", screen=screen)
+    assert len(screened) == 21
+    hits = (await memories.recall("", memories.filter(""), limit=30)).hits
+    assert {(hit.record.author, *hit.record.tags) for hit in hits} == {("[REDACTED:name]", "[redacted:name]")}
+
+
 async def test_an_import_takes_newer_versions_and_says_what_it_refused(memories: Memories) -> None:
     kept = await keep(memories, "first")
     given = portable.packed(kept)

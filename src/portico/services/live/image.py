@@ -246,6 +246,8 @@ class Interpreter:
 
     def restore(self) -> dict[str, Any]:
         """Put what came in parts among the names."""
+        if not self._restoring:
+            raise InspectionError("Something else was restored at the same time. Try again.")
         data = bytes(self._restoring)
         self._restoring.clear()
         told = saving.told(*saving.restored(data, self.namespace, self._run, self.define_method))

@@ -132,13 +132,23 @@ def _pickled(value: Any, defined: set[str]) -> tuple[bytes, dict[int, Any]]:
 
 def _groups(shared: Mapping[str, dict[int, Any]]) -> list[list[str]]:
     """The names, those together that share an object."""
-    groups: list[tuple[list[str], set[int]]] = []
+    # Of each name another of its group, and in the end the one that stands for all of them.
+    leads = {name: name for name in shared}
+
+    def leader(name: str) -> str:
+        while leads[name] != name:
+            leads[name] = leads[leads[name]]
+            name = leads[name]
+        return name
+
+    first: dict[int, str] = {}
     for name, objects in shared.items():
-        apart = [one for one in groups if one[1].isdisjoint(objects)]
-        met = [one for one in groups if not one[1].isdisjoint(objects)]
-        merged = [known for group, _ in met for known in group]
-        groups = [*apart, ([*merged, name], set(objects).union(*(numbers for _, numbers in met)))]
-    return [group for group, _ in groups]
+        for number in objects:
+            leads[leader(name)] = leader(first.setdefault(number, name))
+    groups: dict[str, list[str]] = {}
+    for name in shared:
+        groups.setdefault(leader(name), []).append(name)
+    return list(groups.values())
 
 
 def _together(group: list[str], names: Mapping[str, Any], pickles: Mapping[str, bytes]) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Annotated
 
 from msgspec import Struct, field
@@ -25,6 +26,8 @@ Screen = Callable[[str], tuple[str, list[str]]]
 LONGEST_IMPORT = 3_000_000
 MOST_COMPLAINTS = 20
 MOST_EXPORTED = 1000
+# How many authors, threads, tags and the like are remembered while an import goes on.
+MOST_LABELS = 1000
 
 
 class Brought(Struct, frozen=True, kw_only=True):
@@ -90,11 +93,13 @@ async def bring(
 def _read(text: str, format: Format, screen: Screen, now: int, project: str | None) -> tuple[list[Record], list[str]]:
     fine: list[Record] = []
     problems: list[str] = []
+    # Authors, threads and tags are said again and again.
+    screen_label = lru_cache(MOST_LABELS)(screen)
     for given in portable.loaded(text, format):
         try:
             if isinstance(given, str):
                 raise InvalidInput(given)
-            fine.append(portable.unpacked(screened(given, screen), now, project=project))
+            fine.append(portable.unpacked(screened(given, screen, screen_label), now, project=project))
         except (InvalidInput, Blocked) as trouble:
             problems.append(f"{given.id[:16] if isinstance(given, Portable) else ''} {trouble}".strip()[:300])
     # What was said first comes first: neighbours in threads find each other by that.
@@ -110,14 +115,14 @@ def _newest(read: list[Record]) -> list[Record]:
     return list(found.values())
 
 
-def screened(given: Portable, screen: Screen) -> Portable:
+def screened(given: Portable, screen: Screen, screen_label: Screen) -> Portable:
     """The memory with every text of its author screened."""
     inputs.bounded(given.content)
     labels = ("source", "author", "thread", "branch", "path")
     kept: dict[str, str] = {
-        name: screen(said)[0] for name in labels if (said := inputs.bounded_label(getattr(given, name), name))
+        name: screen_label(said)[0] for name in labels if (said := inputs.bounded_label(getattr(given, name), name))
     }
-    tags = [screen(one)[0] for one in inputs.bounded_tags(given.tags)[: inputs.MOST_TAGS + 1]]
+    tags = [screen_label(one)[0] for one in inputs.bounded_tags(given.tags)[: inputs.MOST_TAGS + 1]]
     return replace(given, content=screen(given.content)[0], tags=tags, **kept)
 
 

@@ -253,7 +253,7 @@ def _fit(page: str, id: str, meeting: Meeting) -> Record:
         raise InvalidInput("it is not the memory that its name says")
     if given.domain != "project":
         raise InvalidInput("it does not belong to a project")
-    given = export_import.screened(replace(given, project=None), meeting.screen)
+    given = export_import.screened(replace(given, project=None), meeting.screen, meeting.screen)
     return portable.unpacked(given, meeting.now, project=meeting.memories.project)
 
 

@@ -73,8 +73,12 @@ class Guard:
 
     def passed(self, text: str) -> tuple[str, list[str]]:
         """The text as it may be stored, and the names of what was blacked out. For threads, and for short texts."""
-        found = self.look([text])
-        return found.texts[0], found.hidden
+        found = screen(text, self.rules)
+        if not found.redacted and not found.blocked:
+            return text, []
+        # What is allowed is looked for as well: it may overlap with what is not.
+        whole = self.look([text])
+        return whole.texts[0], whole.hidden
 
 
 def _listed(names: Iterable[str]) -> str:
