@@ -95,6 +95,20 @@ def test_a_section_stands_there_once() -> None:
             "| Parameter | Type | Required | Default | Description |",
         ),
         ("| `text` | string | yes |", "| `text` | string | no |", "table", "| `text` | string | no |  | The text |"),
+        ("| `text` | string | yes |", "| `text` | string |  |", "table", "| `text` | string |  |  | The text |"),
+        (
+            "| `words` | integer | yes |",
+            "| `words` | integer | no |",
+            "table",
+            "| `words` | integer | no | How many words there are |",
+        ),
+        (
+            '| no | `"en"` |',
+            '| no | `"de"` |',
+            "table",
+            '| `language` | string | no | `"de"` | Its language, as two letters |',
+        ),
+        ("| yes |  | The text |", "| yes | 7 | The text |", "table", "| `text` | string | yes | 7 | The text |"),
         (
             "| `words` | integer |",
             "| `wurst` | integer |",
@@ -292,9 +306,14 @@ def test_a_table_says_the_types_that_the_schema_has(old: str, new: str) -> None:
         ("| `language` | string |", "| `language` | string, optional |"),
         ("| `words` | integer |", "| `words` | number |"),
         ("| `words` | integer |", "| `words` | int |"),
+        ('| no | `"en"` |', "| no | en |"),
+        ('| no | `"en"` |', "| no | English |"),
+        ('| no | `"en"` |', "| no |  |"),
+        ("| yes |  | The text |", "| yes | none | The text |"),
+        ("| yes |  | The text |", "| yes | null | The text |"),
     ],
 )
-def test_types_may_be_told_in_other_words(old: str, new: str) -> None:
+def test_types_and_defaults_may_be_told_in_other_words(old: str, new: str) -> None:
     assert lint(swapped(old, new)) == []
 
 
@@ -333,6 +352,10 @@ def test_operational_notes_are_missed() -> None:
     [
         ({"description": "The text", "examples": ["a"]}, "'text' has no type in the schema"),
         ({"description": "The text", "default": "a", "maxLength": 5}, "'text' has no type in the schema"),
+        (
+            {"description": "The text", "type": "string", "default": 3},
+            "the default of 'text' does not fit the schema: 3 is not of type \"string\"",
+        ),
         ({"description": "The text", "type": "array"}, "'text' is an array, and its items are not said"),
         ({"description": "The text", "type": "array", "items": {}}, "'text' is an array, and its items are not said"),
         ({"description": "x", "type": ["array", "null"]}, "'text' is an array, and its items are not said"),

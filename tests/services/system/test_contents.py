@@ -115,3 +115,12 @@ def test_texts_are_texts_in_whatever_case(
     (tmp_path / "one.txt").write_bytes("A Needle, Größe, a*b [\n".encode() + b"\xff\xfe bad bytes\n")
     queries = FileQueries(AllowedRoots([tmp_path]), Cursors(b"k" * 32))
     assert bool(queries.search(FileCriteria(), None, text, 10, None).files) is hit
+
+
+def test_letters_beyond_ascii_have_cases_too(tmp_path: Path) -> None:
+    pytest.importorskip("re2")
+    (tmp_path / "one.txt").write_text("Die Länge\n")
+    queries = FileQueries(AllowedRoots([tmp_path]), Cursors(b"k" * 32))
+    for text in ("LÄNGE", "länge", "/LÄNGE/"):
+        [file] = queries.search(FileCriteria(), None, text, 10, None).files
+        assert [match.text for match in file.matches] == ["Die Länge"]

@@ -142,6 +142,20 @@ def test_a_log_that_was_cut_is_begun_anew_and_that_is_said(tmp_path: Path) -> No
     assert follower.told(limit=100) == messages(*range(30, 60))
 
 
+@pytest.mark.parametrize("lose", [Path.unlink, lambda log: log.write_bytes(bytes(300))], ids=["gone", "no text"])
+def test_what_was_put_aside_is_not_told_again_when_its_log_is_lost(tmp_path: Path, lose: Callable[[Path], Any]) -> None:
+    log = tmp_path / "log"
+    add(log, 1, 2)
+    by_name(log)
+    add(log, 3)
+    follower = Follower(log)
+    lose(log)
+    assert follower.told() == []
+    log.write_text(line(4))
+    assert follower.told() == messages(4)
+    assert "cut or replaced" in follower.problems[-1]
+
+
 def test_a_log_that_is_not_there_yet_can_be_followed(tmp_path: Path) -> None:
     follower = Follower(tmp_path / "log")
     assert follower.told() == []

@@ -49,6 +49,12 @@ def parsed(line: str) -> tuple[Any, ...]:
 
 
 WHOLE = "the whole line"
+TRACES = [
+    "java.lang.IllegalStateException: broken",
+    "Caused by: java.io.IOException: nope",
+    "ZeroDivisionError: division by zero",
+    "Traceback (most recent call last):",
+]
 # time, what of it is guessed, level, whether that is guessed, source, computer, message
 LINES: list[tuple[str, tuple[Any, ...]]] = [
     # syslog
@@ -244,6 +250,17 @@ LINES: list[tuple[str, tuple[Any, ...]]] = [
         "2026-02-01T10:00:00.123456789Z stderr F ERROR boom",
         ("2026-02-01T10:00:00.123456Z", None, ERROR, False, "", "", "ERROR boom"),
     ),
+    # Monolog: a channel with the level behind it
+    (
+        "[2026-02-01 10:00:00] production.INFO: no error here [] []",
+        ("2026-02-01T10:00:00Z", "zone", INFORMATION, False, "production", "", "no error here [] []"),
+    ),
+    (
+        "[2026-02-01T10:00:00.5+01:00] app-2.CRITICAL: down",
+        ("2026-02-01T09:00:00.500000Z", None, CRITICAL, False, "app-2", "", "down"),
+    ),
+    # What is left of a stack trace
+    *((trace, (None, "time", ERROR, True, "", "", WHOLE)) for trace in TRACES),
     # Nothing to go by
     ("just a line", (None, "time", INFORMATION, True, "", "", "just a line")),
     ("it failed", (None, "time", ERROR, True, "", "", "it failed")),
@@ -335,6 +352,19 @@ JSON_LINES: list[tuple[dict[str, Any], tuple[Any, ...]]] = [
             "message": "x",
         },
         ("2023-11-14T22:13:20.500000Z", None, CRITICAL, False, "a", "", "x"),
+    ),
+    # slog, between the levels that have names; and Serilog's older names.
+    (
+        {"time": "2026-02-01T10:00:00Z", "level": "ERROR+2", "msg": "x"},
+        ("2026-02-01T10:00:00Z", None, ERROR, False, "", "", "x"),
+    ),
+    (
+        {"time": "2026-02-01T10:00:00Z", "level": "DEBUG-4", "msg": "error"},
+        ("2026-02-01T10:00:00Z", None, DEBUG, False, "", "", "error"),
+    ),
+    (
+        {"Timestamp": "2026-02-01T10:00:00Z", "Level": "Fatal", "MessageTemplate": "{n}", "RenderedMessage": "3"},
+        ("2026-02-01T10:00:00Z", None, CRITICAL, False, "", "", "3"),
     ),
     # A time or level that is nonsense is guessed, and says so.
     ({"time": "yesterday", "level": "loud", "msg": "it failed"}, (None, "time", ERROR, True, "", "", "it failed")),

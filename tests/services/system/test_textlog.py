@@ -163,9 +163,19 @@ def test_a_packed_file_that_is_a_bomb_or_damaged_is_a_problem(tmp_path: Path, mo
     assert len(problems) == 2
 
 
-def test_what_is_no_text_is_passed_over(tmp_path: Path) -> None:
+def test_what_is_no_text_is_passed_over_and_that_is_said(tmp_path: Path) -> None:
     (tmp_path / "log").write_bytes(b"\0\1\2" * 100)
-    assert read(log_of(tmp_path / "log")) == []
+    problems: list[str] = []
+    assert list(log_of(tmp_path / "log").newest_first(Query(), None, problems)) == []
+    assert problems == ["log: it has zero bytes in its beginning, so it is not read as text."]
+
+
+def test_in_a_folder_what_is_no_text_is_nobodys_log(tmp_path: Path) -> None:
+    (tmp_path / "wtmp").write_bytes(b"\0\1\2" * 100)
+    problems: list[str] = []
+    folder = FolderLog("folder", "", AllowedRoots([tmp_path]), str(tmp_path))
+    assert list(folder.newest_first(Query(), None, problems)) == []
+    assert problems == []
 
 
 # Folders

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Generator, Iterator, Sequence
 from itertools import chain, islice
@@ -35,7 +36,7 @@ from portico.services.contracts.specification import (
     decoded,
     read,
 )
-from portico.services.contracts.vocabulary import contradicts, unsaid
+from portico.services.contracts.vocabulary import contradicts, unfit_defaults, unsaid
 
 MOST_FINDINGS = 1000
 
@@ -56,6 +57,7 @@ _COMPOSED = ("$ref", "allOf", "anyOf", "oneOf")
 
 # Of a table, by the name in the first cell: the line, and the cells.
 Rows = dict[str, tuple[int, list[str]]]
+_YES = ("yes", "true", "required", "always")
 
 
 class LintFinding(Struct, frozen=True):
@@ -215,7 +217,7 @@ class _Linter:
         return schema
 
     def _vocabulary(self, schema: Schema, line: int, subject: str) -> Iterator[LintFinding]:
-        for message in unsaid(schema):
+        for message in chain(unsaid(schema), unfit_defaults(schema)):
             yield self._warning(line, "vocabulary", message)
         if subject == "Field" and (schema == UNDECLARED or not _says_fields(schema)):
             yield self._warning(line, "undeclared", "the tool does not declare what it gives")
@@ -233,17 +235,35 @@ class _Linter:
             if known and name not in shown and top not in shown and not name.startswith("("):
                 yield self._error(line, "table", f"{subject.lower()} {name!r} is not in the schema")
         yield from self._types(table, schema, named)
-        wanted = _column(table, "required")
-        if subject == "Parameter" and known:
-            if wanted is None:
-                yield self._error(table.line, "table", "the table does not say which parameters are required")
-                return
-            for name, (line, row) in named.items():
-                said = row[wanted].lower() if len(row) > wanted else ""
-                if name in shown and (said in ("yes", "true", "required")) != (name in required):
-                    yield self._error(
-                        line, "table", f"{name!r} is {'' if said == 'no' else 'not '}required by the schema"
-                    )
+        firm = {name: (name in required) for name in shown}
+        if subject == "Field":
+            yield from self._flags(table, named, firm, "alwaysthere", "always there by")
+            return
+        if known and _column(table, "required") is None:
+            yield self._error(table.line, "table", "the table does not say which parameters are required")
+        yield from self._flags(table, named, firm, "required", "required by")
+        yield from self._defaults(table, known, named)
+
+    def _flags(
+        self, table: Table, named: Rows, firm: dict[str, bool], column: str, words: str
+    ) -> Iterator[LintFinding]:
+        """Cells that say yes or no, and say otherwise than the schema."""
+        for name, (line, said) in _cells(table, named, column):
+            if name in firm and (said.lower() in _YES) != firm[name]:
+                yield self._error(line, "table", f"{name!r} is {'' if firm[name] else 'not '}{words} the schema")
+
+    def _defaults(self, table: Table, known: dict[str, Any], named: Rows) -> Iterator[LintFinding]:
+        """Cells with a value of JSON that is not the default of the schema."""
+        defaults = {
+            _bare(name): one["default"] for name, one in known.items() if isinstance(one, dict) and "default" in one
+        }
+        for name, (line, said) in _cells(table, named, "default"):
+            try:
+                value = json.loads(said.strip("`"))
+            except ValueError:
+                continue
+            if value is not None and name in map(_bare, known) and defaults.get(name) not in (value, said.strip("`")):
+                yield self._error(line, "table", f"{name!r} has another default in the schema, or none")
 
     def _types(self, table: Table, schema: Schema, named: Rows) -> Iterator[LintFinding]:
         column = _column(table, "type")
@@ -383,6 +403,13 @@ def _says_fields(schema: Schema) -> bool:
 
 def _column(table: Table, name: str) -> int | None:
     return next((at for at, heading in enumerate(table.headings) if _bare(heading).lower() == name), None)
+
+
+def _cells(table: Table, named: Rows, column: str) -> Iterator[tuple[str, tuple[int, str]]]:
+    """What the rows of a table say in a column, if it has that one: the name, the line and the words."""
+    at = _column(table, column)
+    if at is not None:
+        yield from ((name, (line, row[at].strip() if len(row) > at else "")) for name, (line, row) in named.items())
 
 
 def _bare(name: str) -> str:

@@ -10,6 +10,8 @@ from typing import Any
 
 from portico.schema import (
     Schema,
+    Unfit,
+    complaints,
     fields,
     kind_of,
     options_of,
@@ -53,6 +55,18 @@ def unsaid(schema: Schema) -> Iterator[str]:
         if not any(keyword in one.schema for keyword in _TYPED):
             yield f"{one.name!r} has no type in the schema"
     yield from (f"{path!r} is an array, and its items are not said" for path in islice(_bare(schema), MOST_PLACES))
+
+
+def unfit_defaults(schema: Schema) -> Iterator[str]:
+    """Properties whose default is none of the values that they may have."""
+    known = properties_of(schema).items()
+    defaults = {name: one["default"] for name, one in known if isinstance(one, dict) and "default" in one}
+    parts: Schema = {part: schema[part] for part in ("properties", "$defs", "definitions") if part in schema}
+    try:
+        wrong = complaints(parts, defaults) if defaults else []
+    except Unfit:
+        return
+    yield from (f"the default of {one.path!r} does not fit the schema: {one.message}" for one in wrong)
 
 
 def _bare(root: Schema) -> Iterator[str]:

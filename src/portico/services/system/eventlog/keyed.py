@@ -20,16 +20,40 @@ from portico.services.system.eventlog.named_levels import NAMES, OF_LETTER, gues
 # The first that is there is taken; a dot goes into an object.
 _TIME = (
     *("timestamp", "@timestamp", "time", "ts", "@t", "t", "datetime", "date"),
-    *("eventTime", "timeMillis", "instant", "event.created", "asctime"),
+    *("eventTime", "timeMillis", "instant", "event.created", "asctime", "Timestamp"),
 )
 _LEVEL = (
     *("level", "severity", "levelname", "log.level", "@l", "lvl", "loglevel", "log_level"),
-    *("severityText", "priority", "PRIORITY", "s", "levelno"),
+    *("severityText", "priority", "PRIORITY", "s", "levelno", "Level"),
 )
-_MESSAGE = ("message", "msg", "MESSAGE", "@m", "short_message", "text", "body", "event", "@mt")
+_MESSAGE = (
+    "message",
+    "msg",
+    "MESSAGE",
+    "@m",
+    "short_message",
+    "text",
+    "body",
+    "event",
+    "@mt",
+    "RenderedMessage",
+    "MessageTemplate",
+)
 _SOURCE = (
     *("source", "logger", "loggerName", "logger_name", "log.logger", "SYSLOG_IDENTIFIER", "_SYSTEMD_UNIT", "_COMM"),
-    *("service.name", "service", "app", "program", "name", "module", "component", "SourceContext", "c", "caller"),
+    *(
+        "service.name",
+        "service",
+        "app",
+        "program",
+        "name",
+        "module",
+        "component",
+        "SourceContext",
+        "c",
+        "caller",
+        "Properties.SourceContext",
+    ),
 )
 _HOST = ("host", "hostname", "computer", "host.name", "_HOSTNAME", "HOSTNAME")
 _PINO = ((60, CRITICAL), (50, ERROR), (40, WARNING), (30, INFORMATION), (0, DEBUG))
@@ -37,6 +61,8 @@ _PYTHON = ((50, CRITICAL), (40, ERROR), (30, WARNING), (20, INFORMATION), (0, DE
 _PAIR = re.compile(r'([\w@.-]{1,64})=("(?:[^"\\]|\\.)*"|\S*)(?:\s+|$)')
 _ESCAPE = re.compile(r'\\(["\\])')
 _AUDIT = re.compile(r"(?:node=\S+ )?type=(\S+) msg=audit\((\d{10}\.\d{1,6}):\d+\): ?")
+# What Go's slog writes of a level between those that have names: `ERROR+2`
+_STEP = re.compile(r"[+-]\d{1,3}\Z")
 _MOST_PAIRS = 64
 
 
@@ -170,6 +196,7 @@ def _level(said: dict[str, Any]) -> int | None:
 
 
 def _named(name: str) -> int | None:
+    name = _STEP.sub("", name)
     if name.lower() in NAMES:
         return NAMES[name.lower()]
     if len(name) == 1:

@@ -56,6 +56,8 @@ _KEYED = re.compile(
 # A word by itself, with what it may be followed by.
 _WORD = re.compile(r"([A-Za-z]\w*)(?=[\s:,|/\]\-;)>]|$)")
 _WORDS = re.compile(r"[^\s|]+")
+# Monolog: `production.INFO: …`
+_CHANNEL = re.compile(rf"[\w-]{{1,64}}\.({_ALL.upper()}):")
 _LEADING = re.compile(r"[\s\-:,;|\])>]*")
 # Android: `1702  2395 D Tag: …`; `D/Tag( 1702): …`; and `I (123) tag: …` of small devices.
 _ANDROID = re.compile(
@@ -87,6 +89,9 @@ def stated(text: str, begin: int, most: int = _MOST_WORDS) -> Stated | None:
             return Stated(_level(bracketed[2]), begin + place, begin + bracketed.end(), bracketed[1] or "")
         if (named := _of_word(head, word, is_first=number == 0)) is not None:
             return Stated(named[0], begin + place, begin + named[1])
+        if channel := _CHANNEL.match(word[0]):
+            source = word[0][: channel.start(1) - 1]
+            return Stated(_level(channel[1]), begin + place, begin + place + channel.end(1), source)
         prose += _PROSE.match(word[0]) is not None
         if number + 1 == most or prose > _MOST_PROSE:
             break
@@ -115,7 +120,14 @@ def _level(word: str) -> int:
 
 _GUESSES = (
     (CRITICAL, re.compile(r"\b(?:panic|emerg(?:ency)?|critical|crit|fatal)\b", re.IGNORECASE)),
-    (ERROR, re.compile(r"\b(?:err|error|errors|fail|failed|failure|denied|segfault)\b", re.IGNORECASE)),
+    (
+        ERROR,
+        re.compile(
+            r"\b(?:err|error|errors|fail|failed|failure|denied|segfault|exception|traceback)\b"
+            r"|(?-i:(?<=\w)(?:Exception|Error)\b)",
+            re.IGNORECASE,
+        ),
+    ),
     (WARNING, re.compile(r"\b(?:warn|warning|deprecated|timed? ?out)\b", re.IGNORECASE)),
     (DEBUG, re.compile(r"\b(?:debug|trace)\b", re.IGNORECASE)),
 )

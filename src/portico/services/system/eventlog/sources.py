@@ -265,7 +265,7 @@ class FolderLog(Log):
                 found[f"{mark:x}"] = EvtxLog(name, "", self._roots, f"{self._path}/{name}", tag=mark & 0xFFFF)
             for chain in chains(self._roots, self._path):
                 mark = zlib.crc32(chain.stem.encode("utf-8", "surrogateescape"))
-                found[f"{mark:x}"] = TextLog(self.name, "", self._roots, partial(_same, chain))
+                found[f"{mark:x}"] = TextLog(self.name, "", self._roots, partial(_same, chain), is_found=True)
         except MachineError as failure:
             problems.append(str(failure))
         if len(found) > MOST_PARTS:

@@ -52,8 +52,9 @@ class LogFile:
     def __init__(self, file: OpenFile) -> None:
         self.modified = file.info.st_mtime_ns // 1000
         self.inode = file.info.st_ino
+        self.base = os.path.basename(file.path)
         # What its entries are from, where they do not say so themselves.
-        self.name = os.path.basename(file.path).partition(".")[0]
+        self.name = self.base.partition(".")[0]
         self._file: OpenFile | None = file
         self._bytes = _unpacked(file)
         self.size = file.size if self._bytes is None else len(self._bytes)

@@ -33,12 +33,18 @@ class Chain(Struct):
 
 
 class TextLog(Log):
-    """One chain of files."""
+    """One chain of files.
 
-    def __init__(self, name: str, description: str, roots: AllowedRoots, chain: Callable[[], Chain]) -> None:
+    That a file is no text is a problem, unless it was only found in a folder: there others are to be expected.
+    """
+
+    def __init__(
+        self, name: str, description: str, roots: AllowedRoots, chain: Callable[[], Chain], *, is_found: bool = False
+    ) -> None:
         super().__init__(name, description)
         self._roots = roots
         self._chain = chain
+        self._is_found = is_found
 
     def newest_first(self, query: Query, after: Position, problems: list[str]) -> Iterator[Step]:
         newest = None if after is None else after[2]
@@ -90,6 +96,10 @@ class TextLog(Log):
                 parts.append(part)
                 if place is None or following.holds(part, place):
                     break
+            else:
+                if parts and _is_put_aside(parts[0].base, os.path.basename(self._chain().stem)):
+                    # What it was read from is gone, and nothing is there yet in its place.
+                    return NewEntries([], place, False)
             return following.since(parts, place, most, problems)
 
     def _from_newest(self, stack: ExitStack, problems: list[str]) -> Iterator[LogFile]:
@@ -102,8 +112,13 @@ class TextLog(Log):
             except MachineError as failure:
                 problems.append(f"{os.path.basename(path)}: {failure}")
                 continue
-            if part.is_text:
+            if self._is_text(part, path, problems):
                 yield part
+
+    def _is_text(self, part: LogFile, path: str, problems: list[str]) -> bool:
+        if not part.is_text and not self._is_found:
+            problems.append(f"{os.path.basename(path)}: it has zero bytes in its beginning, so it is not read as text.")
+        return part.is_text
 
     def size(self) -> int | None:
         sizes = [info.st_size for info in self._stats(self._chain().paths)]
@@ -124,7 +139,7 @@ class TextLog(Log):
             except MachineError as failure:
                 problems.append(f"{os.path.basename(file.path)}: {failure}")
                 continue
-            if part.is_text:
+            if self._is_text(part, file.path, problems):
                 yield part
 
     def _open(self, problems: list[str]) -> Iterator[OpenFile]:
@@ -185,6 +200,12 @@ def chains(roots: AllowedRoots, path: str) -> list[Chain]:
         if parts is not None and not parts["stem"].endswith(_NOT_TEXT):
             families.setdefault(parts["stem"], []).append((_age(parts["number"]), f"{path}/{name}"))
     return [Chain(f"{path}/{stem}", [name for _, name in sorted(paths)]) for stem, paths in families.items()]
+
+
+def _is_put_aside(name: str, current: str) -> bool:
+    """Whether nothing is written to a file any more. One with a date may be the newest that its log has."""
+    parts = _NAME.match(name)
+    return name != current and (parts is None or bool(parts["packed"]) or len(parts["number"] or "") < 8)
 
 
 def _age(number: str | None) -> tuple[int, int]:
