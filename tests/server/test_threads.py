@@ -468,5 +468,26 @@ async def test_beyond_a_bound_a_caller_is_told_when_to_come_back(
         await asyncio.gather(*calls)
 
 
+async def test_a_call_that_was_cancelled_while_it_waited_does_not_count(gate: Gate) -> None:
+    order: list[str] = []
+    server = ordered(order, gate)
+    async with Client(server, principal="ada") as client:
+        first = asyncio.create_task(client.call_tool("work", {"who": "first"}))
+        await gate.has(1)
+        waiting = [asyncio.create_task(client.call_tool("work", {"who": "gone"})) for _ in range(5)]
+        await queued(server, 5)
+        for one in waiting:
+            one.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        async with asyncio.timeout(PATIENCE):
+            while server.threads._turns.total:  # noqa: ASYNC110  a queue that nothing waits for tells nobody
+                await asyncio.sleep(0)
+        last = asyncio.create_task(client.call_tool("work", {"who": "last"}))
+        await queued(server, 1)
+        gate.opened.set()
+        await asyncio.gather(first, last)
+    assert order == ["first", "last"]
+
+
 def test_there_are_as_many_threads_as_elsewhere() -> None:
     assert Server("s").threads.most == 40

@@ -66,11 +66,29 @@ class Turns(Generic[T]):
             clients[client] = line
         if clients:
             self._owners[owner] = clients
+        self._left(owner)
+        return one
+
+    def drop(self, caller: Caller, one: T) -> bool:
+        """It waits no longer. Whether it did."""
+        owner, client = caller
+        clients = self._owners.get(owner, OrderedDict())
+        line = clients.get(client)
+        if line is None or one not in line:
+            return False
+        line.remove(one)
+        if not line:
+            del clients[client]
+        if not clients:
+            del self._owners[owner]
+        self._left(owner)
+        return True
+
+    def _left(self, owner: str) -> None:
         self.total -= 1
         self._waiting[owner] -= 1
         if not self._waiting[owner]:
             del self._waiting[owner]
-        return one
 
     def took(self, seconds: float) -> None:
         """One that had its turn is done, after so long."""
@@ -123,7 +141,7 @@ class FairShares:
         try:
             await turn
         except CancelledError:
-            if turn.done() and not turn.cancelled():
+            if not self._turns.drop(caller, (turn, key)) and turn.done() and not turn.cancelled():
                 # The turn came in the same moment; it goes to the next one.
                 self._leave(key)
             raise
@@ -139,6 +157,6 @@ class FairShares:
             del self._held[key]
         while self._turns.total and self._running < MOST_RUNNING:
             turn, next_key = self._turns.take()
-            if not turn.cancelled():
+            if not turn.done():
                 self._count(next_key)
                 turn.set_result(None)

@@ -514,4 +514,4 @@ except UsageError as reason:
     print(reason)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
-    assert "this is win32. Use strict=True" in done.stdout, done.stderr
+    assert "this is win32. Set strict to true" in done.stdout, done.stderr

@@ -101,7 +101,7 @@ def test_before_a_conversation_is_cut_short_its_decisions_are_picked_up(shell: S
 
 
 def test_when_an_assistant_stops_what_has_expired_is_collected(shell: Shell, tmp_path: Path) -> None:
-    shell("capture", "For a moment only", "--ttl", "1s")
+    shell("capture", "For a moment only", "--ttl", "1h")
     (kept,) = shell("list")
     with sqlite3.connect(tmp_path / "data" / "portico.db") as connection:
         connection.execute("update memory set expires_at = 1")

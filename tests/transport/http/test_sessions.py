@@ -235,11 +235,16 @@ async def test_a_session_of_another_principal_is_not_there(
     """Somebody else's session must look like none; security best practices, Session Hijacking."""
 
     class Two:
+        required = True
+
+        def admits(self, authorization: bytes | None) -> bool:
+            return authorization is not None
+
         def verify(self, authorization: bytes | None) -> Principal | None:
             return Principal(authorization.decode()) if authorization else None
 
     site = await serve(server, token="any")
-    monkeypatch.setattr(site.exchange, "_token", Two())
+    monkeypatch.setattr(site.exchange, "_tokens", Two())
     session = await site.initialize(R4, headers={"authorization": "Bearer ada"})
     assert (await session.post(LIST)).status == 200
     eve = {"authorization": "Bearer eve"}

@@ -121,6 +121,23 @@ async def test_beyond_a_bound_it_is_told_when_to_come_back(
         assert (await raw.response()).status == 200
 
 
+async def test_who_waits_no_longer_does_not_count(
+    site: Any, held: Any, monkeypatch: pytest.MonkeyPatch, wait_until: Callable[..., Any]
+) -> None:
+    monkeypatch.setattr(turns, "MOST_WAITING", 2)
+    calls = await begun(site, "2026-07-28", "here", GREEDY, MOST)
+    gone = await begun(site, "2026-07-28", "gone", GREEDY, 2)
+    await wait_until(lambda: waiting(site) == 2)
+    for raw in gone:
+        raw.abort()
+    await wait_until(lambda: waiting(site) == 0)
+    calls += await begun(site, "2026-07-28", "here", GREEDY, 2)
+    await wait_until(lambda: waiting(site) == 2)
+    held.release.set()
+    for raw in calls:
+        assert (await raw.response()).json["result"]["isError"] is False
+
+
 async def test_a_turn_that_comes_with_the_cancellation_goes_to_the_next() -> None:
     shares, release, done = turns.FairShares(), asyncio.Event(), []
 

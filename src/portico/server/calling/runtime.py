@@ -29,7 +29,7 @@ MOST_THREADS = 40
 ArgumentErrors = Literal["auto", "result", "protocol"]
 
 
-class _ThreadCall(Struct):
+class _ThreadCall(Struct, eq=False):
     fn: Callable[..., Any]
     args: Sequence[Any]
     context: Context
@@ -43,7 +43,7 @@ class Threads:
     def __init__(self, most: int = MOST_THREADS) -> None:
         self.most = most
         self._turns: Turns[_ThreadCall] = Turns()
-        # As many as there are calls in `_turns`: what threads wait for.
+        # At least as many as there are calls in `_turns`: what threads wait for.
         self._tickets: SimpleQueue[None] | None = None
         self._lock = threading.Lock()
         self._started = 0
@@ -55,11 +55,17 @@ class Threads:
         future: asyncio.Future[Any] = loop.create_future()
         # Before there is a thread that could look for it.
         queue = self._queue
+        call = _ThreadCall(fn, args, copy_context(), loop, future)
         with self._lock:
             self._make_room(caller)
-            self._turns.add(caller, _ThreadCall(fn, args, copy_context(), loop, future))
+            self._turns.add(caller, call)
         queue.put(None)
-        return await future
+        try:
+            return await future
+        except asyncio.CancelledError:
+            with self._lock:
+                self._turns.drop(caller, call)
+            raise
 
     @property
     def _queue(self) -> SimpleQueue[None]:
@@ -82,11 +88,13 @@ class Threads:
     def _work(self) -> None:
         while True:
             self._queue.get()
-            with self._lock:
-                call = self._turns.take()
             began = time.monotonic()
-            self._do(call)
-            del call
+            with self._lock:
+                # What was cancelled meanwhile waits no longer, and has left its ticket behind.
+                call = self._turns.take() if self._turns.total else None
+            if call is not None:
+                self._do(call)
+                del call
             with self._lock:
                 self._turns.took(time.monotonic() - began)
                 # A thread is idle only if no more is queued than the threads can take.
