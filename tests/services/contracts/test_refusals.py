@@ -42,6 +42,12 @@ _circle.append(_circle)
     "value",
     [
         b"\xff",
+        b"text",
+        [{"deep": bytearray(b"text")}],
+        {1, 2},
+        complex(1),
+        {("a", "b"): 1},
+        {1: "a"},
         object(),
         "\ud800",
         {"a": {"\udfff": 1}},

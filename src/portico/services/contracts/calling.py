@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from datetime import UTC, datetime
 from typing import Any, overload
 from weakref import WeakKeyDictionary
@@ -24,6 +24,8 @@ from portico.services.contracts.models import CONTEXT_KEY, ContractContext, MCPT
 from portico.services.contracts.outcomes import Outcome
 
 log = logging.getLogger("portico.contracts")
+
+_UNSAID = (bytes, bytearray, memoryview, set, frozenset, complex)
 
 # What the tools of a client's server promise. Asked for again as soon as something does not fit.
 _known: WeakKeyDictionary[Client, Contract] = WeakKeyDictionary()
@@ -110,6 +112,7 @@ def _as_json(request: MCPToolCall, context: ContractContext | None) -> tuple[dic
 
 def _told(path: str, value: Any) -> Any:
     try:
+        _check_sayable(value)
         found = to_jsonable_python(value)
         # Half of a pair of surrogates is a text for Python, and no UTF-8; what is no number is none in JSON.
         json.dumps(found, ensure_ascii=False, allow_nan=False).encode()
@@ -117,6 +120,20 @@ def _told(path: str, value: Any) -> Any:
         # Whatever: an object of the caller's may raise anything while it is looked at.
         raise UnfitArgument(path.encode(errors="replace").decode(), value) from None
     return found
+
+
+def _check_sayable(value: Any) -> None:
+    """Raises TypeError for what would be said as something else: bytes, sets, complex numbers, keys that are no text."""
+    if isinstance(value, _UNSAID):
+        raise TypeError
+    if isinstance(value, Mapping):
+        if not all(isinstance(key, str) for key in value):
+            raise TypeError
+        value = value.values()
+    elif not isinstance(value, list | tuple):
+        return
+    for one in value:
+        _check_sayable(one)
 
 
 def _seconds_left(context: ContractContext | None, timeout: float | None) -> float | None:
