@@ -123,7 +123,7 @@ def _told(path: str, value: Any) -> Any:
 
 
 def _check_sayable(value: Any) -> None:
-    """Raises TypeError for what would be said as something else: bytes, sets, complex numbers, keys that are no text."""
+    """Raises TypeError for what would be said as something else: bytes, sets, complex numbers, odd keys."""
     if isinstance(value, _UNSAID):
         raise TypeError
     if isinstance(value, Mapping):
