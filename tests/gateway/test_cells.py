@@ -23,8 +23,11 @@ def gateway_to(revision: str) -> Gateway:
     return gateway
 
 
-@pytest.mark.parametrize("below", REVISIONS)
-@pytest.mark.parametrize("above", REVISIONS)
+ERAS = REVISIONS[-2:]
+PAIRS = [(above, below) for above in REVISIONS for below in REVISIONS if above in ERAS or below in ERAS]
+
+
+@pytest.mark.parametrize("above, below", PAIRS)
 async def test_everything_goes_through(above: str, below: str) -> None:
     asked: list[str] = []
     progress: list[float] = []

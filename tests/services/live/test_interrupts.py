@@ -86,7 +86,10 @@ async def test_what_does_not_yield_is_ended_and_that_is_told(
     monkeypatch.setattr(workers, "GRACE_SECONDS", 0.2)
     live = await talk()
     assert "was ended, because it did not stop within 0.1 s" in await live.text(code, timeout=0.1)
-    await cancelled(await begun(live, code))
+    calling = await begun(live, code)
+    # From the last line in Python into C.
+    await asyncio.sleep(0.3)
+    await cancelled(calling)
     refused = await live.call("class_details", className="Gone")
     result = await live.run("'x' in globals()")
     lost = "Session 'main' begins anew, without its names: it was cancelled and did not stop."
