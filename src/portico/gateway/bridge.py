@@ -17,6 +17,7 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from portico.rpc.call import Call, Reply
+from portico.rpc.turns import caller_of
 from portico.server.asking.request_state import Seal
 from portico.wire.errors import Closed, InvalidParams, ToolError
 from portico.wire.inputs import InputRequest, InputRequiredResult
@@ -96,8 +97,7 @@ class Bridge:
 
     async def begin(self, call: Call, alias: str, bound: bytes, send: Callable[[Call, Parked], Awaitable[Any]]) -> Any:
         """The result of a call, or what is asked before it. `send` is given the call to send, and whom to ask."""
-        owner = str(getattr(call.principal, "id", None) or call.principal or call.address or "")
-        parked = Parked(owner, alias, bound, _Passing())
+        parked = Parked(caller_of(call)[0], alias, bound, _Passing())
         inner = replace(call, reply=parked.reply)
         parked.task = asyncio.create_task(send(inner, parked))  # type: ignore[arg-type]
         parked.task.add_done_callback(parked.finish)

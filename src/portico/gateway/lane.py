@@ -49,7 +49,6 @@ class Lane:
         asked: Callable[[], None],
     ) -> None:
         assert settings.target is not None
-        self._alias = settings.alias
         self._told = told
         self._asked = asked
         self._held: list[_Held] = []

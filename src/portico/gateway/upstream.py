@@ -116,7 +116,7 @@ class GatewayUpstream:
         known = self.listed.is_set() and not self._is_recalled
         if not known and (self._first is None or self._first.done()) and not self.breaker.is_open:
             self._began = self._began or time.monotonic()
-            self._first = asyncio.create_task(self._list_first())
+            self._first = asyncio.create_task(self._try_refresh(tuple(LISTS)))
 
     def left_of(self, seconds: float) -> float:
         """What is left of the time that is waited for its first lists: one that hangs is waited for once."""
@@ -127,9 +127,9 @@ class GatewayUpstream:
         if self._first is not None:
             await asyncio.wait([self._first])
 
-    async def _list_first(self) -> None:
+    async def _try_refresh(self, methods: tuple[str, ...]) -> None:
         try:
-            await self.refresh()
+            await self.refresh(methods)
         except (Error, ToolError) as failure:
             log.warning("%s cannot be listed: %s", self.alias, self._secrets.mask(str(failure)))
 
@@ -141,7 +141,7 @@ class GatewayUpstream:
         await asyncio.gather(*tasks, return_exceptions=True)
         if self._relay is not None:
             self._relay.end()
-        lanes = [lane for group in self._lanes.values() for lane in group]
+        lanes = self._all_lanes
         self._lanes.clear()
         await asyncio.gather(*(lane.connection.close() for lane in lanes), return_exceptions=True)
         if self._host is not None:
@@ -196,7 +196,7 @@ class GatewayUpstream:
         if self._relay is not None and not self._relay.ended:
             return
         target = self.settings.target
-        lane = next((group[0] for group in self._lanes.values() if group), None)
+        lane = next(iter(self._all_lanes), None)
         handler = target.handler if isinstance(target, Here) else lane.connection if lane is not None else None
         if handler is not None:
             self._heard = lane
@@ -221,10 +221,7 @@ class GatewayUpstream:
         while self._stale:
             await asyncio.sleep(GATHER_SECONDS)
             methods, self._stale = tuple(sorted(self._stale)), set()
-            try:
-                await self.refresh(methods)
-            except (Error, ToolError) as failure:
-                log.warning("%s cannot be listed: %s", self.alias, self._secrets.mask(str(failure)))
+            await self._try_refresh(methods)
 
     def relay(self, uris: list[str], publish: Callable[[str], None]) -> ChangeRelay:
         """Hear of changes of these resources."""
@@ -254,12 +251,7 @@ class GatewayUpstream:
         """
         self.breaker.check(self.alias)
         if self._slots.locked() and self._waiting >= self.settings.queue:
-            raise ToolError(
-                f"{self.alias} has {self.settings.concurrency} calls under way, and too many wait.",
-                kind="ApiLimitExceeded",
-                details={"upstream": self.alias, "retry_after": 1},
-                retryable=True,
-            )
+            raise self._busy(f"{self.settings.concurrency} calls under way, and too many wait")
         self._waiting += 1
         try:
             await self._slots.acquire()
@@ -269,6 +261,10 @@ class GatewayUpstream:
             return await self._with_questions(call, bound)
         finally:
             self._slots.release()
+
+    def _busy(self, what: str) -> ToolError:
+        details = {"upstream": self.alias, "retry_after": 1}
+        return ToolError(f"{self.alias} has {what}.", kind="ApiLimitExceeded", details=details, retryable=True)
 
     async def _with_questions(self, call: Call, bound: Callable[[], bytes]) -> Answered:
         """Questions go to the client in the way its revision has."""
@@ -369,11 +365,11 @@ class GatewayUpstream:
         return next((lane for lane in group if not lane.in_flight), None)
 
     @property
-    def _is_full(self) -> bool:
-        return sum(map(len, self._lanes.values())) >= self.settings.lanes
+    def _all_lanes(self) -> list[Lane]:
+        return [lane for group in self._lanes.values() for lane in group]
 
     async def _open(self, key: Any, able: ClientCapabilities) -> Lane:
-        if self._is_full:
+        if len(self._all_lanes) >= self.settings.lanes:
             await self._make_room()
         lane = Lane(self.settings, self._info, able, self._tell, self._note_question)
         try:
@@ -394,12 +390,7 @@ class GatewayUpstream:
         if not idle and await self._bridge.end_oldest(self.alias):
             idle = self._idle()
         if not idle:
-            raise ToolError(
-                f"{self.alias} has {self.settings.lanes} connections, all of them busy.",
-                kind="ApiLimitExceeded",
-                details={"upstream": self.alias, "retry_after": 1},
-                retryable=True,
-            )
+            raise self._busy(f"{self.settings.lanes} connections, all of them busy")
         _, key, lane = min(idle, key=lambda one: one[0])
         self._drop(key, lane)
         await lane.connection.close()
@@ -443,7 +434,7 @@ class GatewayUpstream:
 
     def status(self) -> dict[str, Any]:
         """What an operator wants to know of it."""
-        lanes = [lane for group in self._lanes.values() for lane in group]
+        lanes = self._all_lanes
         return {
             "alias": self.alias,
             "up": self.breaker.since is None and not self.settings.problem,
