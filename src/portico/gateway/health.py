@@ -60,7 +60,7 @@ class Breaker:
         self.since, self.failure = None, ""
         self._recent.append((time.monotonic(), True))
 
-    def failed(self, why: str, *, at_once: bool = False, retry_after: float | None = None) -> None:
+    def failed(self, why: str, *, at_once: bool = False) -> None:
         """`at_once`: it could not even be reached, so there is nothing to wait and see."""
         now = time.monotonic()
         self.failure = why
@@ -71,6 +71,5 @@ class Breaker:
         if at_once or often or self._in_a_row >= MOST_IN_A_ROW or self.since is not None:
             if self.since is None:
                 self.since = time.time()
-            pause = self._pause * random.uniform(0.8, 1.2) if retry_after is None else retry_after
-            self._until = now + min(pause, LONGEST_PAUSE_SECONDS)
+            self._until = now + min(self._pause * random.uniform(0.8, 1.2), LONGEST_PAUSE_SECONDS)
             self._pause = min(2 * self._pause, LONGEST_PAUSE_SECONDS)

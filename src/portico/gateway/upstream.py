@@ -310,8 +310,7 @@ class GatewayUpstream:
         return result
 
     def _note_failure(self, failure: Error, *, at_once: bool = False) -> None:
-        retry_after = getattr(failure, "retry_after", None)
-        self.breaker.failed(self._secrets.mask(str(failure)), at_once=at_once, retry_after=retry_after)
+        self.breaker.failed(self._secrets.mask(str(failure)), at_once=at_once)
 
     async def _ask_here(self, call: Call) -> Answered:
         target = self.settings.target

@@ -7,12 +7,12 @@ import logging
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
 from remembering import CAPTURE, said
 
+from http_threads import running
 from portico import UsageError
 from portico.services.memory.errors import ModelFailed
 from portico.services.memory.service import chat_models
@@ -68,12 +68,8 @@ class _Chat(BaseHTTPRequestHandler):
 @pytest.fixture
 def endpoint() -> Iterator[Endpoint]:
     server = Endpoint()
-    thread = Thread(target=server.serve_forever, args=(0.05,))
-    thread.start()
-    yield server
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with running(server):
+        yield server
 
 
 def settings(endpoint: Endpoint, **more: Any) -> dict[str, Any]:

@@ -9,12 +9,12 @@ import hmac
 import json
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
 from typing import Any
 
 import pytest
 from remembering import CAPTURE, said
 
+from http_threads import running
 from portico import UsageError
 from portico.extend import TransportError, http_exchange
 from portico.services.memory.service import webhooks
@@ -56,12 +56,8 @@ class _Receiving(BaseHTTPRequestHandler):
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
     server = Receiver()
-    thread = Thread(target=server.serve_forever, args=(0.05,))
-    thread.start()
-    yield server
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with running(server):
+        yield server
 
 
 async def until(condition: Callable[[], bool]) -> None:
