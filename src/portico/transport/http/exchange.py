@@ -148,9 +148,9 @@ class Exchange:
             return self._nowhere(request)
         if self.draining:
             return busy(request)
-        if route.guarded and self._tokens is not None:
-            if not self._tokens.admits(request.headers.get(b"authorization")):
-                return _unauthorized(request)
+        authorization = request.headers.get(b"authorization")
+        if route.guarded and self._tokens is not None and not self._tokens.admits(authorization):
+            return _unauthorized(request)
         return self._refuse_far(request)
 
     def _is_probe(self, request: Request) -> bool:
