@@ -182,7 +182,9 @@ def test_an_index_is_kept_from_one_start_to_the_next(tree: Path, tmp_path: Path)
     assert not [path for path in numbers if path.endswith("/z")]
 
 
-def test_an_index_that_is_closed_while_it_starts_leaves_nothing_open(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_index_that_is_closed_while_it_starts_leaves_nothing_open(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     begun, go_on = threading.Event(), threading.Event()
     watches: list[Watch] = []
 
