@@ -1,4 +1,4 @@
-"""What a file says of access: the sections that apply to any Server, whoever wrote it.
+"""The sections of a file that apply to any Server: its access.
 
 They stand in the file that `--config` names, and in a gateway.toml. Each section is a row here: how it is read, which
 is pure, and how it is put on a Server.
@@ -40,7 +40,7 @@ class AccessSettings(Struct, frozen=True):
 
 
 def read(said: Mapping[str, Any], folder: str | Path = ".") -> AccessSettings:
-    """What the tables of a file say of access; the rest of them is somebody else's. Raises UsageError."""
+    """What the tables of a file say of access; other tables are not looked at. Raises UsageError."""
     return AccessSettings(
         {name: section.read(said[name], Path(folder)) for name, section in SECTIONS.items() if name in said}
     )
