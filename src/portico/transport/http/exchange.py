@@ -6,7 +6,7 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -18,6 +18,7 @@ from portico.rpc.metrics import Metrics
 from portico.transport.http import refusals
 from portico.transport.http.endpoint import Endpoint, Routes
 from portico.transport.http.headers import Gate, Headers, Proxies
+from portico.transport.http.pages import PageRoute, WebPages
 from portico.transport.http.response import JSON, TEXT, Answer, Pairs, Request, ResponseWriter, Traffic
 from portico.transport.http.sessions import IDLE_SECONDS
 from portico.wire import jsonrpc
@@ -69,7 +70,13 @@ class Settings(Struct, kw_only=True):
 class Exchange:
     """Answers HTTP requests: with a Handler at the path of the settings, and with those that it has for other paths."""
 
-    def __init__(self, handler: Handler, settings: Settings, describe: Callable[[], dict[str, Any]]) -> None:
+    def __init__(
+        self,
+        handler: Handler,
+        settings: Settings,
+        describe: Callable[[], dict[str, Any]],
+        pages: Iterable[PageRoute] = (),
+    ) -> None:
         self.settings = settings
         self.metrics = Metrics()
         self.handler = handler
@@ -91,6 +98,7 @@ class Exchange:
             **main.routes(settings.path),
             **(main.old_routes() if settings.sse else {}),
         }
+        self.pages = WebPages(pages, {path for _, path in self._fixed if path != "/"})
         self._routes = self._fixed
         self._endpoints = {settings.path: main}
         self._others = members(handler).endpoints
@@ -150,13 +158,24 @@ class Exchange:
         if (request.method, request.path) not in self._routes:
             self._follow()
             if (request.method, request.path) not in self._routes:
-                return self._nowhere(request)
+                return self._refuse_page(request)
         if self._is_probe(request):
             return None
         if self._tokens is not None and not self._tokens.admits(request.headers.get(b"authorization")):
             return _unauthorized(request)
         if request.method == "POST":
             return self._refuse_kind(request) or self.refuse_now(request)
+        return self._refuse_far(request)
+
+    def _refuse_page(self, request: Request) -> Answer | None:
+        route = self.pages.find(request.method, request.path)
+        if route is None:
+            return self._nowhere(request)
+        if self.draining:
+            return refusals.busy(request)
+        authorization = request.headers.get(b"authorization")
+        if route.guarded and self._tokens is not None and not self._tokens.admits(authorization):
+            return _unauthorized(request)
         return self._refuse_far(request)
 
     def _is_probe(self, request: Request) -> bool:
@@ -191,7 +210,8 @@ class Exchange:
         return refusals.error(request, 406, "Not acceptable: application/json and text/event-stream are what we have")
 
     def _nowhere(self, request: Request) -> Answer:
-        allowed = sorted(method for method, path in self._routes if path == request.path)
+        known = {method for method, path in self._routes if path == request.path}
+        allowed = sorted(known | self.pages.methods(request.path))
         if not allowed:
             return Answer(404, TEXT, b"Not found\n")
         return Answer(405, (*TEXT, (b"allow", ", ".join(allowed).encode())), b"Method not allowed\n")
@@ -199,18 +219,27 @@ class Exchange:
     def handle(self, request: Request, writer: ResponseWriter) -> None:
         """Answer a request that was not refused."""
         self.traffic.received += len(request.body)
+        route = self._routes.get((request.method, request.path))
+        if route is None:
+            self._show_page(request, writer)
+            return
         if self._tokens is not None:
             request.principal = self._tokens.verify(request.headers.get(b"authorization"))
             if request.principal is None and self._tokens.required and not self._is_probe(request):
                 # It was refused before, unless its headers have changed since: then they are believed no more.
                 writer.answer(_unauthorized(request))
                 return
-        answer = self._routes.get((request.method, request.path))
-        if answer is None:
-            # It was there when the same head came before.
-            writer.answer(self._nowhere(request))
-        else:
-            answer(request, writer)
+        route(request, writer)
+
+    def _show_page(self, request: Request, writer: ResponseWriter) -> None:
+        refusal = self._refuse_page(request)
+        route = self.pages.find(request.method, request.path)
+        if refusal is not None or route is None:
+            writer.answer(refusal or self._nowhere(request))
+            return
+        if route.guarded and self._tokens is not None:
+            request.principal = self._tokens.verify(request.headers.get(b"authorization"))
+        self.pages.answer(route, request, writer)
 
     # Looking in
 
@@ -249,6 +278,7 @@ class Exchange:
         """No new calls; what is running may finish; streams are ended properly."""
         self.draining = True
         await self._end(list(self._endpoints.values()), grace)
+        await self.pages.close()
 
     async def _end(self, endpoints: list[Endpoint], grace: float) -> None:
         ending = [one for endpoint in endpoints for one in endpoint.ending(grace)]
