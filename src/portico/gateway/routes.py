@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache, partial
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from hashlib import sha256
+from typing import Any, Protocol
 
 import msgspec
 from msgspec import UNSET, Raw, Struct
 from msgspec.structs import replace
 
 from portico.gateway.entries import LISTS, ListedEntry, Members, list_page, members, own_entry, result_at, written
-from portico.gateway.names import inward_uri, outward_uri
-from portico.gateway.upstream import GatewayUpstream
-from portico.rpc.call import Call
+from portico.gateway.links import link_result
+from portico.gateway.table import RESOURCES, TEMPLATES, Held, RouteTable
+from portico.gateway.upstream import GATHER_SECONDS, GatewayUpstream
+from portico.rpc.call import Call, Face
 from portico.rpc.questions import asked_by
 from portico.rpc.relay import ChangeRelay
 from portico.schema.problems import nearest
@@ -23,12 +24,10 @@ from portico.server.asking.request_state import Seal, binding
 from portico.server.registry.catalog import Catalog
 from portico.wire import jsonrpc, notices
 from portico.wire.completion import CompleteParams, PromptReference
-from portico.wire.errors import InvalidParams, MethodNotFound, ResourceNotFound, ToolError, Unknown, UsageError
+from portico.wire.errors import InvalidParams, MethodNotFound, ResourceNotFound, ToolError, Unknown
 from portico.wire.methods import ASKABLE
-from portico.wire.mirrors import KEYWORD, Mirror, mirrors
 from portico.wire.revisions import LATEST, MODERN, Revision
 from portico.wire.subscriptions import Filter
-from portico.wire.uris import Template
 
 # How long a first list waits for upstreams of which nothing is known.
 FIRST_SECONDS = 2.0
@@ -41,40 +40,38 @@ _NOTICES = {
 }
 
 
-class OutwardRoute(Struct, frozen=True):
-    """Where a name leads."""
-
-    upstream: GatewayUpstream
-    inward: str
-    entry: ListedEntry
-    # The members that are shown otherwise.
-    shown: dict[str, Any]
-
-
 class _Relays(Struct, eq=False):
     """How many listen to these resources, the relays that tell of them, and those whose upstream is not known yet."""
 
     users: int
     relays: list[ChangeRelay]
     unheard: set[str]
+    face: Face | None
+
+
+class Publish(Protocol):
+    """Tells those who listen of a change; of those only who listen to one of these faces."""
+
+    def __call__(self, method: str, uri: str | None, faces: frozenset[Face | None] | None = None) -> None: ...
 
 
 class Routes:
-    """The upstreams of a gateway, in the order of its file. `publish` is told of changes."""
+    """The upstreams of a gateway, and what is answered in their stead. `publish` is told of changes."""
 
-    def __init__(self, publish: Callable[[str, str | None], None], seal: Seal) -> None:
+    def __init__(self, publish: Publish, seal: Seal, own: str, held: Held = lambda alias, method, entry: "") -> None:
         self._publish = publish
         self._seal = seal
-        self.upstreams: dict[str, GatewayUpstream] = {}
-        # What was hidden because another has its name.
-        self.clashes: list[str] = []
-        # The arguments of each tool that stand in HTTP headers too.
-        self.mirrored: dict[str, Sequence[Mirror]] = {}
-        self._routes: dict[str, dict[str, OutwardRoute]] | None = None
-        self._pages: dict[Any, Raw] = {}
-        # The lists that a client has been given.
-        self._shown: set[str] = set()
-        self._relays: dict[tuple[str, ...], _Relays] = {}
+        # Whose the entries are that the gateway has itself.
+        self._own = own
+        self.table = RouteTable(held)
+        self._parts: dict[Any, tuple[list[Raw], Any]] = {}
+        # Whole pages, each with the hints in it.
+        self._pages: dict[Any, tuple[Mapping[str, Any], Raw]] = {}
+        # What those who were given a list have: its fingerprint, by the method and the face.
+        self._given: dict[tuple[str, Face | None], bytes] = {}
+        self._changed: set[str] = set()
+        self._telling: asyncio.TimerHandle | None = None
+        self._relays: dict[Any, _Relays] = {}
 
     def __bool__(self) -> bool:
         return True
@@ -82,52 +79,83 @@ class Routes:
     def __len__(self) -> int:
         return len(self.upstreams)
 
+    @property
+    def upstreams(self) -> dict[str, GatewayUpstream]:
+        return self.table.upstreams
+
     def put_in_order(self, aliases: list[str]) -> None:
         """The first one in the file has a name that two want."""
         rest = [alias for alias in self.upstreams if alias not in aliases]
-        self.upstreams = {alias: self.upstreams[alias] for alias in [*aliases, *rest] if alias in self.upstreams}
+        ordered = [alias for alias in [*aliases, *rest] if alias in self.upstreams]
+        self.table.upstreams = {alias: self.upstreams[alias] for alias in ordered}
         self.changed()
+
+    def close(self) -> None:
+        if self._telling is not None:
+            self._telling.cancel()
+            self._telling = None
+
+    def forget_face(self, face: Face) -> None:
+        """No client sees it any more."""
+        self.table.forget()
+        self._parts.clear()
+        self._pages.clear()
+        self._given = {key: given for key, given in self._given.items() if key[1] is not face}
 
     # Changes
 
     def changed(self, methods: Iterable[str] = tuple(LISTS)) -> None:
-        """These lists are others now. Those that no client was given are no news."""
-        self._routes = None
+        """These lists may be others now. Changes that come together are told together."""
+        self.table.forget()
+        self._parts.clear()
         self._pages.clear()
-        self._mirror()
         for shared in self._relays.values():
             self._listen(shared)
-        for notice in {_NOTICES[method] for method in methods if method in self._shown}:
-            self._publish(notice, None)
+        self._changed |= set(methods)
+        if self._given and self._telling is None:
+            # No client can have been given a list before there was a loop.
+            self._telling = asyncio.get_running_loop().call_later(GATHER_SECONDS, self._tell)
 
-    def _mirror(self) -> None:
-        self.mirrored.clear()
-        for name, route in self.routes("tools/list").items():
-            schema = bytes(route.entry.members["inputSchema"])
-            if KEYWORD.encode() in schema:
-                with contextlib.suppress(ValueError):
-                    self.mirrored[name] = mirrors(msgspec.json.decode(schema))
+    def _tell(self) -> None:
+        """Tell those whose own list is not what they were given."""
+        self._telling = None
+        changed, self._changed = self._changed, set()
+        news: dict[str, set[Face | None]] = {}
+        for (method, face), before in self._given.items():
+            if method in changed:
+                self._given[method, face] = now = self._fingerprint(method, face)
+                if now != before:
+                    news.setdefault(_NOTICES[method], set()).add(face)
+        for notice, faces in news.items():
+            self._publish(notice, None, frozenset(faces))
+
+    def _fingerprint(self, method: str, face: Face | None) -> bytes:
+        found = sha256()
+        for name, route in self.table.routes(method, face).items():
+            found.update(jsonrpc.encode([name, route.entry.digest().hex(), route.shown]))
+        return found.digest()
 
     def updated(self, upstream: GatewayUpstream, uri: str) -> None:
-        self._publish(notices.RESOURCE_UPDATED, self.outward_uri(upstream, uri))
+        self._publish(notices.RESOURCE_UPDATED, self.table.outward_uri(upstream, uri))
 
-    def hear(self, wanted: Filter) -> list[tuple[str, ...]]:
+    def hear(self, wanted: Filter, face: Face | None) -> list[Any]:
         for upstream in self.upstreams.values():
             upstream.begin_listing()
         uris = tuple(sorted(set(wanted.resource_subscriptions or ())))
         if not uris:
             return []
-        if uris not in self._relays:
-            self._relays[uris] = _Relays(0, [], set(uris))
-            self._listen(self._relays[uris])
-        self._relays[uris].users += 1
-        return [uris]
+        key = (face, uris)
+        if key not in self._relays:
+            self._relays[key] = _Relays(0, [], set(uris), face)
+            self._listen(self._relays[key])
+        self._relays[key].users += 1
+        return [key]
 
     def _listen(self, shared: _Relays) -> None:
         """Hear of those whose upstream is known, and has not been asked yet."""
         by_upstream: dict[str, list[str]] = {}
         for uri in sorted(shared.unheard):
-            for upstream, inward in self._owners(uri):
+            for upstream, inward in self.table.owners(uri, shared.face):
                 by_upstream.setdefault(upstream.alias, []).append(inward)
                 shared.unheard.remove(uri)
                 break
@@ -135,7 +163,7 @@ class Routes:
             upstream = self.upstreams[alias]
             shared.relays.append(upstream.relay(inside, partial(self.updated, upstream)))
 
-    def unhear(self, keys: list[tuple[str, ...]]) -> None:
+    def unhear(self, keys: list[Any]) -> None:
         for key in keys:
             shared = self._relays[key]
             shared.users -= 1
@@ -144,60 +172,10 @@ class Routes:
                 for relay in shared.relays:
                     relay.end()
 
-    def may_have(self, uri: str) -> bool:
+    def may_have(self, uri: str, face: Face | None) -> bool:
         """Whether an upstream has a resource, or may turn out to when it is listed."""
-        return any(True for _ in self._owners(uri)) or not all(one.listed.is_set() for one in self.upstreams.values())
-
-    # Names
-
-    def routes(self, method: str) -> dict[str, OutwardRoute]:
-        if self._routes is None:
-            self.clashes = []
-            self._routes = {method: self._gather(method) for method in LISTS}
-        return self._routes[method]
-
-    def _gather(self, method: str) -> dict[str, OutwardRoute]:
-        by_name = LISTS[method].key == "name"
-        found: dict[str, OutwardRoute] = {}
-        for upstream in self.upstreams.values():
-            settings = upstream.settings
-            for entry in upstream.entries.get(method, ()):
-                name = entry.key
-                if not settings.shows(name):
-                    continue
-                outward = settings.outward(name) if by_name else name
-                if outward in found and not by_name:
-                    outward = outward_uri(upstream.alias, name)
-                if outward in found:
-                    other = found[outward].upstream.alias
-                    self.clashes.append(f"{outward}: {other} has it, so that of {upstream.alias} ({name}) is hidden")
-                    continue
-                shown: dict[str, Any] = {} if outward == name else {LISTS[method].key: outward}
-                if name in settings.descriptions and method == "tools/list":
-                    shown["description"] = settings.descriptions[name]
-                found[outward] = OutwardRoute(upstream, name, entry, shown)
-        return found
-
-    def outward_uri(self, upstream: GatewayUpstream, uri: str) -> str:
-        """The address under which a resource of an upstream is known here."""
-        route = self.routes("resources/list").get(uri)
-        if route is not None and route.upstream is not upstream:
-            return outward_uri(upstream.alias, uri)
-        return uri
-
-    def _owners(self, uri: str) -> Iterator[tuple[GatewayUpstream, str]]:
-        """Those who may have a resource, the most likely first, each with its own address of it."""
-        route = self.routes("resources/list").get(uri)
-        if route is not None:
-            yield route.upstream, route.inward
-            return
-        for template, route in self.routes("resources/templates/list").items():
-            if _matches(template, uri):
-                yield route.upstream, uri if template == route.inward else inward_uri(route.upstream.alias, uri) or uri
-        for upstream in self.upstreams.values():
-            inward = inward_uri(upstream.alias, uri)
-            if inward is not None and upstream.settings.shows(inward):
-                yield upstream, inward
+        owned = any(True for _ in self.table.owners(uri, face))
+        return owned or not all(one.listed.is_set() for one in self.upstreams.values())
 
     # Lists
 
@@ -223,48 +201,67 @@ class Routes:
         for upstream in self.upstreams.values():
             upstream.begin_listing()
         if all(one.listed.is_set() or one.breaker.is_open for one in self.upstreams.values()):
-            return self._page(catalog, call.revision or LATEST, cursor)
+            return self._page(catalog, call, cursor)
         return self._page_when_settled(catalog, call, cursor)
 
     async def _page_when_settled(self, catalog: Catalog[Any], call: Call, cursor: str | None) -> Raw:
         await self.settled()
-        return self._page(catalog, call.revision or LATEST, cursor)
+        return self._page(catalog, call, cursor)
 
-    def _page(self, catalog: Catalog[Any], revision: Revision, cursor: str | None) -> Raw:
-        method = catalog.method
-        self._shown.add(method)
-        routes = self.routes(method)
-        start = 0 if cursor is None else catalog.start(cursor, len(catalog) + len(routes))
+    def _page(self, catalog: Catalog[Any], call: Call, cursor: str | None) -> Raw:
+        method, face, revision = catalog.method, call.face, call.revision or LATEST
+        if (method, face) not in self._given:
+            self._given[method, face] = self._fingerprint(method, face)
+        start = 0 if cursor is None else catalog.start(cursor, len(catalog) + len(self.table.routes(method, face)))
         definitions = catalog.definitions
-        key = (method, revision, start, id(definitions))
+        key = (method, face, revision, start, id(definitions))
+        found = self._parts.get(key)
+        if found is None:
+            found = self._parts[key] = self._part(catalog, definitions, face, revision, start)
+        hints = catalog.hints
         page = self._pages.get(key)
-        if page is None:
-            own: list[tuple[ListedEntry, dict[str, Any]]] = [(own_entry(method, one), {}) for one in definitions]
-            others = [(route.entry, route.shown) for name, route in routes.items() if name not in catalog]
-            entries = [*own, *others]
-            end = start + catalog.page_size
-            part = [written(method, entry, shown, revision) for entry, shown in entries[start:end]]
-            after = catalog.cursor(end) if end < len(entries) else UNSET
-            page = self._pages[key] = list_page(method, part, after, catalog.hints, revision)
-        return page
+        if page is None or page[0] != hints:
+            page = self._pages[key] = (hints, list_page(method, *found, hints, revision))
+        return page[1]
+
+    def _part(
+        self, catalog: Catalog[Any], definitions: Sequence[Any], face: Face | None, revision: Revision, start: int
+    ) -> tuple[list[Raw], Any]:
+        """The entries of a page, and the cursor of the next one."""
+        method = catalog.method
+        own: list[tuple[ListedEntry, dict[str, Any]]] = [
+            (own_entry(method, one), {})
+            for one in definitions
+            if face is None or face.shows(self._own, catalog.name_of(one))
+        ]
+        routes = self.table.routes(method, face).items()
+        entries = [*own, *((route.entry, route.shown) for name, route in routes if name not in catalog)]
+        end = start + catalog.page_size
+        part = [written(method, entry, shown, revision) for entry, shown in entries[start:end]]
+        return part, catalog.cursor(end) if end < len(entries) else UNSET
 
     # Answering
 
     async def call(self, call: Call, kind: str, name: str, catalog: Catalog[Any]) -> Any:
         """The answer of the upstream whose tool or prompt it is."""
         method = f"{kind}s/list"
-        route = self.routes(method).get(name)
+        route = self.table.routes(method, call.face).get(name)
         if route is None:
             await self.settled()
-            route = self.routes(method).get(name)
+            route = self.table.routes(method, call.face).get(name)
         if route is None:
-            names = [one.definition.name for one in catalog] + list(self.routes(method))
+            held = self.table.held.get((method, name))
+            if held is not None and (call.face is None or call.face.shows(held.alias, held.inward)):
+                raise ToolError(f"{name} is held back: {held.why}.", kind="PermissionDenied")
+            own = [one.definition.name for one in catalog]
+            shown = [one for one in own if call.face is None or call.face.shows(self._own, one)]
+            names = [*shown, *self.table.routes(method, call.face)]
             raise Unknown(kind, name, nearest(name, names, most=3))
         return await self._delegate(route.upstream, call, "name", route.inward)
 
     async def read(self, call: Call, uri: str) -> Any:
         await self.settled()
-        for upstream, inward in self._owners(uri):
+        for upstream, inward in self.table.owners(uri, call.face):
             try:
                 return await self._delegate(upstream, call, "uri", inward)
             except (ResourceNotFound, MethodNotFound):
@@ -273,12 +270,12 @@ class Routes:
 
     async def complete(self, call: Call, params: CompleteParams) -> Any:
         await self.settled()
-        ref = params.ref
+        ref, table, face = params.ref, self.table, call.face
         if isinstance(ref, PromptReference):
-            route = self.routes("prompts/list").get(ref.name)
+            route = table.routes("prompts/list", face).get(ref.name)
             inner = {"type": "ref/prompt", "name": route.inward if route else ""}
         else:
-            route = self.routes("resources/templates/list").get(ref.uri) or self.routes("resources/list").get(ref.uri)
+            route = table.routes(TEMPLATES, face).get(ref.uri) or table.routes(RESOURCES, face).get(ref.uri)
             inner = {"type": "ref/resource", "uri": route.inward if route else ""}
         if route is None:
             raise InvalidParams("Nothing to complete: there is no such prompt or template")
@@ -296,11 +293,14 @@ class Routes:
                 del params["requestState"]
             elif state is not None:
                 params["requestState"] = state
-        answered = await upstream.call(replace(call, params=Raw(jsonrpc.encode(params)), read=None), bound)
+        answered = await upstream.call(replace(call, params=Raw(jsonrpc.encode(params)), read=None, face=None), bound)
         asked = asked_by(call.method, answered.result)
         if asked is None:
             try:
-                return result_at(call.method, answered.result, answered.revision, call.revision or MODERN)
+                said = result_at(call.method, answered.result, answered.revision, call.revision or MODERN)
+                if self.table.crosses:
+                    return link_result(call.method, said, partial(self.table.outward_uri, upstream))
+                return said
             except (msgspec.DecodeError, RecursionError):
                 raise ToolError(f"{upstream.alias} gave a result that cannot be read.") from None
         if type(answered.result) is Raw:
@@ -320,17 +320,3 @@ class Routes:
         target = given.get("name") or given.get("uri") or given.get("ref") or b""
         arguments = msgspec.json.decode(given["arguments"]) if "arguments" in given else None
         return binding(call.method, bytes(target).decode(), arguments, call.principal)
-
-
-def _matches(template: str, uri: str) -> bool:
-    found = _parsed(template)
-    return found is not None and found.match(uri) is not None
-
-
-@lru_cache(maxsize=10_000)
-def _parsed(template: str) -> Template | None:
-    """None: it is none that could match anything."""
-    try:
-        return Template(template)
-    except UsageError:
-        return None

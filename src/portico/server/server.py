@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from portico._lazy import load_module
 from portico._options import check_options, explained
-from portico.rpc.call import Call, Handler, Middleware, members
+from portico.rpc.call import Call, Face, Handler, Middleware, members
 from portico.server.asking.request_state import Seal
 from portico.server.asking.spent import SpentStates
 from portico.server.calling import completion
@@ -298,19 +298,20 @@ class Server(Registrar):
 
     def _listen(self, call: Call) -> Any:
         params: ListenParams = call.typed()
-        wanted = honoured(params.notifications, self.capabilities, self._has)
-        unhear = partial(self._others.unhear, self._others.hear(wanted))
+        wanted = honoured(params.notifications, self.capabilities, partial(self._has, call.face))
+        unhear = partial(self._others.unhear, self._others.hear(wanted, call.face))
         try:
             return self.subscriptions.listen(call, wanted, unhear)
         except InternalError:
             unhear()
             raise
 
-    def _has(self, uri: str) -> bool:
+    def _has(self, face: Face | None, uri: str) -> bool:
         """Whether something can be told of this resource: it is there, or lies above one; a mount may have it, and so
         may a middleware or a service that is put around the answers."""
         known = self._chain is None and self._answers.get("resources/read") == self._read_resource
-        return not known or self.registry.has(uri) or self._others.may_have(uri)
+        own = self.registry.has(uri) and (face is None or face.shows(self.info.name, uri))
+        return not known or own or self._others.may_have(uri, face)
 
     def resource_updated(self, uri: str) -> None:
         """Tell those who subscribed to it that a resource has changed."""

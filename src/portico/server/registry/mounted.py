@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from msgspec import Raw, Struct
 
-from portico.rpc.call import Call
+from portico.rpc.call import Call, Face
 from portico.rpc.relay import ChangeRelay
 from portico.schema.problems import nearest
 from portico.server.registry import mounts
@@ -25,9 +25,9 @@ class Others(Protocol):
 
     def __bool__(self) -> bool: ...
     def __len__(self) -> int: ...
-    def hear(self, wanted: Filter) -> list[tuple[str, ...]]: ...
+    def hear(self, wanted: Filter, face: Face | None) -> list[tuple[str, ...]]: ...
     def unhear(self, keys: list[tuple[str, ...]]) -> None: ...
-    def may_have(self, uri: str) -> bool: ...
+    def may_have(self, uri: str, face: Face | None) -> bool: ...
     def listed(self, catalog: Catalog[Any]) -> Sequence[Any] | None: ...
     def page(self, catalog: Catalog[Any], call: Call, cursor: str | None) -> Any: ...
     async def call(self, call: Call, kind: str, name: str, catalog: Catalog[Any]) -> Any: ...
@@ -82,7 +82,7 @@ class Mounts:
 
     # Changes
 
-    def hear(self, wanted: Filter) -> list[tuple[str, ...]]:
+    def hear(self, wanted: Filter, face: Face | None) -> list[tuple[str, ...]]:
         """From now on what the mounted handlers tell of is published here. Returns what `unhear` takes.
 
         It costs a relay for each mounted handler once, however many listeners there are.
@@ -109,7 +109,7 @@ class Mounts:
                 del self._relays[uris]
                 _end(shared.relays.values())
 
-    def may_have(self, uri: str) -> bool:
+    def may_have(self, uri: str, face: Face | None) -> bool:
         """Whether a mounted handler could have this resource: only it knows."""
         return any(mount.inward_uri(uri) is not None for mount in self._mounts)
 
