@@ -74,11 +74,11 @@ _REDIRECTS = frozenset({307, 308})
 _members = msgspec.json.Decoder(dict[str, Raw])
 
 
-class _Named(Struct):
+class _ToolNamed(Struct):
     name: str
 
 
-_named = msgspec.json.Decoder(_Named)
+_named = msgspec.json.Decoder(_ToolNamed)
 
 _OURS = frozenset(
     {"host", "content-type", "content-length", "accept", "connection", "transfer-encoding", "last-event-id"}
