@@ -30,7 +30,7 @@ class TimeLimit:
         self, kind: type[BaseException] | None, failure: BaseException | None, where: TracebackType | None
     ) -> None:
         self._all.limits.discard(self)
-        # Somebody else may have cancelled it as well, and then it is cancelled.
+        # The caller may have cancelled the task as well, and then it stays cancelled.
         if self._over and self._task.uncancel() <= self._before and kind is asyncio.CancelledError:
             raise TimeoutError from failure
 
