@@ -23,9 +23,6 @@ _PAGE, _OLD_PAGE = "resourceUri", "ui/resourceUri"
 
 def link_result(method: str, said: Raw, outward: Outward) -> Raw:
     """A result with the addresses in it as they are known here."""
-    data = bytes(said)
-    if b'"uri"' not in data and b"esourceUri" not in data:
-        return said
     change = _RESULTS.get(method)
     try:
         changed = change(said, outward) if change is not None else None

@@ -56,6 +56,8 @@ class RouteTable:
         self.held: dict[tuple[str, str], HeldEntry] = {}
         # The arguments of each tool that stand in HTTP headers too.
         self.mirrored: dict[str, Sequence[Mirror]] = {}
+        # Whether an address of one upstream may be that of another.
+        self.crosses = False
         self._is_held = held
         self._all: dict[str, RoutesByName] | None = None
         self._seen: dict[tuple[str, Face], RoutesByName] = {}
@@ -76,11 +78,11 @@ class RouteTable:
     def routes(self, method: str, face: Face | None = None) -> RoutesByName:
         """By their outward names, what one of the four lists has; of it only what a face shows."""
         if self._all is None:
-            self.clashes, self.held, self._all = [], {}, {}
+            self.clashes, self.held = [], {}
             # A tool may name a resource, so these come first.
-            for one in (RESOURCES, TEMPLATES, *LISTS):
-                if one not in self._all:
-                    self._all[one] = self._gather(one)
+            self._all = {method: self._gather(method) for method in (RESOURCES, TEMPLATES)}
+            self.crosses = len(self.upstreams) > 1 and any(self._all.values())
+            self._all |= {method: self._gather(method) for method in LISTS if method not in self._all}
         if face is None:
             return self._all[method]
         seen = self._seen.get((method, face))
@@ -125,11 +127,6 @@ class RouteTable:
         return shown
 
     # Addresses
-
-    @property
-    def crosses(self) -> bool:
-        """Whether an address of one upstream may be that of another."""
-        return len(self.upstreams) > 1
 
     def outward_uri(self, upstream: GatewayUpstream, uri: str) -> str:
         """The address under which a resource of an upstream is known here: its own, unless another's is meant by it."""
