@@ -160,6 +160,13 @@ class Gateway(Server):
         self._routes.table.routes("tools/list")
         return self._routes.table.clashes
 
+    def counts(self, view: GatewayView | None = None) -> tuple[int, int, int]:
+        """How many tools, prompts and resources of the upstreams are shown; in one view, or in all."""
+        tools, prompts, resources = (
+            len(self._routes.table.routes(f"{kind}/list", view)) for kind in ("tools", "prompts", "resources")
+        )
+        return tools, prompts, resources
+
     async def settle(self, seconds: float) -> None:
         """Wait until every upstream is listed or has failed, but not for longer."""
         await self._routes.settled(seconds)
