@@ -22,6 +22,7 @@ FLOORS = {
     "auth": 2,
     "legacy": 2,
     "transport": 3,
+    "fleet": 3.5,
     "server": 4,
     "gateway": 4.2,
     "client": 4.4,
