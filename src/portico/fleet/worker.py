@@ -15,7 +15,7 @@ from portico.transport.http.place import Place
 from portico.transport.loops import on_signals
 
 
-class Worker:
+class FleetWorker:
     """Serves until its supervisor, or a signal, tells it to stop; or until another has taken its place."""
 
     def __init__(self, post: Post, exchange: Exchange, place: Place) -> None:
@@ -55,7 +55,7 @@ class Worker:
         told.cancel()
 
     def _hear(self) -> None:
-        """What the supervisor says. If it is gone there is nobody who would replace us: that is an end as well."""
+        """What the supervisor says. If it is gone, no other process would replace us: that is an end as well."""
         try:
             said = self._post.line.recv(65536)
         except BlockingIOError:

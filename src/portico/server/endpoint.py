@@ -18,7 +18,7 @@ from portico._options import check_options
 from portico.fleet import assignment
 from portico.fleet.assignment import Post
 from portico.fleet.supervisor import Supervisor, obeying_signals
-from portico.fleet.worker import Worker
+from portico.fleet.worker import FleetWorker
 from portico.legacy.session import Lifecycle
 from portico.server.asking.request_state import use_key
 from portico.transport import loops
@@ -165,10 +165,10 @@ def _supervised(
             place.leave()
 
 
-def _worker(server: Server, post: Post, place: Place, options: HttpOptions) -> Worker:
+def _worker(server: Server, post: Post, place: Place, options: HttpOptions) -> FleetWorker:
     given = cast("HttpOptions", {**options, **post.assignment.options})
     use_key(post.assignment.key)
-    return Worker(post, exchange(server, _settings(server, given, named=_named(place))), place)
+    return FleetWorker(post, exchange(server, _settings(server, given, named=_named(place))), place)
 
 
 async def serve_http(

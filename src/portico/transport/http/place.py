@@ -88,7 +88,7 @@ class Place(Struct, kw_only=True):
         return all(_is_local(number) for number in _numbers(self.fd))
 
     def leave(self) -> None:
-        """Remove the path that nobody listens at any more."""
+        """Remove the path, if no process listens at it any more."""
         if self.unix is not None:
             with suppress(OSError, UsageError):
                 _clear(self.unix)
@@ -177,7 +177,7 @@ def _at_path(path: str) -> socket.socket:
 
 
 def _clear(path: str) -> None:
-    """Remove what a process has left that is gone. Somebody who listens there, and any other file, stays."""
+    """Remove what a process has left that is gone. A process that listens there is left alone, and so is any other file."""
     try:
         if not stat.S_ISSOCK(os.stat(path).st_mode):
             raise UsageError(f"cannot listen at {path}: there is a file that is no socket")
