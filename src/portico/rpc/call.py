@@ -207,6 +207,8 @@ class Members(Struct, frozen=True):
     canonical: Callable[[str, str], str | None]
     # Whether a thing of a kind is there, and the sender of this call is not to learn of it.
     hides: Callable[[Call, str, str], bool]
+    # The handlers of other paths, where a transport has paths; as they change.
+    endpoints: Callable[[], Mapping[str, Handler]]
 
 
 def members(handler: Handler) -> Members:
@@ -221,7 +223,12 @@ def members(handler: Handler) -> Members:
         logs=not isinstance(able, ServerCapabilities) or able.logging is not None,
         canonical=getattr(handler, "canonical", _same_name),
         hides=getattr(handler, "hides", _hides_nothing),
+        endpoints=getattr(handler, "endpoints", _no_endpoints),
     )
+
+
+def _no_endpoints() -> Mapping[str, Handler]:
+    return {}
 
 
 def _not_at_hand(method: str) -> None:

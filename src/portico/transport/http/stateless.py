@@ -36,8 +36,7 @@ class StatelessRequests:
         self.replies: set[HttpReply] = set()
         self._mirrored = mirrored
         self._hides = members(door.handler).hides
-        # Calls in flight by where they came from.
-        self.by_client: dict[str, int] = {}
+        self._by_client = traffic.by_client
 
     def post(self, frame: Frame, request: Request, writer: ResponseWriter) -> None:
         if frame.id is UNSET:
@@ -74,11 +73,11 @@ class StatelessRequests:
 
     def count(self, peer: str, change: int) -> None:
         """One call more, or one less, from there."""
-        left = self.by_client.get(peer, 0) + change
+        left = self._by_client.get(peer, 0) + change
         if left:
-            self.by_client[peer] = left
+            self._by_client[peer] = left
         else:
-            del self.by_client[peer]
+            del self._by_client[peer]
 
     def keep_alive(self) -> None:
         for reply in list(self.replies):
