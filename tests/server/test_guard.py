@@ -8,10 +8,9 @@ import pytest
 from msgspec import Raw
 
 from portico import Client, Context, Gateway, Server, Service
-from portico.auth.principal import Principal
 from portico.rpc.call import Call
 from portico.server.guard import Decision, Kind, Owned, Passage, Sight
-from portico.wire.errors import InvalidParams, ProtocolError, ResourceNotFound, ToolError, Unknown
+from portico.wire.errors import InvalidParams, ProtocolError, ResourceNotFound, Unknown
 
 
 class Only:

@@ -253,9 +253,7 @@ class Routes:
             return self._page(catalog, call.revision or LATEST, cursor, view)
         return self._page_when_settled(catalog, call, cursor, view)
 
-    async def _page_when_settled(
-        self, catalog: Catalog[Any], call: Call, cursor: str | None, view: View | None
-    ) -> Raw:
+    async def _page_when_settled(self, catalog: Catalog[Any], call: Call, cursor: str | None, view: View | None) -> Raw:
         await self.settled()
         return self._page(catalog, call.revision or LATEST, cursor, view)
 
@@ -306,7 +304,7 @@ class Routes:
         return await self._delegate(route.upstream, call, "name", route.inward)
 
     async def unknown(self, call: Call, kind: str, name: str, catalog: Catalog[Any]) -> Unknown:
-        """The refusal of a name that is not there, with the names that may have been meant, of those the caller sees."""
+        """The refusal of a name that is not there, with those that may have been meant, as far as the caller sees."""
         await self.settled()
         view = None if self.protection is None else self.protection.view(call)
         own = catalog.definitions if view is None else view.definitions(catalog)
@@ -320,7 +318,9 @@ class Routes:
         if self.protection is None:
             return True
         given = getattr(call.typed(), "arguments", b"")
-        return await self.protection.admit(call, kind, owned, given if type(given) is Raw else jsonrpc.encode(given or {}))
+        return await self.protection.admit(
+            call, kind, owned, given if type(given) is Raw else jsonrpc.encode(given or {})
+        )
 
     async def read(self, call: Call, uri: str) -> Any:
         await self.settled()

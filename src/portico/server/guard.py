@@ -1,7 +1,7 @@
 """What stands between a request and what it asks for: whoever decides, counts or records is one of these.
 
 A server knows no rules. It knows whose everything is that it offers, and asks those that were given to it with
-`server.protect(…)`: the Guard what a caller may see and do, the Meter whether it is too often, the Witness to take note.
+`server.protect(…)`: the Guard what a caller may see and do, the Meter whether it is too often. The Witness takes note.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ Kind = Literal["tool", "prompt", "resource", "template"]
 class Owned(NamedTuple):
     """Whose something is, and what its owner calls it: never the name that a client is shown.
 
-    The owner is an upstream's alias, a mount's prefix or name, a service's name, or else the server's name. Empty: there
-    is no such thing.
+    The owner is an upstream's alias, a mount's prefix or name, a service's name, or else the server's name. Empty:
+    there is no such thing.
     """
 
     owner: str

@@ -188,8 +188,8 @@ class Protection:
         return View(self.guard.sight(call), self.views, self._server.owned, self._server.own)
 
     async def admit(self, call: Call, kind: Kind, owned: Owned, arguments: bytes | Raw = NOTHING) -> bool:
-        """Whether a call may go on to something that is not the server's own; if not, it is not there. Raises what it is
-        refused with for another reason."""
+        """Whether a call may go on to something that is not the server's own; if not, it is not there. Raises what it
+        is refused with for another reason."""
         passage = current.get() or Passage(call)
         if not self._allows(passage, kind, owned, arguments):
             return False

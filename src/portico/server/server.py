@@ -44,8 +44,8 @@ from portico.wire.subscriptions import ListenParams
 from portico.wire.tools import CallToolParams
 
 if TYPE_CHECKING:
-    from portico.server.protection import Protection
     from portico.server.endpoint import AsgiOptions, HttpOptions
+    from portico.server.protection import Protection
     from portico.server.tasks.tasks import TaskService
     from portico.transport.http.asgi import Application
     from portico.transport.http.pages import PageRoute

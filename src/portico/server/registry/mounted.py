@@ -12,6 +12,7 @@ from msgspec import Raw, Struct
 
 from portico.rpc.call import Call
 from portico.rpc.relay import ChangeRelay
+from portico.rpc.turns import caller_of
 from portico.schema.problems import nearest
 from portico.server.guard import Kind, Owned
 from portico.server.registry import mounts
@@ -170,7 +171,7 @@ class Mounts:
     async def _lists(self, mount: Mount, call: Call, kind: Kind, inside: str) -> bool:
         method = f"{kind}s/list"
         at_hand = mounts.known(mount, method)
-        key = (mount, method, getattr(call.principal, "id", None)) if at_hand is None else (mount, method)
+        key = (mount, method, caller_of(call)[0]) if at_hand is None else (mount, method)
         kept = self._listings.get(key)
         if kept is not None and at_hand is None:
             age = time.monotonic() - kept[0]
@@ -270,7 +271,7 @@ class Mounts:
         raise await self.unknown(call, kind, name, catalog)
 
     async def unknown(self, call: Call, kind: str, name: str, catalog: Catalog[Any]) -> Unknown:
-        """The refusal of a name that is not there, with the names that may have been meant, of those the caller sees."""
+        """The refusal of a name that is not there, with those that may have been meant, as far as the caller sees."""
         view = None if self.protection is None else self.protection.view(call)
         parts = [await mounts.entries(mount, f"{kind}s/list", call) for mount in self._mounts]
         if view is not None:

@@ -51,8 +51,8 @@ class KeptViews:
 
 
 class View(Struct, frozen=True):
-    """What one caller sees of a server. `owned` says whose one of the server's own components is, `own` whose it is that
-    the server itself answers to by a name."""
+    """What one caller sees of a server. `owned` says whose one of the server's own components is, `own` whose it is
+    that the server itself answers to by a name."""
 
     sight: Sight
     kept: KeptViews

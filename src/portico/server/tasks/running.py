@@ -199,8 +199,8 @@ class RefusedAnswer(Struct):
 async def run(
     running: RunningJob, tool: Tool | None, runtime: Runtime, check: Callable[[Call, Tool], None] | None = None
 ) -> Outcome:
-    """Run the body of a job from its beginning; finished steps are not done again. `check` raises what a call is refused
-    with that may not be made any more."""
+    """Run the body of a job from its beginning; finished steps are not done again. `check` raises what a call is
+    refused with that may not be made any more."""
     if tool is None:
         raise LeaseLost  # removed since the job was claimed; another process may have the tool
     job = running.job
