@@ -23,7 +23,7 @@ from portico.schema.problems import nearest
 from portico.server.asking.request_state import Seal, binding
 from portico.server.guard import Kind, Owned
 from portico.server.registry.catalog import Catalog
-from portico.server.registry.views import KINDS, View
+from portico.server.registry.views import KINDS, CallerView
 from portico.wire import jsonrpc, notices
 from portico.wire.completion import CompleteParams, PromptReference
 from portico.wire.errors import InvalidParams, MethodNotFound, ResourceNotFound, ToolError, Unknown, UsageError
@@ -153,7 +153,7 @@ class Routes:
                 for relay in shared.relays:
                     relay.end()
 
-    def may_have(self, uri: str, view: View | None = None) -> bool:
+    def may_have(self, uri: str, view: CallerView | None = None) -> bool:
         """Whether an upstream has a resource, or may turn out to when it is listed."""
         for upstream, inward in self._owners(uri):
             if view is None or view.sees("resource", Owned(upstream.alias, inward)):
@@ -245,7 +245,7 @@ class Routes:
     def listed(self, catalog: Catalog[Any]) -> Sequence[Any] | None:
         return None
 
-    def page(self, catalog: Catalog[Any], call: Call, cursor: str | None, view: View | None = None) -> Any:
+    def page(self, catalog: Catalog[Any], call: Call, cursor: str | None, view: CallerView | None = None) -> Any:
         """A page of our own list and those of the upstreams, or a coroutine that comes to it."""
         for upstream in self.upstreams.values():
             upstream.begin_listing()
@@ -253,11 +253,13 @@ class Routes:
             return self._page(catalog, call.revision or LATEST, cursor, view)
         return self._page_when_settled(catalog, call, cursor, view)
 
-    async def _page_when_settled(self, catalog: Catalog[Any], call: Call, cursor: str | None, view: View | None) -> Raw:
+    async def _page_when_settled(
+        self, catalog: Catalog[Any], call: Call, cursor: str | None, view: CallerView | None
+    ) -> Raw:
         await self.settled()
         return self._page(catalog, call.revision or LATEST, cursor, view)
 
-    def _page(self, catalog: Catalog[Any], revision: Revision, cursor: str | None, view: View | None) -> Raw:
+    def _page(self, catalog: Catalog[Any], revision: Revision, cursor: str | None, view: CallerView | None) -> Raw:
         method = catalog.method
         self._shown.add(method)
         routes = self.routes(method)
@@ -278,7 +280,7 @@ class Routes:
             page = self._pages[key] = list_page(method, part, after, catalog.hints, revision)
         return page
 
-    def _seen(self, catalog: Catalog[Any], view: View | None) -> Iterator[tuple[str, OutwardRoute]]:
+    def _seen(self, catalog: Catalog[Any], view: CallerView | None) -> Iterator[tuple[str, OutwardRoute]]:
         """What the upstreams add to a list, as far as the caller may see it."""
         kind = KINDS[catalog.method]
         for name, route in self.routes(catalog.method).items():

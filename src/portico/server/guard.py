@@ -1,7 +1,7 @@
 """What stands between a request and what it asks for: whoever decides, counts or records is one of these.
 
 A server knows no rules. It knows whose everything is that it offers, and asks those that were given to it with
-`server.protect(…)`: the Guard what a caller may see and do, the Meter whether it is too often. The Witness takes note.
+`server.protect(…)`: the AccessGuard what a caller may see and do, the Meter whether it is too often. The Witness takes note.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Passage(Struct, eq=False):
     agreed: bool = False
 
 
-class Guard(Protocol):
+class AccessGuard(Protocol):
     """Decides what a caller may see and do. Pure, and quick: it is asked for every call."""
 
     def sight(self, call: Call) -> Sight:

@@ -16,11 +16,11 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from portico.rpc.call import Call
-from portico.server.guard import Decision, Guard, Kind, Meter, Owned, Passage, Witness, current
+from portico.server.guard import Decision, AccessGuard, Kind, Meter, Owned, Passage, Witness, current
 from portico.server.registry.catalog import Catalog
 from portico.server.registry.mounted import Others
 from portico.server.registry.service import Answer, Service
-from portico.server.registry.views import KINDS, KeptViews, View
+from portico.server.registry.views import KINDS, KeptViews, CallerView
 from portico.wire.completion import PromptReference
 from portico.wire.errors import ResourceNotFound
 from portico.wire.jsonrpc import NOTHING, encode
@@ -44,7 +44,7 @@ class Protection:
 
     def __init__(self, server: Protected) -> None:
         self._server = server
-        self.guard: Guard | None = None
+        self.guard: AccessGuard | None = None
         self.meter: Meter | None = None
         self.witness: Witness | None = None
         self.views = KeptViews()
@@ -181,11 +181,11 @@ class Protection:
 
     # Asked by what passes calls on, where it is known whose something is
 
-    def view(self, call: Call) -> View | None:
+    def view(self, call: Call) -> CallerView | None:
         """What the sender of a call sees; None: everything."""
         if self.guard is None:
             return None
-        return View(self.guard.sight(call), self.views, self._server.owned, self._server.own)
+        return CallerView(self.guard.sight(call), self.views, self._server.owned, self._server.own)
 
     async def admit(self, call: Call, kind: Kind, owned: Owned, arguments: bytes | Raw = NOTHING) -> bool:
         """Whether a call may go on to something that is not the server's own; if not, it is not there. Raises what it

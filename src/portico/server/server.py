@@ -22,7 +22,7 @@ from portico.server.calling.prompts import Prompt
 from portico.server.calling.resources import Resource
 from portico.server.calling.runtime import MOST_THREADS, ArgumentErrors, Runtime, Threads
 from portico.server.calling.tools import Tool
-from portico.server.guard import Guard, Kind, Meter, Owned, Witness
+from portico.server.guard import AccessGuard, Kind, Meter, Owned, Witness
 from portico.server.registry.catalog import PAGE_SIZE, Catalog
 from portico.server.registry.cursors import ListCursors
 from portico.server.registry.lifespans import Lifespans
@@ -393,7 +393,7 @@ class Server(Registrar):
         return {one.method: one for one in (self.tools, self.prompts, self.resources, self.templates)}
 
     def protect(
-        self, *, guard: Guard | None = None, meter: Meter | None = None, witness: Witness | None = None
+        self, *, guard: AccessGuard | None = None, meter: Meter | None = None, witness: Witness | None = None
     ) -> None:
         """Put a guard, a meter or a witness around everything that this server answers; each takes the place of the
         one before it. At any time.

@@ -18,7 +18,7 @@ from portico.server.guard import Kind, Owned
 from portico.server.registry import mounts
 from portico.server.registry.catalog import Catalog
 from portico.server.registry.mounts import Mount
-from portico.server.registry.views import KINDS, View
+from portico.server.registry.views import KINDS, CallerView
 from portico.wire import jsonrpc
 from portico.wire.completion import CompleteParams, PromptReference
 from portico.wire.errors import InvalidParams, ResourceNotFound, Unknown
@@ -50,9 +50,9 @@ class Others(Protocol):
     def nothing_to_complete(self, name: str) -> InvalidParams: ...
     def hear(self, wanted: Filter) -> list[tuple[str, ...]]: ...
     def unhear(self, keys: list[tuple[str, ...]]) -> None: ...
-    def may_have(self, uri: str, view: View | None = None) -> bool: ...
+    def may_have(self, uri: str, view: CallerView | None = None) -> bool: ...
     def listed(self, catalog: Catalog[Any]) -> Sequence[Any] | None: ...
-    def page(self, catalog: Catalog[Any], call: Call, cursor: str | None, view: View | None = None) -> Any: ...
+    def page(self, catalog: Catalog[Any], call: Call, cursor: str | None, view: CallerView | None = None) -> Any: ...
     async def call(self, call: Call, kind: str, name: str, catalog: Catalog[Any]) -> Any: ...
     async def read(self, call: Call, uri: str) -> Any: ...
     async def complete(self, call: Call, params: CompleteParams) -> Any: ...
@@ -136,7 +136,7 @@ class Mounts:
                 del self._relays[uris]
                 _end(shared.relays.values())
 
-    def may_have(self, uri: str, view: View | None = None) -> bool:
+    def may_have(self, uri: str, view: CallerView | None = None) -> bool:
         """Whether a mounted handler could have this resource: only it knows."""
         for mount in self._mounts:
             inward = mount.inward_uri(uri)
@@ -201,7 +201,7 @@ class Mounts:
             merged = self._merged[catalog.method] = (parts, _merge(catalog, parts))
         return merged[1]
 
-    def page(self, catalog: Catalog[Any], call: Call, cursor: str | None, view: View | None = None) -> Any:
+    def page(self, catalog: Catalog[Any], call: Call, cursor: str | None, view: CallerView | None = None) -> Any:
         """A page of the server's list and those of the mounted handlers, or a coroutine that comes to it."""
         if view is not None:
             return self._seen(catalog, call, cursor, view)
@@ -217,7 +217,7 @@ class Mounts:
             parts.append(await mounts.entries(mount, catalog.method, call))
         return catalog.once(_merge(catalog, parts), call.revision or LATEST, cursor)
 
-    async def _seen(self, catalog: Catalog[Any], call: Call, cursor: str | None, view: View) -> Raw:
+    async def _seen(self, catalog: Catalog[Any], call: Call, cursor: str | None, view: CallerView) -> Raw:
         """The same, of what the caller may see."""
         parts = [await mounts.entries(mount, catalog.method, call) for mount in self._mounts]
         make = partial(self._visible, catalog, parts, view)
@@ -225,7 +225,7 @@ class Mounts:
             return view.page(catalog, (catalog.definitions, *parts), make, call.revision, cursor)
         return catalog.once(make(), call.revision or LATEST, cursor)
 
-    def _visible(self, catalog: Catalog[Any], parts: list[Sequence[Any]], view: View) -> Sequence[Any]:
+    def _visible(self, catalog: Catalog[Any], parts: list[Sequence[Any]], view: CallerView) -> Sequence[Any]:
         kind = KINDS[catalog.method]
         found = {catalog.name_of(entry): entry for entry in view.definitions(catalog)}
         # Each name belongs to the one that a call of it would go to.

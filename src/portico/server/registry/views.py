@@ -24,7 +24,7 @@ KINDS: dict[str, Kind] = {
 }
 
 
-class _Kept(Struct, eq=False):
+class _KeptView(Struct, eq=False):
     # What it was made of: it holds as long as these are the same objects.
     sources: Sequence[Any]
     listed: Sequence[Any]
@@ -35,12 +35,12 @@ class KeptViews:
     """The lists of one server as they were last seen."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[Any, _Kept] = OrderedDict()
+        self._kept: OrderedDict[Any, _KeptView] = OrderedDict()
 
-    def find(self, key: Any, sources: Sequence[Any], make: Callable[[], Sequence[Any]]) -> _Kept:
+    def find(self, key: Any, sources: Sequence[Any], make: Callable[[], Sequence[Any]]) -> _KeptView:
         found = self._kept.get(key)
         if found is None or len(found.sources) != len(sources) or not all(map(is_, found.sources, sources)):
-            found = self._kept[key] = _Kept(sources, make(), {})
+            found = self._kept[key] = _KeptView(sources, make(), {})
             if len(self._kept) > MOST_VIEWS:
                 self._kept.popitem(last=False)
         self._kept.move_to_end(key)
@@ -50,7 +50,7 @@ class KeptViews:
         self._kept.clear()
 
 
-class View(Struct, frozen=True):
+class CallerView(Struct, frozen=True):
     """What one caller sees of a server. `owned` says whose one of the server's own components is, `own` whose it is
     that the server itself answers to by a name."""
 
