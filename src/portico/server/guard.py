@@ -1,7 +1,8 @@
 """What stands between a request and what it asks for: whoever decides, counts or records is one of these.
 
 A server knows no rules. It knows whose everything is that it offers, and asks those that were given to it with
-`server.protect(…)`: the AccessGuard what a caller may see and do, the Meter whether it is too often. The Witness takes note.
+`server.protect(…)`: the AccessGuard what a caller may see and do, the Meter whether it is too often. The Witness takes
+note.
 """
 
 from __future__ import annotations

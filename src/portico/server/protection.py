@@ -16,11 +16,11 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from portico.rpc.call import Call
-from portico.server.guard import Decision, AccessGuard, Kind, Meter, Owned, Passage, Witness, current
+from portico.server.guard import AccessGuard, Decision, Kind, Meter, Owned, Passage, Witness, current
 from portico.server.registry.catalog import Catalog
 from portico.server.registry.mounted import Others
 from portico.server.registry.service import Answer, Service
-from portico.server.registry.views import KINDS, KeptViews, CallerView
+from portico.server.registry.views import KINDS, CallerView, KeptViews
 from portico.wire.completion import PromptReference
 from portico.wire.errors import ResourceNotFound
 from portico.wire.jsonrpc import NOTHING, encode
