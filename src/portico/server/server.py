@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from portico.server.endpoint import AsgiOptions, HttpOptions
     from portico.server.tasks.tasks import TaskService
     from portico.transport.http.asgi import Application
+    from portico.transport.http.pages import PageRoute
     from portico.transport.stdio import StdioOptions
 
 Lifespan = Callable[["Server"], AbstractAsyncContextManager[Any]]
@@ -123,6 +124,8 @@ class Server(Registrar):
         self.tasks: TaskService | None = None
         if lifespan is not None:
             self._lifespans.add(self, partial(lifespan, self))
+        # Over HTTP, beside the endpoint; read when that is opened.
+        self.pages: list[PageRoute] = []
         self._middleware = list(middleware)
         self._chain: Handler | None = None
         # What each service has registered, by its name; and the services whose methods are answered.

@@ -379,7 +379,7 @@ class Connection(asyncio.Protocol):
         path, _, query = url.partition("?")
         if "%" in path:
             path = unquote(path)
-        if method == "HEAD" and path in _READABLE:
+        if method == "HEAD" and (path in _READABLE or "GET" in self.exchange.pages.methods(path)):
             method = "GET"
         return Request(method, path, query, self._headers, b"", self._client(self._headers))
 

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from msgspec import UNSET, Struct
@@ -24,6 +24,7 @@ from portico.rpc.metrics import Metrics
 from portico.transport.http import headers as http
 from portico.transport.http import sse
 from portico.transport.http.headers import Gate, Headers, Proxies
+from portico.transport.http.pages import PageRoute, WebPages
 from portico.transport.http.response import JSON, MOST_UNREAD, TEXT, Answer, Pairs, Request, ResponseWriter, Traffic
 from portico.transport.http.sessions import IDLE_SECONDS, HttpSession, Sessions
 from portico.transport.http.stateless import StatelessRequests
@@ -76,7 +77,13 @@ class Settings(Struct, kw_only=True):
 class Exchange:
     """Answers HTTP requests with a Handler."""
 
-    def __init__(self, handler: Handler, settings: Settings, describe: Callable[[], dict[str, Any]]) -> None:
+    def __init__(
+        self,
+        handler: Handler,
+        settings: Settings,
+        describe: Callable[[], dict[str, Any]],
+        pages: Iterable[PageRoute] = (),
+    ) -> None:
         self.settings = settings
         self.metrics = Metrics()
         self.handler = handler
@@ -102,6 +109,7 @@ class Exchange:
         }
         if settings.sse:
             self._routes |= {("GET", "/sse"): self._open_old, ("POST", "/messages"): self._post_old}
+        self.pages = WebPages(pages, {path for _, path in self._routes if path != "/"})
 
     # Coming in
 
@@ -125,13 +133,24 @@ class Exchange:
         if request.method == "OPTIONS":
             return _preflight(request.headers)
         if (request.method, request.path) not in self._routes:
-            return self._nowhere(request)
+            return self._refuse_page(request)
         if self._is_probe(request):
             return None
         if self._tokens is not None and not self._tokens.admits(request.headers.get(b"authorization")):
             return _unauthorized(request)
         if request.method == "POST":
             return self._refuse_kind(request) or self.refuse_now(request)
+        return self._refuse_far(request)
+
+    def _refuse_page(self, request: Request) -> Answer | None:
+        route = self.pages.find(request.method, request.path)
+        if route is None:
+            return self._nowhere(request)
+        if self.draining:
+            return busy(request)
+        authorization = request.headers.get(b"authorization")
+        if route.guarded and self._tokens is not None and not self._tokens.admits(authorization):
+            return _unauthorized(request)
         return self._refuse_far(request)
 
     def _is_probe(self, request: Request) -> bool:
@@ -164,7 +183,8 @@ class Exchange:
         return _error(request, 406, "Not acceptable: application/json and text/event-stream are what we have")
 
     def _nowhere(self, request: Request) -> Answer:
-        allowed = sorted(method for method, path in self._routes if path == request.path)
+        known = {method for method, path in self._routes if path == request.path}
+        allowed = sorted(known | self.pages.methods(request.path))
         if not allowed:
             return Answer(404, TEXT, b"Not found\n")
         return Answer(405, (*TEXT, (b"allow", ", ".join(allowed).encode())), b"Method not allowed\n")
@@ -172,13 +192,27 @@ class Exchange:
     def handle(self, request: Request, writer: ResponseWriter) -> None:
         """Answer a request that was not refused."""
         self.traffic.received += len(request.body)
+        route = self._routes.get((request.method, request.path))
+        if route is None:
+            self._show_page(request, writer)
+            return
         if self._tokens is not None:
             request.principal = self._tokens.verify(request.headers.get(b"authorization"))
             if request.principal is None and self._tokens.required and not self._is_probe(request):
                 # It was refused before, unless its headers have changed since: then they are believed no more.
                 writer.answer(_unauthorized(request))
                 return
-        self._routes[request.method, request.path](request, writer)
+        route(request, writer)
+
+    def _show_page(self, request: Request, writer: ResponseWriter) -> None:
+        refusal = self._refuse_page(request)
+        route = self.pages.find(request.method, request.path)
+        if refusal is not None or route is None:
+            writer.answer(refusal or self._nowhere(request))
+            return
+        if route.guarded and self._tokens is not None:
+            request.principal = self._tokens.verify(request.headers.get(b"authorization"))
+        self.pages.answer(route, request, writer)
 
     # 2026-07-28: each request alone
 
@@ -361,6 +395,7 @@ class Exchange:
             await asyncio.wait([asyncio.ensure_future(one) for one in (*waiting, *ending)], timeout=grace)
         self.stateless.close()
         self.sessions.close()
+        await self.pages.close()
         for old in list(self._old.values()):
             old.writer.end()
             old.session.close()
