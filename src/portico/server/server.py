@@ -131,6 +131,7 @@ class Server(Registrar):
         # What each service has registered, by its name; and the services whose methods are answered.
         self._bundles: dict[str, list[Component]] = {}
         self._services: list[Service] = []
+        self._endpoints: dict[str, Handler] = {}
         self._mounts = Mounts(self.subscriptions.publish)
         # Who is asked for what is not our own.
         self._others: Others = self._mounts
@@ -399,6 +400,28 @@ class Server(Registrar):
     def _lists_changed(self) -> None:
         for catalog in (self.tools, self.prompts, self.resources):
             catalog.changed()
+
+    def endpoints(self) -> Mapping[str, Handler]:
+        """The handlers of other paths than that of the server itself."""
+        return self._endpoints
+
+    def add_endpoint(self, path: str, handler: Handler) -> None:
+        """Answer at another path of the same port with another Handler, such as a part of this server. At any time.
+
+        It has sessions of its own, and the same tokens, hosts and limits.
+        """
+        if not path.startswith("/") or path == "/" or not path.isprintable() or set(path) & set("?#% "):
+            raise UsageError(f"{path!r} is no path for an endpoint: it is such as /mcp/other")
+        if path in self._endpoints:
+            raise UsageError(f"there is already an endpoint at {path}; remove it first")
+        # Another object, so that it can be seen that something has changed.
+        self._endpoints = {**self._endpoints, path: handler}
+
+    def remove_endpoint(self, path: str) -> None:
+        """Undo `add_endpoint`."""
+        if path not in self._endpoints:
+            raise UsageError(f"there is no endpoint at {path} to remove")
+        self._endpoints = {known: handler for known, handler in self._endpoints.items() if known != path}
 
     def use(self, middleware: Middleware) -> None:
         """Put a middleware around everything this server answers; the last one is the outermost."""

@@ -19,8 +19,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from portico.transport.http import sse
-from portico.transport.http.exchange import Exchange, busy
+from portico.transport.http.exchange import Exchange
 from portico.transport.http.headers import Headers
+from portico.transport.http.refusals import busy
 from portico.transport.http.response import TEXT, Answer, Pairs, Request
 
 log = logging.getLogger("portico")
