@@ -10,9 +10,11 @@ from html import escape
 from portico.transport.http.response import Answer, Pairs
 
 _STYLE = (
-    "body{font:17px/1.5 system-ui,sans-serif;max-width:34em;margin:12vh auto;padding:0 1em;color:#1b1b1b;background:#fff}"
+    "body{font:17px/1.5 system-ui,sans-serif;max-width:34em;margin:12vh auto;padding:0 1em;"
+    "color:#1b1b1b;background:#fff}"
     "h1{font-size:1.4em}dt{color:#555;margin-top:.8em}dd{margin:0;overflow-wrap:anywhere}"
-    "button{font:inherit;padding:.5em 1.4em;margin:1.2em .6em 0 0;border:1px solid #444;border-radius:.4em;background:#fff}"
+    "button{font:inherit;padding:.5em 1.4em;margin:1.2em .6em 0 0;border:1px solid #444;"
+    "border-radius:.4em;background:#fff}"
     "button.yes{background:#1b4d89;border-color:#1b4d89;color:#fff}.care{background:#fff3d6;padding:.6em .8em}"
     "@media(prefers-color-scheme:dark){body{color:#eee;background:#161616}dt{color:#aaa}"
     "button{background:#222;color:#eee}.care{background:#4a3a10}}"
@@ -30,7 +32,7 @@ PROTECTED: Pairs = (
     ),
     (b"x-frame-options", b"DENY"),
     (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),
+    (b"referrer-policy", b"same-origin"),
     (b"cache-control", b"no-store"),
 )
 

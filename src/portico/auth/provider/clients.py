@@ -51,8 +51,8 @@ class _Document(Struct, frozen=True):
     redirect_uris: list[str]
     client_id: str | None = None
     client_name: str | None = None
-    grant_types: list[str] = ["authorization_code"]
-    response_types: list[str] = ["code"]
+    grant_types: tuple[str, ...] = ("authorization_code",)
+    response_types: tuple[str, ...] = ("code",)
     token_endpoint_auth_method: str | None = None
 
 
@@ -92,7 +92,7 @@ def read_registration(body: bytes) -> tuple[KnownClient, str | None]:
         raise GrantRefused(
             "invalid_client_metadata", "The body is no client metadata: a JSON object with redirect_uris."
         )
-    if not set(found.grant_types) <= {"authorization_code", "refresh_token"} or found.response_types != ["code"]:
+    if not set(found.grant_types) <= {"authorization_code", "refresh_token"} or found.response_types != ("code",):
         raise GrantRefused("invalid_client_metadata", "Only authorization_code and refresh_token are granted here.")
     method = found.token_endpoint_auth_method or BASIC
     if method not in (NONE, BASIC, POST):

@@ -126,8 +126,9 @@ def login_settings(said: Mapping[str, Any]) -> LoginSettings:
     unknown = sorted(set(given) - set(LoginSettings.__struct_fields__))
     if unknown:
         raise UsageError(f"auth.proxy: {unknown[0]} is nothing that the provider {provider!r} takes")
-    lists = {name: tuple(given.pop(name)) for name in ("scopes", "allow") if name in given}
-    found = LoginSettings(provider=provider, **{**defaults, **given, **lists})
+    lists: dict[str, Any] = {name: tuple(given.pop(name)) for name in ("scopes", "allow") if name in given}
+    fields: dict[str, Any] = {**defaults, **given, **lists}
+    found = LoginSettings(provider=provider, **fields)
     if provider in _OPEN and not found.allow:
         raise UsageError(
             f"auth.proxy: anybody can have an account at {provider}; say who may come in: "
