@@ -89,7 +89,7 @@ class FaceEndpoints:
         there = (
             "a program on this computer" if local else answered_at.hostname or f"{answered_at.scheme}: (an application)"
         )
-        known = f"{client.host} (verified)" if client.host else "not verified: anybody can use this name"
+        known = f"{client.host} (verified)" if client.host else "not verified: any program can use this name"
         if client.kind == "configured":
             known = "registered by the operator of this server"
         facts = [

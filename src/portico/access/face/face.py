@@ -57,7 +57,7 @@ class Issuance(NamedTuple):
 
 
 class Face:
-    """An authorization server of our own in front of somebody else's login."""
+    """An authorization server of our own in front of a login elsewhere."""
 
     def __init__(self, settings: FaceSettings, where: LoginSettings, store: str | None, ring: KeyRing) -> None:
         self.settings = settings

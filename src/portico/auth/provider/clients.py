@@ -45,7 +45,7 @@ class KnownClient(Struct, frozen=True, kw_only=True):
         return urlsplit(self.id).hostname if self.kind == "document" else None
 
 
-class _Document(Struct, frozen=True):
+class _ClientDocument(Struct, frozen=True):
     """The members that matter of a client's metadata (RFC 7591, section 2)."""
 
     redirect_uris: list[str]
@@ -182,12 +182,12 @@ def _split(uri: str) -> SplitResult | None:
         return None
 
 
-def _read(body: bytes) -> _Document | None:
+def _read(body: bytes) -> _ClientDocument | None:
     if len(body) > LONGEST_DOCUMENT:
         return None
     try:
         said = msgspec.json.decode(body)
         present = {name: value for name, value in said.items() if value is not None} if isinstance(said, dict) else said
-        return msgspec.convert(present, _Document)
+        return msgspec.convert(present, _ClientDocument)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None

@@ -107,7 +107,7 @@ def identify(login: LoginSettings, claims: dict[str, Any]) -> Identity:
     subject = _inward(claims, login.subject)
     if isinstance(subject, bool) or not isinstance(subject, str | int) or not str(subject) or len(str(subject)) > 255:
         raise AuthorizationFailed(f"{quoted(login.issuer)} does not say who logged in: it has no {login.subject}.")
-    # A flag that is missing means that nobody has looked (Entra never says, and lets people choose their address).
+    # A flag that is missing means that the provider has not looked (Entra never says, and lets people choose their address).
     email = claims.get("email") if claims.get("email_verified") in (True, "true") else None
     groups = _inward(claims, login.groups)
     username = _inward(claims, login.username)
@@ -135,7 +135,7 @@ def _fits(entry: str, login: LoginSettings, who: Identity) -> bool:
         if not entry.startswith("*@"):
             return email == entry.casefold()
         host = entry[2:].casefold()
-        # An address at Google can be anybody's; that it belongs to a company Google says in `hd`.
+        # An address at Google can be any person's; that it belongs to a company Google says in `hd`.
         ours = login.provider != "google" or str(who.claims.get("hd", "")).casefold() == host
         return email.rpartition("@")[2] == host and bool(who.email) and ours
     if kind == "claim":
@@ -206,7 +206,7 @@ def _oauth_claims(login: LoginSettings, server: ServerMetadata, issued: Issued) 
     claims = _document(answer, login, "who logged in")
     if login.provider != "github":
         return claims
-    claims.pop("email", None)  # that of the profile, which is whatever somebody typed
+    claims.pop("email", None)  # that of the profile, which is whatever its owner typed
     said = yield from _get(f"{server.userinfo_endpoint}/emails", issued.token)
     for one in _list(said):
         if one.get("primary") is True and one.get("verified") is True:

@@ -51,7 +51,7 @@ def _github(said: dict[str, Any]) -> dict[str, Any]:
         "authorization_endpoint": f"{home}/login/oauth/authorize",
         "token_endpoint": f"{home}/login/oauth/access_token",
         "userinfo_endpoint": f"{api}/user",
-        # A name can be given up and taken by somebody else, the number cannot.
+        # A name can be given up and taken by another person, the number cannot.
         "subject": "id",
         "username": "login",
     }
@@ -102,7 +102,7 @@ PRESETS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "oauth": _oauth,
 }
 
-# Where anybody in the world has an account.
+# Where the whole world has accounts.
 _OPEN = {"github", "google"}
 
 
@@ -131,7 +131,7 @@ def login_settings(said: Mapping[str, Any]) -> LoginSettings:
     found = LoginSettings(provider=provider, **fields)
     if provider in _OPEN and not found.allow:
         raise UsageError(
-            f"auth.proxy: anybody can have an account at {provider}; say who may come in: "
+            f"auth.proxy: the whole world can have an account at {provider}; say who may come in: "
             'allow = ["user:octocat", "*@example.com"], or allow = ["*"] for everybody'
         )
     _check(found)

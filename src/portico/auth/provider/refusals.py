@@ -23,7 +23,7 @@ class SentBack(Error):
 
 
 class PageRefused(Error):
-    """For the person at the browser alone. Where it is not sure whose a redirect URI is, nobody is sent there."""
+    """For the person at the browser alone. Where it is not sure whose a redirect URI is, no browser is sent there."""
 
     def __init__(self, text: str, status: int = 400) -> None:
         super().__init__(text)

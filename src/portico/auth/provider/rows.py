@@ -21,7 +21,7 @@ REVOKED, KEYS = "provider.revoked", "provider.keys"
 
 CODE_SECONDS = 60.0
 FLOW_SECONDS = 600.0
-# Registrations cost their makers nothing, so those that nobody logs in with are not kept.
+# Registrations cost their makers nothing, so those that no person logs in with are not kept.
 UNUSED_SECONDS = 24 * 3600.0
 MOST_CLIENTS = 50_000
 MOST_FLOWS = 50_000
@@ -65,7 +65,7 @@ class Renewed(Struct, frozen=True):
 
 
 class Reused(Struct, frozen=True):
-    """A code or token that was used before came again: the grant is revoked, whoever of the two was the thief."""
+    """A code or token that was used before came again: the grant is revoked, whichever of the two was the thief."""
 
     grant_id: str
 
@@ -107,7 +107,7 @@ def begin_flow(tx: Transaction, flow: str, browser: str, body: str, now: float) 
 
 
 def end_flow(tx: Transaction, flow: str, browser: str, now: float) -> str | None:
-    """What a browser was about, once: whoever comes again with it, or with another browser, has nothing."""
+    """What a browser was about, once: a second time, or with another browser, there is nothing."""
     key = {"id": digest(flow), "browser": digest(browser), "now": now}
     where = "where id = :id and browser = :browser and expires_at > :now"
     body = tx.maybe(str, f"select body from provider_flow {where} for update", key)
