@@ -9,9 +9,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
-import oidc
 import pytest
 
+import oidc
 from portico.auth.assertions import verify_signature
 
 Stand = Callable[..., Any]

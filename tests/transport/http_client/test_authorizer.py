@@ -17,8 +17,8 @@ from portico.auth.authorization_code import AuthorizationCode
 from portico.auth.errors import AuthorizationFailed, DiscoveryFailed, RedirectRejected, TokenRejected, UnsafeAddress
 from portico.auth.oauth import OAuth
 from portico.transport.http_client import authorizer as driving
-from portico.transport.http_client import fetcher
 from portico.transport.http_client import browser as browsing
+from portico.transport.http_client import fetcher
 from portico.transport.http_client.browser import Browser, headless
 from portico.transport.http_client.pool import Pool
 from portico.wire.errors import TimedOut

@@ -107,7 +107,7 @@ def identify(login: LoginSettings, claims: dict[str, Any]) -> Identity:
     subject = _inward(claims, login.subject)
     if isinstance(subject, bool) or not isinstance(subject, str | int) or not str(subject) or len(str(subject)) > 255:
         raise AuthorizationFailed(f"{quoted(login.issuer)} does not say who logged in: it has no {login.subject}.")
-    # A flag that is missing means that the provider has not looked (Entra never says, and lets people choose their address).
+    # A flag that is missing means that the provider has not looked: Entra never says, and lets people choose theirs.
     email = claims.get("email") if claims.get("email_verified") in (True, "true") else None
     groups = _inward(claims, login.groups)
     username = _inward(claims, login.username)
