@@ -115,12 +115,14 @@ def _keep(tx: Transaction, key: str, body: str) -> None:
     tx.run("insert into portico_upstream_list (upstream, lists, kept_at) values (?, ?, ?)", (key, body, now))
 
 
-class _Asking(Struct):
+class _AskingUpstream(Struct):
     upstream: str
 
 
 def _is_asking(tx: Transaction, key: str) -> bool:
-    return tx.maybe(_Asking, "select upstream from portico_upstream_asking where upstream = ?", (key,)) is not None
+    return (
+        tx.maybe(_AskingUpstream, "select upstream from portico_upstream_asking where upstream = ?", (key,)) is not None
+    )
 
 
 def _keep_asking(tx: Transaction, key: str) -> None:
