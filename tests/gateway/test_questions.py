@@ -46,7 +46,7 @@ async def test_a_person_may_take_longer_than_a_call(above: Any) -> None:
 
     def deadlines() -> list[float | None]:
         lanes = list(gateway._routes.upstreams["one"].lanes)
-        return [limit.when() for lane in lanes for limit in lane.connection._limits]
+        return [limit.until for lane in lanes for limit in lane.connection._time_limits.limits]
 
     thinking: list[list[float | None]] = []
 
