@@ -130,8 +130,8 @@ class UpstreamChanges:
 
 
 class ResourceRelay:
-    """Tells of some resources of one upstream. A server with sessions tells each of them what happens in it, and a
-    child process is told of by nobody else; so each connection is listened to."""
+    """Tells of some resources of one upstream. A server with sessions tells each of them what happens in it, and
+    each may be another process; so every connection is listened to."""
 
     def __init__(self, uris: list[str], updated: Callable[[str], None], ended: Callable[[ResourceRelay], None]) -> None:
         self._uris = uris

@@ -157,7 +157,7 @@ class Upstream:
         # The Calls that listen for changes, by their ids on the wire; and in a session, where there are no such ids.
         self._subscribed: dict[Any, Call] = {}
         self._listening: list[Call] = []
-        # Set when such a session is over: whoever listened in it has to begin anew.
+        # Set when such a session is over: a Call that listened in it has to begin anew.
         self._session_over = asyncio.Event()
         # The deadlines of the calls under way, and how many questions suspend them.
         self._time_limits = TimeLimits()
