@@ -12,10 +12,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Unpack, cast
 
+from portico.access.secrets import Secrets
 from portico.gateway.bridge import Bridge
 from portico.gateway.config import (
     GatewaySettings,
-    Secrets,
     UpstreamOptions,
     UpstreamSettings,
     read,

@@ -13,9 +13,10 @@ import msgspec
 from msgspec import UNSET, Raw, Struct
 from msgspec.structs import replace
 
+from portico.access.secrets import Secrets
 from portico.gateway.bridge import Bridge, Parked
 from portico.gateway.changes import ALL_CAPABILITIES, UpstreamChanges
-from portico.gateway.config import Secrets, UpstreamSettings
+from portico.gateway.config import UpstreamSettings
 from portico.gateway.entries import LISTS, ListedEntry, read_page
 from portico.gateway.health import Breaker, brief
 from portico.gateway.kept import KeptLists
