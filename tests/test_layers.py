@@ -24,6 +24,7 @@ FLOORS = {
     "transport": 3,
     "fleet": 3.5,
     "server": 4,
+    "access": 4.1,
     "gateway": 4.2,
     "client": 4.4,
     "extend": 4.5,

@@ -36,7 +36,7 @@ MOST_WORKERS = 512
 
 
 def exchange(server: Server, settings: Settings) -> Exchange:
-    return Exchange(server, settings, lambda: {"name": server.name, "version": server.version})
+    return Exchange(server, settings, lambda: {"name": server.name, "version": server.version}, server.pages)
 
 
 class EndpointOptions(TypedDict, total=False):

@@ -23,9 +23,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from portico import Server
-from portico.transport.http.exchange import MOST_UNREAD
 from portico.transport.http.listener import Deadlines
 from portico.transport.http.place import Place, is_loopback
+from portico.transport.http.response import MOST_UNREAD
 from portico.transport.http.stateless import HttpReply
 from portico.wire.errors import UsageError
 
