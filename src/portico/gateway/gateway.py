@@ -182,7 +182,7 @@ class Gateway(Server):
             await asyncio.sleep(IDLE_LOOK_SECONDS)
             self._bridge.sweep()
             for upstream in list(self._routes.upstreams.values()):
-                await upstream.end_idle(time.monotonic())
+                await upstream.lanes.end_idle(time.monotonic())
 
 
 def _looks(path: Path) -> tuple[int, int] | None:
