@@ -177,7 +177,7 @@ def _at_path(path: str) -> socket.socket:
 
 
 def _clear(path: str) -> None:
-    """Remove what a process has left that is gone. A process that listens there is left alone, and so is any other file."""
+    """Remove what a process has left that is gone. One that listens there stays, and so does any other file."""
     try:
         if not stat.S_ISSOCK(os.stat(path).st_mode):
             raise UsageError(f"cannot listen at {path}: there is a file that is no socket")
