@@ -84,7 +84,7 @@ async def test_middleware_of_the_gateway_is_around_its_views() -> None:
 
     def watch(inner: Any) -> Any:
         async def watched(call: Any) -> Any:
-            seen.append((call.method, call.face.settings.name))
+            seen.append((call.method, call.facet.settings.name))
             return await inner(call)
 
         return watched

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, Unpack, cast
 
 from portico.access import settings as access
+from portico.access.secrets import Secrets
 from portico.gateway.bridge import Bridge
 from portico.gateway.config import (
     GatewaySettings,
-    Secrets,
     UpstreamOptions,
     UpstreamSettings,
     read,
@@ -61,7 +61,7 @@ class Gateway(Server):
         self._path: Path | None = None
         self._settings = GatewaySettings()
         self.views: dict[str, GatewayView] = {}
-        self._routes = Routes(self.subscriptions.publish, self.seal, name)
+        self._routes = Routes(self.subscriptions.publish, self.seal, self.owned)
         self._others = self._routes
         self._lifespans.add(self._routes, self._serving)
         for alias, target in _given(upstreams or {}, self._secrets):
@@ -142,7 +142,7 @@ class Gateway(Server):
         if view is None:
             raise UsageError(f"there is no view {name!r} to remove")
         self.remove_endpoint(view.settings.path)
-        self._routes.forget_face(view)
+        self._routes.forget_facet(view)
 
     def mount(self, target: Any, prefix: str | None = None) -> None:
         """The same as `add`, with the prefix as the alias."""
@@ -229,7 +229,7 @@ class Gateway(Server):
             await asyncio.sleep(IDLE_LOOK_SECONDS)
             self._bridge.sweep()
             for upstream in list(self._routes.upstreams.values()):
-                await upstream.end_idle(time.monotonic())
+                await upstream.lanes.end_idle(time.monotonic())
 
 
 def _looks(path: Path) -> tuple[int, int] | None:

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from hashlib import sha256
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 from msgspec import UNSET, Raw, Struct
 from msgspec.structs import replace
 
+from portico.gateway.changes import GATHER_SECONDS, ResourceRelay
 from portico.gateway.entries import LISTS, ListedEntry, list_page, members, own_entry, result_at, written
 from portico.gateway.links import link_result
 from portico.gateway.params import spliced
-from portico.gateway.table import RESOURCES, TEMPLATES, Held, RouteTable
-from portico.gateway.upstream import GATHER_SECONDS, GatewayUpstream
-from portico.rpc.call import Call, Face
+from portico.gateway.table import RESOURCES, TEMPLATES, Held, OutwardRoute, RouteTable
+from portico.gateway.upstream import GatewayUpstream
+from portico.rpc.call import Call, Facet
 from portico.rpc.questions import asked_by
-from portico.rpc.relay import ChangeRelay
 from portico.schema.problems import nearest
 from portico.server.asking.request_state import Seal, binding
+from portico.server.guard import Kind, Owned
 from portico.server.registry.catalog import Catalog
+from portico.server.registry.views import KINDS, CallerView
 from portico.wire import jsonrpc, notices
 from portico.wire.completion import CompleteParams, PromptReference
 from portico.wire.errors import InvalidParams, MethodNotFound, ResourceNotFound, ToolError, Unknown
@@ -30,8 +32,13 @@ from portico.wire.methods import ASKABLE
 from portico.wire.revisions import LATEST, MODERN, Revision
 from portico.wire.subscriptions import Filter
 
+if TYPE_CHECKING:
+    from portico.server.protection import Protection
+
 # How long a first list waits for upstreams of which nothing is known.
 FIRST_SECONDS = 2.0
+# Of lists, as classes of callers see them in each revision.
+MOST_PAGES = 1000
 
 _NOTICES = {
     "tools/list": notices.TOOLS_CHANGED,
@@ -41,35 +48,42 @@ _NOTICES = {
 }
 
 
+def _never_held(alias: str, method: str, entry: ListedEntry) -> str:
+    return ""
+
+
 class _Relays(Struct, eq=False):
     """How many listen to these resources, the relays that tell of them, and those whose upstream is not known yet."""
 
     users: int
-    relays: list[ChangeRelay]
+    relays: list[ResourceRelay]
     unheard: set[str]
-    face: Face | None
+    facet: Facet | None
 
 
 class Publish(Protocol):
-    """Tells those who listen of a change; of those only who listen to one of these faces."""
+    """Tells those who listen of a change; of those only who listen to one of these facets."""
 
-    def __call__(self, method: str, uri: str | None, faces: frozenset[Face | None] | None = None) -> None: ...
+    def __call__(self, method: str, uri: str | None, facets: frozenset[Facet | None] | None = None) -> None: ...
 
 
 class Routes:
     """The upstreams of a gateway, and what is answered in their stead. `publish` is told of changes."""
 
-    def __init__(self, publish: Publish, seal: Seal, own: str, held: Held = lambda alias, method, entry: "") -> None:
+    def __init__(
+        self, publish: Publish, seal: Seal, owned: Callable[[Any], Owned], held: Held = lambda alias, method, entry: ""
+    ) -> None:
         self._publish = publish
         self._seal = seal
-        # Whose the entries are that the gateway has itself.
-        self._own = own
+        # Whose a component is that the gateway has itself.
+        self._owned = owned
+        self.protection: Protection | None = None
         self.table = RouteTable(held)
         self._parts: dict[Any, tuple[list[Raw], Any]] = {}
         # Whole pages, each with the hints in it.
         self._pages: dict[Any, tuple[Mapping[str, Any], Raw]] = {}
-        # What those who were given a list have: its fingerprint, by the method and the face.
-        self._given: dict[tuple[str, Face | None], bytes] = {}
+        # What those who were given a list have: its fingerprint, by the method and the facet.
+        self._given: dict[tuple[str, Facet | None], bytes] = {}
         self._changed: set[str] = set()
         self._telling: asyncio.TimerHandle | None = None
         self._relays: dict[Any, _Relays] = {}
@@ -96,12 +110,12 @@ class Routes:
             self._telling.cancel()
             self._telling = None
 
-    def forget_face(self, face: Face) -> None:
+    def forget_facet(self, facet: Facet) -> None:
         """No client sees it any more."""
         self.table.forget()
         self._parts.clear()
         self._pages.clear()
-        self._given = {key: given for key, given in self._given.items() if key[1] is not face}
+        self._given = {key: given for key, given in self._given.items() if key[1] is not facet}
 
     # Changes
 
@@ -121,33 +135,33 @@ class Routes:
         """Tell those whose own list is not what they were given."""
         self._telling = None
         changed, self._changed = self._changed, set()
-        news: dict[str, set[Face | None]] = {}
-        for (method, face), before in self._given.items():
+        news: dict[str, set[Facet | None]] = {}
+        for (method, facet), before in self._given.items():
             if method in changed:
-                self._given[method, face] = now = self._fingerprint(method, face)
+                self._given[method, facet] = now = self._fingerprint(method, facet)
                 if now != before:
-                    news.setdefault(_NOTICES[method], set()).add(face)
-        for notice, faces in news.items():
-            self._publish(notice, None, frozenset(faces))
+                    news.setdefault(_NOTICES[method], set()).add(facet)
+        for notice, facets in news.items():
+            self._publish(notice, None, frozenset(facets))
 
-    def _fingerprint(self, method: str, face: Face | None) -> bytes:
+    def _fingerprint(self, method: str, facet: Facet | None) -> bytes:
         found = sha256()
-        for name, route in self.table.routes(method, face).items():
+        for name, route in self.table.routes(method, facet).items():
             found.update(jsonrpc.encode([name, route.entry.digest().hex(), route.shown]))
         return found.digest()
 
     def updated(self, upstream: GatewayUpstream, uri: str) -> None:
         self._publish(notices.RESOURCE_UPDATED, self.table.outward_uri(upstream, uri))
 
-    def hear(self, wanted: Filter, face: Face | None) -> list[Any]:
+    def hear(self, wanted: Filter, facet: Facet | None) -> list[Any]:
         for upstream in self.upstreams.values():
             upstream.begin_listing()
         uris = tuple(sorted(set(wanted.resource_subscriptions or ())))
         if not uris:
             return []
-        key = (face, uris)
+        key = (facet, uris)
         if key not in self._relays:
-            self._relays[key] = _Relays(0, [], set(uris), face)
+            self._relays[key] = _Relays(0, [], set(uris), facet)
             self._listen(self._relays[key])
         self._relays[key].users += 1
         return [key]
@@ -156,13 +170,13 @@ class Routes:
         """Hear of those whose upstream is known, and has not been asked yet."""
         by_upstream: dict[str, list[str]] = {}
         for uri in sorted(shared.unheard):
-            for upstream, inward in self.table.owners(uri, shared.face):
+            for upstream, inward in self.table.owners(uri, shared.facet):
                 by_upstream.setdefault(upstream.alias, []).append(inward)
                 shared.unheard.remove(uri)
                 break
         for alias, inside in by_upstream.items():
             upstream = self.upstreams[alias]
-            shared.relays.append(upstream.relay(inside, partial(self.updated, upstream)))
+            shared.relays.append(upstream.changes.follow(inside))
 
     def unhear(self, keys: list[Any]) -> None:
         for key in keys:
@@ -173,10 +187,26 @@ class Routes:
                 for relay in shared.relays:
                     relay.end()
 
-    def may_have(self, uri: str, face: Face | None) -> bool:
+    def may_have(self, uri: str, facet: Facet | None, view: CallerView | None = None) -> bool:
         """Whether an upstream has a resource, or may turn out to when it is listed."""
-        owned = any(True for _ in self.table.owners(uri, face))
-        return owned or not all(one.listed.is_set() for one in self.upstreams.values())
+        for upstream, inward in self.table.owners(uri, facet):
+            if view is None or view.sees("resource", Owned(upstream.alias, inward)):
+                return True
+        return view is None and not all(one.listed.is_set() for one in self.upstreams.values())
+
+    # Whose something is
+
+    def owner_of(self, kind: Kind, name: str) -> Owned | None:
+        if kind == "resource":
+            return next((Owned(upstream.alias, inward) for upstream, inward in self.table.owners(name, None)), None)
+        route = self.table.routes(TEMPLATES if kind == "template" else f"{kind}s/list").get(name)
+        if route is None and kind == "template":
+            route = self.table.routes(RESOURCES).get(name)
+        return None if route is None else Owned(route.upstream.alias, route.inward)
+
+    def canonical(self, kind: Kind, name: str) -> str | None:
+        """Upstreams are routed to by the names that they list, so there is one name for each."""
+        return name if self.owner_of(kind, name) is not None else None
 
     # Lists
 
@@ -197,28 +227,32 @@ class Routes:
     def listed(self, catalog: Catalog[Any]) -> Sequence[Any] | None:
         return None
 
-    def page(self, catalog: Catalog[Any], call: Call, cursor: str | None) -> Any:
+    def page(self, catalog: Catalog[Any], call: Call, cursor: str | None, view: CallerView | None = None) -> Any:
         """A page of our own list and those of the upstreams, or a coroutine that comes to it."""
         for upstream in self.upstreams.values():
             upstream.begin_listing()
         if all(one.listed.is_set() or one.breaker.is_open for one in self.upstreams.values()):
-            return self._page(catalog, call, cursor)
-        return self._page_when_settled(catalog, call, cursor)
+            return self._page(catalog, call, cursor, view)
+        return self._page_when_settled(catalog, call, cursor, view)
 
-    async def _page_when_settled(self, catalog: Catalog[Any], call: Call, cursor: str | None) -> Raw:
+    async def _page_when_settled(
+        self, catalog: Catalog[Any], call: Call, cursor: str | None, view: CallerView | None
+    ) -> Raw:
         await self.settled()
-        return self._page(catalog, call, cursor)
+        return self._page(catalog, call, cursor, view)
 
-    def _page(self, catalog: Catalog[Any], call: Call, cursor: str | None) -> Raw:
-        method, face, revision = catalog.method, call.face, call.revision or LATEST
-        if (method, face) not in self._given:
-            self._given[method, face] = self._fingerprint(method, face)
-        start = 0 if cursor is None else catalog.start(cursor, len(catalog) + len(self.table.routes(method, face)))
-        definitions = catalog.definitions
-        key = (method, face, revision, start, id(definitions))
+    def _page(self, catalog: Catalog[Any], call: Call, cursor: str | None, view: CallerView | None) -> Raw:
+        method, facet, revision = catalog.method, call.facet, call.revision or LATEST
+        if (method, facet) not in self._given:
+            self._given[method, facet] = self._fingerprint(method, facet)
+        start = 0 if cursor is None else catalog.start(cursor, len(catalog) + len(self.table.routes(method, facet)))
+        key = (method, facet, revision, start, id(catalog.definitions), None if view is None else view.sight.view)
         found = self._parts.get(key)
         if found is None:
-            found = self._parts[key] = self._part(catalog, definitions, face, revision, start)
+            if len(self._parts) >= MOST_PAGES:
+                self._parts.clear()
+                self._pages.clear()
+            found = self._parts[key] = self._part(catalog, facet, view, revision, start)
         hints = catalog.hints
         page = self._pages.get(key)
         if page is None or page[0] != hints:
@@ -226,43 +260,89 @@ class Routes:
         return page[1]
 
     def _part(
-        self, catalog: Catalog[Any], definitions: Sequence[Any], face: Face | None, revision: Revision, start: int
+        self, catalog: Catalog[Any], facet: Facet | None, view: CallerView | None, revision: Revision, start: int
     ) -> tuple[list[Raw], Any]:
         """The entries of a page, and the cursor of the next one."""
         method = catalog.method
         own: list[tuple[ListedEntry, dict[str, Any]]] = [
-            (own_entry(method, one), {})
-            for one in definitions
-            if face is None or face.shows(self._own, catalog.name_of(one))
+            (own_entry(method, one), {}) for one in self._own(catalog, facet, view)
         ]
-        routes = self.table.routes(method, face).items()
-        entries = [*own, *((route.entry, route.shown) for name, route in routes if name not in catalog)]
+        entries = [*own, *((route.entry, route.shown) for _, route in self._seen(catalog, facet, view))]
         end = start + catalog.page_size
         part = [written(method, entry, shown, revision) for entry, shown in entries[start:end]]
         return part, catalog.cursor(end) if end < len(entries) else UNSET
+
+    def _own(self, catalog: Catalog[Any], facet: Facet | None, view: CallerView | None) -> list[Any]:
+        """What the gateway has itself, as far as the caller may see it."""
+        kind = KINDS[catalog.method]
+        found = [(one.definition, self._owned(one)) for one in catalog]
+        return [
+            definition
+            for definition, owned in found
+            if (facet is None or facet.shows(*owned)) and (view is None or view.sees(kind, owned))
+        ]
+
+    def _seen(
+        self, catalog: Catalog[Any], facet: Facet | None, view: CallerView | None
+    ) -> Iterator[tuple[str, OutwardRoute]]:
+        """What the upstreams add to a list, as far as the caller may see it."""
+        kind = KINDS[catalog.method]
+        for name, route in self.table.routes(catalog.method, facet).items():
+            if name in catalog:
+                continue
+            if view is not None:
+                owned = view.own(kind, name) or Owned(route.upstream.alias, route.inward)
+                if not view.sees(kind, owned):
+                    continue
+            yield name, route
 
     # Answering
 
     async def call(self, call: Call, kind: str, name: str, catalog: Catalog[Any]) -> Any:
         """The answer of the upstream whose tool or prompt it is."""
         method = f"{kind}s/list"
-        route = self.table.routes(method, call.face).get(name)
+        route = self.table.routes(method, call.facet).get(name)
         if route is None:
             await self.settled()
-            route = self.table.routes(method, call.face).get(name)
+            route = self.table.routes(method, call.facet).get(name)
         if route is None:
-            held = self.table.held.get((method, name))
-            if held is not None and (call.face is None or call.face.shows(held.alias, held.inward)):
-                raise ToolError(f"{name} is held back: {held.why}.", kind="PermissionDenied")
-            own = [one.definition.name for one in catalog]
-            shown = [one for one in own if call.face is None or call.face.shows(self._own, one)]
-            names = [*shown, *self.table.routes(method, call.face)]
-            raise Unknown(kind, name, nearest(name, names, most=3))
+            await self._refuse_held(call, kind, name)
+        if route is None or not await self._admits(call, kind, Owned(route.upstream.alias, route.inward)):
+            raise await self.unknown(call, kind, name, catalog)
         return await self._delegate(route.upstream, call, "name", route.inward)
+
+    async def _refuse_held(self, call: Call, kind: str, name: str) -> None:
+        """Say why something is not to be had, to those who would have it otherwise."""
+        held = self.table.held.get((f"{kind}s/list", name))
+        if held is None or not (call.facet is None or call.facet.shows(held.alias, held.inward)):
+            return
+        if await self._admits(call, kind, Owned(held.alias, held.inward)):
+            raise ToolError(f"{name} is held back: {held.why}.", kind="PermissionDenied")
+
+    async def unknown(self, call: Call, kind: str, name: str, catalog: Catalog[Any]) -> Unknown:
+        """The refusal of a name that is not there, with those that may have been meant, as far as the caller sees."""
+        await self.settled()
+        view = None if self.protection is None else self.protection.view(call)
+        own = [one.name for one in self._own(catalog, call.facet, view)]
+        names = [*own, *(one for one, _ in self._seen(catalog, call.facet, view))]
+        return Unknown(kind, name, nearest(name, names, most=3))
+
+    def nothing_to_complete(self, name: str) -> InvalidParams:
+        return InvalidParams("Nothing to complete: there is no such prompt or template")
+
+    async def _admits(self, call: Call, kind: Any, owned: Owned) -> bool:
+        if self.protection is None:
+            return True
+        given = getattr(call.typed(), "arguments", b"")
+        return await self.protection.admit(
+            call, kind, owned, given if type(given) is Raw else jsonrpc.encode(given or {})
+        )
 
     async def read(self, call: Call, uri: str) -> Any:
         await self.settled()
-        for upstream, inward in self.table.owners(uri, call.face):
+        for upstream, inward in self.table.owners(uri, call.facet):
+            if not await self._admits(call, "resource", Owned(upstream.alias, inward)):
+                continue
             try:
                 return await self._delegate(upstream, call, "uri", inward)
             except (ResourceNotFound, MethodNotFound):
@@ -271,15 +351,16 @@ class Routes:
 
     async def complete(self, call: Call, params: CompleteParams) -> Any:
         await self.settled()
-        ref, table, face = params.ref, self.table, call.face
+        ref, table, facet = params.ref, self.table, call.facet
         if isinstance(ref, PromptReference):
-            route = table.routes("prompts/list", face).get(ref.name)
+            route = table.routes("prompts/list", facet).get(ref.name)
             inner = {"type": "ref/prompt", "name": route.inward if route else ""}
         else:
-            route = table.routes(TEMPLATES, face).get(ref.uri) or table.routes(RESOURCES, face).get(ref.uri)
+            route = table.routes(TEMPLATES, facet).get(ref.uri) or table.routes(RESOURCES, facet).get(ref.uri)
             inner = {"type": "ref/resource", "uri": route.inward if route else ""}
-        if route is None:
-            raise InvalidParams("Nothing to complete: there is no such prompt or template")
+        kind = "prompt" if isinstance(ref, PromptReference) else "template"
+        if route is None or not await self._admits(call, kind, Owned(route.upstream.alias, route.inward)):
+            raise self.nothing_to_complete("")
         return await self._delegate(route.upstream, call, "ref", inner)
 
     async def _delegate(self, upstream: GatewayUpstream, call: Call, member: str, inward: Any) -> Any:
@@ -287,7 +368,7 @@ class Routes:
         # A digest, which most calls do without.
         bound = partial(self._binding, call)
         params = spliced(call, inward) or self._inward(call, {member: inward}, bound)
-        answered = await upstream.call(replace(call, params=params, read=None, face=None), bound)
+        answered = await upstream.call(replace(call, params=params, read=None, facet=None), bound)
         asked = asked_by(call.method, answered.result)
         if asked is None:
             try:

@@ -14,7 +14,7 @@ from portico.gateway.entries import LISTS, ListedEntry
 from portico.gateway.links import link_inside
 from portico.gateway.names import inward_uri, outward_uri
 from portico.gateway.upstream import GatewayUpstream
-from portico.rpc.call import Face
+from portico.rpc.call import Facet
 from portico.wire.errors import UsageError
 from portico.wire.mirrors import KEYWORD, Mirror, mirrors
 from portico.wire.uris import Template
@@ -60,7 +60,7 @@ class RouteTable:
         self.crosses = False
         self._is_held = held
         self._all: dict[str, RoutesByName] | None = None
-        self._seen: dict[tuple[str, Face], RoutesByName] = {}
+        self._seen: dict[tuple[str, Facet], RoutesByName] = {}
 
     def forget(self) -> None:
         """Something is not what it was: all is made anew."""
@@ -75,21 +75,21 @@ class RouteTable:
 
     # Names
 
-    def routes(self, method: str, face: Face | None = None) -> RoutesByName:
-        """By their outward names, what one of the four lists has; of it only what a face shows."""
+    def routes(self, method: str, facet: Facet | None = None) -> RoutesByName:
+        """By their outward names, what one of the four lists has; of it only what a facet shows."""
         if self._all is None:
             self.clashes, self.held = [], {}
             # A tool may name a resource, so these come first.
             self._all = {method: self._gather(method) for method in (RESOURCES, TEMPLATES)}
             self.crosses = len(self.upstreams) > 1 and any(self._all.values())
             self._all |= {method: self._gather(method) for method in LISTS if method not in self._all}
-        if face is None:
+        if facet is None:
             return self._all[method]
-        seen = self._seen.get((method, face))
+        seen = self._seen.get((method, facet))
         if seen is None:
             routes = self._all[method].items()
-            seen = {name: one for name, one in routes if face.shows(one.upstream.alias, one.inward)}
-            self._seen[method, face] = seen
+            seen = {name: one for name, one in routes if facet.shows(one.upstream.alias, one.inward)}
+            self._seen[method, facet] = seen
         return seen
 
     def _gather(self, method: str) -> RoutesByName:
@@ -134,25 +134,25 @@ class RouteTable:
             return uri if owner is upstream else outward_uri(upstream.alias, uri)
         return uri
 
-    def owners(self, uri: str, face: Face | None) -> Iterator[tuple[GatewayUpstream, str]]:
+    def owners(self, uri: str, facet: Facet | None) -> Iterator[tuple[GatewayUpstream, str]]:
         """Those who may have a resource, the most likely first, each with its own address of it."""
-        yield from self._known_owners(uri, face)
+        yield from self._known_owners(uri, facet)
         if uri in self.routes(RESOURCES):
             return
         for upstream in self.upstreams.values():
             inward = inward_uri(upstream.alias, uri)
-            shown = inward is not None and (face is None or face.shows(upstream.alias, inward))
+            shown = inward is not None and (facet is None or facet.shows(upstream.alias, inward))
             if inward is not None and shown and upstream.settings.shows(inward):
                 yield upstream, inward
 
-    def _known_owners(self, uri: str, face: Face | None) -> Iterator[tuple[GatewayUpstream, str]]:
+    def _known_owners(self, uri: str, facet: Facet | None) -> Iterator[tuple[GatewayUpstream, str]]:
         """By the lists: who has listed it, or else a template that fits."""
         if uri in self.routes(RESOURCES):
-            route = self.routes(RESOURCES, face).get(uri)
+            route = self.routes(RESOURCES, facet).get(uri)
             if route is not None:
                 yield route.upstream, route.inward
             return
-        for template, route in self.routes(TEMPLATES, face).items():
+        for template, route in self.routes(TEMPLATES, facet).items():
             if _matches(template, uri):
                 yield route.upstream, uri if template == route.inward else inward_uri(route.upstream.alias, uri) or uri
 

@@ -13,9 +13,10 @@ from msgspec.structs import replace
 
 from portico._options import check_options
 from portico.rpc.call import Call
+from portico.server.guard import Kind
 from portico.wire.completion import PromptReference
 from portico.wire.discover import DiscoverResult
-from portico.wire.errors import InvalidParams, ResourceNotFound, Unknown, UsageError
+from portico.wire.errors import ResourceNotFound, UsageError
 from portico.wire.meta import Implementation, ServerCapabilities
 from portico.wire.mirrors import Mirror
 
@@ -64,6 +65,14 @@ def view_of(name: str, table: Mapping[str, Any]) -> ViewSettings:
     return ViewSettings(name=name, **{"path": f"/mcp/{name}", **given})
 
 
+_NAMED: dict[str, Kind] = {
+    "tools/call": "tool",
+    "prompts/get": "prompt",
+    "resources/read": "resource",
+    "completion/complete": "template",
+}
+
+
 class GatewayView:
     """A Handler: the gateway, as far as its settings show it. Whatever is put around the gateway is around this too."""
 
@@ -77,9 +86,11 @@ class GatewayView:
         return await result if type(result) is CoroutineType else result
 
     def start(self, call: Call) -> Any:
-        self._check(call)
-        seen = replace(call, face=self)
-        return self._discover(seen) if call.method == "server/discover" else self._gateway.start(seen)
+        seen = replace(call, facet=self)
+        if call.method == "server/discover":
+            return self._discover(seen)
+        hidden = self._hidden(call)
+        return self._gateway.start(seen) if hidden is None else self._deny(seen, *hidden)
 
     def lifespan(self) -> AbstractAsyncContextManager[Any]:
         return self._gateway.lifespan()
@@ -103,24 +114,28 @@ class GatewayView:
             said.instructions = self.settings.instructions
         return said
 
-    def _check(self, call: Call) -> None:
-        """What the gateway has itself is found without asking its upstreams, so this is where it is left out."""
-        gateway = self._gateway
-        own = gateway.info.name
-        if call.method in ("tools/call", "prompts/get"):
-            kind, name = call.method.split("/")[0][:-1], call.typed().name
-            if name in (gateway.tools if kind == "tool" else gateway.prompts) and not self.shows(own, name):
-                raise Unknown(kind, name, [])
-        elif call.method == "resources/read":
-            uri = call.typed().uri
-            if gateway.registry.resource(uri)[0] is not None and not self.shows(own, uri):
-                raise ResourceNotFound(uri)
-        elif call.method == "completion/complete":
-            ref = call.typed().ref
-            name = ref.name if isinstance(ref, PromptReference) else ref.uri
-            known = name in gateway.prompts or name in gateway.templates or name in gateway.resources
-            if known and not self.shows(own, name):
-                raise InvalidParams("Nothing to complete: there is no such prompt or template")
+    def _hidden(self, call: Call) -> tuple[Kind, str] | None:
+        """What the gateway has itself is found without asking its upstreams: what of it is asked for, and not shown."""
+        kind = _NAMED.get(call.method)
+        if kind is None:
+            return None
+        params = call.typed()
+        if kind == "template":
+            kind = "prompt" if isinstance(params.ref, PromptReference) else "template"
+            name = params.ref.name if isinstance(params.ref, PromptReference) else params.ref.uri
+        else:
+            name = params.uri if kind == "resource" else params.name
+        owned = self._gateway.own(kind, name)
+        return None if owned is None or self.shows(*owned) else (kind, name)
+
+    async def _deny(self, call: Call, kind: Kind, name: str) -> Any:
+        """As if it were not there."""
+        others = self._gateway.others
+        if call.method == "completion/complete":
+            raise others.nothing_to_complete(name)
+        if kind == "resource":
+            raise ResourceNotFound(name)
+        raise await others.unknown(call, kind, name, self._gateway.catalogs[f"{kind}s/list"])
 
 
 def checked_views(views: Mapping[str, ViewSettings]) -> dict[str, ViewSettings]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import Raw, Struct
 
-from portico.rpc.call import Call, Emit, Face
+from portico.rpc.call import Call, Emit, Facet
 from portico.wire import jsonrpc, notices
 from portico.wire.content import EmptyResult
 from portico.wire.errors import InternalError
@@ -29,7 +29,7 @@ MOST_CHARACTERS_IN_ALL = 16 * 1024 * 1024
 TOLD_AT_ONCE = 500
 
 
-Faces = frozenset[Face | None]
+Facets = frozenset[Facet | None]
 
 
 class Subscriber(Struct, eq=False):
@@ -42,7 +42,9 @@ class Subscriber(Struct, eq=False):
     # Whether it wants the progress of tasks in numbers too.
     progress: bool = False
     # The part of the server that it listens to.
-    face: Face | None = None
+    facet: Facet | None = None
+    # Whether it may be told of a resource; None: of all.
+    sees: Callable[[str], bool] | None = None
 
     def tell(self, method: str, params: Any) -> None:
         try:
@@ -140,11 +142,18 @@ class Subscriptions:
         self._listeners: set[Subscriber] = set()
         self._index = _SubscriberIndex()
         # What has changed, and for whom: None is for all.
-        self._waiting: dict[tuple[str, str | None], Faces | None] = {}
+        self._waiting: dict[tuple[str, str | None], Facets | None] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def listen(self, call: Call, wants: Filter, ended: Callable[[], None] = lambda: None) -> Awaitable[EmptyResult]:
-        """Tell the sender of a call what it wants to hear of, from now on and until it or the server ends the call.
+    def listen(
+        self,
+        call: Call,
+        wants: Filter,
+        ended: Callable[[], None] = lambda: None,
+        sees: Callable[[str], bool] | None = None,
+    ) -> Awaitable[EmptyResult]:
+        """Tell the sender of a call what it wants to hear of, from now on and until it or the server ends the call; of
+        resources only if it `sees` them.
 
         Returns what waits for that end; then `ended` is called. Raises InternalError when there are too many.
         """
@@ -157,7 +166,7 @@ class Subscriptions:
         ):
             raise InternalError("Refused: too many subscriptions")
         self._loop = asyncio.get_running_loop()
-        subscriber = Subscriber(call.reply.emit, wants, {SUBSCRIPTION_ID: call.id}, face=call.face)
+        subscriber = Subscriber(call.reply.emit, wants, {SUBSCRIPTION_ID: call.id}, facet=call.facet, sees=sees)
         call.reply.emit(notices.ACKNOWLEDGED, AcknowledgedParams(meta=subscriber.tag, notifications=wants))
         self._listeners.add(subscriber)
         self._index.add(subscriber)
@@ -176,36 +185,37 @@ class Subscriptions:
             ended()
         return EmptyResult(meta=Raw(jsonrpc.encode(subscriber.tag)))
 
-    def publish(self, method: str, uri: str | None = None, faces: Faces | None = None) -> None:
+    def publish(self, method: str, uri: str | None = None, facets: Facets | None = None) -> None:
         """Tell every listener that wants it of a change, once for all changes made in one go. From any thread.
 
-        With `faces`, only those who listen to one of these parts of the server.
+        With `facets`, only those who listen to one of these parts of the server.
         """
         if self._loop is None or not self._listeners:
             return
-        self._loop.call_soon_threadsafe(self._gather, method, uri, faces)
+        self._loop.call_soon_threadsafe(self._gather, method, uri, facets)
 
-    def _gather(self, method: str, uri: str | None, faces: Faces | None) -> None:
+    def _gather(self, method: str, uri: str | None, facets: Facets | None) -> None:
         if not self._waiting and self._loop is not None:
             self._loop.call_soon(self._flush)
         before = self._waiting.get((method, uri), frozenset())
-        self._waiting[method, uri] = None if before is None or faces is None else before | faces
+        self._waiting[method, uri] = None if before is None or facets is None else before | facets
 
     def _flush(self) -> None:
         changes, self._waiting = sorted(self._waiting.items(), key=str), {}
         self._tell_some(
             [
                 (subscriber, method, uri)
-                for (method, uri), faces in changes
+                for (method, uri), facets in changes
                 for subscriber in self._index.find(method, uri)
-                if faces is None or subscriber.face in faces
+                if facets is None or subscriber.facet in facets
             ]
         )
 
     def _tell_some(self, owed: list[tuple[Subscriber, str, str | None]], start: int = 0) -> None:
         end = start + TOLD_AT_ONCE
         for subscriber, method, uri in owed[start:end]:
-            if subscriber in self._listeners:
+            unseen = uri is not None and subscriber.sees is not None and not subscriber.sees(uri)
+            if subscriber in self._listeners and not unseen:
                 tag = subscriber.tag
                 params = notices.NoticeParams(meta=tag)
                 if uri is not None:
