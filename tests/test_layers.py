@@ -23,6 +23,7 @@ FLOORS = {
     "legacy": 2,
     "transport": 3,
     "server": 4,
+    "access": 4.1,
     "gateway": 4.2,
     "client": 4.4,
     "extend": 4.5,

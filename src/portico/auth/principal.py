@@ -4,21 +4,39 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Set
+from typing import Any
 
 from msgspec import Struct
 
 _SCHEME = b"bearer "
 
 
-class Principal(Struct, frozen=True):
-    """An identity that was verified. Sessions, subscriptions and states belong to one."""
+class Principal(Struct, frozen=True, omit_defaults=True):
+    """An identity that was verified. Sessions, subscriptions, tasks and states belong to one."""
 
     id: str
-    # None: everything is allowed.
+    # With everything that they imply. None: everything is allowed.
     scopes: frozenset[str] | None = None
+    groups: frozenset[str] = frozenset()
+    # What else its token says of it.
+    claims: dict[str, Any] = {}
+    # The program that it uses.
+    client_id: str | None = None
+    # Who says so. An id means nothing without it: two issuers may give the same.
+    issuer: str | None = None
+    # Who acts for it, the one who asks here first (RFC 8693, section 4.1).
+    actors: tuple[str, ...] = ()
 
     def lacks(self, needed: Set[str]) -> frozenset[str]:
         return frozenset() if self.scopes is None else frozenset(needed) - self.scopes
+
+    @property
+    def identity(self) -> str:
+        """Who it is, whatever it may do: what belongs to it is found by this."""
+        return self.id if self.issuer is None else f"{self.issuer} {self.id}"
+
+    def __hash__(self) -> int:
+        return hash((self.issuer, self.id))
 
 
 OPERATOR = Principal("operator", frozenset({"operator"}))

@@ -202,6 +202,8 @@ class Members(Struct, frozen=True):
     listed: Callable[[str], Sequence[Any] | None]
     # Whether it may send log messages; one that does not say what it can do may.
     logs: bool
+    # The handlers of other paths, where a transport has paths; as they change.
+    endpoints: Callable[[], Mapping[str, Handler]]
 
 
 def members(handler: Handler) -> Members:
@@ -214,7 +216,12 @@ def members(handler: Handler) -> Members:
         mirrored=getattr(handler, "mirrored", {}),
         listed=getattr(handler, "listed", _not_at_hand),
         logs=not isinstance(able, ServerCapabilities) or able.logging is not None,
+        endpoints=getattr(handler, "endpoints", _no_endpoints),
     )
+
+
+def _no_endpoints() -> Mapping[str, Handler]:
+    return {}
 
 
 def _not_at_hand(method: str) -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def exchange(server: Server, settings: Settings) -> Exchange:
-    return Exchange(server, settings, lambda: {"name": server.name, "version": server.version})
+    return Exchange(server, settings, lambda: {"name": server.name, "version": server.version}, server.pages)
 
 
 class EndpointOptions(TypedDict, total=False):

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from portico.server.endpoint import AsgiOptions, HttpOptions
     from portico.server.tasks.tasks import TaskService
     from portico.transport.http.asgi import Application
+    from portico.transport.http.pages import PageRoute
     from portico.transport.stdio import StdioOptions
 
 Lifespan = Callable[["Server"], AbstractAsyncContextManager[Any]]
@@ -123,11 +124,14 @@ class Server(Registrar):
         self.tasks: TaskService | None = None
         if lifespan is not None:
             self._lifespans.add(self, partial(lifespan, self))
+        # Over HTTP, beside the endpoint; read when that is opened.
+        self.pages: list[PageRoute] = []
         self._middleware = list(middleware)
         self._chain: Handler | None = None
         # What each service has registered, by its name; and the services whose methods are answered.
         self._bundles: dict[str, list[Component]] = {}
         self._services: list[Service] = []
+        self._endpoints: dict[str, Handler] = {}
         self._mounts = Mounts(self.subscriptions.publish)
         # Who is asked for what is not our own.
         self._others: Others = self._mounts
@@ -396,6 +400,28 @@ class Server(Registrar):
     def _lists_changed(self) -> None:
         for catalog in (self.tools, self.prompts, self.resources):
             catalog.changed()
+
+    def endpoints(self) -> Mapping[str, Handler]:
+        """The handlers of other paths than that of the server itself."""
+        return self._endpoints
+
+    def add_endpoint(self, path: str, handler: Handler) -> None:
+        """Answer at another path of the same port with another Handler, such as a part of this server. At any time.
+
+        It has sessions of its own, and the same tokens, hosts and limits.
+        """
+        if not path.startswith("/") or path == "/" or not path.isprintable() or set(path) & set("?#% "):
+            raise UsageError(f"{path!r} is no path for an endpoint: it is such as /mcp/other")
+        if path in self._endpoints:
+            raise UsageError(f"there is already an endpoint at {path}; remove it first")
+        # Another object, so that it can be seen that something has changed.
+        self._endpoints = {**self._endpoints, path: handler}
+
+    def remove_endpoint(self, path: str) -> None:
+        """Undo `add_endpoint`."""
+        if path not in self._endpoints:
+            raise UsageError(f"there is no endpoint at {path} to remove")
+        self._endpoints = {known: handler for known, handler in self._endpoints.items() if known != path}
 
     def use(self, middleware: Middleware) -> None:
         """Put a middleware around everything this server answers; the last one is the outermost."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from portico.services.system.cursors import Cursors
 from portico.services.system.errors import Absent, Denied, InvalidArgument, MissingDependency, Outside
 from portico.services.system.files import contents, questions
 from portico.services.system.files.index import Index
+from portico.services.system.files.keeper import Watch
 from portico.services.system.files.questions import FileQueries
 from portico.services.system.files.walk import FileCriteria, walk
 
@@ -178,6 +180,31 @@ def test_an_index_is_kept_from_one_start_to_the_next(tree: Path, tmp_path: Path)
         (tree / "z").unlink(missing_ok=True)
     assert numbers
     assert not [path for path in numbers if path.endswith("/z")]
+
+
+def test_an_index_that_is_closed_while_it_starts_leaves_nothing_open(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+    watches: list[Watch] = []
+
+    def slow() -> Watch:
+        begun.set()
+        assert go_on.wait(PATIENCE)
+        watches.append(Watch())
+        return watches[0]
+
+    monkeypatch.setattr("portico.services.system.files.index.Watch", slow)
+    made = Index(AllowedRoots([tree]))
+    starting, closing = threading.Thread(target=made.start), threading.Thread(target=made.close)
+    starting.start()
+    assert begun.wait(PATIENCE)
+    closing.start()
+    closing.join(0.05)
+    go_on.set()
+    starting.join(PATIENCE)
+    closing.join(PATIENCE)
+    assert [watch.is_open for watch in watches] == [False]
 
 
 @pytest.mark.skipif(os.name == "nt", reason="names as Unix has them")

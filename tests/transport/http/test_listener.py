@@ -24,8 +24,8 @@ from hypothesis import strategies as st
 
 from portico import Server
 from portico.transport.http import listener as listening
-from portico.transport.http.exchange import MOST_UNREAD
 from portico.transport.http.listener import Deadlines
+from portico.transport.http.response import MOST_UNREAD
 from portico.transport.http.stateless import HttpReply
 from portico.wire.errors import UsageError
 

@@ -9,8 +9,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from portico.transport.http.exchange import KEEP_ALIVE_SECONDS, Exchange, busy
+from portico.transport.http.exchange import KEEP_ALIVE_SECONDS, Exchange
 from portico.transport.http.headers import Headers
+from portico.transport.http.refusals import busy
 from portico.transport.http.response import TEXT, Answer, Pairs, Request
 from portico.transport.loops import HeldLifespan, Lifespan
 
@@ -170,6 +171,9 @@ def _request(scope: Message, exchange: Exchange) -> Request:
     inner = path.removeprefix(root) if root and path.startswith(root) else path
     if root and inner in ("", "/"):
         inner = exchange.settings.path
+    elif root and exchange.has(path):
+        # Mounted at the path of the main endpoint, others lie below it.
+        inner = path
     query = scope.get("query_string", b"").decode("latin-1")
     headers = Headers.lowered(scope["headers"])
     return Request(scope["method"], inner or "/", query, headers, b"", _peer(scope), root)

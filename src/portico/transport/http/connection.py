@@ -19,8 +19,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from portico.transport.http import sse
-from portico.transport.http.exchange import Exchange, busy
+from portico.transport.http.exchange import Exchange
 from portico.transport.http.headers import Headers
+from portico.transport.http.refusals import busy
 from portico.transport.http.response import TEXT, Answer, Pairs, Request
 
 log = logging.getLogger("portico")
@@ -379,7 +380,7 @@ class Connection(asyncio.Protocol):
         path, _, query = url.partition("?")
         if "%" in path:
             path = unquote(path)
-        if method == "HEAD" and path in _READABLE:
+        if method == "HEAD" and (path in _READABLE or "GET" in self.exchange.pages.methods(path)):
             method = "GET"
         return Request(method, path, query, self._headers, b"", self._client(self._headers))
 

@@ -1,8 +1,4 @@
-"""One endpoint for every revision: a request and a way back in, JSON or events out. No sockets here.
-
-The era is decided before the method is looked at: a request that carries its own revision in `_meta`, or names one in
-its header that has no handshake, is judged alone; anything else belongs to a session.
-"""
+"""Who may come in, and to which endpoint: a request and a way back in, JSON or events out. No sockets here."""
 
 from __future__ import annotations
 
@@ -10,36 +6,34 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from msgspec import UNSET, Struct
+from msgspec import Struct
 
 from portico.auth.principal import BearerTokens
 from portico.legacy.session import Lifecycle
 from portico.rpc.call import Handler, members
-from portico.rpc.channel import refuse_batch
-from portico.rpc.door import Door, Sender, brings_revision
 from portico.rpc.metrics import Metrics
-from portico.transport.http import headers as http
-from portico.transport.http import sse
+from portico.transport.http import refusals
+from portico.transport.http.endpoint import Endpoint, Routes
 from portico.transport.http.headers import Gate, Headers, Proxies
-from portico.transport.http.response import JSON, MOST_UNREAD, TEXT, Answer, Pairs, Request, ResponseWriter, Traffic
-from portico.transport.http.sessions import IDLE_SECONDS, HttpSession, Sessions
-from portico.transport.http.stateless import StatelessRequests
+from portico.transport.http.pages import PageRoute, WebPages
+from portico.transport.http.response import JSON, TEXT, Answer, Pairs, Request, ResponseWriter, Traffic
+from portico.transport.http.sessions import IDLE_SECONDS
 from portico.wire import jsonrpc
-from portico.wire.errors import InvalidRequest
-from portico.wire.jsonrpc import Frame, Malformed, RequestId
-from portico.wire.revisions import HANDSHAKE, MODERN, REVISIONS, V2025_03_26, Revision
+from portico.wire.errors import UsageError
+from portico.wire.revisions import REVISIONS, Revision
 
 log = logging.getLogger("portico")
 
 LONGEST_BODY = 4 * 1024 * 1024
 MOST_BODY_BYTES = 256 * 1024 * 1024
 KEEP_ALIVE_SECONDS = 15.0
+# How long calls may still take at a path that is no more.
+ENDING_SECONDS = 10.0
 _ACCEPTED = re.compile(rb"json|\*/\*|event-stream|application/\*").search
 _HEALTH = frozenset({"/health", "/healthz"})
-_HANDSHAKE = frozenset(revision.encode() for revision in HANDSHAKE)
 
 
 class Settings(Struct, kw_only=True):
@@ -74,13 +68,18 @@ class Settings(Struct, kw_only=True):
 
 
 class Exchange:
-    """Answers HTTP requests with a Handler."""
+    """Answers HTTP requests: with a Handler at the path of the settings, and with those that it has for other paths."""
 
-    def __init__(self, handler: Handler, settings: Settings, describe: Callable[[], dict[str, Any]]) -> None:
+    def __init__(
+        self,
+        handler: Handler,
+        settings: Settings,
+        describe: Callable[[], dict[str, Any]],
+        pages: Iterable[PageRoute] = (),
+    ) -> None:
         self.settings = settings
         self.metrics = Metrics()
         self.handler = handler
-        self.sessions = Sessions(handler, settings.most_sessions, settings.most_sessions_per_client)
         self.draining = False
         self._describe = describe
         self._gate = Gate(settings.allow_hosts, settings.allow_origins, loopback=settings.loopback)
@@ -88,20 +87,52 @@ class Exchange:
         self._tokens = tokens if settings.token or settings.operator_token else None
         self.proxies = Proxies(settings.trusted_proxies)
         self._began = time.monotonic()
-        self._old: dict[str, _OldStream] = {}
         self.traffic = Traffic()
-        self.stateless = StatelessRequests(Door(handler, metrics=self.metrics), members(handler).mirrored, self.traffic)
-        self._routes: dict[tuple[str, str], Callable[[Request, ResponseWriter], None]] = {
+        main = Endpoint(handler, settings, self.metrics, self.traffic)
+        self.sessions = main.sessions
+        self._fixed: Routes = {
             ("GET", "/health"): self._health,
             ("GET", "/healthz"): self._health,
             ("GET", "/metrics"): self._show_metrics,
-            ("POST", "/"): self._post,
-            ("POST", settings.path): self._post,
-            ("GET", settings.path): self._get,
-            ("DELETE", settings.path): self._delete,
+            ("POST", "/"): main.post,
+            **main.routes(settings.path),
+            **(main.old_routes() if settings.sse else {}),
         }
-        if settings.sse:
-            self._routes |= {("GET", "/sse"): self._open_old, ("POST", "/messages"): self._post_old}
+        self.pages = WebPages(pages, {path for _, path in self._fixed if path != "/"})
+        self._routes = self._fixed
+        self._endpoints = {settings.path: main}
+        self._others = members(handler).endpoints
+        self._ending: set[asyncio.Task[None]] = set()
+        wrong = [path for path in self._others() if any(path == taken for _, taken in self._fixed)]
+        if wrong:
+            raise UsageError(f"{wrong[0]} cannot be an endpoint beside {settings.path}: something else is there")
+        self._follow()
+
+    def _follow(self) -> None:
+        """The handler may have other endpoints by now."""
+        taken = {path for _, path in self._fixed}
+        wanted = {path: handler for path, handler in self._others().items() if path not in taken}
+        known = {path: one for path, one in self._endpoints.items() if path != self.settings.path}
+        if {path: one.handler for path, one in known.items()} == wanted:
+            return
+        gone = [one for path, one in known.items() if one.handler is not wanted.get(path)]
+        kept = {path: one for path, one in known.items() if one not in gone}
+        made = {
+            path: kept.get(path) or Endpoint(handler, self.settings, self.metrics, self.traffic)
+            for path, handler in wanted.items()
+        }
+        self._endpoints = {self.settings.path: self._endpoints[self.settings.path], **made}
+        self._routes = dict(self._fixed)
+        for path, endpoint in made.items():
+            self._routes |= endpoint.routes(path)
+        if gone:
+            task = asyncio.get_running_loop().create_task(self._end(gone, ENDING_SECONDS))
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+
+    def has(self, path: str) -> bool:
+        """Whether it is the path of an endpoint."""
+        return path in self._endpoints or path in self._others()
 
     # Coming in
 
@@ -111,7 +142,7 @@ class Exchange:
         gate = self._gate.refuse_origin if self._is_probe(request) else self._gate.refusal
         reason = gate(request.headers)
         if reason is not None:
-            return _error(request, 403, f"Forbidden: {reason}")
+            return refusals.error(request, 403, f"Forbidden: {reason}")
         if b"origin" in request.headers:
             request.cors = _cors(request.headers)
         answer = self._refuse(request)
@@ -121,11 +152,13 @@ class Exchange:
 
     def _refuse(self, request: Request) -> Answer | None:
         if request.headers.repeated and request.headers.ambiguous():
-            return _error(request, 400, "Bad request: a header that must stand once stands twice")
+            return refusals.error(request, 400, "Bad request: a header that must stand once stands twice")
         if request.method == "OPTIONS":
             return _preflight(request.headers)
         if (request.method, request.path) not in self._routes:
-            return self._nowhere(request)
+            self._follow()
+            if (request.method, request.path) not in self._routes:
+                return self._refuse_page(request)
         if self._is_probe(request):
             return None
         if self._tokens is not None and not self._tokens.admits(request.headers.get(b"authorization")):
@@ -134,37 +167,51 @@ class Exchange:
             return self._refuse_kind(request) or self.refuse_now(request)
         return self._refuse_far(request)
 
+    def _refuse_page(self, request: Request) -> Answer | None:
+        route = self.pages.find(request.method, request.path)
+        if route is None:
+            return self._nowhere(request)
+        if self.draining:
+            return refusals.busy(request)
+        authorization = request.headers.get(b"authorization")
+        if route.guarded and self._tokens is not None and not self._tokens.admits(authorization):
+            return _unauthorized(request)
+        return self._refuse_far(request)
+
     def _is_probe(self, request: Request) -> bool:
         """Whether it only asks if we are well, which is no secret."""
         return request.path in _HEALTH and request.path != self.settings.path and request.method == "GET"
 
     def _refuse_far(self, request: Request) -> Answer | None:
         if self.settings.local_only and not is_near(request.peer):
-            return _error(request, 403, "Forbidden: this server has a service that is for its own machine alone")
+            return refusals.error(
+                request, 403, "Forbidden: this server has a service that is for its own machine alone"
+            )
         return None
 
     def refuse_now(self, request: Request) -> Answer | None:
         """The part of it that depends on the moment, and not on what the request says."""
         if self.draining or self.metrics.in_flight >= self.settings.most_in_flight:
-            return busy(request)
+            return refusals.busy(request)
         if self.settings.local_only and not is_near(request.peer):
             return self._refuse_far(request)
-        by_client = self.stateless.by_client
+        by_client = self.traffic.by_client
         if by_client and by_client.get(request.peer, 0) >= self.settings.most_in_flight_per_client:
-            return busy(request)
+            return refusals.busy(request)
         return None
 
     def _refuse_kind(self, request: Request) -> Answer | None:
         kind = request.headers.get(b"content-type", b"")
         if kind != b"application/json" and kind.partition(b";")[0].strip().lower() != b"application/json":
-            return _error(request, 415, "Unsupported media type: the body must be application/json")
+            return refusals.error(request, 415, "Unsupported media type: the body must be application/json")
         accept = request.headers.get(b"accept")
         if accept is None or _ACCEPTED(accept) is not None:
             return None
-        return _error(request, 406, "Not acceptable: application/json and text/event-stream are what we have")
+        return refusals.error(request, 406, "Not acceptable: application/json and text/event-stream are what we have")
 
     def _nowhere(self, request: Request) -> Answer:
-        allowed = sorted(method for method, path in self._routes if path == request.path)
+        known = {method for method, path in self._routes if path == request.path}
+        allowed = sorted(known | self.pages.methods(request.path))
         if not allowed:
             return Answer(404, TEXT, b"Not found\n")
         return Answer(405, (*TEXT, (b"allow", ", ".join(allowed).encode())), b"Method not allowed\n")
@@ -172,150 +219,27 @@ class Exchange:
     def handle(self, request: Request, writer: ResponseWriter) -> None:
         """Answer a request that was not refused."""
         self.traffic.received += len(request.body)
+        route = self._routes.get((request.method, request.path))
+        if route is None:
+            self._show_page(request, writer)
+            return
         if self._tokens is not None:
             request.principal = self._tokens.verify(request.headers.get(b"authorization"))
             if request.principal is None and self._tokens.required and not self._is_probe(request):
                 # It was refused before, unless its headers have changed since: then they are believed no more.
                 writer.answer(_unauthorized(request))
                 return
-        self._routes[request.method, request.path](request, writer)
+        route(request, writer)
 
-    # 2026-07-28: each request alone
-
-    def _post(self, request: Request, writer: ResponseWriter) -> None:
-        frame = jsonrpc.decode(request.body, jsonrpc.MOST_NODES)
-        version = request.headers.get(http.VERSION)
-        modern = version is not None and version not in _HANDSHAKE
-        if type(frame) is Frame and frame.method is not UNSET and (modern or brings_revision(frame)):
-            self.stateless.post(frame, request, writer)
-        elif isinstance(frame, Malformed):
-            message = jsonrpc.error(frame.id, frame.error, self._spoken(request))
-            writer.answer(Answer(400, (*JSON, *request.cors), message))
-        else:
-            self._post_in_session(frame, request, writer)
-
-    def _spoken(self, request: Request) -> Revision:
-        """The revision in whose words a message is refused that cannot be read."""
-        name = request.headers.get(http.SESSION)
-        session = None if name is None else self.sessions.find(name.decode("latin-1"), request.principal)
-        return (None if session is None else session.channel.revision) or _revision(request)
-
-    # 2025-03-26 to 2025-11-25: in a session
-
-    def _post_in_session(
-        self, frame: Frame | list[Frame | Malformed], request: Request, writer: ResponseWriter
-    ) -> None:
-        headers = request.cors
-        if isinstance(frame, Frame) and frame.method == "initialize":
-            session = self._new_session(request)
-            if not self.sessions.add(session):
-                writer.answer(busy(request))
-                return
-            headers = ((b"mcp-session-id", session.id.encode()), *headers)
-        else:
-            found = self._session(request, frame.id if isinstance(frame, Frame) and frame.id is not UNSET else None)
-            if isinstance(found, Answer):
-                writer.answer(found)
-                return
-            session = found
-            refusal = refuse_batch(frame, session.channel.batches) if isinstance(frame, list) else None
-            if refusal is not None:
-                writer.answer(Answer(400, (*JSON, *headers), jsonrpc.error(None, refusal, session.channel.revision)))
-                return
-        self._accept(session, frame, request, writer, headers)
-
-    def _accept(
-        self, session: HttpSession, frame: Any, request: Request, writer: ResponseWriter, headers: Pairs
-    ) -> None:
-        stream = session.open(writer, headers)
-        stream.plain = not http.takes_events(request.headers)
-        reply = session.channel.accept(frame, stream, Sender(session.principal, request.headers, request.peer))
-        if session.session.state == "CREATED":
-            # The handshake failed, so there is no session to name, nor to come back to.
-            stream.headers = request.cors
-        if _expects(frame) and http.prefers_events(request.headers):
-            stream.start()
-        if reply is not None:
-            stream.finish(reply)
-        elif not _expects(frame):
-            stream.finish(None)
-        if session.session.state == "CREATED":
-            self.sessions.end(session)
-
-    def _new_session(self, request: Request, headers: Headers | None = None) -> HttpSession:
-        sender = Sender(request.principal, headers, request.peer)
-        return HttpSession(self.handler, sender, self.traffic, self.metrics, self.sessions, self.settings.lifecycle)
-
-    def _session(self, request: Request, id: RequestId | None = None) -> HttpSession | Answer:
-        """The session that a request belongs to, or why it belongs to none; `id` is that of its message."""
-        if _is_modern(request):
-            if request.method != "POST":
-                # GET and DELETE are not of that revision.
-                return Answer(405, (*TEXT, (b"allow", b"POST")), b"Method not allowed\n")
-            reason = "Bad request: this MCP-Protocol-Version is not supported in a session"
-            return _error(request, 400, reason, request.cors, id)
-        name = request.headers.get(http.SESSION)
-        if name is None and self.settings.assume is not None:
-            # No request can come back to this one.
-            session = self._new_session(request)
-            session.session.assume(self.settings.assume)
-            return session
-        if name is None:
-            reason = "Bad request: Mcp-Session-Id is missing; initialize begins a session"
-            return _error(request, 400, reason, request.cors, id)
-        # 404 and nothing else: it is how a client knows that it must initialize again.
-        found = self.sessions.find(name.decode("latin-1"), request.principal)
-        return found or _error(request, 404, "Session not found", request.cors, id)
-
-    def _get(self, request: Request, writer: ResponseWriter) -> None:
-        takes = b"text/event-stream" in request.headers.get(b"accept", b"text/event-stream")
-        if not takes and not _is_modern(request):
-            writer.answer(_error(request, 406, "Not acceptable: this is a stream of events"))
+    def _show_page(self, request: Request, writer: ResponseWriter) -> None:
+        refusal = self._refuse_page(request)
+        route = self.pages.find(request.method, request.path)
+        if refusal is not None or route is None:
+            writer.answer(refusal or self._nowhere(request))
             return
-        session = self._session(request)
-        last = request.headers.get(http.LAST_EVENT)
-        if isinstance(session, Answer):
-            writer.answer(session)
-        elif last is None:
-            session.listen(writer, request.cors)
-        else:
-            session.resume(last.decode("latin-1"), writer, request.cors)
-
-    def _delete(self, request: Request, writer: ResponseWriter) -> None:
-        session = self._session(request)
-        if isinstance(session, Answer):
-            writer.answer(session)
-            return
-        self.sessions.end(session)
-        writer.answer(Answer(204, request.cors))
-
-    # 2024-11-05: one endpoint to listen, one to speak
-
-    def _open_old(self, request: Request, writer: ResponseWriter) -> None:
-        if len(self._old) >= self.settings.most_sessions:
-            writer.answer(busy(request))
-            return
-        stream = _OldStream(self._new_session(request, request.headers), writer)
-        self._old[stream.session.id] = stream
-
-        def gone() -> None:
-            self._old.pop(stream.session.id, None)
-            stream.session.close()
-
-        writer.on_close = gone
-        writer.start(200, (*sse.HEADERS, *request.cors))
-        writer.write(sse.event(f"{request.root}/messages?session_id={stream.session.id}".encode(), name=b"endpoint"))
-
-    def _post_old(self, request: Request, writer: ResponseWriter) -> None:
-        id = request.query.partition("session_id=")[2].partition("&")[0]
-        stream = self._old.get(id)
-        if stream is None or stream.session.principal != request.principal:
-            writer.answer(_error(request, 404, "Session not found"))
-            return
-        writer.answer(Answer(202, (*TEXT, *request.cors), b"Accepted\n"))
-        reply = stream.channel.receive(request.body)
-        if reply is not None:
-            stream.send(reply)
+        if route.guarded and self._tokens is not None:
+            request.principal = self._tokens.verify(request.headers.get(b"authorization"))
+        self.pages.answer(route, request, writer)
 
     # Looking in
 
@@ -330,8 +254,8 @@ class Exchange:
 
     def _show_metrics(self, request: Request, writer: ResponseWriter) -> None:
         gauges = {
-            "mcp_server_sessions": len(self.sessions) + len(self._old),
-            "mcp_server_streams": len(self.stateless.replies),
+            "mcp_server_sessions": sum(map(len, self._endpoints.values())),
+            "mcp_server_streams": sum(len(one.stateless.replies) for one in self._endpoints.values()),
             "mcp_server_uptime_seconds": time.monotonic() - self._began,
             "mcp_server_received_bytes_total": self.traffic.received,
             "mcp_server_sent_bytes_total": self.traffic.sent,
@@ -342,61 +266,26 @@ class Exchange:
     # Time, and the end
 
     def keep_alive(self) -> None:
-        """Say something on every open stream, so that whatever is in between does not think it is dead."""
-        self.stateless.keep_alive()
-        self.sessions.keep_alive()
-        for old in list(self._old.values()):
-            old.writer.write(sse.KEEP_ALIVE)
+        for endpoint in self._endpoints.values():
+            endpoint.keep_alive()
 
     def expire(self) -> None:
-        self.sessions.expire(self.settings.idle_session)
+        self._follow()
+        for endpoint in self._endpoints.values():
+            endpoint.expire()
 
     async def drain(self, grace: float) -> None:
         """No new calls; what is running may finish; streams are ended properly."""
         self.draining = True
-        waiting = self.stateless.end_listening()
-        sessions = [*self.sessions.values(), *(old.session for old in self._old.values())]
-        ending = [session.channel.end(grace) for session in sessions]
-        if waiting or ending:
-            await asyncio.wait([asyncio.ensure_future(one) for one in (*waiting, *ending)], timeout=grace)
-        self.stateless.close()
-        self.sessions.close()
-        for old in list(self._old.values()):
-            old.writer.end()
-            old.session.close()
-        self._old.clear()
+        await self._end(list(self._endpoints.values()), grace)
+        await self.pages.close()
 
-
-class _OldStream:
-    """A session of 2024-11-05: everything for the client goes over the one stream it opened."""
-
-    def __init__(self, session: HttpSession, writer: ResponseWriter) -> None:
-        self.session = session
-        self.writer = writer
-        self.traffic = session.traffic
-        self.channel = session.channel
-        self.channel.use(self.send, writer.drain, lambda: writer.buffered() > MOST_UNREAD)
-        session.session.reach(True)
-
-    def send(self, message: bytes) -> None:
-        if self.writer.buffered() > 2 * MOST_UNREAD:
-            self.writer.abort()
-        else:
-            self.traffic.sent += len(message)
-            self.writer.write(sse.event(message, name=b"message"))
-
-
-def _expects(frame: Any) -> bool:
-    """Whether an answer will follow."""
-    if isinstance(frame, list):
-        return any(_expects(one) for one in frame)
-    return isinstance(frame, Frame) and frame.method is not UNSET and frame.id is not UNSET
-
-
-def _is_modern(request: Request) -> bool:
-    """Whether the header names a revision that has no sessions."""
-    version = request.headers.get(http.VERSION)
-    return version is not None and version not in _HANDSHAKE
+    async def _end(self, endpoints: list[Endpoint], grace: float) -> None:
+        ending = [one for endpoint in endpoints for one in endpoint.ending(grace)]
+        if ending:
+            await asyncio.wait([asyncio.ensure_future(one) for one in ending], timeout=grace)
+        for endpoint in endpoints:
+            endpoint.close()
 
 
 def _cors(headers: Headers) -> Pairs:
@@ -420,14 +309,6 @@ def _preflight(headers: Headers) -> Answer:
     return Answer(204, allow)
 
 
-def _revision(request: Request) -> Revision:
-    """The revision that a request names. One that names none is of 2025-03-26 (2025-06-18, basic/transports)."""
-    version = request.headers.get(http.VERSION)
-    if version is None:
-        return V2025_03_26
-    return version.decode() if version in _HANDSHAKE else MODERN
-
-
 def is_near(peer: str) -> bool:
     """Whether a request comes from this machine."""
     return peer.startswith(("127.", "::ffff:127.")) or peer in ("::1", "local")
@@ -438,12 +319,4 @@ def _unauthorized(request: Request) -> Answer:
     wrong = b"authorization" in request.headers
     challenge = b'Bearer realm="mcp", error="invalid_token"' if wrong else b'Bearer realm="mcp"'
     reason = "the bearer token is not valid" if wrong else "a bearer token is needed"
-    return _error(request, 401, f"Unauthorized: {reason}", ((b"www-authenticate", challenge),))
-
-
-def _error(request: Request, status: int, reason: str, headers: Pairs = (), id: RequestId | None = None) -> Answer:
-    return Answer(status, (*JSON, *headers), jsonrpc.error(id, InvalidRequest(reason), _revision(request)))
-
-
-def busy(request: Request) -> Answer:
-    return _error(request, 503, "Service unavailable: too much to do; try again", ((b"retry-after", b"1"),))
+    return refusals.error(request, 401, f"Unauthorized: {reason}", ((b"www-authenticate", challenge),))

@@ -34,8 +34,7 @@ class StatelessRequests:
         self.traffic = traffic
         self.replies: set[HttpReply] = set()
         self._mirrored = mirrored
-        # Calls in flight by where they came from.
-        self.by_client: dict[str, int] = {}
+        self._by_client = traffic.by_client
 
     def post(self, frame: Frame, request: Request, writer: ResponseWriter) -> None:
         if frame.id is UNSET:
@@ -64,11 +63,11 @@ class StatelessRequests:
 
     def count(self, peer: str, change: int) -> None:
         """One call more, or one less, from there."""
-        left = self.by_client.get(peer, 0) + change
+        left = self._by_client.get(peer, 0) + change
         if left:
-            self.by_client[peer] = left
+            self._by_client[peer] = left
         else:
-            del self.by_client[peer]
+            del self._by_client[peer]
 
     def keep_alive(self) -> None:
         for reply in list(self.replies):

@@ -55,7 +55,9 @@ class Index:
                 self._thread.start()
 
     def close(self) -> None:
-        self._stopping = True
+        # A start in another thread has either happened, or will not.
+        with self._lock:
+            self._stopping = True
         if self._thread is not None and self._watch is not None:
             self._watch.stop()
             self._thread.join()

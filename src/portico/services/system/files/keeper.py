@@ -226,6 +226,10 @@ class Watch:
         """End a wait that is going on, from any thread."""
         self._waker.send(b"x")
 
+    @property
+    def is_open(self) -> bool:
+        return self._wake.fileno() >= 0
+
     def close(self) -> None:
         self._wake.close()
         self._waker.close()

@@ -1,0 +1,107 @@
+"""Pages beside the endpoint: documents, forms and whatever else is asked for by other paths than its own.
+
+A page is a function from a Request to an Answer. It is matched by method and path, exactly or by how the path begins,
+after the checks of host and origin that everything has to pass. It is for everybody, unless it is `guarded`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+
+from msgspec import Struct
+
+from portico.transport.http.response import TEXT, Answer, Request, ResponseWriter
+from portico.wire.errors import UsageError
+
+log = logging.getLogger("portico")
+
+Page = Callable[[Request], Awaitable[Answer]]
+"""Answers a request for a page."""
+
+# What is posted to a page is a form, or a small document.
+LONGEST_FORM = 64 * 1024
+MOST_AT_ONCE = 256
+LONGEST_SECONDS = 60.0
+
+
+class PageRoute(Struct, frozen=True):
+    """Where a page is. With `prefix` it is everything below the path, which then ends with a slash."""
+
+    method: str
+    path: str
+    page: Page
+    prefix: bool = False
+    # Whether it needs a principal, as the endpoint does.
+    guarded: bool = False
+
+
+class WebPages:
+    """The pages of one endpoint, and those that are being made."""
+
+    def __init__(self, routes: Iterable[PageRoute], taken: Iterable[str] = ()) -> None:
+        self._exact: dict[tuple[str, str], PageRoute] = {}
+        self._prefixes: list[PageRoute] = []
+        self._running: set[asyncio.Task[None]] = set()
+        for route in routes:
+            self._add(route, frozenset(taken))
+
+    def _add(self, route: PageRoute, taken: frozenset[str]) -> None:
+        if not route.path.startswith("/") or (route.prefix and not route.path.endswith("/")):
+            raise UsageError(f"a page cannot be at {route.path!r}: it begins with /, and all below it ends with one")
+        if route.path in taken:
+            raise UsageError(f"a page cannot be at {route.path}: something else is there")
+        if route.prefix:
+            self._prefixes.append(route)
+            # The longest one that fits is meant.
+            self._prefixes.sort(key=lambda one: -len(one.path))
+        else:
+            self._exact[route.method, route.path] = route
+
+    def find(self, method: str, path: str) -> PageRoute | None:
+        found = self._exact.get((method, path))
+        if found is not None or not self._prefixes:
+            return found
+        below = (one for one in self._prefixes if one.method == method and path.startswith(one.path))
+        return next(below, None)
+
+    def methods(self, path: str) -> set[str]:
+        """How something at this path can be asked for."""
+        exact = {method for method, known in self._exact if known == path}
+        return exact | {one.method for one in self._prefixes if path.startswith(one.path)}
+
+    def answer(self, route: PageRoute, request: Request, writer: ResponseWriter) -> None:
+        """Begin to make a page. Who goes away before it is there ends it."""
+        if len(request.body) > LONGEST_FORM:
+            writer.answer(Answer(413, TEXT, b"Content too large\n"))
+        elif len(self._running) >= MOST_AT_ONCE:
+            writer.answer(Answer(503, (*TEXT, (b"retry-after", b"1")), b"Service unavailable\n"))
+        else:
+            task = asyncio.get_running_loop().create_task(_make(route, request, writer))
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
+            writer.on_close = task.cancel  # type: ignore[assignment]
+
+    async def close(self) -> None:
+        """End the pages that are still being made."""
+        running = list(self._running)
+        for task in running:
+            task.cancel()
+        if running:
+            await asyncio.wait(running, timeout=LONGEST_SECONDS)
+
+
+async def _make(route: PageRoute, request: Request, writer: ResponseWriter) -> None:
+    try:
+        async with asyncio.timeout(LONGEST_SECONDS):
+            answer = await route.page(request)
+    except TimeoutError:
+        answer = Answer(504, TEXT, b"Gateway timeout\n")
+    except Exception:
+        log.exception("error while answering %s %s", request.method, request.path)
+        answer = Answer(500, TEXT, b"Internal error\n")
+    if request.cors:
+        answer = Answer(answer.status, (*answer.headers, *request.cors), answer.body)
+    writer.on_close = None
+    writer.answer(answer)
