@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from portico.access.audit.chain import ChainHead
-from portico.access.audit.keys import SigningKey
+from portico.access.audit.keys import AuditKey
 from portico.wire.errors import UsageError
 
 FIRST = "0" * 64
@@ -65,7 +65,7 @@ class StoredCheckpoint(Struct, frozen=True):
         return ExpectedHead(self.number, self.hash)
 
 
-def signed(checkpoint: Checkpoint, key: SigningKey) -> StoredCheckpoint:
+def signed(checkpoint: Checkpoint, key: AuditKey) -> StoredCheckpoint:
     body = msgspec.json.encode(checkpoint)
     return StoredCheckpoint(checkpoint.number, body.decode(), key.sign(body))
 

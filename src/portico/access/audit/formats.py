@@ -182,7 +182,7 @@ def _one_line(text: str) -> str:
     return "".join(one if one.isprintable() else " " for one in text)
 
 
-# A checkpoint, as an event of its own: whoever has the last one can say that an older copy was put back
+# A checkpoint, as an event of its own: a receiver that has the last one can say that an older copy was put back
 
 
 def written_checkpoint(form: Format, stored: StoredCheckpoint, at: int) -> str:

@@ -34,7 +34,7 @@ def key_id(public: bytes) -> str:
     return hashlib.sha256(public).hexdigest()[:16]
 
 
-class SigningKey:
+class AuditKey:
     """Signs; and keeps the salt of the digests of arguments, which is made of the key."""
 
     def __init__(self, seed: bytes) -> None:
@@ -74,7 +74,7 @@ class TrustedKeys:
         return True
 
 
-def load_or_make(folder: Path) -> SigningKey:
+def load_or_make(folder: Path) -> AuditKey:
     """The key of a data directory, made there with the first audit. Raises UsageError."""
     path = folder / PRIVATE
     _ed25519()
@@ -84,7 +84,7 @@ def load_or_make(folder: Path) -> SigningKey:
         seed = base64.b64decode(path.read_bytes().strip(), validate=True)
         if len(seed) != _SEED_BYTES:
             raise ValueError
-        key = SigningKey(seed)
+        key = AuditKey(seed)
         _publish(folder / PUBLIC, key)
     except OSError as failure:
         raise UsageError(f"The key of the audit, {path}, cannot be had: {failure.strerror}") from None
@@ -116,7 +116,7 @@ def _make(path: Path) -> None:
         beside.unlink(missing_ok=True)
 
 
-def _publish(path: Path, key: SigningKey) -> None:
+def _publish(path: Path, key: AuditKey) -> None:
     line = base64.b64encode(key.public)
     if not path.exists() or line not in path.read_bytes().split():
         with path.open("ab") as opened:

@@ -40,7 +40,7 @@ def _store_checks(tx: Transaction, signed: CheckpointCheck) -> Iterator[ChainChe
 # Files
 
 
-class _Line(Struct):
+class _AuditLine(Struct):
     """A line of a sink or an export: a record in its place, or a checkpoint."""
 
     chain: str = ""
@@ -50,20 +50,20 @@ class _Line(Struct):
     signature: str = ""
 
 
-class _Numbered(Struct):
+class _NumberedRecord(Struct):
     number: int
     at: int = 0
 
 
-_line = msgspec.json.Decoder(_Line)
-_numbered = msgspec.json.Decoder(_Numbered)
+_line = msgspec.json.Decoder(_AuditLine)
+_numbered = msgspec.json.Decoder(_NumberedRecord)
 
 
 def verify_files(paths: list[Path], keys: TrustedKeys, expected: ExpectedHead | None = None) -> AuditReport:
     """The audit in files of JSON lines, in their order."""
     # One who keeps no store numbers its checkpoints for itself.
     groups: dict[str, CheckpointCheck] = {"": CheckpointCheck(keys, expected)}
-    for where, line in _lines(paths):
+    for _, line in _lines(paths):
         if line is not None and line.checkpoint:
             stored, chain = _checkpoint(line)
             groups.setdefault(chain, CheckpointCheck(keys)).feed(stored)
@@ -99,16 +99,16 @@ def verify_files(paths: list[Path], keys: TrustedKeys, expected: ExpectedHead | 
     return done
 
 
-def _checkpoint(line: _Line) -> tuple[StoredCheckpoint, str]:
+def _checkpoint(line: _AuditLine) -> tuple[StoredCheckpoint, str]:
     try:
         number = _numbered.decode(line.checkpoint).number
-        chain = msgspec.json.decode(line.checkpoint, type=_Line).chain
+        chain = msgspec.json.decode(line.checkpoint, type=_AuditLine).chain
     except (msgspec.DecodeError, RecursionError, UnicodeError):
         number, chain = 0, ""
     return StoredCheckpoint(number, line.checkpoint, line.signature), chain
 
 
-def _row(line: _Line) -> Row | None:
+def _row(line: _AuditLine) -> Row | None:
     if not len(line.record):
         return None
     try:
@@ -118,7 +118,7 @@ def _row(line: _Line) -> Row | None:
     return said.number, said.at, bytes(line.record).decode(), line.hash
 
 
-def _lines(paths: list[Path]) -> Iterator[tuple[str, _Line | None]]:
+def _lines(paths: list[Path]) -> Iterator[tuple[str, _AuditLine | None]]:
     for path in paths:
         try:
             with path.open("rb") as opened:
@@ -131,7 +131,7 @@ def _lines(paths: list[Path]) -> Iterator[tuple[str, _Line | None]]:
             raise UsageError(f"{path} cannot be read: {failure.strerror}") from None
 
 
-def _read(line: bytes) -> _Line | None:
+def _read(line: bytes) -> _AuditLine | None:
     try:
         return _line.decode(line)
     except (msgspec.DecodeError, RecursionError, UnicodeError):

@@ -138,8 +138,8 @@ _TOOL_OUTCOMES: dict[str, Outcome] = {
 
 
 class _ErrorFlag(Struct):
-    isError: bool = False  # noqa: N815
-    resultType: str = ""  # noqa: N815
+    isError: bool = False
+    resultType: str = ""
 
 
 _flags = msgspec.json.Decoder(_ErrorFlag)
@@ -175,7 +175,7 @@ class ArgumentPolicy:
         self.name = lru_cache(10_000)(self._name)
 
     def digest(self, arguments: Raw) -> str:
-        return hmac.digest(self._salt, arguments, "sha256").hex()  # type: ignore[arg-type]
+        return hmac.digest(self._salt, arguments, "sha256").hex()
 
     def fields(self, owner: str, name: str, arguments: Raw) -> dict[str, Any]:
         if not self._all and not self._fields:

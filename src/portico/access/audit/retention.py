@@ -5,11 +5,11 @@ from __future__ import annotations
 from portico.access.audit import tables
 from portico.access.audit.chain import ChainHead
 from portico.access.audit.checkpoints import Cut, StoredCheckpoint, read_checkpoint
-from portico.access.audit.keys import SigningKey
+from portico.access.audit.keys import AuditKey
 from portico.store.transaction import Transaction
 
 
-def cut(tx: Transaction, key: SigningKey, at: int, before: int, seen: int) -> StoredCheckpoint | None:
+def cut(tx: Transaction, key: AuditKey, at: int, before: int, seen: int) -> StoredCheckpoint | None:
     """Remove records and checkpoints from before a moment; the checkpoint that says so. None: there are none."""
     tables.lock(tx)
     ends = _ends(tx, before)
@@ -41,9 +41,7 @@ def _ends(tx: Transaction, before: int) -> dict[str, ChainHead]:
     a call that took long stays with those that ended before it."""
     found: dict[str, ChainHead] = {}
     for chain, covered in tx.all(tuple[str, int], "select chain, covered from audit_head"):
-        young = tx.one(
-            int | None, "select min(number) from audit_record where chain = ? and at >= ?", [chain, before]
-        )
+        young = tx.maybe(int, "select min(number) from audit_record where chain = ? and at >= ?", [chain, before])
         number = covered if young is None else min(young - 1, covered)
         hash = tx.maybe(str, "select hash from audit_record where chain = ? and number = ?", [chain, number])
         if hash is not None:

@@ -62,13 +62,13 @@ def parse_sink(text: str) -> SinkAddress:
         path = unquote(parts.path)
         if parts.netloc or not path:
             raise UsageError(f"the sink {text[:200]!r} needs a path: file:/var/log/audit.jsonl")
-        return SinkAddress("file", cast("Format", form), path=path)
+        return SinkAddress("file", form, path=path)
     if parts.scheme in _PORTS and parts.hostname:
         try:
             port = parts.port or _PORTS[parts.scheme]
         except ValueError:
             raise UsageError(f"the sink {text[:200]!r} has no port that could be one") from None
-        return SinkAddress(cast("Scheme", parts.scheme), cast("Format", form), host=parts.hostname, port=port)
+        return SinkAddress(cast("Scheme", parts.scheme), form, host=parts.hostname, port=port)
     raise UsageError(f"{text[:200]!r} is no sink: there are file:/path, syslog://host:port, syslog+tls:// and +udp://")
 
 
@@ -132,7 +132,7 @@ class Sink:
 
 
 class _FileOutlet:
-    """Opened for each group: whoever rotates files may move it away at any time."""
+    """Opened for each group: the program that rotates files may move it away at any time."""
 
     def __init__(self, address: SinkAddress) -> None:
         self._path = Path(address.path)
@@ -199,4 +199,3 @@ def _context() -> ssl.SSLContext:
 def _word(text: str) -> str:
     """As a header of syslog has it: printable ASCII without spaces."""
     return "".join(one if "!" <= one <= "~" else "-" for one in text)[:255] or "-"
-

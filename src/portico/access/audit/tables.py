@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from portico.access.audit.chain import ChainHead, marks
 from portico.access.audit.checkpoints import FIRST, ChainMarks, Checkpoint, Cut, StoredCheckpoint, signed
-from portico.access.audit.keys import SigningKey
+from portico.access.audit.keys import AuditKey
 from portico.store.transaction import Transaction
 
 HISTORY = "audit"
@@ -40,8 +40,8 @@ def add_records(tx: Transaction, chain: str, rows: list[StoredRecord], ended: bo
     )
     last = rows[-1]
     tx.run(
-        "insert into audit_head (chain, number, hash, ended) values (:chain, :number, :hash, :ended) on conflict (chain) "
-        "do update set number = excluded.number, hash = excluded.hash, ended = excluded.ended",
+        "insert into audit_head (chain, number, hash, ended) values (:chain, :number, :hash, :ended) "
+        "on conflict (chain) do update set number = excluded.number, hash = excluded.hash, ended = excluded.ended",
         {"chain": chain, "number": last.number, "hash": last.hash, "ended": ended},
     )
 
@@ -70,7 +70,7 @@ class OwnPart(Struct, frozen=True):
 
 
 def add_checkpoint(
-    tx: Transaction, key: SigningKey, at: int, own: OwnPart | None, seen: int, cut: Cut | None = None
+    tx: Transaction, key: AuditKey, at: int, own: OwnPart | None, seen: int, cut: Cut | None = None
 ) -> StoredCheckpoint:
     """Sign what all chains have come to. `seen` is the highest number that is known to have been given: if the store
     has forgotten it, the gap stays."""
@@ -123,22 +123,19 @@ def chains(tx: Transaction) -> Iterator[str]:
     """The names of all chains that have records. By steps: to look for what is distinct would read every row."""
     name = ""
     while True:
-        found = tx.one(str | None, "select min(chain) from audit_record where chain > ?", [name])
+        found = tx.maybe(str, "select min(chain) from audit_record where chain > ?", [name])
         if found is None:
             return
         yield found
         name = found
 
 
-Row = tuple[int, int, str, str]
-
-
-def records_of(tx: Transaction, chain: str) -> Iterator[list[Row]]:
+def records_of(tx: Transaction, chain: str) -> Iterator[list[tuple[int, int, str, str]]]:
     """The number, moment, body and hash of each record, in the order of their numbers, a page at a time."""
     after = -(2**62)
     while True:
         page = tx.all(
-            Row,
+            tuple[int, int, str, str],
             "select number, at, body, hash from audit_record where chain = ? and number > ? order by number limit ?",
             [chain, after, PAGE],
         )
@@ -147,5 +144,3 @@ def records_of(tx: Transaction, chain: str) -> Iterator[list[Row]]:
         if len(page) < PAGE:
             return
         after = page[-1][0]
-
-

@@ -16,7 +16,14 @@ import msgspec
 from msgspec import Struct
 
 from portico.access.audit.chain import MARK_BYTES, ChainHead, marks, origin
-from portico.access.audit.checkpoints import ChainMarks, Checkpoint, Cut, ExpectedHead, StoredCheckpoint, read_checkpoint
+from portico.access.audit.checkpoints import (
+    ChainMarks,
+    Checkpoint,
+    Cut,
+    ExpectedHead,
+    StoredCheckpoint,
+    read_checkpoint,
+)
 from portico.access.audit.keys import TrustedKeys
 
 Damage = Literal["changed", "removed", "reordered", "inserted", "cut off", "put back"]
@@ -109,8 +116,8 @@ class CheckpointCheck:
         if expected is not None and stored.number == expected.number:
             self._met_expected = True
             if stored.hash != expected.hash:
-                self._find("put back", stored.number, "is another than the one that was written: an older copy was put "
-                           "back, and written to since")  # fmt: skip
+                other = "is another than the one that was written: an older copy was put back, and written to since"
+                self._find("put back", stored.number, other)
         self.last = stored
 
     def _follow(self, said: Checkpoint) -> None:
@@ -120,12 +127,12 @@ class CheckpointCheck:
             return
         follows = said.previous == before.hash
         if said.number != before.number + 1:
-            gap = f"{before.number + 1} to {said.number - 1}"
+            missing = before.number + 1
             if follows:
-                self._find("put back", before.number + 1, f"and those up to {said.number - 1} were written and are gone: "
-                           "an older copy of the store was put back")  # fmt: skip
+                gone = f"to {said.number - 1} were written, and an older copy of the store was put back"
+                self._find("put back", missing, gone)
             else:
-                self._find("removed", before.number + 1, f"is missing ({gap} are not there)")
+                self._find("removed", missing, f"is missing ({missing} to {said.number - 1} are not there)")
         elif not follows:
             self._find("changed", before.number, f"is another than the one that checkpoint {said.number} followed")
 
@@ -154,20 +161,20 @@ class CheckpointCheck:
         expected = self._expected
         if expected is not None and not self._met_expected and (last is None or last.number < expected.number):
             end = "there is none" if last is None else f"the last one is {last.number}"
-            self._find("put back", expected.number, f"was written, and {end}: an older copy was put back, or the end "
-                       "was cut off")  # fmt: skip
+            gone = f"was written, and {end}: an older copy was put back, or the end was cut off"
+            self._find("put back", expected.number, gone)
 
     def _find(self, damage: Damage, number: int, what: str) -> None:
         if self.found is None or number < self.found.number:
             self.found = Tampering(damage, f"checkpoint {number} {what}", number=number)
 
 
-class _Place(Struct):
+class _RecordPlace(Struct):
     number: int
     at: int
 
 
-_place = msgspec.json.Decoder(_Place)
+_place = msgspec.json.Decoder(_RecordPlace)
 
 
 class ChainCheck:
@@ -269,7 +276,9 @@ def _number_in(body: str) -> int | None:
 
 def report(checkpoints: CheckpointCheck, checks: Iterable[ChainCheck]) -> AuditReport:
     """All of it. `checks` are read one by one, after the checkpoints have been."""
-    done = AuditReport(checkpoints=checkpoints.count, head="" if checkpoints.last is None else str(checkpoints.last.head))
+    done = AuditReport(
+        checkpoints=checkpoints.count, head="" if checkpoints.last is None else str(checkpoints.last.head)
+    )
     if checkpoints.found is not None:
         done.found.append(checkpoints.found)
     for one in checks:
@@ -279,7 +288,9 @@ def report(checkpoints: CheckpointCheck, checks: Iterable[ChainCheck]) -> AuditR
             done.found.append(one.found)
             continue
         if one.unsigned:
-            done.notes.append(f"the chain {one.name} ends with {one.unsigned} records that no checkpoint has signed yet")
+            done.notes.append(
+                f"the chain {one.name} ends with {one.unsigned} records that no checkpoint has signed yet"
+            )
         if one.is_open:
             done.notes.append(
                 f"the chain {one.name} has no end: its process still runs, or was killed, and then what it had not "

@@ -24,7 +24,7 @@ from portico.access.audit.chain import ChainHead
 from portico.access.audit.checkpoints import FIRST, Checkpoint, HeadFile, StoredCheckpoint
 from portico.access.audit.checkpoints import signed as sign
 from portico.access.audit.formats import WRITERS, Format, written_checkpoint
-from portico.access.audit.keys import SigningKey
+from portico.access.audit.keys import AuditKey
 from portico.access.audit.records import ArgumentPolicy, CallRecord, EndedCall, Screen, record_of
 from portico.access.audit.settings import AuditSettings
 from portico.access.audit.sinks import Sink
@@ -52,7 +52,7 @@ Waiting = EndedCall | Callable[[int], CallRecord]
 """A call, or a record that wants only its number."""
 
 
-class _Group(Struct, eq=False):
+class _RecordGroup(Struct, eq=False):
     """Records that are made, and wait for the store."""
 
     rows: list[StoredRecord]
@@ -64,7 +64,7 @@ class AuditWriter:
     """The chain of one process, and what waits to become part of it."""
 
     def __init__(
-        self, settings: AuditSettings, server: str, data: Path, store: str | None, screen: Screen, key: SigningKey
+        self, settings: AuditSettings, server: str, data: Path, store: str | None, screen: Screen, key: AuditKey
     ) -> None:
         self._settings = settings
         self._server = server
@@ -89,7 +89,7 @@ class AuditWriter:
         self._signed_at = 0.0
         self._cut_after = 0.0
         # Made, and not written yet; and whether the store may have it although it did not say so.
-        self._made: _Group | None = None
+        self._made: _RecordGroup | None = None
         self._unsure = False
         # Those who wait until all is written.
         self._listeners: set[asyncio.Event] = set()
@@ -212,7 +212,7 @@ class AuditWriter:
                 self._listeners.discard(heard)
 
     async def _write_all(self, *, signed: bool = False, ended: bool = False) -> None:
-        """Write what waits; sign it too, if a checkpoint is wanted or due. Raises StoreError: then it goes on waiting."""
+        """Write what waits; sign it too, if that is wanted or due. Raises StoreError: then it goes on waiting."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -247,7 +247,7 @@ class AuditWriter:
             )
         return some
 
-    def _make(self, some: list[Waiting]) -> _Group:
+    def _make(self, some: list[Waiting]) -> _RecordGroup:
         """Records, each bound to the one before. In a thread; one group at a time."""
         rows, records, hashes = [], [], []
         for one in some:
@@ -259,9 +259,9 @@ class AuditWriter:
             rows.append(StoredRecord(self._chain, number, record.at, body.decode(), self._last.hex()))
             records.append(record)
             hashes.append(self._last)
-        return _Group(rows, records, hashes)
+        return _RecordGroup(rows, records, hashes)
 
-    async def _keep(self, group: _Group, signs: bool, ended: bool) -> StoredCheckpoint | None:
+    async def _keep(self, group: _RecordGroup, signs: bool, ended: bool) -> StoredCheckpoint | None:
         """In the store, or nowhere if there is none; the checkpoint that went with it."""
         head = ChainHead(self._number, self._last.hex(), ended)
         own = OwnPart(self._chain, head, self._unsigned + group.hashes)
@@ -277,7 +277,7 @@ class AuditWriter:
         self._unsure = False
         return done
 
-    def _store(self, tx: Transaction, group: _Group, own: OwnPart | None, ended: bool) -> StoredCheckpoint | None:
+    def _store(self, tx: Transaction, group: _RecordGroup, own: OwnPart | None, ended: bool) -> StoredCheckpoint | None:
         if group.rows:
             if self._unsure and tables.has_record(tx, group.rows[-1]):
                 return None
@@ -296,7 +296,7 @@ class AuditWriter:
         )
         return sign(checkpoint, self._key)
 
-    def _tell(self, group: _Group, stored: StoredCheckpoint | None) -> None:
+    def _tell(self, group: _RecordGroup, stored: StoredCheckpoint | None) -> None:
         """To the sinks, and the head to its file. In a thread."""
         written: dict[Format, list[str]] = {}
         for sink in self._sinks:
@@ -326,7 +326,7 @@ class AuditWriter:
         )
         if stored is not None:
             self._seen = stored.number
-            await asyncio.to_thread(self._tell, _Group([], [], []), stored)
+            await asyncio.to_thread(self._tell, _RecordGroup([], [], []), stored)
 
     async def _end(self) -> None:
         self.add(lambda number: CallRecord(number=number, at=_now(), kind="end", owner=self._server))
@@ -335,7 +335,7 @@ class AuditWriter:
                 await self._write_all(signed=True, ended=True)
         except (StoreError, TimeoutError) as failure:
             lost = len(self._waiting) + (0 if self._made is None else len(self._made.rows))
-            log.error("%d records of the audit are lost: %s", lost, failure or "the store did not answer")
+            log.error("%d records of the audit are lost: %s", lost, str(failure) or "the store did not answer")
         self._due = None
         if self._database is not None:
             await self._database.close()
