@@ -46,7 +46,7 @@ async def test_a_person_may_take_longer_than_a_call(above: Any) -> None:
 
     def deadlines() -> list[float | None]:
         lanes = [lane for group in gateway._routes.upstreams["one"]._lanes.values() for lane in group]
-        return [limit.when() for lane in lanes for limit in lane.connection._limits]
+        return [limit.until for lane in lanes for limit in lane.connection._time_limits.limits]
 
     thinking: list[list[float | None]] = []
 

@@ -12,8 +12,9 @@ import msgspec
 from msgspec import UNSET, Raw, Struct
 from msgspec.structs import replace
 
-from portico.gateway.entries import LISTS, ListedEntry, Members, list_page, members, own_entry, result_at, written
+from portico.gateway.entries import LISTS, ListedEntry, list_page, members, own_entry, result_at, written
 from portico.gateway.names import inward_uri, outward_uri
+from portico.gateway.params import spliced
 from portico.gateway.upstream import GatewayUpstream
 from portico.rpc.call import Call
 from portico.rpc.questions import asked_by
@@ -286,17 +287,10 @@ class Routes:
 
     async def _delegate(self, upstream: GatewayUpstream, call: Call, member: str, inward: Any) -> Any:
         """The same call with the inward name, and its answer under ours."""
-        given = members.decode(call.params)
-        params: dict[str, Any] = {**given, member: inward}
         # A digest, which most calls do without.
-        bound = partial(self._binding, call, given)
-        if "requestState" in given and call.method in ASKABLE:
-            state = self._opened(given["requestState"], bound())
-            if state == b"null":
-                del params["requestState"]
-            elif state is not None:
-                params["requestState"] = state
-        answered = await upstream.call(replace(call, params=Raw(jsonrpc.encode(params)), read=None), bound)
+        bound = partial(self._binding, call)
+        params = spliced(call, inward) or self._inward(call, {member: inward}, bound)
+        answered = await upstream.call(replace(call, params=params, read=None), bound)
         asked = asked_by(call.method, answered.result)
         if asked is None:
             try:
@@ -309,6 +303,17 @@ class Routes:
             asked.request_state = self._seal.close(bound(), {}, steps, list(asked.input_requests or {}))
         return asked
 
+    def _inward(self, call: Call, changed: dict[str, Any], bound: Callable[[], bytes]) -> Raw:
+        """The params with other members in place of their own, and the state that the upstream gave."""
+        params: dict[str, Any] = {**members.decode(call.params), **changed}
+        if "requestState" in params and call.method in ASKABLE:
+            state = self._opened(params["requestState"], bound())
+            if state == b"null":
+                del params["requestState"]
+            elif state is not None:
+                params["requestState"] = state
+        return Raw(jsonrpc.encode(params))
+
     def _opened(self, said: Raw, bound: bytes) -> Raw | None:
         """What the upstream gave its client to keep, out of what we gave ours; None if it is a ticket of our own."""
         sealed = msgspec.json.decode(said)
@@ -316,7 +321,8 @@ class Routes:
             raise InvalidParams("Invalid requestState: it is no text")
         return self._seal.open(sealed, bound).steps.get("state")
 
-    def _binding(self, call: Call, given: Members) -> bytes:
+    def _binding(self, call: Call) -> bytes:
+        given = members.decode(call.params)
         target = given.get("name") or given.get("uri") or given.get("ref") or b""
         arguments = msgspec.json.decode(given["arguments"]) if "arguments" in given else None
         return binding(call.method, bytes(target).decode(), arguments, call.principal)
