@@ -163,7 +163,9 @@ def _moment(text: str) -> int:
         try:
             return time.time_ns() // 1000 - seconds_of(text) * 1_000_000
         except UsageError:
-            raise UsageError(f"{text!r} is no moment: write 2026-01-31, 2026-01-31T12:00Z, or 2h for so long ago") from None
+            raise UsageError(
+                f"{text!r} is no moment: write 2026-01-31, 2026-01-31T12:00Z, or 2h for so long ago"
+            ) from None
     moment = said if said.tzinfo is not None else said.astimezone()
     return int(moment.astimezone(UTC).timestamp() * 1e6)
 

@@ -378,11 +378,24 @@ FORMS: dict[str, CommandForm] = {
                 flag("--outcome", metavar="WORD", help="ok, error, denied, unknown, invalid, failed, limited, …"),
                 _limit(50),
                 flag("--format", choices=("jsonl", "ocsf", "cef"), default="jsonl", help="of export (default: jsonl)"),
-                flag("--file", action="append", default=[], metavar="FILE", help="of verify: JSON lines of a sink or an "
-                     "export, in place of a store; repeatable, the oldest first"),
-                flag("--key", action="append", default=[], metavar="FILE", help="of verify: the public keys to believe "
-                     "(default: audit-keys.pub in the data directory)"),
-                flag("--expect", metavar="NUMBER:HASH", help="of verify: a checkpoint that is known to have been written"),
+                flag(
+                    "--file",
+                    action="append",
+                    default=[],
+                    metavar="FILE",
+                    help="of verify: JSON lines of a sink or an "
+                    "export, in place of a store; repeatable, the oldest first",
+                ),
+                flag(
+                    "--key",
+                    action="append",
+                    default=[],
+                    metavar="FILE",
+                    help="of verify: the public keys to believe (default: audit-keys.pub in the data directory)",
+                ),
+                flag(
+                    "--expect", metavar="NUMBER:HASH", help="of verify: a checkpoint that is known to have been written"
+                ),
                 *_STORE,
                 _SHORT_OUTPUT,
                 _JSON,

@@ -1,12 +1,13 @@
-"""The audit of a server: notes every call that ended, whoever made it and from where, and gives it to the writer."""
+"""The audit of a server: notes every call that has ended, and gives it to the writer."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import Raw
 
@@ -80,15 +81,16 @@ class Audit:
                 raw,
                 "" if decision is None else "allow" if decision.allowed else "deny",
                 "" if decision is None else decision.rule,
-                "" if decision is None else ", ".join(decision.shadow),
+                ", ".join(decision.shadow) if decision is not None and decision.shadow else "",
                 passage.upstream,
                 passage.job,
+                passage.arguments,
             ),
             len(call.params) + (0 if raw is None else len(raw)),
         )
 
     def refused(self, status: int, reason: str, address: str | None, principal: str = "") -> None:
-        """Somebody came to the door and was not let in."""
+        """A request that was not let in: there was no token, or none that is good here."""
         at = time.time_ns() // 1000
 
         def record(number: int) -> CallRecord:
@@ -106,21 +108,18 @@ class Audit:
         self.writer.add(record)
 
 
+_SECRETS: tuple[Literal["secret"], ...] = ("secret",)
+
+
 def without_secrets(text: str) -> str:
-    found = screening.find(text, ("secret",))
+    found = screening.find(text, _SECRETS)
     return screening.redact(text, found) if found else text
 
 
 def apply(server: Server, settings: AuditSettings) -> None:
     """Put an audit on a server. Raises UsageError where there is no key to be had."""
-    server.protect(witness=open_audit(server, settings))
-
-
-def open_audit(server: Server, settings: AuditSettings) -> Audit:
-    data = data_directory(settings.data)
-    audit = Audit(settings, server.name, data, _store(server, settings, data))
-    server.lifespans.add(audit, audit.lifespan)
-    return audit
+    data = data_directory(settings.data or server.data)
+    server.protect(witness=Audit(settings, server.name, data, _store(server, settings, data)))
 
 
 def _store(server: Server, settings: AuditSettings, data: Path) -> str | None:
@@ -129,10 +128,8 @@ def _store(server: Server, settings: AuditSettings, data: Path) -> str | None:
         return None
     if isinstance(settings.store, str):
         return settings.store
-    given = server.store or ""
+    given = server.store or os.environ.get("PORTICO_STORE", "")
     if given.startswith(("postgresql://", "postgres://")):
         return given
     # One writer at a time is enough for a file, and the audit writes often: it has a file of its own.
     return str(data / STORE_NAME)
-
-

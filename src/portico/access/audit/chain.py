@@ -11,8 +11,8 @@ import os
 
 from msgspec import Struct
 
-# As many bytes of each record's hash stand in the checkpoint that signs it. An intruder who has made all hashes anew does
-# not match them, so the first record that is not what it was can be named.
+# As many bytes of each record's hash stand in the checkpoint that signs it. Who makes all hashes anew does not match
+# them, so the first record that is not what it was can be named.
 MARK_BYTES = 4
 
 

@@ -62,6 +62,8 @@ class CallRecord(Struct, frozen=True, omit_defaults=True, kw_only=True):
     fields: dict[str, Any] = {}
     decision: str = ""
     rule: str = ""
+    # What rules that are only tried out would have said.
+    shadow: str = ""
     outcome: str = ""
     # The code of an error, or its kind; never its words.
     error: str = ""
@@ -94,6 +96,7 @@ class EndedCall(Struct, eq=False, gc=False):
     result: Raw | None = None
     decision: str = ""
     rule: str = ""
+    shadow: str = ""
     upstream: str = ""
     job: str = ""
     arguments: Raw | None = None
@@ -125,6 +128,9 @@ def failure_of(failure: BaseException) -> tuple[Outcome, str]:
         return "failed", str(failure.code)
     if isinstance(failure, asyncio.CancelledError):
         return "cancelled", ""
+    if not isinstance(failure, Exception):
+        # A lost lease, and the like: it is not over, it is done elsewhere.
+        return "cancelled", type(failure).__name__
     return "failed", type(failure).__name__
 
 
@@ -231,9 +237,10 @@ def record_of(ended: EndedCall, number: int, policy: ArgumentPolicy) -> CallReco
             digest = policy.digest(arguments)
         fields = policy.fields(ended.owner, name, arguments)
     own = _shown(call)
-    if call.method != "tools/call" or ended.outcome == "unknown":
+    if call.method != "tools/call" or not name:
         # A tool that is there has a name of the server's; all else a client may have made up.
-        name, own = policy.name(name), policy.name(own)
+        own = policy.name(own)
+        name = policy.name(name) if name else own
     outcome = ended.outcome if ended.result is None else raw_outcome(ended.result)
     sent = 0 if ended.inner else call.reply.size
     return CallRecord(
@@ -255,6 +262,7 @@ def record_of(ended: EndedCall, number: int, policy: ArgumentPolicy) -> CallReco
         fields=fields,
         decision=ended.decision,
         rule=ended.rule,
+        shadow=ended.shadow,
         outcome=outcome,
         error=ended.error,
         micros=ended.micros,

@@ -78,9 +78,9 @@ def add_checkpoint(
     last = last_checkpoint(tx)
     number = max(seen, last.number if last is not None else 0) + 1
     heads = {
-        chain: ChainHead(length, hash, bool(ended))
+        chain: ChainHead(length, hash, ended)
         for chain, length, hash, ended in tx.all(
-            tuple[str, int, str, int], "select chain, number, hash, ended from audit_head where number > covered"
+            tuple[str, int, str, bool], "select chain, number, hash, ended from audit_head where number > covered"
         )
     }
     written: dict[str, ChainMarks] = {}

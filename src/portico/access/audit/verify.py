@@ -230,7 +230,7 @@ class ChainCheck:
             cut = self._signed.start is not None and number <= self._signed.start.number
             again = "was taken away before, as a checkpoint says, and is there again" if cut else "is there twice"
             self._find("inserted", number, again)
-        elif after == expected:
+        elif after == expected and (inside is None or inside <= expected):
             self._find("inserted", expected, "was not written by the server")
         elif inside is not None and inside != expected:
             self._find("reordered", expected, f"is not in its place: record {inside} stands there")

@@ -180,10 +180,13 @@ class AuditWriter:
             self._due.clear()
             try:
                 await self._write_all(signed=self._is_checkpoint_due)
-                await self._cut()
+                if time.monotonic() >= self._cut_after:
+                    await self.cut()
                 pause_seconds = FIRST_PAUSE_SECONDS
-            except StoreError as failure:
-                log.log(logging.DEBUG if self._failing else logging.ERROR, "the audit cannot be written: %s", failure)
+            except Exception as failure:
+                cause = None if isinstance(failure, StoreError) else failure
+                level = logging.DEBUG if self._failing else logging.ERROR
+                log.log(level, "the audit cannot be written: %s", failure, exc_info=cause)
                 self._failing = True
                 await asyncio.sleep(pause_seconds)
                 pause_seconds = min(pause_seconds * 2, LONGEST_PAUSE_SECONDS)
@@ -253,13 +256,24 @@ class AuditWriter:
         for one in some:
             self._number += 1
             number = self._number
-            record = record_of(one, number, self._policy) if type(one) is EndedCall else one(number)  # type: ignore[operator]
-            body = _encode(record)
+            record, body = self._encoded(one, number)
             self._last = chain.link(self._last, body)
             rows.append(StoredRecord(self._chain, number, record.at, body.decode(), self._last.hex()))
             records.append(record)
             hashes.append(self._last)
         return _RecordGroup(rows, records, hashes)
+
+    def _encoded(self, one: Waiting, number: int) -> tuple[CallRecord, bytes]:
+        """What cannot be written down is still a record: that it was there counts."""
+        try:
+            record = record_of(one, number, self._policy) if isinstance(one, EndedCall) else one(number)
+            return record, _encode(record)
+        except Exception as failure:
+            log.error("a call cannot be recorded as it was", exc_info=failure)
+            method, outcome = (one.call.method, one.outcome) if isinstance(one, EndedCall) else ("", "")
+            error = type(failure).__name__
+            poor = CallRecord(number=number, at=_now(), owner=self._server, method=method, outcome=outcome, error=error)
+            return poor, _encode(poor)
 
     async def _keep(self, group: _RecordGroup, signs: bool, ended: bool) -> StoredCheckpoint | None:
         """In the store, or nowhere if there is none; the checkpoint that went with it."""
@@ -313,12 +327,12 @@ class AuditWriter:
             except OSError as failure:
                 log.error("the last checkpoint of the audit cannot be written down: %s", failure)
 
-    async def _cut(self) -> None:
-        """Now and then take away what is older than it has to be kept."""
-        keep, now = self._settings.keep_seconds, time.monotonic()
-        if keep is None or self._database is None or now < self._cut_after:
+    async def cut(self) -> None:
+        """Take away what is older than it has to be kept. Raises StoreError."""
+        keep = self._settings.keep_seconds
+        self._cut_after = time.monotonic() + CUT_SECONDS
+        if keep is None or self._database is None:
             return
-        self._cut_after = now + CUT_SECONDS
         moment = _now()
         before = moment - keep * 1_000_000
         stored = await self._database.write(
