@@ -12,13 +12,13 @@ import msgspec
 from msgspec import UNSET, Raw, Struct
 from msgspec.structs import replace
 
+from portico.gateway.changes import ResourceRelay
 from portico.gateway.entries import LISTS, ListedEntry, list_page, members, own_entry, result_at, written
 from portico.gateway.names import inward_uri, outward_uri
 from portico.gateway.params import spliced
 from portico.gateway.upstream import GatewayUpstream
 from portico.rpc.call import Call
 from portico.rpc.questions import asked_by
-from portico.rpc.relay import ChangeRelay
 from portico.schema.problems import nearest
 from portico.server.asking.request_state import Seal, binding
 from portico.server.guard import Kind, Owned
@@ -63,7 +63,7 @@ class _Relays(Struct, eq=False):
     """How many listen to these resources, the relays that tell of them, and those whose upstream is not known yet."""
 
     users: int
-    relays: list[ChangeRelay]
+    relays: list[ResourceRelay]
     unheard: set[str]
 
 
@@ -142,7 +142,7 @@ class Routes:
                 break
         for alias, inside in by_upstream.items():
             upstream = self.upstreams[alias]
-            shared.relays.append(upstream.relay(inside, partial(self.updated, upstream)))
+            shared.relays.append(upstream.changes.follow(inside))
 
     def unhear(self, keys: list[tuple[str, ...]]) -> None:
         for key in keys:

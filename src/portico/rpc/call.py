@@ -30,6 +30,9 @@ class Conversation(Protocol):
     # How often the client has said that its roots are others now.
     root_changes: int
 
+    def when_closed(self, then: Callable[[], None], /) -> None:
+        """Have something called at its end; at once, if it is over."""
+
 
 class Reply:
     """The way back of one request: what is said before the answer, and whether the client still waits for it.

@@ -1,4 +1,4 @@
-"""What stands between a request and what it asks for: whoever decides, counts or records is one of these.
+"""What stands between a request and what it asks for: what decides, what counts and what records.
 
 A server knows no rules. It knows whose everything is that it offers, and asks those that were given to it with
 `server.protect(…)`: the AccessGuard what a caller may see and do, the Meter whether it is too often. The Witness takes

@@ -543,6 +543,10 @@ class Server(Registrar):
 
     # Running
 
+    def hold(self, lifespan: Callable[[], AbstractAsyncContextManager[Any]]) -> None:
+        """Enter this when the server begins to answer, and leave it when it ends."""
+        self._lifespans.add(lifespan, lifespan)
+
     @asynccontextmanager
     async def lifespan(self) -> AsyncIterator[Server]:
         """The time in which this server answers: its own lifespan and those of its services."""
