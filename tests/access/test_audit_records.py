@@ -12,7 +12,7 @@ import pytest
 
 from portico import Client, Context, Gateway, Server, Service, ToolError
 from portico.access import settings
-from portico.access.audit.audit import Audit
+from portico.access.audit.audit import CallAudit
 from portico.access.audit.reading import RecordFilter, newest
 from portico.access.audit.records import CallRecord
 from portico.store.database import Database
@@ -20,12 +20,12 @@ from portico.store.transaction import Transaction
 from portico.wire.errors import ProtocolError, UsageError
 
 
-def audited(server: Server, folder: Path, **said: Any) -> Audit:
+def audited(server: Server, folder: Path, **said: Any) -> CallAudit:
     table = {"audit": {"stdio": True, "data": str(folder), **said}}
     settings.apply(server, settings.read(table, folder))
     assert server.protection is not None
     witness = server.protection.witness
-    assert isinstance(witness, Audit)
+    assert isinstance(witness, CallAudit)
     return witness
 
 

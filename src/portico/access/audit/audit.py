@@ -29,7 +29,7 @@ COMPLETIONS = frozenset({"completion/complete"})
 STORE_NAME = "audit.db"
 
 
-class Audit:
+class CallAudit:
     """The witness of one server. It is open while the server is."""
 
     def __init__(self, settings: AuditSettings, server: str, data: Path, store: str | None) -> None:
@@ -119,7 +119,7 @@ def without_secrets(text: str) -> str:
 def apply(server: Server, settings: AuditSettings) -> None:
     """Put an audit on a server. Raises UsageError where there is no key to be had."""
     data = data_directory(settings.data or server.data)
-    server.protect(witness=Audit(settings, server.name, data, _store(server, settings, data)))
+    server.protect(witness=CallAudit(settings, server.name, data, _store(server, settings, data)))
 
 
 def _store(server: Server, settings: AuditSettings, data: Path) -> str | None:
