@@ -330,7 +330,7 @@ def exchanged(driver: HttpDriver, method: str, params: dict[str, Any]) -> tuple[
 
 def ask_first(peer: GatewayPeer) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
-        file, store = Path(folder) / "servers.json", f"sqlite:{folder}/kept.db"
+        file, store = Path(folder) / "servers.json", f"{folder}/kept.db"
         command = {"command": peer.python, "args": [str(SERVERS / "portico_server.py"), "--tools", str(TOOLS)]}
         file.write_text(json.dumps({"mcpServers": {f"s{at}": command for at in range(MANY)}}), encoding="utf-8")
         with driver_of(peer, cores()[0], file, store) as driver:

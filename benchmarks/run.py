@@ -1,7 +1,7 @@
 """Portico beside its peers, on stdio, over HTTP, as clients, with tasks, and its services: one run, a table for each.
 
-    python benchmarks/run.py [--quick] [--table stdio|http|client|tasks|gateway|system|live|memory|items] [--only portico,mcp]
-                             [--markdown] [--json FILE]
+    python benchmarks/run.py [--quick] [--table stdio|http|client|tasks|gateway|system|live|memory|items]
+                             [--only portico,mcp] [--markdown] [--json FILE]
 
 Peers are installed under `.bench/` on first use, at the versions pinned in peers.py and http_peers.py.
 """
