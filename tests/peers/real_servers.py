@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import node
 from portico import Client
-from portico.wire.errors import Error, ToolError
+from portico.wire.errors import Error, ProtocolError, ToolError
 
 HOME = Path(os.environ.get("PORTICO_REAL_SERVERS") or node.CACHE / "real-servers")
 ERAS = ("2026-07-28", "2025-11-25")
@@ -221,8 +221,7 @@ SERVERS = (
         "pypi",
         "excel-mcp-server",
         "2.2.2",
-        "get_workbook_metadata",
-        {"filepath": "{work}/none.xlsx"},
+        "list_workbooks",
         words=("stdio",),
     ),
 )
@@ -368,6 +367,9 @@ async def called(client: Client, server: RealServer, work: Path) -> str:
         result = await client.call_tool(
             f"{server.alias}_{server.tool}", arguments, raise_on_error=False, timeout=CALL_SECONDS
         )
+    except ProtocolError as refusal:
+        # An error that the server gave is its answer; that there is no such tool would be ours.
+        return f"{'failed' if 'Unknown tool' in str(refusal) else 'says no'}: {short(str(refusal))}"
     except (Error, ToolError) as failure:
         return f"failed: {short(str(failure))}"
     what = short(result.text or f"{len(result.content)} parts")
