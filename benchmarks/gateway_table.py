@@ -173,9 +173,7 @@ def ask_calls(answers: Answers, peers: list[GatewayPeer], size: Size, stack: Exi
             for question in CALLS:
                 answers.fail(question, peer, why)
     turns = [
-        (peer, CALLS, lambda peer=peer: ask(drivers[peer.key], program, peer))
-        for peer in peers
-        if peer.key in drivers
+        (peer, CALLS, lambda peer=peer: ask(drivers[peer.key], program, peer)) for peer in peers if peer.key in drivers
     ]
     # Lazy parts fall into place.
     take_turns(Answers(), 1, turns)
