@@ -316,7 +316,9 @@ class Upstream:
         try:
             greeting = await discover(self.link, self.identity, self._timeout)
         except Error:
-            raise failure from None
+            greeting = None
+        if greeting is None:
+            raise failure
         self._remember(modern=True)
         return greeting
 
