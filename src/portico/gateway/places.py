@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 
 
-class Slots:
+class CallPlaces:
     """`asyncio.Semaphore`, for which there is mostly nothing to wait: then it costs a subtraction."""
 
     def __init__(self, most: int) -> None:
