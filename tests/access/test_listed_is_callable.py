@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from portico import Client, Gateway, Server, Service
-from portico.access.rules import Rules
+from portico.access.rules import AccessRules
 from portico.access.tables import read_rules
 from portico.auth.principal import Principal
 from portico.rpc.call import Call
@@ -123,7 +123,7 @@ async def test_what_is_listed_is_what_can_be_had(build: Any) -> None:
         assert len(everything["tools/list"]) >= 4
 
         async def check(tables: list[Any], principal: Principal | None, address: str | None) -> None:
-            server.protect(guard=Rules(read_rules(tables)))
+            server.protect(guard=AccessRules(read_rules(tables)))
             about = {"principal": principal, "address": address}
             for method, member, key, having in KINDS:
                 seen = await listed(server, method, member, key, **about)
@@ -150,6 +150,6 @@ async def test_an_alias_is_had_by_those_who_have_what_it_stands_for() -> None:
     server = mounting()
     async with Client(server):
         for who, allowed in (("ann", True), ("bob", False)):
-            server.protect(guard=Rules(read_rules([{"who": "ann", "tool": "inner.read"}])))
+            server.protect(guard=AccessRules(read_rules([{"who": "ann", "tool": "inner.read"}])))
             for name in ("inner_read", "inner_also_read"):
                 assert await can(server, "tools/call", name, principal=Principal(who)) is allowed

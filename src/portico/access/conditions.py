@@ -21,7 +21,7 @@ _LATE = re.compile(r"\b(args|tool|owner|time|address)\b")
 _VARIABLES = ("principal", "args", "tool", "owner", "client", "address", "time")
 
 
-class Condition:
+class CelCondition:
     """One expression."""
 
     def __init__(self, where: str, text: str) -> None:

@@ -18,7 +18,7 @@ _PLACE = re.compile(r"\{([^{}]*)\}")
 _WORDS = ("tool", "owner", "principal")
 
 
-class Question(Struct, frozen=True):
+class ConsentQuestion(Struct, frozen=True):
     """A text with places such as `{args.repo}`."""
 
     text: str
@@ -37,7 +37,7 @@ class Question(Struct, frozen=True):
         return _PLACE.sub(value, self.text)[:LONGEST_QUESTION]
 
 
-def question(where: str, text: str) -> Question:
+def question(where: str, text: str) -> ConsentQuestion:
     """Raises UsageError for a place that nothing fills."""
     if not text.strip() or len(text) > LONGEST_QUESTION:
         raise UsageError(f"{where} is a question of 1 to {LONGEST_QUESTION} characters")
@@ -49,7 +49,7 @@ def question(where: str, text: str) -> Question:
             )
     if "{" in _PLACE.sub("", text) or "}" in _PLACE.sub("", text):
         raise UsageError(f"{where} has a bracket without its other half")
-    return Question(text)
+    return ConsentQuestion(text)
 
 
 def shown(value: Any) -> str:

@@ -14,8 +14,8 @@ from typing import Any
 
 from msgspec import Raw, Struct
 
-from portico.access.conditions import Condition
-from portico.access.consents import Question
+from portico.access.conditions import CelCondition
+from portico.access.consents import ConsentQuestion
 from portico.access.patterns import Pattern, Who
 from portico.rpc.call import Call
 from portico.server.guard import Decision, Kind, Owned, Sight
@@ -55,7 +55,7 @@ class Rule(Struct, frozen=True):
     who: Who
     about: Selection = Selection()
     allow: bool = True
-    when: Condition | None = None
+    when: CelCondition | None = None
     # Only recorded: what it would have done.
     shadow: bool = False
 
@@ -75,8 +75,8 @@ class Requirement(Struct, frozen=True):
     who: Who
     about: Selection = Selection()
     need: frozenset[str] = frozenset()
-    ask: Question | None = None
-    when: Condition | None = None
+    ask: ConsentQuestion | None = None
+    when: CelCondition | None = None
 
     def means(self, kind: Kind, owned: Owned) -> bool:
         patterns = self.about.of(kind)
@@ -87,7 +87,7 @@ class Requirement(Struct, frozen=True):
 _Settled = Decision | tuple[Rule, ...]
 
 
-class Rules:
+class AccessRules:
     """The rules of one server: an AccessGuard."""
 
     def __init__(self, rules: Sequence[Rule] = (), requirements: Sequence[Requirement] = ()) -> None:

@@ -1,4 +1,4 @@
-"""`[[rule]]` and `[[require]]` of a file, as Rules. Every error names the table and the key."""
+"""`[[rule]]` and `[[require]]` of a file, as rules. Every error names the table and the key."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from portico._options import check_options
-from portico.access.conditions import Condition
+from portico.access.conditions import CelCondition
 from portico.access.consents import question
 from portico.access.patterns import pattern, who
-from portico.access.rules import Requirement, Rule, Rules, Selection
+from portico.access.rules import AccessRules, Requirement, Rule, Selection
 from portico.server.server import Server
 from portico.wire.errors import UsageError
 
@@ -64,17 +64,17 @@ def read_requirements(said: Any, folder: Path = Path()) -> tuple[Requirement, ..
 
 
 def apply_rules(server: Server, rules: Sequence[Rule]) -> None:
-    server.protect(guard=Rules(rules, _of(server).requirements))
+    server.protect(guard=AccessRules(rules, _of(server).requirements))
 
 
 def apply_requirements(server: Server, requirements: Sequence[Requirement]) -> None:
-    server.protect(guard=Rules(_of(server).rules, requirements))
+    server.protect(guard=AccessRules(_of(server).rules, requirements))
 
 
-def _of(server: Server) -> Rules:
+def _of(server: Server) -> AccessRules:
     """The rules that a server has already."""
     guard = None if server.protection is None else server.protection.guard
-    return guard if isinstance(guard, Rules) else Rules()
+    return guard if isinstance(guard, AccessRules) else AccessRules()
 
 
 def _tables(name: str, said: Any) -> list[Mapping[str, Any]]:
@@ -95,7 +95,7 @@ def _rule(where: str, said: Mapping[str, Any]) -> Rule:
         who=who(f"{where}: who", texts(where, "who", said.get("who", "*")), strict=allow),
         about=selection(where, said),
         allow=allow,
-        when=Condition(f"{where}: when", said["when"]) if "when" in said else None,
+        when=CelCondition(f"{where}: when", said["when"]) if "when" in said else None,
         shadow=said.get("shadow", False),
     )
 
@@ -110,7 +110,7 @@ def _requirement(where: str, said: Mapping[str, Any]) -> Requirement:
         about=selection(where, said),
         need=frozenset(texts(where, "need", said["need"])) if "need" in said else frozenset(),
         ask=question(f"{where}: ask", said["ask"]) if "ask" in said else None,
-        when=Condition(f"{where}: when", said["when"]) if "when" in said else None,
+        when=CelCondition(f"{where}: when", said["when"]) if "when" in said else None,
     )
 
 
