@@ -23,6 +23,7 @@ from portico.gateway.kept import KeptLists
 from portico.gateway.lane import Lane, carried
 from portico.legacy.push import push
 from portico.rpc.call import Call, members
+from portico.rpc.identity import identity_of
 from portico.rpc.questions import asked_by
 from portico.rpc.relay import ChangeRelay
 from portico.transport.loops import HeldLifespan
@@ -355,7 +356,7 @@ class GatewayUpstream:
             return ref(conversation)
         if isolation == "shared" or call.principal is None:
             return None
-        return str(getattr(call.principal, "id", None) or call.principal)
+        return identity_of(call.principal) or ""
 
     def _free(self, key: Any) -> Lane | None:
         group = self._lanes.get(key, [])

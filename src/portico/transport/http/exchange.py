@@ -11,11 +11,14 @@ import logging
 import re
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from msgspec import UNSET, Struct
+from msgspec.structs import replace
 
 from portico.auth.principal import BearerTokens
+from portico.auth.resource import ResourceServer
 from portico.legacy.session import Lifecycle
 from portico.rpc.call import Handler, members
 from portico.rpc.channel import refuse_batch
@@ -23,15 +26,16 @@ from portico.rpc.door import Door, Sender, brings_revision
 from portico.rpc.metrics import Metrics
 from portico.transport.http import headers as http
 from portico.transport.http import sse
+from portico.transport.http.admission import Admission, Needs, Waiting, with_cors
 from portico.transport.http.headers import Gate, Headers, Proxies
 from portico.transport.http.pages import PageRoute, WebPages
+from portico.transport.http.refusals import busy, is_modern, named_revision, refusal
 from portico.transport.http.response import JSON, MOST_UNREAD, TEXT, Answer, Pairs, Request, ResponseWriter, Traffic
 from portico.transport.http.sessions import IDLE_SECONDS, HttpSession, Sessions
 from portico.transport.http.stateless import StatelessRequests
 from portico.wire import jsonrpc
-from portico.wire.errors import InvalidRequest
 from portico.wire.jsonrpc import Frame, Malformed, RequestId
-from portico.wire.revisions import HANDSHAKE, MODERN, REVISIONS, V2025_03_26, Revision
+from portico.wire.revisions import HANDSHAKE, REVISIONS, Revision
 
 log = logging.getLogger("portico")
 
@@ -41,6 +45,9 @@ KEEP_ALIVE_SECONDS = 15.0
 _ACCEPTED = re.compile(rb"json|\*/\*|event-stream|application/\*").search
 _HEALTH = frozenset({"/health", "/healthz"})
 _HANDSHAKE = frozenset(revision.encode() for revision in HANDSHAKE)
+
+
+Route = Callable[[Request, ResponseWriter], None]
 
 
 class Settings(Struct, kw_only=True):
@@ -83,6 +90,7 @@ class Exchange:
         settings: Settings,
         describe: Callable[[], dict[str, Any]],
         pages: Iterable[PageRoute] = (),
+        auth: ResourceServer | None = None,
     ) -> None:
         self.settings = settings
         self.metrics = Metrics()
@@ -91,14 +99,16 @@ class Exchange:
         self.draining = False
         self._describe = describe
         self._gate = Gate(settings.allow_hosts, settings.allow_origins, loopback=settings.loopback)
-        tokens = BearerTokens(settings.token, settings.operator_token)
-        self._tokens = tokens if settings.token or settings.operator_token else None
+        self._admission = _admission(settings, auth, members(handler).needs)
         self.proxies = Proxies(settings.trusted_proxies)
         self._began = time.monotonic()
         self._old: dict[str, _OldStream] = {}
         self.traffic = Traffic()
         self.stateless = StatelessRequests(Door(handler, metrics=self.metrics), members(handler).mirrored, self.traffic)
-        self._routes: dict[tuple[str, str], Callable[[Request, ResponseWriter], None]] = {
+        self._waiting: set[asyncio.Task[None]] = set()
+        if self._admission is not None:
+            self.stateless.forbidden = self.sessions.forbidden = self._admission.forbidden
+        self._routes: dict[tuple[str, str], Route] = {
             ("GET", "/health"): self._health,
             ("GET", "/healthz"): self._health,
             ("GET", "/metrics"): self._show_metrics,
@@ -109,7 +119,8 @@ class Exchange:
         }
         if settings.sse:
             self._routes |= {("GET", "/sse"): self._open_old, ("POST", "/messages"): self._post_old}
-        self.pages = WebPages(pages, {path for _, path in self._routes if path != "/"})
+        own = self._admission.pages() if self._admission is not None else ()
+        self.pages = WebPages((*own, *pages), {path for _, path in self._routes if path != "/"})
 
     # Coming in
 
@@ -119,7 +130,7 @@ class Exchange:
         gate = self._gate.refuse_origin if self._is_probe(request) else self._gate.refusal
         reason = gate(request.headers)
         if reason is not None:
-            return _error(request, 403, f"Forbidden: {reason}")
+            return refusal(request, 403, f"Forbidden: {reason}")
         if b"origin" in request.headers:
             request.cors = _cors(request.headers)
         answer = self._refuse(request)
@@ -129,15 +140,17 @@ class Exchange:
 
     def _refuse(self, request: Request) -> Answer | None:
         if request.headers.repeated and request.headers.ambiguous():
-            return _error(request, 400, "Bad request: a header that must stand once stands twice")
+            return refusal(request, 400, "Bad request: a header that must stand once stands twice")
         if request.method == "OPTIONS":
             return _preflight(request.headers)
         if (request.method, request.path) not in self._routes:
             return self._refuse_page(request)
         if self._is_probe(request):
             return None
-        if self._tokens is not None and not self._tokens.admits(request.headers.get(b"authorization")):
-            return _unauthorized(request)
+        if self._admission is not None:
+            unknown = self._admission.refuse(request)
+            if unknown is not None:
+                return unknown
         if request.method == "POST":
             return self._refuse_kind(request) or self.refuse_now(request)
         return self._refuse_far(request)
@@ -148,9 +161,8 @@ class Exchange:
             return self._nowhere(request)
         if self.draining:
             return busy(request)
-        authorization = request.headers.get(b"authorization")
-        if route.guarded and self._tokens is not None and not self._tokens.admits(authorization):
-            return _unauthorized(request)
+        if route.guarded and self._admission is not None:
+            return self._admission.refuse(request) or self._refuse_far(request)
         return self._refuse_far(request)
 
     def _is_probe(self, request: Request) -> bool:
@@ -159,7 +171,7 @@ class Exchange:
 
     def _refuse_far(self, request: Request) -> Answer | None:
         if self.settings.local_only and not is_near(request.peer):
-            return _error(request, 403, "Forbidden: this server has a service that is for its own machine alone")
+            return refusal(request, 403, "Forbidden: this server has a service that is for its own machine alone")
         return None
 
     def refuse_now(self, request: Request) -> Answer | None:
@@ -176,11 +188,11 @@ class Exchange:
     def _refuse_kind(self, request: Request) -> Answer | None:
         kind = request.headers.get(b"content-type", b"")
         if kind != b"application/json" and kind.partition(b";")[0].strip().lower() != b"application/json":
-            return _error(request, 415, "Unsupported media type: the body must be application/json")
+            return refusal(request, 415, "Unsupported media type: the body must be application/json")
         accept = request.headers.get(b"accept")
         if accept is None or _ACCEPTED(accept) is not None:
             return None
-        return _error(request, 406, "Not acceptable: application/json and text/event-stream are what we have")
+        return refusal(request, 406, "Not acceptable: application/json and text/event-stream are what we have")
 
     def _nowhere(self, request: Request) -> Answer:
         known = {method for method, path in self._routes if path == request.path}
@@ -196,23 +208,46 @@ class Exchange:
         if route is None:
             self._show_page(request, writer)
             return
-        if self._tokens is not None:
-            request.principal = self._tokens.verify(request.headers.get(b"authorization"))
-            if request.principal is None and self._tokens.required and not self._is_probe(request):
-                # It was refused before, unless its headers have changed since: then they are believed no more.
-                writer.answer(_unauthorized(request))
-                return
-        route(request, writer)
+        if self._admission is None or self._is_probe(request):
+            route(request, writer)
+        else:
+            self._admit(self._admission, route, request, writer)
 
     def _show_page(self, request: Request, writer: ResponseWriter) -> None:
-        refusal = self._refuse_page(request)
-        route = self.pages.find(request.method, request.path)
-        if refusal is not None or route is None:
-            writer.answer(refusal or self._nowhere(request))
+        found = self.pages.find(request.method, request.path)
+        if found is None:
+            writer.answer(self._nowhere(request))
             return
-        if route.guarded and self._tokens is not None:
-            request.principal = self._tokens.verify(request.headers.get(b"authorization"))
-        self.pages.answer(route, request, writer)
+        show = partial(self.pages.answer, found)
+        if found.guarded and self._admission is not None:
+            self._admit(self._admission, show, request, writer)
+        else:
+            show(request, writer)
+
+    def _admit(self, admission: Admission, route: Route, request: Request, writer: ResponseWriter) -> None:
+        """It was let in before its body was read, but what it shows may be good no longer, or wait to be verified."""
+        refused = admission.admit(request)
+        if refused is None:
+            route(request, writer)
+        elif isinstance(refused, Answer):
+            writer.answer(with_cors(refused, request))
+        else:
+            task = asyncio.get_running_loop().create_task(self._admit_later(refused, route, request, writer))
+            self._waiting.add(task)
+            task.add_done_callback(self._waiting.discard)
+            writer.on_close = task.cancel  # type: ignore[assignment]
+
+    async def _admit_later(self, verifying: Waiting, route: Route, request: Request, writer: ResponseWriter) -> None:
+        try:
+            refused = await verifying
+            writer.on_close = None
+            if refused is None:
+                route(request, writer)
+            else:
+                writer.answer(with_cors(refused, request))
+        except Exception:
+            log.exception("error while answering %s %s", request.method, request.path)
+            writer.answer(Answer(500, TEXT, b"Internal error\n"))
 
     # 2026-07-28: each request alone
 
@@ -232,7 +267,7 @@ class Exchange:
         """The revision in whose words a message is refused that cannot be read."""
         name = request.headers.get(http.SESSION)
         session = None if name is None else self.sessions.find(name.decode("latin-1"), request.principal)
-        return (None if session is None else session.channel.revision) or _revision(request)
+        return (None if session is None else session.channel.revision) or named_revision(request)
 
     # 2025-03-26 to 2025-11-25: in a session
 
@@ -262,8 +297,11 @@ class Exchange:
         self, session: HttpSession, frame: Any, request: Request, writer: ResponseWriter, headers: Pairs
     ) -> None:
         stream = session.open(writer, headers)
+        if isinstance(frame, Frame) and isinstance(frame.id, int | str):
+            stream.asked = (request, frame.id)
         stream.plain = not http.takes_events(request.headers)
-        reply = session.channel.accept(frame, stream, Sender(session.principal, request.headers, request.peer))
+        # Not the principal that has begun the session: the same one may be allowed more by now, or less.
+        reply = session.channel.accept(frame, stream, Sender(request.principal, request.headers, request.peer))
         if session.session.state == "CREATED":
             # The handshake failed, so there is no session to name, nor to come back to.
             stream.headers = request.cors
@@ -282,12 +320,12 @@ class Exchange:
 
     def _session(self, request: Request, id: RequestId | None = None) -> HttpSession | Answer:
         """The session that a request belongs to, or why it belongs to none; `id` is that of its message."""
-        if _is_modern(request):
+        if is_modern(request):
             if request.method != "POST":
                 # GET and DELETE are not of that revision.
                 return Answer(405, (*TEXT, (b"allow", b"POST")), b"Method not allowed\n")
             reason = "Bad request: this MCP-Protocol-Version is not supported in a session"
-            return _error(request, 400, reason, request.cors, id)
+            return refusal(request, 400, reason, request.cors, id)
         name = request.headers.get(http.SESSION)
         if name is None and self.settings.assume is not None:
             # No request can come back to this one.
@@ -296,15 +334,15 @@ class Exchange:
             return session
         if name is None:
             reason = "Bad request: Mcp-Session-Id is missing; initialize begins a session"
-            return _error(request, 400, reason, request.cors, id)
+            return refusal(request, 400, reason, request.cors, id)
         # 404 and nothing else: it is how a client knows that it must initialize again.
         found = self.sessions.find(name.decode("latin-1"), request.principal)
-        return found or _error(request, 404, "Session not found", request.cors, id)
+        return found or refusal(request, 404, "Session not found", request.cors, id)
 
     def _get(self, request: Request, writer: ResponseWriter) -> None:
         takes = b"text/event-stream" in request.headers.get(b"accept", b"text/event-stream")
-        if not takes and not _is_modern(request):
-            writer.answer(_error(request, 406, "Not acceptable: this is a stream of events"))
+        if not takes and not is_modern(request):
+            writer.answer(refusal(request, 406, "Not acceptable: this is a stream of events"))
             return
         session = self._session(request)
         last = request.headers.get(http.LAST_EVENT)
@@ -343,11 +381,12 @@ class Exchange:
     def _post_old(self, request: Request, writer: ResponseWriter) -> None:
         id = request.query.partition("session_id=")[2].partition("&")[0]
         stream = self._old.get(id)
-        if stream is None or stream.session.principal != request.principal:
-            writer.answer(_error(request, 404, "Session not found"))
+        if stream is None or not stream.session.belongs_to(request.principal):
+            writer.answer(refusal(request, 404, "Session not found"))
             return
         writer.answer(Answer(202, (*TEXT, *request.cors), b"Accepted\n"))
-        reply = stream.channel.receive(request.body)
+        sender = replace(stream.channel.sender, principal=request.principal)
+        reply = stream.channel.receive(request.body, sender)
         if reply is not None:
             stream.send(reply)
 
@@ -396,10 +435,19 @@ class Exchange:
         self.stateless.close()
         self.sessions.close()
         await self.pages.close()
+        for task in list(self._waiting):
+            task.cancel()
         for old in list(self._old.values()):
             old.writer.end()
             old.session.close()
         self._old.clear()
+
+
+def _admission(settings: Settings, auth: ResourceServer | None, needs: Needs) -> Admission | None:
+    """None: all are let in, and nothing is looked at."""
+    given = settings.token or settings.operator_token
+    tokens = BearerTokens(settings.token, settings.operator_token) if given else None
+    return None if tokens is None and auth is None else Admission(tokens, auth, settings.path, needs)
 
 
 class _OldStream:
@@ -428,12 +476,6 @@ def _expects(frame: Any) -> bool:
     return isinstance(frame, Frame) and frame.method is not UNSET and frame.id is not UNSET
 
 
-def _is_modern(request: Request) -> bool:
-    """Whether the header names a revision that has no sessions."""
-    version = request.headers.get(http.VERSION)
-    return version is not None and version not in _HANDSHAKE
-
-
 def _cors(headers: Headers) -> Pairs:
     """For a page whose origin was let in."""
     origin = headers.get(b"origin")
@@ -455,30 +497,6 @@ def _preflight(headers: Headers) -> Answer:
     return Answer(204, allow)
 
 
-def _revision(request: Request) -> Revision:
-    """The revision that a request names. One that names none is of 2025-03-26 (2025-06-18, basic/transports)."""
-    version = request.headers.get(http.VERSION)
-    if version is None:
-        return V2025_03_26
-    return version.decode() if version in _HANDSHAKE else MODERN
-
-
 def is_near(peer: str) -> bool:
     """Whether a request comes from this machine."""
     return peer.startswith(("127.", "::ffff:127.")) or peer in ("::1", "local")
-
-
-def _unauthorized(request: Request) -> Answer:
-    # RFC 6750, 3.1: the error is said only to who has sent a token.
-    wrong = b"authorization" in request.headers
-    challenge = b'Bearer realm="mcp", error="invalid_token"' if wrong else b'Bearer realm="mcp"'
-    reason = "the bearer token is not valid" if wrong else "a bearer token is needed"
-    return _error(request, 401, f"Unauthorized: {reason}", ((b"www-authenticate", challenge),))
-
-
-def _error(request: Request, status: int, reason: str, headers: Pairs = (), id: RequestId | None = None) -> Answer:
-    return Answer(status, (*JSON, *headers), jsonrpc.error(id, InvalidRequest(reason), _revision(request)))
-
-
-def busy(request: Request) -> Answer:
-    return _error(request, 503, "Service unavailable: too much to do; try again", ((b"retry-after", b"1"),))

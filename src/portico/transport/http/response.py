@@ -41,6 +41,9 @@ class Request(Struct):
     # For a page whose origin was let in: what the response says to its browser.
     cors: Pairs = ()
     principal: Any = None
+    # Whether it came by TLS, and whether by a trusted proxy.
+    secure: bool = False
+    proxied: bool = False
 
 
 class Answer(Struct):
