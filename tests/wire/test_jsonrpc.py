@@ -451,6 +451,15 @@ def test_what_stands_in_a_text_costs_nothing(text: str) -> None:
     assert isinstance(jsonrpc.decode(data, jsonrpc.MOST_NODES), Frame)
 
 
+@pytest.mark.parametrize("length", range(40))
+def test_no_name_is_long_enough_to_hide_behind(length: int) -> None:
+    """A call without arguments, or without `_meta`, is not taken for one that has them because it is as long."""
+    for rest in ("", ',"arguments":{}', ',"_meta":{}'):
+        params = msgspec.Raw(f'{{"name":"{"a" * length}","name":"b"{rest}}}'.encode())
+        with pytest.raises(InvalidRequest, match="given twice"):
+            methods.read("tools/call", params)
+
+
 CALLING = ("tools/call", "prompts/get")
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from msgspec import Struct, field
 
+from portico.access.secrets import Secrets
 from portico.auth.resource import Proving, ResourceServer
 from portico.auth.verifiers.certificates import CertificateVerifier
 from portico.auth.verifiers.claims import ClaimNames
@@ -18,9 +18,6 @@ from portico.auth.verifiers.introspection import IntrospectionVerifier
 from portico.auth.verifiers.jwt import ALGORITHMS, LEEWAY_SECONDS, JwtVerifier
 from portico.server.server import Server
 from portico.wire.errors import UsageError
-
-_SECRET = re.compile(r"\$\{(env|file):([^}]+)\}")
-_LARGEST_SECRET = 64 * 1024
 
 Texts = str | tuple[str, ...]
 
@@ -103,7 +100,7 @@ def read(said: Any, folder: Path) -> AuthSettings:
     if settings.tokens is not None:
         settings = msgspec.structs.replace(settings, tokens=str(folder / os.path.expanduser(settings.tokens)))
     if settings.introspection is not None:
-        secret = _SECRET.sub(_value, settings.introspection.client_secret)
+        secret = Secrets().resolve(settings.introspection.client_secret)
         asking = msgspec.structs.replace(settings.introspection, client_secret=secret)
         settings = msgspec.structs.replace(settings, introspection=asking)
     return settings
@@ -171,17 +168,3 @@ def _many(said: Texts) -> tuple[str, ...]:
 
 def _texts(said: Texts | None) -> str | list[str] | None:
     return list(said) if isinstance(said, tuple) else said
-
-
-def _value(found: re.Match[str]) -> str:
-    kind, name = found[1], found[2].strip()
-    if kind == "env":
-        value = os.environ.get(name)
-        if value is None:
-            raise UsageError(f"[auth]: the environment variable {name} is not set")
-        return value
-    try:
-        with open(os.path.expanduser(name), encoding="utf-8") as file:
-            return file.read(_LARGEST_SECRET).strip()
-    except (OSError, ValueError):
-        raise UsageError(f"[auth]: the file {name} cannot be read") from None

@@ -147,14 +147,10 @@ class ResourceServer:
 
     # Where it is
 
-    def base(self, here: str) -> str:
-        """Where clients find it, without the path of the endpoint; `here` is what the request says."""
-        return self.public_url or here
-
     def resource(self, here: str, path: str) -> str:
         """What it is called: the URL of the endpoint, or the audience where that is one."""
         if self.public_url is not None:
-            return self.public_url if self.public_url.endswith(path) else self.public_url + path
+            return self.public_url + path
         urls = sorted(one for one in self.audiences or () if one.startswith(("https://", "http://")))
         return urls[0] if urls else here + path
 
@@ -173,10 +169,10 @@ class ResourceServer:
             )
         )
 
-    def places(self, path: str) -> list[str]:
-        """The paths at which the document is: for the endpoint, for what is in front of it, and for the root."""
-        outer = urlsplit(self.public_url or "").path.removesuffix(path)
-        return list(dict.fromkeys((WELL_KNOWN + path, WELL_KNOWN + outer + path, WELL_KNOWN)))
+    @property
+    def prefix(self) -> str:
+        """What stands before the paths of this server from outside."""
+        return urlsplit(self.public_url or "").path
 
     # Refusing
 
@@ -191,8 +187,7 @@ class ResourceServer:
         if wanted:
             said["scope"] = wanted
         if self.authorization_servers:
-            base = self.base(here).removesuffix(path)
-            said["resource_metadata"] = f"{base}{WELL_KNOWN}{path}"
+            said["resource_metadata"] = f"{self.public_url or here}{WELL_KNOWN}{path}"
         fields = []
         if not self.dpop_required:
             fields.append((b"www-authenticate", _challenge("Bearer", said or {"realm": "mcp"})))

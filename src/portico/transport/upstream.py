@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from portico.rpc.call import Call, Listening, members
 from portico.transport.greeting import ClientIdentity, Greeting, discover, initialize, is_modern, means_handshake_server
-from portico.transport.http_client.limits import limited
+from portico.transport.http_client.limits import suspendable
 from portico.transport.http_client.pool import Pool
 from portico.transport.http_client.sse import HttpSse
 from portico.transport.http_client.streamable import RequestSender, StreamableHttp
@@ -27,6 +27,7 @@ from portico.transport.link import Link, MemoryLink, Trace
 from portico.transport.loops import HeldLifespan
 from portico.transport.process import ProcessLink
 from portico.transport.targets import Command, Here, Target, Url
+from portico.transport.time_limits import TimeLimit, TimeLimits
 from portico.wire import jsonrpc, notices
 from portico.wire import meta as metas
 from portico.wire.capabilities import undeclared as undeclared_by
@@ -48,7 +49,7 @@ from portico.wire.errors import (
     UsageError,
     from_wire,
 )
-from portico.wire.meta import NO_CAPABILITIES, Implementation, ProgressToken
+from portico.wire.meta import NO_CAPABILITIES, ClientCapabilities, Implementation, ProgressToken
 from portico.wire.methods import LASTING, METHODS
 from portico.wire.revisions import HANDSHAKE, LATEST, MODERN, Revision
 from portico.wire.subscriptions import AcknowledgedParams, Filter, ListenParams
@@ -62,6 +63,8 @@ RETRIES = 4
 PROBE_SECONDS = 10.0
 # The pause before the first retry; it doubles each time.
 PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 5.0
+# How long is waited at most before a retry that the server itself has put off.
+LONGEST_WAIT_SECONDS = 60.0
 # A server that is overwhelmed, or a proxy that cannot reach it.
 _TEMPORARY = frozenset({429, 502, 503, 504})
 # What servers of the handshake answer to a request without one.
@@ -70,6 +73,8 @@ _WITHOUT_SESSION = frozenset({InvalidRequest.code, -32000, -32001})
 # Whether a server speaks the newest revision is a property of the server, so it is asked once in a process.
 _remembered: dict[str, bool] = {}
 _MOST_REMEMBERED = 256
+_MOST_METAS = 256
+_LONGEST_ENVELOPE = 4096
 
 _members = msgspec.json.Decoder(dict[str, Raw])
 _ENVELOPE = frozenset(
@@ -118,6 +123,7 @@ class Upstream:
         undeclared: bool = False,
         timeout: float | None = TIMEOUT_SECONDS,
         retries: int = RETRIES,
+        longest_wait: float = LONGEST_WAIT_SECONDS,
         auth: RequestSender | None = None,
         pool: Callable[[], Pool] = Pool,
         principal: Any = None,
@@ -131,6 +137,7 @@ class Upstream:
         self._asks_undeclared = undeclared
         self._timeout = timeout
         self._retries = retries
+        self._longest_wait = longest_wait
         self._answer = answer
         self._incoming = _Incoming(self._receive)
         self._auth = auth
@@ -150,8 +157,10 @@ class Upstream:
         # The Calls that listen for changes, by their ids on the wire; and in a session, where there are no such ids.
         self._subscribed: dict[Any, Call] = {}
         self._listening: list[Call] = []
+        # Set when such a session is over: a Call that listened in it has to begin anew.
+        self._session_over = asyncio.Event()
         # The deadlines of the calls under way, and how many questions suspend them.
-        self._limits: set[asyncio.Timeout] = set()
+        self._time_limits = TimeLimits()
         self._unhurried = 0
         # The server in this process, if that is what the target is.
         self._host: HeldLifespan | None = None
@@ -166,6 +175,7 @@ class Upstream:
 
     def _encode_meta(self) -> None:
         """What 2026-07-28 wants in every request is encoded once."""
+        self._metas: dict[int, tuple[ClientCapabilities, str | None, bytes]] = {}
         self._meta = jsonrpc.encode(self.identity.meta(self.greeting.revision)) if self.modern else b"{}"
 
     def set_log_level(self, level: Any) -> None:
@@ -205,6 +215,7 @@ class Upstream:
 
     async def close(self) -> None:
         self._closing.set()
+        self._end_session()
         link, self._link = self._link, None
         if link is not None:
             await link.close()
@@ -213,6 +224,7 @@ class Upstream:
         host, self._host = self._host, None
         if host is not None:
             await host.leave()
+        self._time_limits.close()
 
     async def _enter_lifespan(self) -> None:
         """A server in this process lives as long as the connection to it."""
@@ -247,7 +259,7 @@ class Upstream:
             kind = HttpSse if target.sse else kind
             options: dict[str, Any] = {"headers": target.headers, "auth": self._auth, "pool": self._pool()}
             link = kind(target.url, self._incoming, trace=trace, **options)
-        link.on_gap = self._on_gap
+        link.on_gap = self._gap
         self._link, self.name = link, link.name
         await link.start()
         if self._closing.is_set():
@@ -256,6 +268,15 @@ class Upstream:
             await link.close()
             raise Closed("the client was closed")
         return link
+
+    def _gap(self) -> None:
+        if self._link is not None and self._link.closed:
+            self._end_session()
+        self._on_gap()
+
+    def _end_session(self) -> None:
+        self._session_over.set()
+        self._session_over = asyncio.Event()
 
     async def _replace(self, kind: type[StreamableHttp | HttpSse] = StreamableHttp) -> Link:
         if self._link is not None:
@@ -376,8 +397,7 @@ class Upstream:
         reached = False
         tries = 0
         try:
-            async with asyncio.timeout(timeout) if self._auth is None else limited(timeout) as limit:
-                self._limits.add(limit)
+            with self._limit(timeout) as limit:
                 while True:
                     link = self._link
                     try:
@@ -397,8 +417,10 @@ class Upstream:
             if reached and self._link is not None:
                 what = f"{call.method} was not answered within {timeout:g} s{self._link.hint}"
             raise TimedOut(f"{self.name}: {what}") from None
-        finally:
-            self._limits.discard(limit)
+
+    def _limit(self, seconds: float | None) -> contextlib.AbstractContextManager[TimeLimit]:
+        limit = self._time_limits.limit(seconds)
+        return limit if self._auth is None else suspendable(limit)
 
     @contextlib.contextmanager
     def unhurried(self) -> Iterator[None]:
@@ -413,9 +435,8 @@ class Upstream:
                 self._set_limits(asyncio.get_running_loop().time() + self._timeout)
 
     def _set_limits(self, when: float | None) -> None:
-        for limit in self._limits:
-            if not limit.expired():
-                limit.reschedule(when)
+        for limit in list(self._time_limits.limits):
+            limit.reschedule(when)
 
     def send(self, link: Link, call: Call) -> Awaitable[Raw]:
         """One Call over one link. What the server has not declared is not asked of it (basic/lifecycle, Operation)."""
@@ -458,12 +479,7 @@ class Upstream:
             return call.params
         meta = self._meta
         if self.modern and (call.capabilities is not NO_CAPABILITIES or call.log_level is not None):
-            identity = ClientIdentity(
-                self.identity.info,
-                self.identity.capabilities if call.capabilities is NO_CAPABILITIES else call.capabilities,
-                call.log_level or self.identity.log_level,  # type: ignore[arg-type]
-            )
-            meta = jsonrpc.encode(identity.meta(self.greeting.revision))
+            meta = self._meta_for(call)
         if token is not None:
             meta = meta[:-1] + (b"," if len(meta) > 2 else b"") + b'"progressToken":%b}' % jsonrpc.encode(token)
         if b'"_meta"' in params:
@@ -471,6 +487,20 @@ class Upstream:
             members["_meta"] = {**_members.decode(meta), **_members.decode(members.get("_meta", b"{}"))}
             return Raw(jsonrpc.encode(members))
         return Raw(params[:-1] + (b"," if len(params) > 2 else b"") + b'"_meta":' + meta + b"}")
+
+    def _meta_for(self, call: Call) -> bytes:
+        """The `_meta` of a Call that comes from another client. That one says the same of itself each time."""
+        able, level = call.capabilities, call.log_level or self.identity.log_level
+        kept = self._metas.get(id(able))
+        if kept is not None and kept[0] is able and kept[1] == level:
+            return kept[2]
+        own = self.identity.capabilities if able is NO_CAPABILITIES else able
+        identity = ClientIdentity(self.identity.info, own, level)  # type: ignore[arg-type]
+        meta = jsonrpc.encode(identity.meta(self.greeting.revision))
+        if len(self._metas) >= _MOST_METAS:
+            self._metas.clear()
+        self._metas[id(able)] = able, level, meta
+        return meta
 
     async def _reason_to_repeat(
         self, link: Link | None, method: str, failure: Error, tries: int, repeatable: bool
@@ -486,11 +516,13 @@ class Upstream:
             raise _not_repeated(failure, method) from None
         return failure
 
-    async def _pause(self, link: Link | None, method: str, reason: Error, tries: int, limit: asyncio.Timeout) -> None:
+    async def _pause(self, link: Link | None, method: str, reason: Error, tries: int, limit: TimeLimit) -> None:
         """Wait before the next try, or raise the reason of this one if there will be none."""
         seconds = min(LONGEST_PAUSE_SECONDS, PAUSE_SECONDS * 2 ** (tries - 1)) * random.uniform(0.5, 1.0)
-        until = limit.when()
-        late = until is not None and asyncio.get_running_loop().time() + seconds >= until
+        wish: float = getattr(reason, "retry_after", None) or 0.0
+        seconds = max(seconds, wish)
+        until = limit.until
+        late = wish > self._longest_wait or (until is not None and asyncio.get_running_loop().time() + seconds >= until)
         if tries > self._retries or late or isinstance(link, MemoryLink):
             raise _about(reason, method)
         log.debug("%s; %s is asked again in %.2f s", reason, method, seconds)
@@ -553,6 +585,7 @@ class Upstream:
                 if self._link is not None:
                     self._link.channel.close(failure if isinstance(failure, Exception) else None)
                 raise
+        self._end_session()
         await self._on_reopened()
         return self.link
 
@@ -590,6 +623,7 @@ class Upstream:
         link = await self.alive()
         if self.modern:
             return await self.send(link, call)
+        over = self._session_over
         wanted = msgspec.json.decode(call.params, type=ListenParams).notifications
         uris = wanted.resource_subscriptions or []
         if "resources/subscribe" in self._undeclared:
@@ -602,13 +636,30 @@ class Upstream:
                 wanted.tools_list_changed, wanted.prompts_list_changed, wanted.resources_list_changed, uris or None
             )
             call.reply.emit(notices.ACKNOWLEDGED, AcknowledgedParams(notifications=honoured))
-            await self._closing.wait()
+            await over.wait()
         finally:
             self._listening.remove(call)
-            for uri in uris if self.is_open and not link.closed else ():
+            for uri in uris if self.is_open and not link.closed and link is self._link else ():
                 with contextlib.suppress(Error):
                     await self.ask(_subscription("resources/unsubscribe", uri), self._timeout, False)
-        raise Closed("the client was closed")
+        raise Closed("the client was closed" if self._closing.is_set() else f"{self.name} has ended the session")
+
+
+# What clients say of themselves in every request, and nothing else. Bounded, and never with a token.
+_envelopes: set[bytes] = set()
+
+
+def is_envelope(meta: bytes, *, remember: bool) -> bool:
+    """Whether a `_meta` says only what each connection says for itself."""
+    if meta in _envelopes:
+        return True
+    if not meta or not _members.decode(meta).keys() <= _ENVELOPE:
+        return False
+    if remember and len(meta) <= _LONGEST_ENVELOPE:
+        if len(_envelopes) >= _MOST_METAS:
+            _envelopes.clear()
+        _envelopes.add(meta)
+    return True
 
 
 def _without_envelope(call: Call) -> Call:

@@ -155,8 +155,10 @@ def read(method: str, params: Raw) -> tuple[Any, Raw]:
     try:
         if type(typed) is tools.CallToolParams:
             meta, arguments = typed.meta, typed.arguments
-            # No longer than its parts: then there is no room for one of them to stand twice.
+            # All three are there, and it is no longer than they are: then there is no room for one to stand twice.
             least = _LEAST_CALL + len(typed.name) + len(arguments) + len(meta)
+            if meta is NOTHING or arguments is NOTHING:
+                least = 0
             twice = (arguments is not NOTHING and doubled(arguments)) or (
                 len(params) != least and repeats(bytes(params), bytes(meta), bytes(arguments))
             )
@@ -170,6 +172,13 @@ def read(method: str, params: Raw) -> tuple[Any, Raw]:
     if twice:
         raise InvalidRequest(TWICE)
     return typed, meta
+
+
+def is_bare(params: Raw, typed: tools.CallToolParams) -> bool:
+    """Whether the params of a tools/call are a name, arguments and a `_meta`: they are no longer than those."""
+    if typed.meta is NOTHING or typed.arguments is NOTHING:
+        return False
+    return len(params) == _LEAST_CALL + len(typed.name) + len(typed.arguments) + len(typed.meta)
 
 
 def add_method(row: Method) -> None:

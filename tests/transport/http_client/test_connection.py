@@ -569,3 +569,49 @@ async def test_what_is_sent_is_framed(listen: Listen, pool: Pool) -> None:
 def test_an_answer_has_a_media_type_without_parameters() -> None:
     answer = Response(None, 200, {"content-type": " Text/Event-Stream ; charset=utf-8"})  # type: ignore[arg-type]
     assert answer.kind == "text/event-stream"
+
+
+# Heads that were read before
+
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("pieces", "wanted"),
+    [
+        ((HEAD + b"[]",), b"[]"),
+        ((HEAD, b"[]"), b"[]"),
+        ((HEAD + b"[", b"]"), b"[]"),
+        ((HEAD[:30], HEAD[30:] + b"[]"), b"[]"),
+        ((HEAD.replace(b": 2", b": 3") + b"[1]",), b"[1]"),
+    ],
+)
+async def test_a_head_that_was_read_before_means_what_it_meant(
+    pool: Pool, listen: Listen, pieces: tuple[bytes, ...], wanted: bytes
+) -> None:
+    async def script(peer: Peer) -> None:
+        for answer in ((HEAD + b"{}",), (HEAD + b"{}",), pieces, (HEAD + b"{}",)):
+            await peer.request()
+            for piece in answer:
+                peer.send(piece)
+                await peer.drained()
+                await asyncio.sleep(0.01)
+
+    site = await listen(script)
+    assert [(await ask(pool, site))[1] for _ in range(4)] == [b"{}", b"{}", wanted, b"{}"]
+    assert len(site.peers) == 1
+
+
+async def test_what_follows_an_answer_whose_head_is_known_is_not_the_next_answer(pool: Pool, listen: Listen) -> None:
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        peer.send(HEAD + b"{}")
+        await peer.request()
+        peer.send(HEAD + b"{}" + HEAD + b"[]")
+        await peer.request()
+
+    site = await listen(script)
+    assert (await ask(pool, site))[1] == b"{}"
+    with pytest.raises(ProtocolError):
+        await ask(pool, site)

@@ -13,14 +13,14 @@ from urllib.parse import parse_qsl
 
 from portico.auth.conversation import Fetch, Fetched
 from portico.auth.principal import BearerTokens
-from portico.auth.resource import ResourceServer
+from portico.auth.resource import WELL_KNOWN, ResourceServer
 from portico.auth.verifiers.credentials import Fetcher, MustWait, RequestCredentials, TokenInvalid, Unavailable
 from portico.auth.verifiers.proofs import Proof, ProofInvalid
 from portico.transport.http import headers as http
+from portico.transport.http import refusals
 from portico.transport.http.headers import Headers
 from portico.transport.http.pages import PageRoute
-from portico.transport.http.refusals import refusal
-from portico.transport.http.response import JSON, Answer, Pairs, Request
+from portico.transport.http.response import JSON, TEXT, Answer, Pairs, Request
 from portico.transport.http_client.once import http_exchange
 from portico.wire.errors import ProtocolError, TransportError
 from portico.wire.mirrors import decode as decode_mirrored
@@ -60,13 +60,19 @@ class Admission:
         tokens: BearerTokens | None,
         auth: ResourceServer | None,
         path: str,
+        paths: Callable[[], Collection[str]],
         needs: Needs,
         fetcher: Fetcher = fetch,
     ) -> None:
+        if auth is not None and auth.public_url is not None:
+            # Some say the URL of the endpoint itself.
+            auth.public_url = auth.public_url.removesuffix(path)
         self.auth = auth
         self.required = (auth is not None and not auth.anonymous) or (tokens is not None and tokens.required)
         self._tokens = tokens
+        # Of the first endpoint, and of all that there are.
         self._path = path
+        self._paths = paths
         self._needs = needs
         self._fetch = fetcher
         self._headers = tuple(name.encode() for name in auth.headers) if auth is not None else ()
@@ -75,12 +81,19 @@ class Admission:
         """What the server publishes about itself."""
         if self.auth is None or not self.auth.authorization_servers:
             return []
-        return [PageRoute("GET", place, self._describe) for place in self.auth.places(self._path)]
+        below = PageRoute("GET", f"{WELL_KNOWN}/", self._describe, prefix=True)
+        return [PageRoute("GET", WELL_KNOWN, self._describe), below]
 
     async def _describe(self, request: Request) -> Answer:
+        """RFC 9728, section 3.1: the path of the resource stands behind the well-known one; a proxy may have put
+        something of its own before it."""
         assert self.auth is not None
+        path = request.path.removeprefix(WELL_KNOWN) or self._path
+        path = path if path in self._paths() else path.removeprefix(self.auth.prefix)
+        if path not in self._paths():
+            return Answer(404, TEXT, b"Not found\n")
         headers: Pairs = (*JSON, (b"cache-control", b"max-age=300"))
-        return Answer(200, headers, self.auth.document(_here(request), self._path))
+        return Answer(200, headers, self.auth.document(_here(request), path))
 
     # Letting in
 
@@ -159,7 +172,7 @@ class Admission:
         text = request.headers.get(b"dpop")
         proof = None
         if text is not None and found.verified.key is not None:
-            url = auth.resource(_here(request), self._path)
+            url = auth.resource(_here(request), self._asked(request))
             proof = Proof(text.decode("latin-1"), request.method, url, token, found.verified.key)
         return auth.proven(found.verified, scheme, proof)
 
@@ -188,7 +201,8 @@ class Admission:
         said = {
             name.decode(): request.headers[name].decode("latin-1") for name in self._headers if name in request.headers
         }
-        audiences = auth.audiences or frozenset({auth.resource(_here(request), self._path)})
+        here = _here(request)
+        audiences = auth.audiences or frozenset(auth.resource(here, path) for path in self._paths())
         return RequestCredentials(scheme, token, said, request.peer, request.proxied, audiences, self._fetch)
 
     # Refusing
@@ -203,19 +217,19 @@ class Admission:
         else:
             code = error or ("invalid_token" if wrong else None)
             needed = self._needed(request.headers)
-            fields = self.auth.challenges(_here(request), self._path, needed, error=code, nonce=nonce)
-        return refusal(request, 401, f"Unauthorized: {reason}", tuple(fields))
+            fields = self.auth.challenges(_here(request), self._asked(request), needed, error=code, nonce=nonce)
+        return refusals.error(request, 401, f"Unauthorized: {reason}", tuple(fields))
 
     def _refused(self, request: Request, failure: Exception) -> Answer:
         log.info("%s %s from %s was refused: %s", request.method, request.path, request.peer, failure)
         if isinstance(failure, Unavailable):
-            return refusal(
+            return refusals.error(
                 request, 503, "Service unavailable: the token cannot be verified now", ((b"retry-after", b"5"),)
             )
         if isinstance(failure, _Misplaced):
             assert self.auth is not None
-            fields = self.auth.challenges(_here(request), self._path, error="invalid_request")
-            return refusal(request, 400, f"Bad request: {failure}", tuple(fields))
+            fields = self.auth.challenges(_here(request), self._asked(request), error="invalid_request")
+            return refusals.error(request, 400, f"Bad request: {failure}", tuple(fields))
         proof = isinstance(failure, ProofInvalid)
         return self._unauthorized(
             request,
@@ -225,18 +239,24 @@ class Admission:
 
     def _forbidden(self, request: Request, scopes: Collection[str]) -> Answer:
         needed = frozenset(scopes) | self._needed(request.headers)
-        return self.forbidden(request, needed) or refusal(request, 403, "Forbidden: the token has not the scopes")
+        return self.forbidden(request, needed) or refusals.error(
+            request, 403, "Forbidden: the token has not the scopes"
+        )
 
     def forbidden(self, request: Request, scopes: Collection[str], id: Any = None) -> Answer | None:
         """What a principal hears that lacks scopes for what it asks; None where there is no issuer to get them from."""
         if self.auth is None or not self.auth.authorization_servers:
             return None
         if request.principal is None:
-            fields = self.auth.challenges(_here(request), self._path, scopes)
-            return refusal(request, 401, "Unauthorized: a token is needed", (*fields, *request.cors), id)
-        fields = self.auth.challenges(_here(request), self._path, scopes, error="insufficient_scope")
+            fields = self.auth.challenges(_here(request), self._asked(request), scopes)
+            return refusals.error(request, 401, "Unauthorized: a token is needed", (*fields, *request.cors), id)
+        fields = self.auth.challenges(_here(request), self._asked(request), scopes, error="insufficient_scope")
         needed = ", ".join(sorted({*scopes, *self.auth.required}))
-        return refusal(request, 403, f"Forbidden: this needs the scope {needed}", (*fields, *request.cors), id)
+        return refusals.error(request, 403, f"Forbidden: this needs the scope {needed}", (*fields, *request.cors), id)
+
+    def _asked(self, request: Request) -> str:
+        """The path of the endpoint that a request is for."""
+        return request.path if request.path in self._paths() else self._path
 
     def _needed(self, headers: Headers) -> frozenset[str]:
         """What the operation needs that the headers name. They are not checked yet: it is advice, no decision."""

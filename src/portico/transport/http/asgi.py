@@ -173,6 +173,9 @@ def _request(scope: Message, exchange: Exchange) -> Request:
     inner = path.removeprefix(root) if root and path.startswith(root) else path
     if root and inner in ("", "/"):
         inner = exchange.settings.path
+    elif root and exchange.has(path):
+        # Mounted at the path of the main endpoint, others lie below it.
+        inner = path
     query = scope.get("query_string", b"").decode("latin-1")
     headers = Headers.lowered(scope["headers"])
     secure = scope.get("scheme") == "https"

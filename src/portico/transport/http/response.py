@@ -20,10 +20,11 @@ MOST_UNREAD = 1024 * 1024
 
 
 class Traffic(Struct):
-    """Bytes of messages, both ways."""
+    """Bytes of messages, both ways; and the calls in flight by where they came from."""
 
     received: int = 0
     sent: int = 0
+    by_client: dict[str, int] = {}
 
 
 class Request(Struct):

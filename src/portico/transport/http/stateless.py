@@ -8,13 +8,14 @@ from typing import Any
 
 from msgspec import UNSET
 
-from portico.rpc.call import Call, Reply, stop
+from portico.rpc.call import Call, Reply, members, stop
 from portico.rpc.channel import ended_subscription
 from portico.rpc.door import Door, Sender
 from portico.transport.http import headers as http
 from portico.transport.http import sse
 from portico.transport.http.response import JSON, MOST_UNREAD, Answer, Request, ResponseWriter, Traffic
 from portico.wire import jsonrpc, notices
+from portico.wire.errors import HeaderMismatch
 from portico.wire.jsonrpc import Frame, RequestId
 from portico.wire.methods import LASTING, METHODS
 from portico.wire.mirrors import Mirror
@@ -39,8 +40,8 @@ class StatelessRequests:
         self._mirrored = mirrored
         # Says what a client hears that lacks scopes, where it can get them.
         self.forbidden: Forbidden | None = None
-        # Calls in flight by where they came from.
-        self.by_client: dict[str, int] = {}
+        self._hides = members(door.handler).hides
+        self._by_client = traffic.by_client
 
     def post(self, frame: Frame, request: Request, writer: ResponseWriter) -> None:
         if frame.id is UNSET:
@@ -65,15 +66,23 @@ class StatelessRequests:
         if self._mirrored and call.method == "tools/call" and call.revision in MODERN_REVISIONS:
             mirrored = self._mirrored.get(name or "")
             if mirrored is not None:
-                http.check_mirrored(call, mirrored)
+                self._check_mirrored(call, name or "", mirrored)
+
+    def _check_mirrored(self, call: Call, name: str, mirrored: Sequence[Mirror]) -> None:
+        try:
+            http.check_mirrored(call, mirrored)
+        except HeaderMismatch:
+            # Of a tool that the caller is not to learn of, the handler says that it is not there.
+            if not self._hides(call, "tool", name):
+                raise
 
     def count(self, peer: str, change: int) -> None:
         """One call more, or one less, from there."""
-        left = self.by_client.get(peer, 0) + change
+        left = self._by_client.get(peer, 0) + change
         if left:
-            self.by_client[peer] = left
+            self._by_client[peer] = left
         else:
-            del self.by_client[peer]
+            del self._by_client[peer]
 
     def keep_alive(self) -> None:
         for reply in list(self.replies):

@@ -8,7 +8,7 @@ import socket
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple, NoReturn
 
 import httptools
 
@@ -17,6 +17,8 @@ from portico.wire.errors import Closed, ConnectFailed, ProtocolError
 LONGEST_HEAD = 64 * 1024
 # How much of a body may lie here unread before the server is asked to wait.
 AHEAD = 256 * 1024
+# Of the heads that were read, those that are kept.
+MOST_KNOWN, LONGEST_KNOWN = 256, 2048
 # Asked after a minute of silence, and given up after another.
 _WHEN = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
 _KEEP_ALIVE = [
@@ -44,6 +46,19 @@ class Response:
         """The media type, without parameters."""
         return self.headers.get("content-type", "").partition(";")[0].strip().lower()
 
+    def whole(self, longest: int) -> bytes | None:
+        """All of the body, if it is here already, in one piece, and no longer than that."""
+        body = None if self.done or self._body is not None else self.connection.whole_body()
+        if body is not None and len(body) <= longest:
+            self._body = body
+            return body
+        return None if body is None else self._too_long(longest)
+
+    def _too_long(self, longest: int) -> NoReturn:
+        self._body = None
+        self.connection.drop()
+        raise ProtocolError(f"the answer is longer than {longest} bytes")
+
     async def more(self) -> bytes:
         """The next piece of the body; empty at its end."""
         return b"" if self.done else await self.connection.more()
@@ -52,17 +67,15 @@ class Response:
         """All of the body, also when it is asked for again. What is longer than `longest` is not read."""
         if self._body is not None:
             return self._body
-        self._body = None if self.done else self.connection.whole_body()
-        if self._body is None:
+        if self.whole(longest) is None:
             # Not a list of pieces: many small ones take many times the room of what is in them.
             body = bytearray()
             while len(body) <= longest and (part := await self.more()):
                 body += part
             self._body = bytes(body)
-        if len(self._body) > longest:
-            self._body = None
-            self.connection.drop()
-            raise ProtocolError(f"the answer is longer than {longest} bytes")
+            if len(body) > longest:
+                self._too_long(longest)
+        assert self._body is not None
         return self._body
 
     def forgo(self) -> None:
@@ -79,10 +92,25 @@ def _is_readable(sock: Any) -> Callable[[], Any]:
     return partial(poll.poll, 0)
 
 
-class HttpConnection(asyncio.Protocol):
-    """Bytes to Responses, by llhttp."""
+class KnownHead(NamedTuple):
+    """What the head of a response said, and how long the body is behind it."""
 
-    def __init__(self) -> None:
+    status: int
+    headers: dict[str, str]
+    length: int
+
+
+class HttpConnection(asyncio.Protocol):
+    """Bytes to Responses, by llhttp.
+
+    `known`: heads that were read before. A server says much the same before each answer; a head that was read once, to
+    the byte, with the whole body behind it and nothing else, is not read again.
+    """
+
+    def __init__(self, known: dict[bytes, KnownHead] | None = None) -> None:
+        self._known = {} if known is None else known
+        # Nothing of the response has come yet.
+        self._fresh = False
         self.ended = False
         # Whether another request may be sent on it.
         self.reusable = False
@@ -116,7 +144,7 @@ class HttpConnection(asyncio.Protocol):
             raise ConnectFailed("the server spoke before it was asked, or closed the connection")
         self._headers, self._size, self._useless = {}, 0, 0
         self._complete = self._until_end = self._keep = self.reusable = False
-        self._busy = True
+        self._busy = self._fresh = True
         self._head = asyncio.get_running_loop().create_future()
         self.transport.write(request)
         return self._head
@@ -182,9 +210,14 @@ class HttpConnection(asyncio.Protocol):
             # A server that says something unasked would be answering the next request.
             self.drop()
             return
+        fresh, self._fresh = self._fresh, False
+        if fresh and self._take_known(data):
+            return
         self._useless += len(data)
         try:
             self._parser.feed_data(data)
+            if fresh and self._complete and self._keep:
+                self._remember(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as failure:
             self._fail(self._failure or ProtocolError(f"the answer is not HTTP: {failure}"))
         else:
@@ -192,6 +225,26 @@ class HttpConnection(asyncio.Protocol):
                 self._fail(self._too_long())
         if self._waiting is not None:
             self._wake()
+
+    def _take_known(self, data: bytes) -> bool:
+        end = data.find(b"\r\n\r\n") + 4
+        known = self._known.get(data[:end])
+        if known is None or len(data) != end + known.length or self._head is None or self._head.done():
+            return False
+        self._complete = self._keep = True
+        self._parts.append(data[end:])
+        self._ahead += known.length
+        self._head.set_result(Response(self, known.status, known.headers))
+        return True
+
+    def _remember(self, data: bytes) -> None:
+        end, headers = data.find(b"\r\n\r\n") + 4, self._headers
+        length = len(data) - end
+        framed = headers.get("content-length") == str(length) and "transfer-encoding" not in headers
+        if framed and length and end <= LONGEST_KNOWN and self._parser.get_status_code() == 200:
+            if len(self._known) >= MOST_KNOWN:
+                self._known.clear()
+            self._known[data[:end]] = KnownHead(200, headers, length)
 
     def connection_lost(self, failure: Exception | None) -> None:
         self.ended = True

@@ -7,13 +7,26 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 
-_limit: ContextVar[asyncio.Timeout | None] = ContextVar("limit", default=None)
+from portico.transport.time_limits import TimeLimit
+
+_limit: ContextVar[asyncio.Timeout | TimeLimit | None] = ContextVar("limit", default=None)
 
 
 @asynccontextmanager
 async def limited(seconds: float | None) -> AsyncIterator[asyncio.Timeout]:
     """`asyncio.timeout`, which `unhurried` can suspend."""
     async with asyncio.timeout(seconds) as limit:
+        before = _limit.set(limit)
+        try:
+            yield limit
+        finally:
+            _limit.reset(before)
+
+
+@contextmanager
+def suspendable(limit: TimeLimit) -> Iterator[TimeLimit]:
+    """The same for a limit that there is already."""
+    with limit:
         before = _limit.set(limit)
         try:
             yield limit

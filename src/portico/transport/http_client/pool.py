@@ -8,11 +8,12 @@ import ssl
 import sys
 import time
 from base64 import b64encode
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
+from functools import partial
 from typing import Any
 from urllib.parse import unquote, urljoin, urlsplit
 
-from portico.transport.http_client.connection import HttpConnection, Response
+from portico.transport.http_client.connection import HttpConnection, KnownHead, Response
 from portico.wire.errors import Closed, ConnectFailed, ProtocolError, UsageError
 
 Headers = Iterable[tuple[str, str]]
@@ -86,24 +87,38 @@ def _head(method: str, location: Location, target: str, headers: Headers, length
         raise UsageError("a header has characters in it that are not ASCII") from None
 
 
+def ready_head(location: Location, headers: Headers) -> bytes:
+    """The head of a POST up to its length, for `Pool.post`: the same for many requests."""
+    return _head("POST", location, location.path, headers, 0).removesuffix(b"0\r\n\r\n")
+
+
 class Pool:
     """HTTP/1.1 for a client. A connection that is idle is used again; each exchange has one to itself."""
 
     def __init__(self, context: ssl.SSLContext | None = None, *, proxies: bool = True) -> None:
         self._context = context
-        self._proxies = proxies and _has_proxies()
+        # Whether no proxy can be between us and a server.
+        self.direct = not (proxies and _has_proxies())
         self._idle: dict[Any, list[HttpConnection]] = {}
         self._open: set[HttpConnection] = set()
+        self._known: dict[bytes, KnownHead] = {}
         self._closed = False
 
     async def send(self, method: str, location: Location, headers: Headers, body: bytes = b"") -> Response:
         """One request. ConnectFailed: it was never sent. Closed: it may have been."""
-        proxy = self._proxy_for(location) if self._proxies else None
+        proxy = None if self.direct else self._proxy_for(location)
         target = location.path
         if proxy is not None and not location.secure:
             target = f"http://{location.authority}{location.path}"
             headers = (*headers, *proxy.introduced("Proxy-Authorization"))
         request = _head(method, location, target, headers, len(body)) + body
+        return await self._exchange(location, proxy, request)
+
+    def post(self, location: Location, head: bytes, body: bytes) -> Awaitable[Response]:
+        """The same for a head that `ready_head` has made, where the pool is direct."""
+        return self._exchange(location, None, b"%b%d\r\n\r\n%b" % (head, len(body), body))
+
+    async def _exchange(self, location: Location, proxy: Location | None, request: bytes) -> Response:
         connection = self._take(location) or await self._connect(location, proxy)
         if self._closed:
             connection.drop()
@@ -180,7 +195,7 @@ class Pool:
         options: dict[str, Any] = {}
         if tls_name is not None:
             options = {"ssl": self._tls(), "server_hostname": tls_name}
-        _, connection = await loop.create_connection(HttpConnection, address, port, **options)
+        _, connection = await loop.create_connection(partial(HttpConnection, self._known), address, port, **options)
         return connection
 
     def _tls(self) -> ssl.SSLContext:

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Mapping
 from typing import Any, Protocol
 
 import msgspec
-from msgspec import UNSET, Raw
+from msgspec import UNSET, Raw, Struct
 
 from portico.auth.errors import AuthorizationFailed
 from portico.rpc.call import Call, Handler
@@ -27,6 +27,7 @@ from portico.transport.http_client.answers import (
     is_lost,
     named,
     result_of,
+    retry_after,
     same,
     session_of,
     short,
@@ -34,8 +35,8 @@ from portico.transport.http_client.answers import (
 from portico.transport.http_client.connection import Response
 from portico.transport.http_client.events import EventReader
 from portico.transport.http_client.limits import limited
-from portico.transport.http_client.pool import Headers, Location, Pool
-from portico.transport.link import LONGEST_ANSWER, Link, Trace, ended_subscription, is_batch
+from portico.transport.http_client.pool import Headers, Location, Pool, ready_head
+from portico.transport.link import LONGEST_ANSWER, Link, Trace, ended_subscription, is_batch, on_own_stream
 from portico.wire import jsonrpc, mirrors, notices
 from portico.wire.errors import (
     BadStatus,
@@ -59,6 +60,7 @@ JSON, EVENTS = "application/json", "text/event-stream"
 # What is posted without waiting: answers to the server's own questions. Each has a connection to itself.
 MOST_ERRANDS = 256
 MOST_REDIRECTS = 3
+MOST_HEADS = 1000
 # How often a stream is taken up again without a single event in between, and the first pause when none is asked for.
 RESUMPTIONS = 5
 PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 30.0
@@ -71,6 +73,13 @@ ATTEND_SECONDS = 1.0
 
 _REDIRECTS = frozenset({307, 308})
 _members = msgspec.json.Decoder(dict[str, Raw])
+
+
+class _ToolNamed(Struct):
+    name: str
+
+
+_named = msgspec.json.Decoder(_ToolNamed)
 
 _OURS = frozenset(
     {"host", "content-type", "content-length", "accept", "connection", "transfer-encoding", "last-event-id"}
@@ -130,6 +139,8 @@ class StreamableHttp(HttpSide, Link):
         self._revision: Revision | None = None
         self._mirrors: dict[str, tuple[Mirror, ...]] = {}
         self._errands: set[asyncio.Task[None]] = set()
+        # The heads of calls of 2026-07-28 up to their length, by the tool.
+        self._heads: dict[str, bytes] = {}
         self._every = (("Content-Type", JSON), ("Accept", f"{JSON}, {EVENTS}"), *self._own)
 
     @property
@@ -138,6 +149,7 @@ class StreamableHttp(HttpSide, Link):
 
     def set_revision(self, revision: Revision) -> None:
         self._revision = revision
+        self._heads.clear()
 
     def usable_tools(self, tools: list[Tool]) -> list[Tool]:
         """A tool whose annotations break the rules is left out, and only that one (2026-07-28, basic/transports)."""
@@ -167,7 +179,6 @@ class StreamableHttp(HttpSide, Link):
             return await self._notify(call)
         assert isinstance(id, int)
         method, modern = call.method, call.revision is not None
-        headers, about = self._headers(call)
         body = b'{"jsonrpc":"2.0","id":%d,"method":"%b","params":%b}' % (
             id,
             method.encode(),
@@ -176,8 +187,9 @@ class StreamableHttp(HttpSide, Link):
         if self._trace is not None:
             self._trace("sent", body)
         try:
-            response = await self._dispatch("POST", self._location, headers, body, f"{method} {about}".rstrip())
+            response = await self._send_call(call, body)
             if response.status in _REDIRECTS:
+                headers, about = self._headers(call)
                 response = await self._redirected(response, headers, body, f"{method} {about}".rstrip())
             try:
                 if "content-encoding" in response.headers:
@@ -185,9 +197,11 @@ class StreamableHttp(HttpSide, Link):
                 if response.status == 200:
                     if method == "initialize":
                         self._session = session_of(response)
-                    if response.kind == EVENTS:
+                    if response.headers.get("content-type") != JSON and response.kind == EVENTS:
                         return await self._follow(response, call, modern=modern)
-                data = await response.read(self._longest)
+                data = response.whole(self._longest)
+                if data is None:
+                    data = await response.read(self._longest)
             finally:
                 self._pool.give_back(self._location, response)
         except (ProtocolError, Closed, ConnectFailed) as failure:
@@ -198,6 +212,22 @@ class StreamableHttp(HttpSide, Link):
                 self.channel.emit(notices.CANCELLED, notices.CancelledParams(request_id=id, reason="no longer waiting"))
             raise
         return self._result(response, data, id, method)
+
+    def _send_call(self, call: Call, body: bytes) -> Awaitable[Response]:
+        """Most calls of a tool have the head of the one before."""
+        about = None
+        if call.method == "tools/call" and call.revision is not None and self._auth is None and self._pool.direct:
+            with contextlib.suppress(msgspec.DecodeError):
+                about = _named.decode(call.params).name
+        if about is None or about in self._mirrors:
+            headers, name = self._headers(call)
+            return self._dispatch("POST", self._location, headers, body, f"{call.method} {name}".rstrip())
+        head = self._heads.get(about)
+        if head is None:
+            if len(self._heads) >= MOST_HEADS:
+                self._heads.clear()
+            head = self._heads[about] = ready_head(self._location, self._headers(call)[0])
+        return self._pool.post(self._location, head, body)
 
     def _headers(self, call: Call) -> tuple[list[tuple[str, str]], str]:
         """The headers of a request or a notification; and the name of what it is about, where it has one."""
@@ -251,6 +281,7 @@ class StreamableHttp(HttpSide, Link):
             if there is None:
                 raise BadStatus(f"{self.name} redirects to {to[:200]!r}; if that is right, use it", response.status)
             self._location = there
+            self._heads.clear()
             response = await self._dispatch(method, there, headers, body, operation)
         raise BadStatus(f"{self.name} redirects in circles", response.status)
 
@@ -270,9 +301,10 @@ class StreamableHttp(HttpSide, Link):
             nameless = frame.error is not UNSET and (status >= 400 or not isinstance(frame.id, int | str))
             if not same(frame.id, id) and not nameless:
                 raise ProtocolError(f"{self.name} answered {method} (id {id!r}) with the id {short(frame.id)}")
-            return result_of(frame, status)
+            return result_of(frame, status, retry_after(response))
         if status >= 300:
-            raise BadStatus(f"{self.name} answers {method} with the HTTP status {status}{gist(data)}", status)
+            what = f"{self.name} answers {method} with the HTTP status {status}{gist(data)}"
+            raise BadStatus(what, status, retry_after(response))
         if isinstance(frame, Malformed):
             raise ProtocolError(f"{self.name} answered {method} with a malformed message: {frame.error.message}")
         what = f"{response.kind[:100] or 'nothing'}" if data else "no content"
@@ -343,7 +375,7 @@ class StreamableHttp(HttpSide, Link):
                         elif call is not None and call.method in LASTING and ended_subscription(frame) == call.id:
                             return None
                         else:
-                            self._take(frame, call if modern else None)
+                            self._take(frame, call, modern=modern)
                     if found is not None:
                         return found
             if self.closed:
@@ -362,16 +394,20 @@ class StreamableHttp(HttpSide, Link):
                 raise ProtocolError(f"a malformed message: {one.error.message}")
         return found  # type: ignore[return-value]
 
-    def _take(self, frame: Frame, call: Call | None) -> None:
-        """`call`: the Call of 2026-07-28 whose own stream it came on."""
-        if call is not None and frame.id is not UNSET:
+    def _take(self, frame: Frame, call: Call | None, *, modern: bool) -> None:
+        """`call`: the one whose own stream it came on."""
+        if modern and frame.id is not UNSET:
             self._refuse_question()
             return
-        if call is not None and frame.method == notices.MESSAGE:
+        if modern and call is not None and frame.method == notices.MESSAGE:
             # 2026-07-28, basic/utilities/logging: what a request logs comes on its stream, and carries no id.
             call.reply.emit(frame.method, frame.params)
             return
-        reply = self.channel.accept(frame)
+        before = on_own_stream.set(call is not None)
+        try:
+            reply = self.channel.accept(frame)
+        finally:
+            on_own_stream.reset(before)
         if reply is not None:
             self._post_aside(reply)
 
@@ -457,9 +493,8 @@ class StreamableHttp(HttpSide, Link):
         except (ProtocolError, Closed, ConnectFailed) as failure:
             raise named(failure, self.name, what) from None
         if response.status >= 300:
-            raise BadStatus(
-                f"{self.name} answers {what} with the HTTP status {response.status}{gist(data)}", response.status
-            )
+            what = f"{self.name} answers {what} with the HTTP status {response.status}{gist(data)}"
+            raise BadStatus(what, response.status, retry_after(response))
 
     def _run(self, errand: Any) -> None:
         async def quietly() -> None:

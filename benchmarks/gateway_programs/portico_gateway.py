@@ -1,0 +1,16 @@
+"""The benchmark's gateway on Portico, over HTTP: the servers behind it are those of an mcp.json.
+
+python portico_gateway.py PORT FILE [STORE]
+"""
+
+import json
+import sys
+from pathlib import Path
+
+from portico import Gateway
+
+if __name__ == "__main__":
+    port, file, *store = sys.argv[1:]
+    gateway = Gateway(json.loads(Path(file).read_text(encoding="utf-8")))
+    gateway.store = store[0] if store else None
+    gateway.run("http", host="127.0.0.1", port=int(port), quiet=True)
