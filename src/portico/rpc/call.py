@@ -54,6 +54,8 @@ class Reply:
     error = 0
     # The scopes without which the handler would not answer.
     lacking: frozenset[str] | None = None
+    # How many bytes the answer had.
+    size = 0
     # Refused before the handler was asked: the envelope was at fault.
     refused = False
     # Whether log messages may be sent: the server has declared them, and the client wants them.

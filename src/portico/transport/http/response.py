@@ -45,6 +45,10 @@ class Request(Struct):
     # Whether it came by TLS, and whether by a trusted proxy.
     secure: bool = False
     proxied: bool = False
+    # How many other processes have sent it on to us.
+    hops: int = 0
+    # Whether the last of them wants us to find its session.
+    seeks: bool = False
 
 
 class Answer(Struct):
