@@ -18,7 +18,7 @@ _UNITS = {
 }
 
 
-class Taken(NamedTuple):
+class TakenPermit(NamedTuple):
     """What became of taking some: when the bucket will be empty then, and how long to wait if there was no room."""
 
     due: float
@@ -31,13 +31,13 @@ class Rate(Struct, frozen=True):
     interval: float
     burst: float
 
-    def take(self, due: float, now: float, cost: float = 1.0) -> Taken:
+    def take(self, due: float, now: float, cost: float = 1.0) -> TakenPermit:
         """Take some out of a bucket that would be empty at `due`; 0 for one that was never used."""
         start = max(due, now)
         after = start + cost * self.interval
         wait = after - self.burst * self.interval - now
         # What rounding leaves over is no reason to wait.
-        return Taken(after, 0.0) if wait <= 1e-9 else Taken(due, wait)
+        return TakenPermit(after, 0.0) if wait <= 1e-9 else TakenPermit(due, wait)
 
     def room(self, due: float, now: float) -> float:
         """How much could be taken now."""

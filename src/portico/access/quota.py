@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, Literal
 
@@ -82,10 +82,11 @@ class _Bucket(Struct):
 class Quota:
     """The limits of one server."""
 
-    def __init__(self, limits: Sequence[Limit], store: str | None = None) -> None:
+    def __init__(self, limits: Iterable[Limit], store: str | None = None) -> None:
+        limits = tuple(limits)
         self._general = [one for one in limits if one.general]
         self._particular = [one for one in limits if not one.general]
-        self.limits = tuple(limits)
+        self.limits = limits
         self._store = None if store is None else QuotaStore(store)
         self._buckets: OrderedDict[Key, _Bucket] = OrderedDict()
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict, cast
+
+from msgspec import Struct
 
 from portico._options import check_options
 from portico.access.conditions import CelCondition
@@ -60,6 +62,22 @@ class RequireTable(TypedDict, total=False):
     ask: str
 
 
+class ReadTables(Struct, eq=False):
+    """Tables as they stand in a file, and what was made of them. They are the same if they say the same."""
+
+    said: Any
+    made: tuple[Any, ...]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ReadTables) and self.said == other.said
+
+    def __hash__(self) -> int:
+        return len(self.made)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.made)
+
+
 class LimitTable(TypedDict, total=False):
     """The keys of `[[limit]]`."""
 
@@ -79,22 +97,26 @@ class LimitTable(TypedDict, total=False):
     concurrency: int
 
 
-def read_rules(said: Any, folder: Path = Path()) -> tuple[Rule, ...]:
+def read_rules(said: Any, folder: Path = Path()) -> ReadTables:
     """Raises UsageError with what is wrong, and where."""
-    return tuple(_rule(f"[[rule]] {at}", one) for at, one in enumerate(_tables("rule", said), 1))
+    return _read("rule", said, _rule)
 
 
-def read_requirements(said: Any, folder: Path = Path()) -> tuple[Requirement, ...]:
-    return tuple(_requirement(f"[[require]] {at}", one) for at, one in enumerate(_tables("require", said), 1))
+def read_requirements(said: Any, folder: Path = Path()) -> ReadTables:
+    return _read("require", said, _requirement)
 
 
-def read_limits(said: Any, folder: Path = Path()) -> tuple[Limit, ...]:
-    return tuple(_limit(f"[[limit]] {at}", one) for at, one in enumerate(_tables("limit", said), 1))
+def read_limits(said: Any, folder: Path = Path()) -> ReadTables:
+    return _read("limit", said, _limit)
 
 
-def apply_limits(server: Server, limits: Sequence[Limit]) -> None:
+def _read(name: str, said: Any, make: Callable[[str, Mapping[str, Any]], Any]) -> ReadTables:
+    return ReadTables(said, tuple(make(f"[[{name}]] {at}", one) for at, one in enumerate(_tables(name, said), 1)))
+
+
+def apply_limits(server: Server, limits: Iterable[Limit]) -> None:
     """Shared with other processes where the server has a store that they see."""
-    server.protect(meter=Quota(limits, shared_store(server.store)))
+    server.protect(meter=Quota(tuple(limits), shared_store(server.store)))
 
 
 def shared_store(url: str | None) -> str | None:
@@ -102,12 +124,12 @@ def shared_store(url: str | None) -> str | None:
     return None if url is None or parse(url)[1] == MEMORY else url
 
 
-def apply_rules(server: Server, rules: Sequence[Rule]) -> None:
-    server.protect(guard=AccessRules(rules, _of(server).requirements))
+def apply_rules(server: Server, rules: Iterable[Rule]) -> None:
+    server.protect(guard=AccessRules(tuple(rules), _of(server).requirements))
 
 
-def apply_requirements(server: Server, requirements: Sequence[Requirement]) -> None:
-    server.protect(guard=AccessRules(_of(server).rules, requirements))
+def apply_requirements(server: Server, requirements: Iterable[Requirement]) -> None:
+    server.protect(guard=AccessRules(_of(server).rules, tuple(requirements)))
 
 
 def _of(server: Server) -> AccessRules:
