@@ -190,7 +190,7 @@ class StreamableHttp(HttpSide, Link):
         if id is None:
             return await self._notify(call)
         assert isinstance(id, int)
-        method, modern = call.method, call.revision is not None
+        method = call.method
         body = b'{"jsonrpc":"2.0","id":%d,"method":"%b","params":%b}' % (
             id,
             method.encode(),
@@ -200,35 +200,45 @@ class StreamableHttp(HttpSide, Link):
             self._trace("sent", body)
         try:
             response = await self._send_call(call, body)
-            return await self._conclude(response, call, body)
         except (ProtocolError, Closed, ConnectFailed) as failure:
             raise named(failure, self.name, method) from None
         except asyncio.CancelledError:
-            # On 2026-07-28 closing the stream says it all; before, a closed stream says nothing.
-            if not modern and method != "initialize" and not self.closed:
-                self.channel.emit(notices.CANCELLED, notices.CancelledParams(request_id=id, reason="no longer waiting"))
+            self._forgo(call)
             raise
+        return await self._read_answer(response, call, body)
 
-    async def _conclude(self, response: Response, call: Call, body: bytes) -> Raw:
+    def _forgo(self, call: Call) -> None:
+        """On 2026-07-28 closing the stream says it all; before, a closed stream says nothing."""
+        if call.revision is None and call.method != "initialize" and not self.closed:
+            told = notices.CancelledParams(request_id=call.id, reason="no longer waiting")
+            self.channel.emit(notices.CANCELLED, told)
+
+    async def _read_answer(self, response: Response, call: Call, body: bytes) -> Raw:
         """The result in a response, or at the end of one."""
         method, id = call.method, call.id
         assert id is not None
-        if response.status in _REDIRECTS:
-            headers, about = self._headers(call)
-            response = await self._redirected(response, headers, body, f"{method} {about}".rstrip())
         try:
-            if "content-encoding" in response.headers:
-                check_encoding(response.headers["content-encoding"])
-            if response.status == 200:
-                if method == "initialize":
-                    self._session = session_of(response)
-                if response.headers.get("content-type") != JSON and response.kind == EVENTS:
-                    return await self._follow(response, call, modern=call.revision is not None)
-            data = response.whole(self._longest)
-            if data is None:
-                data = await response.read(self._longest)
-        finally:
-            self._pool.give_back(self._location, response)
+            if response.status in _REDIRECTS:
+                headers, about = self._headers(call)
+                response = await self._redirected(response, headers, body, f"{method} {about}".rstrip())
+            try:
+                if "content-encoding" in response.headers:
+                    check_encoding(response.headers["content-encoding"])
+                if response.status == 200:
+                    if method == "initialize":
+                        self._session = session_of(response)
+                    if response.headers.get("content-type") != JSON and response.kind == EVENTS:
+                        return await self._follow(response, call, modern=call.revision is not None)
+                data = response.whole(self._longest)
+                if data is None:
+                    data = await response.read(self._longest)
+            finally:
+                self._pool.give_back(self._location, response)
+        except (ProtocolError, Closed, ConnectFailed) as failure:
+            raise named(failure, self.name, method) from None
+        except asyncio.CancelledError:
+            self._forgo(call)
+            raise
         return self._result(response, data, id, method)
 
     # A call that is like one before it
@@ -251,19 +261,18 @@ class StreamableHttp(HttpSide, Link):
         try:
             response = await begun.answer
             headers = response.headers
-            if response.status == 200 and headers.get("content-type") == JSON and "content-encoding" not in headers:
-                data = response.whole(self._longest)
-                if data is not None:
-                    self._pool.give_back(self._location, response)
-                    return self._result(response, data, begun.id, "tools/call")
-            return await self._conclude(response, self._sent(begun), begun.body)
-        except (ProtocolError, Closed, ConnectFailed) as failure:
-            self._pool.lose(begun.connection)
-            raise named(failure, self.name, "tools/call") from None
-        except BaseException:
+            plain = response.status == 200 and headers.get("content-type") == JSON and "content-encoding" not in headers
+            data = response.whole(self._longest) if plain else None
+        except BaseException as failure:
             # Closing the stream cancels the call.
             self._pool.lose(begun.connection)
+            if isinstance(failure, ProtocolError | Closed | ConnectFailed):
+                raise named(failure, self.name, "tools/call") from None
             raise
+        if data is None:
+            return await self._read_answer(response, self._sent(begun), begun.body)
+        self._pool.give_back(self._location, response)
+        return self._result(response, data, begun.id, "tools/call")
 
     def _sent(self, begun: BegunCall) -> Call:
         """The Call as it went over the wire."""
