@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from portico._options import check_options
 from portico.access.face.endpoints import FaceEndpoints
 from portico.access.face.face import Face
+from portico.access.face.logins import BrowserLogins
 from portico.access.secrets import Secrets
 from portico.auth.addresses import check_url
 from portico.auth.clients import BASIC, NONE
@@ -134,11 +135,20 @@ def put_on(server: Server, said: ProxySettings, issuer: str, resource: str) -> F
     settings = said.face_for(issuer, resource)
     if not said.face.get("title"):
         settings = replace(settings, title=shown(server.info.title or server.name))
-    store = server.store or os.environ.get("PORTICO_STORE")
-    face = Face(settings, said.login, store, ring_for(store, said.keys))
+    logins = logins_for(server, said.login, issuer, said.keys)
+    face = Face(settings, logins)
     server.pages += FaceEndpoints(face).pages()
     server.hold(face.serving)
     return face
+
+
+def logins_for(server: Server, where: LoginSettings, home: str, keys: Sequence[str] = ()) -> BrowserLogins:
+    """How people log in at the pages of a server."""
+    store = server.store or os.environ.get("PORTICO_STORE")
+    logins = BrowserLogins(home.rstrip("/"), where, store, ring_for(store, keys))
+    server.pages += logins.routes()
+    server.hold(logins.serving)
+    return logins
 
 
 def _client(said: Any) -> KnownClient:
