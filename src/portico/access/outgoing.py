@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from portico.access.vault.connect import Connector
 from portico.access.vault.connections import UpstreamAccount
-from portico.access.vault.rows import Slot
+from portico.access.vault.rows import CredentialSlot
 from portico.auth.addresses import covers
 from portico.auth.credentials import Credentials, Memory
 from portico.auth.errors import AuthorizationFailed
@@ -48,6 +48,9 @@ _members = msgspec.json.Decoder(dict[str, Raw])
 class OutgoingAuth(Protocol):
     """How an upstream is told on whose behalf it is asked."""
 
+    # Whether that is the one who asks us.
+    personal: bool
+
     def share(self, call: Call) -> str | None:
         """What the calls on one connection have in common; None: all may share one. Raises ToolError."""
 
@@ -60,6 +63,8 @@ class OutgoingAuth(Protocol):
 
 class _Everybody:
     """A credential of our own, the same for all."""
+
+    personal = False
 
     def share(self, call: Call) -> str | None:
         return None
@@ -112,12 +117,14 @@ class _Subjects:
     def latest(self, key: str) -> str:
         token = self._tokens.get(key)
         if token is None:
-            raise ToolError(f"{self._alias} needs to know again who asks; try again.", kind="Unauthorized")
+            raise ToolError(f"{self._alias} needs to know again who asks; try again.", kind="PermissionError")
         return token
 
 
 class ExchangeAuth:
     """A token for the caller, in exchange for the one that they have shown: RFC 8693, or an ID-JAG."""
+
+    personal = True
 
     def __init__(
         self, alias: str, url: str, grant: Callable[[Callable[[], str]], Grant], scopes: tuple[str, ...]
@@ -141,6 +148,8 @@ class ExchangeAuth:
 class SameAudienceAuth:
     """The caller's own token, where it was made for the upstream as well: its audience names it. No other passes."""
 
+    personal = True
+
     def __init__(self, alias: str, url: str) -> None:
         self._alias, self._url = alias, url
         self._subjects = _Subjects(alias)
@@ -152,7 +161,7 @@ class SameAudienceAuth:
         if not any(isinstance(one, str) and covers(one, self._url) for one in audiences):
             raise ToolError(
                 f"Your token is not for {self._alias}: its audience does not name it, so it is not passed on.",
-                kind="Unauthorized",
+                kind="PermissionError",
             )
         return self._subjects.note(call)
 
@@ -166,6 +175,8 @@ class SameAudienceAuth:
 
 class UserAuth:
     """Each person's own account, out of the vault. Who has not connected it yet is sent to the connect page."""
+
+    personal = True
 
     def __init__(self, account: UpstreamAccount, connector: Callable[[], Connector | None]) -> None:
         self.account = account
@@ -183,8 +194,8 @@ class UserAuth:
         found.accounts[self.account.alias] = self.account
         return found
 
-    def slot(self, call: Call) -> Slot:
-        return Slot(principal_of(call, self.account.alias), self.account.alias)
+    def slot(self, call: Call) -> CredentialSlot:
+        return CredentialSlot(principal_of(call, self.account.alias), self.account.alias)
 
     def share(self, call: Call) -> str | None:
         return self.slot(call).principal
@@ -192,11 +203,22 @@ class UserAuth:
     def sender(self, call: Call) -> RequestSender:
         return _VaultSender(self._connector, self.account, self.slot(call))
 
+    async def is_connected(self, call: Call) -> bool:
+        return await self._connector.vault.token(self.account, self.slot(call)) is not None
+
+    def link(self, call: Call) -> str:
+        """Where the caller can connect their account."""
+        return self._connector.link(self.slot(call))
+
+    async def wait(self, call: Call) -> bool:
+        """Wait until the caller has connected their account, but not for long. Returns whether they have."""
+        return await self._connector.vault.wait(self.slot(call), CONNECT_SECONDS)
+
     async def prepare(self, call: Call) -> Call | InputRequiredResult:
         slot, connector = self.slot(call), self._connector
         call, answer = _without_answer(call)
         if answer is not None and answer.action != "accept":
-            raise ToolError(f"{self.account.alias} was not connected, so it was not asked.", kind="Unauthorized")
+            raise ToolError(f"{self.account.alias} was not connected, so it was not asked.", kind="PermissionError")
         if await connector.vault.token(self.account, slot) is not None:
             return call
         if answer is not None and await connector.vault.wait(slot, CONNECT_SECONDS):
@@ -220,7 +242,7 @@ def refusal(account: UpstreamAccount, link: str) -> ToolError:
     name = account.title or account.alias
     return ToolError(
         f"Your account at {name} is not connected. Open {link} in a browser, log in, and try again.",
-        kind="Unauthorized",
+        kind="PermissionError",
         details={"upstream": account.alias, "url": link},
     )
 
@@ -229,7 +251,7 @@ def principal_of(call: Call, alias: str) -> str:
     """Who asks, in every process the same."""
     if call.principal is None:
         raise ToolError(
-            f"{alias} is used in the name of the person who asks, and that is not known.", kind="Unauthorized"
+            f"{alias} is used in the name of the person who asks, and that is not known.", kind="PermissionError"
         )
     principal = call.principal
     return str(getattr(principal, "identity", None) or getattr(principal, "id", None) or repr(principal))
@@ -295,7 +317,7 @@ class _GrantSender:
         try:
             return await self._authorizer.send(pool, method, location, headers, body, operation)
         except AuthorizationFailed as failure:
-            raise ToolError(f"{self._alias} does not let us in: {failure}", kind="Unauthorized") from None
+            raise ToolError(f"{self._alias} does not let us in: {failure}", kind="PermissionError") from None
 
     async def close(self) -> None:
         await self._authorizer.close()
@@ -306,7 +328,7 @@ class _VaultSender:
 
     identity = 0
 
-    def __init__(self, connector: Connector, account: UpstreamAccount, slot: Slot) -> None:
+    def __init__(self, connector: Connector, account: UpstreamAccount, slot: CredentialSlot) -> None:
         self._connector = connector
         self._account = account
         self._slot = slot
@@ -333,7 +355,7 @@ class _VaultSender:
             token = await self._connector.vault.token(self._account, self._slot, refused)
         except AuthorizationFailed as failure:
             raise ToolError(
-                f"Your account at {self._account.alias} cannot be used now: {failure}", kind="Unauthorized"
+                f"Your account at {self._account.alias} cannot be used now: {failure}", kind="PermissionError"
             ) from None
         if token is None:
             raise refusal(self._account, self._connector.link(self._slot))

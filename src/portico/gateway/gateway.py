@@ -12,7 +12,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Unpack, cast
 
+from portico.access.outgoing import OutgoingAuth, UserAuth
+from portico.access.outgoing_settings import outgoing_for
 from portico.access.secrets import Secrets
+from portico.gateway import connecting
 from portico.gateway.bridge import Bridge
 from portico.gateway.config import (
     GatewaySettings,
@@ -22,12 +25,13 @@ from portico.gateway.config import (
     settings_for,
     settings_of,
 )
+from portico.gateway.connecting import CONNECT
 from portico.gateway.kept import KeptLists
 from portico.gateway.names import folded_alias
 from portico.gateway.routes import Routes
 from portico.gateway.upstream import GatewayUpstream
 from portico.server.server import Server
-from portico.transport.targets import target_of
+from portico.transport.targets import Url, target_of
 from portico.wire.errors import UsageError
 from portico.wire.mirrors import Mirror
 
@@ -96,9 +100,28 @@ class Gateway(Server):
                 raise UsageError(f"there is already an upstream {alias!r}; remove it first")
         routes = self._routes
         routes.upstreams[settings.alias] = GatewayUpstream(
-            settings, self.info, self._bridge, self._secrets, self._kept, routes.changed, routes.updated
+            settings,
+            self.info,
+            self._bridge,
+            self._secrets,
+            self._kept,
+            routes.changed,
+            routes.updated,
+            self._outgoing(settings),
         )
+        self._offer_connecting(routes.upstreams[settings.alias])
         routes.changed()
+
+    def _outgoing(self, settings: UpstreamSettings) -> OutgoingAuth | None:
+        if settings.auth is None or not isinstance(settings.target, Url):
+            return None
+        return outgoing_for(settings.alias, settings.target.url, settings.auth, lambda: self.connector)
+
+    def _offer_connecting(self, upstream: GatewayUpstream) -> None:
+        """A tool for people who want to connect their account before anything of the upstream is known to them."""
+        if isinstance(upstream.auth, UserAuth):
+            name = upstream.settings.outward(CONNECT)
+            self.tool(name=name, description=connecting.described(upstream.auth))(connecting.body(upstream))
 
     def remove(self, name: str) -> None:
         """Remove an upstream by its alias, or something that this server has itself."""
@@ -106,6 +129,8 @@ class Gateway(Server):
         if upstream is None:
             super().remove(name)
             return
+        if isinstance(upstream.auth, UserAuth):
+            super().remove(upstream.settings.outward(CONNECT))
         self._routes.changed()
         with contextlib.suppress(RuntimeError):
             task = asyncio.get_running_loop().create_task(upstream.close())

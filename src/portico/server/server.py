@@ -130,6 +130,8 @@ class Server(Registrar):
             self._lifespans.add(self, partial(lifespan, self))
         # Over HTTP, beside the endpoint; read when that is opened.
         self.pages: list[PageRoute] = []
+        # Where people connect their accounts at other servers, if they can.
+        self.connector: Any = None
         self._middleware = list(middleware)
         self._chain: Handler | None = None
         # What each service has registered, by its name; and the services whose methods are answered.

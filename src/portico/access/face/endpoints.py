@@ -30,7 +30,7 @@ _PURPOSE = "authorize"
 WELL_KNOWN = ("/.well-known/oauth-authorization-server", "/.well-known/openid-configuration")
 
 
-class _Asked(Struct, frozen=True):
+class _ConsentAsked(Struct, frozen=True):
     """What a client wants, while its person is asked and logs in."""
 
     request: AuthorizationRequest
@@ -76,7 +76,7 @@ class FaceEndpoints:
             return redirect(self._refusal(said["redirect_uri"], said.get("state"), refusal.error, str(refusal)))
         cookie = self._logins.cookie
         browser, flow = cookie.read(request) or fresh_value(), fresh_value()
-        body = Raw(msgspec.json.encode(_Asked(asked, client)))
+        body = Raw(msgspec.json.encode(_ConsentAsked(asked, client)))
         await self._logins.begin(flow, browser, Flow(_PURPOSE, body))
         return self._consent_page(client, asked, flow, cookie.write(browser))
 
@@ -110,7 +110,7 @@ class FaceEndpoints:
         if flow.pending is not None or browser is None:
             raise PageRefused("This page is out of date. Start again from your program.")
         if said.get("answer") != "yes":
-            asked = msgspec.json.decode(flow.body, type=_Asked)
+            asked = msgspec.json.decode(flow.body, type=_ConsentAsked)
             uri, state = asked.request.redirect_uri, asked.request.state
             url = self._refusal(uri, state, "access_denied", "Access was declined.")
             return html.going(url, asked.client.name or "your program")
@@ -118,7 +118,7 @@ class FaceEndpoints:
         return html.going(url, host_of(self._logins.where), cookie.write(browser))
 
     async def logged_in(self, arrived: Arrived) -> Answer:
-        asked = msgspec.json.decode(arrived.body, type=_Asked).request
+        asked = msgspec.json.decode(arrived.body, type=_ConsentAsked).request
         if arrived.who is None:
             return redirect(self._refusal(asked.redirect_uri, asked.state, "access_denied", "The login was declined."))
         said = {"code": await self._face.grant(asked, arrived.who)}

@@ -16,6 +16,8 @@ from portico.access.face.endpoints import FaceEndpoints
 from portico.access.face.face import Face
 from portico.access.face.logins import BrowserLogins
 from portico.access.secrets import Secrets
+from portico.access.vault.connect import Connector
+from portico.access.vault.vault import Vault
 from portico.auth.addresses import check_url
 from portico.auth.clients import BASIC, NONE
 from portico.auth.errors import UnsafeAddress
@@ -139,7 +141,18 @@ def put_on(server: Server, said: ProxySettings, issuer: str, resource: str) -> F
     face = Face(settings, logins)
     server.pages += FaceEndpoints(face).pages()
     server.hold(face.serving)
+    connect_with(server, logins, issuer)
     return face
+
+
+def connect_with(server: Server, logins: BrowserLogins, issuer: str) -> Connector:
+    """Let the principals that an issuer names connect their accounts elsewhere: they log in as they always do."""
+    store = server.store or os.environ.get("PORTICO_STORE")
+    vault = Vault(logins.home, store, logins.ring)
+    server.connector = connector = Connector(logins, vault, issuer, shown(server.info.title or server.name))
+    server.pages += connector.pages()
+    server.hold(vault.serving)
+    return connector
 
 
 def logins_for(server: Server, where: LoginSettings, home: str, keys: Sequence[str] = ()) -> BrowserLogins:

@@ -19,7 +19,7 @@ from portico.access.face.answers import document, parameters_of, redirect, shown
 from portico.access.face.cookies import fresh_value
 from portico.access.face.logins import Arrived, BrowserLogins, Flow
 from portico.access.vault.connections import UpstreamAccount, client_document
-from portico.access.vault.rows import Slot
+from portico.access.vault.rows import CredentialSlot
 from portico.access.vault.vault import Vault
 from portico.auth.authorization_code import PendingCode
 from portico.auth.errors import GrantDenied
@@ -64,7 +64,7 @@ class Connector:
         self._title = title
         logins.onward[_LOGIN] = self.logged_in
 
-    def link(self, slot: Slot) -> str:
+    def link(self, slot: CredentialSlot) -> str:
         """Where this principal can connect this upstream. It means nothing to others."""
         ticket = msgspec.json.encode(_Ticket(slot.principal, slot.upstream, time.time() + LINK_SECONDS))
         sealed = self._logins.ring.seal(ticket, "connect")
@@ -84,7 +84,7 @@ class Connector:
         return document(200, client_document(self._logins.home, self._title))
 
     async def open(self, request: Request) -> Answer:
-        """The link. First of all the person logs in, whoever opens it."""
+        """The link. First of all the person who opens it logs in."""
         ticket = self._ticket(parameters_of(request.query).get("ticket", ""))
         if request.path.rpartition("/")[2] != ticket.upstream or ticket.upstream not in self.accounts:
             raise PageRefused(_OLD)
@@ -94,7 +94,7 @@ class Connector:
         return redirect(url, self._logins.cookie.write(browser))
 
     async def logged_in(self, arrived: Arrived) -> Answer:
-        """Whoever logged in has to be the one that the link was made for."""
+        """The person who logged in has to be the one that the link was made for."""
         about = msgspec.json.decode(arrived.body, type=_Connecting)
         who = arrived.who
         if who is None:
@@ -102,8 +102,8 @@ class Connector:
         if f"{self._issuer} {who.subject}" != about.principal:
             log.warning("%s opened a link that was made for another principal", who.subject)
             raise PageRefused(
-                f"You are logged in as {who.shown}, and this link was made for somebody else. Nothing was connected. "
-                "If you did not ask for it yourself, whoever sent it to you may have wanted to use your account.",
+                f"You are logged in as {who.shown}, and this link was made for another person. Nothing was connected. "
+                "If you did not ask for it yourself, the sender may have wanted to use your account.",
                 403,
             )
         account = self._account(about.upstream)
@@ -142,7 +142,7 @@ class Connector:
         if about.pending is None:
             raise PageRefused(_OLD)
         try:
-            await self.vault.connect(account, Slot(about.principal, about.upstream), about.pending, said)
+            await self.vault.connect(account, CredentialSlot(about.principal, about.upstream), about.pending, said)
         except GrantDenied as denial:
             log.info("%s was not connected: %s", about.upstream, denial)
             return html.page(200, "Nothing was connected", "<p>Access was declined. You can close this window.</p>")

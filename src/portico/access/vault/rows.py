@@ -10,7 +10,7 @@ from portico.store.transaction import Transaction
 CHANGED = "vault"
 
 
-class Slot(Struct, frozen=True):
+class CredentialSlot(Struct, frozen=True):
     """Whose credential it is, and for what: no row is found without both."""
 
     principal: str
@@ -39,7 +39,7 @@ class TokenRow(Struct, frozen=True):
 _WHERE = "where principal = :principal and upstream = :upstream"
 
 
-def find(tx: Transaction, slot: Slot) -> TokenRow | None:
+def find(tx: Transaction, slot: CredentialSlot) -> TokenRow | None:
     """The newest; an upstream may have moved from one issuer to another."""
     found = tx.all(
         TokenRow,
@@ -58,7 +58,7 @@ def keep(tx: Transaction, row: TokenRow) -> None:
         "(:principal, :upstream, :issuer, :body, :now)",
         {**slot, "issuer": row.issuer, "body": row.body, "now": row.updated_at},
     )
-    tx.publish(CHANGED, Slot(row.principal, row.upstream).topic)
+    tx.publish(CHANGED, CredentialSlot(row.principal, row.upstream).topic)
 
 
 def replace(tx: Transaction, row: TokenRow, body: str | None, now: float) -> bool:
@@ -73,7 +73,7 @@ def replace(tx: Transaction, row: TokenRow, body: str | None, now: float) -> boo
             {**key, "body": body, "now": now},
         )
     if changed:
-        tx.publish(CHANGED, Slot(row.principal, row.upstream).topic)
+        tx.publish(CHANGED, CredentialSlot(row.principal, row.upstream).topic)
     return changed == 1
 
 

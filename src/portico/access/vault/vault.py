@@ -1,4 +1,4 @@
-"""The vault: tokens of people at upstreams, in the store. One that is about to end is renewed, once for all processes."""
+"""The vault: tokens of people at upstreams, in the store. Those about to end are renewed, once for all processes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import msgspec
 
 from portico.access.vault import connections, rows
 from portico.access.vault.connections import UpstreamAccount
-from portico.access.vault.rows import Slot, TokenRow
+from portico.access.vault.rows import CredentialSlot, TokenRow
 from portico.auth.authorization_code import PendingCode
 from portico.auth.clients import Registration
 from portico.auth.credentials import Credentials, Memory
@@ -46,8 +46,8 @@ class Vault:
         self._store = store or "sqlite://"
         self._ring = ring
         self._database: Database | None = None
-        self._known: dict[Slot, tuple[TokenRow, Token]] = {}
-        self._locks: dict[Slot, asyncio.Lock] = {}
+        self._known: dict[CredentialSlot, tuple[TokenRow, Token]] = {}
+        self._locks: dict[CredentialSlot, asyncio.Lock] = {}
         self._changes: dict[str, set[asyncio.Event]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._fetchers: dict[str, Fetcher] = {}
@@ -79,7 +79,7 @@ class Vault:
 
     # Using
 
-    async def token(self, account: UpstreamAccount, slot: Slot, refused: str | None = None) -> Token | None:
+    async def token(self, account: UpstreamAccount, slot: CredentialSlot, refused: str | None = None) -> Token | None:
         """The token of this principal for this upstream; None: there is none, and its person has to connect.
 
         `refused` is an access token that the upstream did not take: it is given no more.
@@ -95,7 +95,7 @@ class Vault:
             return token
         return await self._renewed(account, slot, refused)
 
-    async def _find(self, slot: Slot) -> tuple[TokenRow, Token] | None:
+    async def _find(self, slot: CredentialSlot) -> tuple[TokenRow, Token] | None:
         known = self._known.get(slot)
         if known is None:
             row = await self.database.read(partial(rows.find, slot=slot))
@@ -111,7 +111,7 @@ class Vault:
             known = self._known[slot] = row, token
         return known
 
-    async def forget(self, slot: Slot, token: Token) -> None:
+    async def forget(self, slot: CredentialSlot, token: Token) -> None:
         """A token is of no use any more."""
         found = await self._find(slot)
         if found is not None and found[1].access_token == token.access_token:
@@ -120,13 +120,13 @@ class Vault:
 
     # Renewing
 
-    async def _renew_ahead(self, account: UpstreamAccount, slot: Slot) -> None:
+    async def _renew_ahead(self, account: UpstreamAccount, slot: CredentialSlot) -> None:
         if not self._lock(slot).locked():
             with contextlib.suppress(AuthorizationFailed):
                 await self._renewed(account, slot, None, ahead=True)
 
     async def _renewed(
-        self, account: UpstreamAccount, slot: Slot, refused: str | None, *, ahead: bool = False
+        self, account: UpstreamAccount, slot: CredentialSlot, refused: str | None, *, ahead: bool = False
     ) -> Token | None:
         async with self._lock(slot):
             until = time.monotonic() + RENEWAL_SECONDS
@@ -152,7 +152,7 @@ class Vault:
                             await changed.wait()
         raise AuthorizationFailed(f"The credential for {slot.upstream} is being renewed, and that takes too long.")
 
-    async def _renew(self, account: UpstreamAccount, slot: Slot, row: TokenRow, held: Token) -> Token | None:
+    async def _renew(self, account: UpstreamAccount, slot: CredentialSlot, row: TokenRow, held: Token) -> Token | None:
         known = await self._credentials(account)
         try:
             token = await self._fetcher(account).hold(connections.renew(account, self.home, known, held))
@@ -182,7 +182,7 @@ class Vault:
         return url, pending
 
     async def connect(
-        self, account: UpstreamAccount, slot: Slot, pending: PendingCode, returned: Mapping[str, str]
+        self, account: UpstreamAccount, slot: CredentialSlot, pending: PendingCode, returned: Mapping[str, str]
     ) -> None:
         """Keep what a person has allowed, for them alone."""
         known = await self._credentials(account)
@@ -193,7 +193,7 @@ class Vault:
         await self.database.write(partial(rows.keep, row=row))
         self._known.pop(slot, None)
 
-    async def wait(self, slot: Slot, seconds: float) -> bool:
+    async def wait(self, slot: CredentialSlot, seconds: float) -> bool:
         """Wait until there is something for this principal and upstream, but not for longer. Returns whether."""
         with self._watching(slot) as changed:
             if await self._find(slot) is not None:
@@ -224,7 +224,7 @@ class Vault:
     async def _listen(self, events: Subscription) -> None:
         async for event in events:
             if event.payload:
-                self._known.pop(Slot(*msgspec.json.decode(event.payload)), None)
+                self._known.pop(CredentialSlot(*msgspec.json.decode(event.payload)), None)
             else:
                 self._known.clear()
             # An empty payload may mean any of them.
@@ -241,7 +241,7 @@ class Vault:
                     await self.database.write(partial(rows.replace, row=row, body=body, now=row.updated_at))
 
     @contextlib.contextmanager
-    def _watching(self, slot: Slot) -> Iterator[asyncio.Event]:
+    def _watching(self, slot: CredentialSlot) -> Iterator[asyncio.Event]:
         event = asyncio.Event()
         self._changes.setdefault(slot.topic, set()).add(event)
         try:
@@ -251,7 +251,7 @@ class Vault:
             if not self._changes[slot.topic]:
                 del self._changes[slot.topic]
 
-    def _lock(self, slot: Slot) -> asyncio.Lock:
+    def _lock(self, slot: CredentialSlot) -> asyncio.Lock:
         if len(self._locks) > MOST_KNOWN:
             self._locks = {one: lock for one, lock in self._locks.items() if lock.locked()}
         return self._locks.setdefault(slot, asyncio.Lock())
