@@ -20,6 +20,8 @@ class FaceSettings(Struct, frozen=True, kw_only=True):
 
     issuer: str
     resource: str
+    # Whether tokens are for that alone; otherwise also for what is below the issuer, if a client names it.
+    audience_only: bool = False
     # What is shown to people.
     title: str = "this server"
     # Scope → what it lets a client do, in words for the consent page. Nothing else is granted.
