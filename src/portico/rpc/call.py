@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, Protocol
 
@@ -52,6 +52,8 @@ class Reply:
     asks = False
     # The code of the error that was the answer, for transports that have a status of their own.
     error = 0
+    # The scopes without which the handler would not answer.
+    lacking: frozenset[str] | None = None
     # How many bytes the answer had.
     size = 0
     # Refused before the handler was asked: the envelope was at fault.
@@ -93,6 +95,10 @@ class Reply:
 
     def release(self) -> None:
         """Let go of the connection while the work goes on; a client of 2025-11-25 over HTTP comes back."""
+
+    def lack(self, scopes: frozenset[str]) -> None:
+        """The handler would not answer for want of these scopes; a transport may know where to get them."""
+        self.lacking = scopes
 
     def close(self) -> None:
         """Cut it off: nothing can be said on it any more."""
@@ -207,6 +213,8 @@ class Members(Struct, frozen=True):
     listed: Callable[[str], Sequence[Any] | None]
     # Whether it may send log messages; one that does not say what it can do may.
     logs: bool
+    # The scopes that a method needs for what its request is about, such as the name of a tool; empty if it is unknown.
+    needs: Callable[[str, str], Collection[str]]
     # What it calls a thing of a kind itself, given any name of it; None if there is none. One that does not say knows
     # everything by one name.
     canonical: Callable[[str, str], str | None]
@@ -226,10 +234,15 @@ def members(handler: Handler) -> Members:
         mirrored=getattr(handler, "mirrored", {}),
         listed=getattr(handler, "listed", _not_at_hand),
         logs=not isinstance(able, ServerCapabilities) or able.logging is not None,
+        needs=getattr(handler, "needs", _nothing_needed),
         canonical=getattr(handler, "canonical", _same_name),
         hides=getattr(handler, "hides", _hides_nothing),
         endpoints=getattr(handler, "endpoints", _no_endpoints),
     )
+
+
+def _nothing_needed(method: str, name: str) -> Collection[str]:
+    return ()
 
 
 def _no_endpoints() -> Mapping[str, Handler]:

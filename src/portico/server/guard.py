@@ -54,9 +54,10 @@ class Passage(Struct, eq=False):
     kind: Kind | None = None
     owned: Owned | None = None
     decision: Decision | None = None
-    # Whether it was counted by the meter, and whether the person has agreed to it.
+    # Whether it was counted by the meter; whether the person has agreed to it, and had done so in an earlier round.
     counted: bool = False
     agreed: bool = False
+    round: Any = None
     # Which upstream or mount it was passed on to, and which task runs it with which arguments.
     upstream: str = ""
     job: str = ""

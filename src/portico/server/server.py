@@ -17,7 +17,13 @@ from portico.rpc.call import Call, Handler, Middleware, members
 from portico.server.asking.request_state import Seal
 from portico.server.asking.spent import SpentStates
 from portico.server.calling import completion
-from portico.server.calling.checks import checked_extensions, checked_hints, checked_icons, checked_page_size
+from portico.server.calling.checks import (
+    checked_extensions,
+    checked_headers,
+    checked_hints,
+    checked_icons,
+    checked_page_size,
+)
 from portico.server.calling.prompts import Prompt
 from portico.server.calling.resources import Resource
 from portico.server.calling.runtime import MOST_THREADS, ArgumentErrors, Runtime, Threads
@@ -44,6 +50,8 @@ from portico.wire.subscriptions import ListenParams
 from portico.wire.tools import CallToolParams
 
 if TYPE_CHECKING:
+    from portico.auth.resource import ResourceServer
+    from portico.auth.verifiers.credentials import Verifier
     from portico.server.endpoint import AsgiOptions, HttpOptions
     from portico.server.protection import Protection
     from portico.server.tasks.tasks import TaskService
@@ -84,6 +92,9 @@ class Server(Registrar):
       the same key; otherwise each makes its own.
     * **store** – where tasks are kept, and which answers of clients were used: a URL of the store. None:
       PORTICO_STORE, or memory.
+    * **auth** – over HTTP, whose tokens are good: a `portico.auth.ResourceServer`, the URL of an issuer, or an async
+      function from the credentials of a request to a Principal.
+    * **headers** – the names of those headers of a request that bodies see, in `ctx.headers`.
     """
 
     @explained
@@ -107,13 +118,16 @@ class Server(Registrar):
         cache_scope: Literal["public", "private"] = "private",
         state_key: bytes | None = None,
         store: str | None = None,
+        auth: ResourceServer | Verifier | str | None = None,
+        headers: Iterable[str] = (),
     ) -> None:
         self.info = Implementation(name, version, title, description, website_url, checked_icons(icons))
         self.instructions = instructions
         self.threads = Threads(most_threads)
         self.seal = Seal(state_key, name=name)
         self.argument_errors = argument_errors
-        self.runtime = Runtime(name, self, self.threads, self.seal, SpentStates(store), argument_errors)
+        seen = checked_headers(headers)
+        self.runtime = Runtime(name, self, self.threads, self.seal, SpentStates(store), argument_errors, seen)
         self.capabilities = ServerCapabilities(**(CAPABILITIES if capabilities is None else capabilities))
         self._extensions: dict[str, Any] = self.capabilities.extensions or {}
         checked_extensions(self._extensions)
@@ -128,7 +142,10 @@ class Server(Registrar):
         self.tasks: TaskService | None = None
         if lifespan is not None:
             self._lifespans.add(self, partial(lifespan, self))
-        # Over HTTP, beside the endpoint; read when that is opened.
+        # Over HTTP: who is let in; and pages beside the endpoint. Both are read when that is opened.
+        self.auth: ResourceServer | None = None
+        if auth is not None:
+            self.auth = load_module("portico.auth.resource").resource_server(auth)
         self.pages: list[PageRoute] = []
         # Where people connect their accounts at other servers, if they can.
         self.connector: Any = None
@@ -257,6 +274,11 @@ class Server(Registrar):
             return ()
         catalog: Catalog[Any] = cast("partial[Any]", answer).args[0]
         return self._others.listed(catalog) if self._others else catalog.definitions
+
+    def needs(self, method: str, name: str) -> frozenset[str]:
+        """The scopes that a principal has to have for a request about this name; none for what is not ours."""
+        tool = self.registry.by_name.get(name) if method == "tools/call" else None
+        return frozenset() if tool is None else tool.needs
 
     def _call_tool(self, call: Call) -> Any:
         params: CallToolParams = call.typed()
