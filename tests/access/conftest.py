@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import oidc
 from node import NotInstalled
 from portico import Server
-from portico.access.face import settings as face_settings
+from portico.access import settings as access_settings
 from portico.access.face.face import Face
 from portico.server.endpoint import serve_http
 
@@ -70,8 +70,10 @@ def free_port() -> int:
 class Standing:
     """A face that serves, and how its clients see it."""
 
-    def __init__(self, face: Face, issuer: str) -> None:
-        self.face = face
+    def __init__(self, server: Server, issuer: str) -> None:
+        self.server = server
+        assert server.auth is not None
+        self.face: Face = server.auth.verifier._face  # type: ignore[attr-defined]
         self.issuer = issuer
         self.resource = f"{issuer}/mcp"
 
@@ -167,10 +169,12 @@ def stand(login_issuer: str) -> Stand:
     """Serve a face with these settings, for as long as the block lasts."""
 
     @asynccontextmanager
-    async def standing(store: str | None = None, **options: Any) -> AsyncIterator[Standing]:
+    async def standing(
+        store: str | None = None, server: Server | None = None, auth: dict[str, Any] | None = None, **options: Any
+    ) -> AsyncIterator[Standing]:
         issuer = f"http://127.0.0.1:{free_port()}"
-        server = Server("desk", store=store)
-        said = {
+        server = server or Server("desk", store=store)
+        proxy = {
             "provider": "oidc",
             "issuer": login_issuer,
             "client_id": "portico",
@@ -179,19 +183,26 @@ def stand(login_issuer: str) -> Stand:
             "default_scopes": ["notes:read"],
             **options,
         }
-        face = face_settings.put_on(server, face_settings.read(said), issuer, f"{issuer}/mcp")
-        ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        stop = asyncio.Event()
-        port = urlsplit(issuer).port or 0
-        serving = asyncio.create_task(serve_http(server, port=port, ready=ready.set_result, stop=stop))
-        try:
-            await asyncio.wait([ready, serving], timeout=PATIENCE, return_when=asyncio.FIRST_COMPLETED)
-            if serving.done():
-                await serving
-            yield Standing(face, issuer)
-        finally:
-            stop.set()
-            async with asyncio.timeout(PATIENCE):
-                await serving
+        said = {"auth": {"public_url": issuer, "proxy": proxy, **(auth or {})}}
+        access_settings.apply(server, access_settings.read(said))
+        async with served(server, urlsplit(issuer).port or 0):
+            yield Standing(server, issuer)
 
     return standing
+
+
+@asynccontextmanager
+async def served(server: Server, port: int = 0) -> AsyncIterator[str]:
+    """A server over HTTP, for as long as the block lasts; its URL."""
+    ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    stop = asyncio.Event()
+    serving = asyncio.create_task(serve_http(server, port=port, ready=ready.set_result, stop=stop))
+    try:
+        await asyncio.wait([ready, serving], timeout=PATIENCE, return_when=asyncio.FIRST_COMPLETED)
+        if serving.done():
+            await serving
+        yield ready.result()
+    finally:
+        stop.set()
+        async with asyncio.timeout(PATIENCE):
+            await serving

@@ -21,7 +21,7 @@ from portico.auth.provider.clients import KnownClient, authenticated, is_documen
 from portico.auth.provider.keys import FaceKeys, fresh_keys, read_keys
 from portico.auth.provider.login import Identity
 from portico.auth.provider.refusals import GrantRefused
-from portico.auth.provider.requests import AuthorizationRequest
+from portico.auth.provider.requests import AuthorizationRequest, target
 from portico.auth.provider.settings import FaceSettings
 from portico.store.bus import Subscription
 from portico.store.database import Database
@@ -88,6 +88,11 @@ class Face:
             self._note_revoked(grant_id)
 
     # Keys and tokens
+
+    @property
+    def keys(self) -> FaceKeys | None:
+        """As they were last read."""
+        return self._keys
 
     async def fresh_keys(self) -> FaceKeys:
         """The keys, with one that may sign."""
@@ -171,6 +176,8 @@ class Face:
         redeem = kinds.get(form.get("grant_type", ""))
         if redeem is None:
             raise GrantRefused("unsupported_grant_type", "The grant_type is authorization_code or refresh_token.")
+        if "resource" in form:
+            form = {**form, "resource": target(form, self.settings, GrantRefused)}
         done = await self.database.write(partial(redeem, face=self.settings, client=client, form=form, now=time.time()))
         if isinstance(done, rows.Reused):
             log.warning("a code or refresh token of the grant %s came again; the grant is revoked", done.grant_id)

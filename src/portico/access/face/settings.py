@@ -132,9 +132,10 @@ def read(said: Any) -> ProxySettings:
     return ProxySettings(login_settings(login), given, keys)
 
 
-def put_on(server: Server, said: ProxySettings, issuer: str, resource: str) -> Face:
-    """Give a server the pages of a face, which is open for as long as the server is."""
-    settings = said.face_for(issuer, resource)
+def put_on(server: Server, said: ProxySettings, issuer: str, resource: str, *, only: bool = False) -> Face:
+    """Give a server the pages of a face, which is open for as long as the server is. `only`: all its tokens are for
+    this resource, whatever clients call it."""
+    settings = replace(said.face_for(issuer, resource), audience_only=only)
     if not said.face.get("title"):
         settings = replace(settings, title=shown(server.info.title or server.name))
     logins = logins_for(server, said.login, issuer, said.keys)
@@ -143,6 +144,19 @@ def put_on(server: Server, said: ProxySettings, issuer: str, resource: str) -> F
     server.hold(face.serving)
     connect_with(server, logins, issuer)
     return face
+
+
+def let_connect(server: Server, said: Any, home: str, subject: str) -> Connector:
+    """`[auth.login]`: where people log in at our pages, to connect their accounts; `subject` is the claim that says who
+    they are, in their tokens as here."""
+    if not isinstance(said, Mapping):
+        raise UsageError("auth.login is no table")
+    check_options("auth.login", said, LoginOptions)
+    given = _filled({"subject": subject, **said}, Secrets())
+    if "login_scopes" in given:
+        given["scopes"] = given.pop("login_scopes")
+    where = login_settings(given)
+    return connect_with(server, logins_for(server, where, home), where.issuer)
 
 
 def connect_with(server: Server, logins: BrowserLogins, issuer: str) -> Connector:

@@ -88,8 +88,8 @@ def target(said: Mapping[str, str], face: FaceSettings, refusal: type[GrantRefus
     named = said.get("resource", face.resource)
     if named.rstrip("/") == face.resource.rstrip("/"):
         return face.resource
-    if not face.audience_only and covers(face.issuer, named):
-        return named
+    if covers(face.issuer, named):
+        return face.resource if face.audience_only else named
     raise refusal("invalid_target", "The resource is not one that tokens are given for here.")
 
 

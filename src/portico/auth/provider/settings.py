@@ -20,7 +20,7 @@ class FaceSettings(Struct, frozen=True, kw_only=True):
 
     issuer: str
     resource: str
-    # Whether tokens are for that alone; otherwise also for what is below the issuer, if a client names it.
+    # Whether tokens are always for that; otherwise for what a client names that is below the issuer.
     audience_only: bool = False
     # What is shown to people.
     title: str = "this server"
