@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
+from access_desk import oauth_for, visitor
 
-import oidc
 from portico import Client, Context, Server
-from portico.auth import AuthorizationCode, Memory, OAuth
+from portico.auth import Memory
 from portico.auth.credentials import Credentials
 
 Stand = Callable[..., Any]
-CALLBACK = "http://127.0.0.1:9/callback"
 
 
 def desk(store: str | None = None) -> Server:
@@ -32,20 +30,6 @@ def desk(store: str | None = None) -> Server:
         return text
 
     return server
-
-
-def visitor(account: str = "anna") -> Any:
-    browser = oidc.Browser(account)
-
-    async def visit(url: str, redirect_uri: str) -> str:
-        return await asyncio.to_thread(browser.visit, url, redirect_uri)
-
-    visit.browser = browser  # type: ignore[attr-defined]
-    return visit
-
-
-def oauth_for(url: str, store: Memory | None = None) -> OAuth:
-    return OAuth(url, AuthorizationCode(CALLBACK), clock=time.time, credentials=Credentials(store or Memory()))
 
 
 @pytest.mark.parametrize("revision", ["2025-06-18", "2026-07-28"])
@@ -71,8 +55,6 @@ async def test_a_token_that_ran_out_is_renewed_and_one_that_was_revoked_is_not(s
             assert registration is not None
             pages = len(visit.browser.seen)
             # Its end has come, as far as the client knows.
-            import msgspec
-
             Credentials(store).keep_token(face.resource, msgspec.structs.replace(held, expires_at=1.0))
         again = oauth_for(face.resource, store)
         async with Client(face.resource, auth=again, browser=visit) as client:
