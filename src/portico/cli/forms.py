@@ -231,6 +231,7 @@ FORMS: dict[str, CommandForm] = {
                     help="whether requests must wait for notifications/initialized (default: auto, by revision)",
                 ),
                 flag("--max-message", type=int, metavar="BYTES", help="the longest message accepted (default: 4 MiB)"),
+                flag("--view", metavar="NAME", help="on stdio: one view of a gateway.toml in place of all of it"),
             ),
             "the built-in services": (
                 flag("--services", metavar="NAMES", help="which ones, separated by commas"),

@@ -16,9 +16,12 @@ from typing import Any, Literal, TypedDict
 from msgspec import Struct, field
 
 from portico._options import check_options
+from portico.access import settings as access
 from portico.access.outgoing_settings import check as check_outgoing
 from portico.access.secrets import Secrets
+from portico.access.settings import AccessSettings
 from portico.gateway.names import LONGEST_NAME, PREFIX, folded_alias, outward
+from portico.gateway.views import ViewSettings, checked_views, view_of
 from portico.transport.targets import Target, Url, target_of
 from portico.wire.errors import UsageError
 from portico.wire.revisions import Revision
@@ -113,6 +116,9 @@ class GatewaySettings(Struct, frozen=True, kw_only=True):
 
     about: dict[str, Any] = field(default_factory=dict)
     upstreams: dict[str, UpstreamSettings] = field(default_factory=dict)
+    views: dict[str, ViewSettings] = field(default_factory=dict)
+    # What the file says of who may come in and do what.
+    access: AccessSettings = AccessSettings()
 
 
 def read(path: str | Path, secrets: Secrets) -> GatewaySettings:
@@ -126,22 +132,25 @@ def read(path: str | Path, secrets: Secrets) -> GatewaySettings:
     except (ValueError, RecursionError) as failure:
         raise UsageError(f"{path} cannot be read: {failure}") from None
     try:
-        return settings_of(said, secrets)
+        return settings_of(said, secrets, Path(path).parent)
     except UsageError as mistake:
         raise UsageError(f"{path}: {mistake}") from None
 
 
-def settings_of(said: Any, secrets: Secrets) -> GatewaySettings:
-    """The settings in a file's tables; an mcp.json has its servers in `mcpServers` or `servers`."""
+def settings_of(said: Any, secrets: Secrets, folder: Path = Path()) -> GatewaySettings:
+    """The settings in a file's tables; an mcp.json has its servers in `mcpServers` or `servers`.
+
+    `folder` is that of the file.
+    """
     if not isinstance(said, Mapping):
         raise UsageError("it holds no table")
     servers = said.get("mcpServers", said.get("servers"))
     if isinstance(servers, Mapping):
         found = {alias: _of_entry(alias, entry, secrets) for alias, entry in servers.items()}
         return GatewaySettings(upstreams=_named_apart({alias: one for alias, one in found.items() if one is not None}))
-    unknown = sorted(set(said) - {"gateway", "upstream"})
+    unknown = sorted(set(said) - {"gateway", "upstream", "view", *access.SECTIONS})
     if unknown:
-        raise UsageError(f"there is no [{unknown[0]}]; there are [gateway] and [upstream.NAME]")
+        raise UsageError(f"there is no [{unknown[0]}]; there are [gateway], [upstream.NAME] and [view.NAME]")
     about = _table("gateway", said.get("gateway", {}), _GatewayTable)
     shared: dict[str, Any] = {name: about.pop(name) for name in ("prefix", "longest_name") if name in about}
     upstreams = {
@@ -149,7 +158,16 @@ def settings_of(said: Any, secrets: Secrets) -> GatewaySettings:
         for alias, table in _is_table("upstream", said.get("upstream", {})).items()
         if not (isinstance(table, Mapping) and table.get("disabled") is True)
     }
-    return GatewaySettings(about=about, upstreams=_named_apart(upstreams))
+    views = {
+        name: view_of(name, _is_table(f"view.{name}", table))
+        for name, table in _is_table("view", said.get("view", {})).items()
+    }
+    return GatewaySettings(
+        about=about,
+        upstreams=_named_apart(upstreams),
+        views=checked_views(views),
+        access=access.read(said, folder),
+    )
 
 
 def _of_entry(alias: str, entry: Any, secrets: Secrets) -> UpstreamSettings | None:

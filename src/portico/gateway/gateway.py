@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Unpack, cast
 
+from portico.access import settings as access
 from portico.access.outgoing import OutgoingAuth, UserAuth
 from portico.access.outgoing_settings import outgoing_for
 from portico.access.secrets import Secrets
@@ -30,6 +31,7 @@ from portico.gateway.kept import KeptLists
 from portico.gateway.names import folded_alias
 from portico.gateway.routes import Routes
 from portico.gateway.upstream import GatewayUpstream
+from portico.gateway.views import GatewayView, ViewOptions, ViewSettings, view_of
 from portico.server.server import Server
 from portico.transport.targets import Url, target_of
 from portico.wire.errors import UsageError
@@ -62,7 +64,8 @@ class Gateway(Server):
         # The file that it was loaded from, and what it said.
         self._path: Path | None = None
         self._settings = GatewaySettings()
-        self._routes = Routes(self.subscriptions.publish, self.seal)
+        self.views: dict[str, GatewayView] = {}
+        self._routes = Routes(self.subscriptions.publish, self.seal, self.owned)
         self._others = self._routes
         self._lifespans.add(self._routes, self._serving)
         for alias, target in _given(upstreams or {}, self._secrets):
@@ -77,6 +80,9 @@ class Gateway(Server):
         gateway._secrets = secrets
         for one in settings.upstreams.values():
             gateway._add(one)
+        for view in settings.views.values():
+            gateway._add_view(view)
+        access.apply(gateway, settings.access)
         gateway._path, gateway._settings = Path(path), settings
         return gateway
 
@@ -137,6 +143,32 @@ class Gateway(Server):
             self._ending.add(task)
             task.add_done_callback(self._ending.discard)
 
+    def add_view(self, name: str, **options: Unpack[ViewOptions]) -> GatewayView:
+        """Show a part of the upstreams at a path of its own, `/mcp/NAME` unless said otherwise. At any time.
+
+        * **path** – where it is over HTTP.
+        * **upstreams** – patterns of the aliases that are in it; all, unless said.
+        * **include**, **exclude** – patterns of `alias.name`, by the upstreams' own names.
+        * **title**, **description**, **instructions** – what is said of it in place of what the gateway says.
+        """
+        return self._add_view(view_of(name, options))
+
+    def _add_view(self, settings: ViewSettings) -> GatewayView:
+        view = GatewayView(self, settings)
+        if settings.name in self.views:
+            raise UsageError(f"there is already a view {settings.name!r}; remove it first")
+        self.add_endpoint(settings.path, view)
+        self.views[settings.name] = view
+        return view
+
+    def remove_view(self, name: str) -> None:
+        """Undo `add_view`."""
+        view = self.views.pop(name, None)
+        if view is None:
+            raise UsageError(f"there is no view {name!r} to remove")
+        self.remove_endpoint(view.settings.path)
+        self._routes.forget_facet(view)
+
     def mount(self, target: Any, prefix: str | None = None) -> None:
         """The same as `add`, with the prefix as the alias."""
         if prefix is None:
@@ -145,13 +177,20 @@ class Gateway(Server):
 
     @property
     def mirrored(self) -> Mapping[str, Sequence[Mirror]]:
-        return ChainMap(cast("dict[str, Sequence[Mirror]]", self.registry.mirrored), self._routes.mirrored)
+        return ChainMap(cast("dict[str, Sequence[Mirror]]", self.registry.mirrored), self._routes.table.mirrored)
 
     @property
     def clashes(self) -> list[str]:
         """What is hidden because something else has its name."""
-        self._routes.routes("tools/list")
-        return self._routes.clashes
+        self._routes.table.routes("tools/list")
+        return self._routes.table.clashes
+
+    def counts(self, view: GatewayView | None = None) -> tuple[int, int, int]:
+        """How many tools, prompts and resources of the upstreams are shown; in one view, or in all."""
+        tools, prompts, resources = (
+            len(self._routes.table.routes(f"{kind}/list", view)) for kind in ("tools", "prompts", "resources")
+        )
+        return tools, prompts, resources
 
     async def settle(self, seconds: float) -> None:
         """Wait until every upstream is listed or has failed, but not for longer."""
@@ -174,6 +213,7 @@ class Gateway(Server):
             for task in tasks:
                 task.cancel()
             self._bridge.close()
+            self._routes.close()
             await asyncio.gather(*(one.close() for one in self._routes.upstreams.values()), *self._ending)
             await self._kept.close()
 
@@ -191,7 +231,9 @@ class Gateway(Server):
                     log.error("nothing is changed: %s", mistake)
 
     def _apply(self, settings: GatewaySettings) -> None:
-        """Upstreams that are the same notice nothing."""
+        """Upstreams and views that are the same notice nothing."""
+        if settings.access != self._settings.access:
+            raise UsageError("who may do what is other now, and that takes a restart")
         old, new = self._settings.upstreams, settings.upstreams
         for alias in [alias for alias in old if new.get(alias) != old[alias]]:
             if alias in self._routes.upstreams:
@@ -199,6 +241,11 @@ class Gateway(Server):
         for alias in [alias for alias in new if new[alias] != old.get(alias)]:
             self._add(new[alias])
         self._routes.put_in_order(list(new))
+        for name in [name for name, view in self._settings.views.items() if settings.views.get(name) != view]:
+            if name in self.views:
+                self.remove_view(name)
+        for view in [view for name, view in settings.views.items() if self._settings.views.get(name) != view]:
+            self._add_view(view)
         self._settings = settings
         log.info("%s was read again: %d upstreams", self._path, len(new))
 

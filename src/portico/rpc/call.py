@@ -150,6 +150,14 @@ class _Silent(Reply):
     def cancel(self) -> None: ...
 
 
+class Facet(Protocol):
+    """A part of a server that can be spoken to by itself."""
+
+    def shows(self, owner: str, name: str) -> bool:
+        """Whether something is part of it: by whose it is, and the name that it has there."""
+        ...
+
+
 class Call(Struct, frozen=True, kw_only=True):
     """A request (or a notification, when it has no id) with everything that is known about its sender.
 
@@ -170,6 +178,8 @@ class Call(Struct, frozen=True, kw_only=True):
     headers: Mapping[bytes, bytes] | None = None
     address: str | None = None
     reply: Reply = _Silent()
+    # The part of the server that it was sent to; None is all of it.
+    facet: Facet | None = None
     # The params as the door has read them already, and the bytes they were read from: see `typed`.
     read: tuple[Raw, Any] | None = None
 

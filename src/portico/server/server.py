@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from portico._lazy import load_module
 from portico._options import check_options, explained
-from portico.rpc.call import Call, Handler, Middleware, members
+from portico.rpc.call import Call, Facet, Handler, Middleware, members
 from portico.server.asking.request_state import Seal
 from portico.server.asking.spent import SpentStates
 from portico.server.calling import completion
@@ -336,7 +336,7 @@ class Server(Registrar):
     def _listen(self, call: Call) -> Any:
         params: ListenParams = call.typed()
         wanted = honoured(params.notifications, self.capabilities, partial(self._has, call))
-        unhear = partial(self._others.unhear, self._others.hear(wanted))
+        unhear = partial(self._others.unhear, self._others.hear(wanted, call.facet))
         try:
             return self.subscriptions.listen(call, wanted, unhear, self._sees(call))
         except InternalError:
@@ -347,20 +347,28 @@ class Server(Registrar):
         """Whether something can be told of this resource: it is there, or lies above one; a mount may have it, and so
         may a middleware or a service that is put around the answers."""
         view = None if self.protection is None else self.protection.view(call)
-        if view is not None:
-            owned = self.own("resource", uri)
-            if owned is not None:
-                return view.sees("resource", owned)
-            below = any(view.sees(_kind(one), self.owned(one)) for one in self.registry.below(uri))
-            return below or self._others.may_have(uri, view)
-        known = self._chain is None and self._unprotected.get("resources/read") == self._read_resource
-        return not known or self.registry.has(uri) or self._others.may_have(uri)
+        facet = call.facet
+        if view is None and facet is None:
+            known = self._chain is None and self._unprotected.get("resources/read") == self._read_resource
+            return not known or self.registry.has(uri) or self._others.may_have(uri, None)
+
+        def seen(kind: Kind, owned: Owned) -> bool:
+            return (facet is None or facet.shows(*owned)) and (view is None or view.sees(kind, owned))
+
+        owned = self.own("resource", uri)
+        if owned is not None:
+            return seen("resource", owned)
+        below = any(seen(_kind(one), self.owned(one)) for one in self.registry.below(uri))
+        return below or self._others.may_have(uri, facet, view)
 
     def _sees(self, call: Call) -> Callable[[str], bool] | None:
         """Whether the sender of a call may be told of a resource; None: of all."""
-        if self.protection is None or self.protection.guard is None:
+        if call.facet is None and (self.protection is None or self.protection.guard is None):
             return None
-        return lambda uri: not self.hides(call, "resource", uri)
+        return lambda uri: self._shows(call.facet, uri) and not self.hides(call, "resource", uri)
+
+    def _shows(self, facet: Facet | None, uri: str) -> bool:
+        return facet is None or facet.shows(*self.owner_of("resource", uri))
 
     def resource_updated(self, uri: str) -> None:
         """Tell those who subscribed to it that a resource has changed."""
