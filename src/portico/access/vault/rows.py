@@ -22,7 +22,7 @@ class CredentialSlot(Struct, frozen=True):
         return json_column([self.principal, self.upstream])
 
 
-class TokenRow(Struct, frozen=True):
+class VaultRow(Struct, frozen=True):
     principal: str
     upstream: str
     issuer: str
@@ -39,17 +39,17 @@ class TokenRow(Struct, frozen=True):
 _WHERE = "where principal = :principal and upstream = :upstream"
 
 
-def find(tx: Transaction, slot: CredentialSlot) -> TokenRow | None:
+def find(tx: Transaction, slot: CredentialSlot) -> VaultRow | None:
     """The newest; an upstream may have moved from one issuer to another."""
     found = tx.all(
-        TokenRow,
+        VaultRow,
         f"select * from vault_token {_WHERE} order by updated_at desc limit 1",
         {"principal": slot.principal, "upstream": slot.upstream},
     )
     return found[0] if found else None
 
 
-def keep(tx: Transaction, row: TokenRow) -> None:
+def keep(tx: Transaction, row: VaultRow) -> None:
     """In place of whatever there was for this principal and upstream, from any issuer."""
     slot = {"principal": row.principal, "upstream": row.upstream}
     tx.run(f"delete from vault_token {_WHERE}", slot)
@@ -61,7 +61,7 @@ def keep(tx: Transaction, row: TokenRow) -> None:
     tx.publish(CHANGED, CredentialSlot(row.principal, row.upstream).topic)
 
 
-def replace(tx: Transaction, row: TokenRow, body: str | None, now: float) -> bool:
+def replace(tx: Transaction, row: VaultRow, body: str | None, now: float) -> bool:
     """Put another token in place of this very one, or None to forget it. False: it is another by now."""
     key = {"principal": row.principal, "upstream": row.upstream, "issuer": row.issuer, "old": row.body}
     where = f"{_WHERE} and issuer = :issuer and body = :old"
@@ -77,7 +77,7 @@ def replace(tx: Transaction, row: TokenRow, body: str | None, now: float) -> boo
     return changed == 1
 
 
-def begin_renewal(tx: Transaction, row: TokenRow, now: float, until: float) -> bool:
+def begin_renewal(tx: Transaction, row: VaultRow, now: float, until: float) -> bool:
     """Whether it is ours to renew this token: of all processes one gets it, and has it for a while."""
     return (
         tx.run(
@@ -96,15 +96,15 @@ def begin_renewal(tx: Transaction, row: TokenRow, now: float, until: float) -> b
     )
 
 
-def end_renewal(tx: Transaction, row: TokenRow) -> None:
+def end_renewal(tx: Transaction, row: VaultRow) -> None:
     tx.run(
         f"update vault_token set renewing_until = null {_WHERE} and issuer = :issuer and body = :old",
         {"principal": row.principal, "upstream": row.upstream, "issuer": row.issuer, "old": row.body},
     )
 
 
-def all_rows(tx: Transaction) -> list[TokenRow]:
-    return tx.all(TokenRow, "select * from vault_token")
+def all_rows(tx: Transaction) -> list[VaultRow]:
+    return tx.all(VaultRow, "select * from vault_token")
 
 
 def find_clients(tx: Transaction, upstream: str) -> list[tuple[str, str]]:

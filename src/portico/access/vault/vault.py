@@ -16,7 +16,7 @@ import msgspec
 
 from portico.access.vault import connections, rows
 from portico.access.vault.connections import UpstreamAccount
-from portico.access.vault.rows import CredentialSlot, TokenRow
+from portico.access.vault.rows import CredentialSlot, VaultRow
 from portico.auth.authorization_code import PendingCode
 from portico.auth.clients import Registration
 from portico.auth.credentials import Credentials, Memory
@@ -46,7 +46,7 @@ class Vault:
         self._store = store or "sqlite://"
         self._ring = ring
         self._database: Database | None = None
-        self._known: dict[CredentialSlot, tuple[TokenRow, Token]] = {}
+        self._known: dict[CredentialSlot, tuple[VaultRow, Token]] = {}
         self._locks: dict[CredentialSlot, asyncio.Lock] = {}
         self._changes: dict[str, set[asyncio.Event]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -95,7 +95,7 @@ class Vault:
             return token
         return await self._renewed(account, slot, refused)
 
-    async def _find(self, slot: CredentialSlot) -> tuple[TokenRow, Token] | None:
+    async def _find(self, slot: CredentialSlot) -> tuple[VaultRow, Token] | None:
         known = self._known.get(slot)
         if known is None:
             row = await self.database.read(partial(rows.find, slot=slot))
@@ -152,7 +152,7 @@ class Vault:
                             await changed.wait()
         raise AuthorizationFailed(f"The credential for {slot.upstream} is being renewed, and that takes too long.")
 
-    async def _renew(self, account: UpstreamAccount, slot: CredentialSlot, row: TokenRow, held: Token) -> Token | None:
+    async def _renew(self, account: UpstreamAccount, slot: CredentialSlot, row: VaultRow, held: Token) -> Token | None:
         known = await self._credentials(account)
         try:
             token = await self._fetcher(account).hold(connections.renew(account, self.home, known, held))
@@ -188,7 +188,7 @@ class Vault:
         known = await self._credentials(account)
         finish = connections.finish(account, self.home, known, pending, returned)
         token = await self._fetcher(account).hold(finish)
-        row = TokenRow(slot.principal, slot.upstream, token.issuer, "", time.time())
+        row = VaultRow(slot.principal, slot.upstream, token.issuer, "", time.time())
         row = msgspec.structs.replace(row, body=self._ring.seal(msgspec.json.encode(token), row.place))
         await self.database.write(partial(rows.keep, row=row))
         self._known.pop(slot, None)
@@ -265,7 +265,7 @@ class Vault:
         task.add_done_callback(self._tasks.discard)
 
 
-def _is_late(token: Token, row: TokenRow, now: float) -> bool:
+def _is_late(token: Token, row: VaultRow, now: float) -> bool:
     """Whether it is time to renew a token that is still good."""
     if token.expires_at is None:
         return False
