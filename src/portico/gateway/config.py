@@ -21,6 +21,7 @@ from portico.access.outgoing_settings import check as check_outgoing
 from portico.access.secrets import Secrets
 from portico.access.settings import AccessSettings
 from portico.gateway.names import LONGEST_NAME, PREFIX, folded_alias, outward
+from portico.gateway.pins import FILE, NewTools, PinMode
 from portico.gateway.views import ViewSettings, checked_views, view_of
 from portico.transport.targets import Target, Url, target_of
 from portico.wire.errors import UsageError
@@ -28,6 +29,9 @@ from portico.wire.revisions import Revision
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+# What [gateway] says for all upstreams that say nothing else.
+_SHARED = ("prefix", "longest_name", "pins", "new_tools")
 
 Isolation = Literal["shared", "principal", "session"]
 
@@ -54,6 +58,9 @@ class UpstreamOptions(TypedDict, total=False):
     revision: Revision
     # Which credential it is shown: a table with a `kind`, and what that needs.
     auth: Mapping[str, Any]
+    # What happens to a tool that is not as it was when it was approved, and to one that is new since.
+    pins: PinMode
+    new_tools: NewTools
 
 
 class _UpstreamPlace(TypedDict, total=False):
@@ -78,6 +85,9 @@ class _GatewayTable(TypedDict, total=False):
     instructions: str
     prefix: str
     longest_name: int
+    pins: PinMode
+    new_tools: NewTools
+    lock: str
 
 
 class UpstreamSettings(Struct, frozen=True, kw_only=True):
@@ -101,6 +111,8 @@ class UpstreamSettings(Struct, frozen=True, kw_only=True):
     idle: float = 600.0
     revision: Revision | None = None
     auth: dict[str, Any] | None = None
+    pins: PinMode = "off"
+    new_tools: NewTools = "hold"
 
     def shows(self, name: str) -> bool:
         """Whether something of this name is to be seen at all."""
@@ -117,6 +129,8 @@ class GatewaySettings(Struct, frozen=True, kw_only=True):
     about: dict[str, Any] = field(default_factory=dict)
     upstreams: dict[str, UpstreamSettings] = field(default_factory=dict)
     views: dict[str, ViewSettings] = field(default_factory=dict)
+    # The file of the pins.
+    lock: Path | None = None
     # What the file says of who may come in and do what.
     access: AccessSettings = AccessSettings()
 
@@ -147,12 +161,14 @@ def settings_of(said: Any, secrets: Secrets, folder: Path = Path()) -> GatewaySe
     servers = said.get("mcpServers", said.get("servers"))
     if isinstance(servers, Mapping):
         found = {alias: _of_entry(alias, entry, secrets) for alias, entry in servers.items()}
-        return GatewaySettings(upstreams=_named_apart({alias: one for alias, one in found.items() if one is not None}))
+        upstreams = _named_apart({alias: one for alias, one in found.items() if one is not None})
+        return GatewaySettings(upstreams=upstreams, lock=folder / FILE)
     unknown = sorted(set(said) - {"gateway", "upstream", "view", *access.SECTIONS})
     if unknown:
         raise UsageError(f"there is no [{unknown[0]}]; there are [gateway], [upstream.NAME] and [view.NAME]")
     about = _table("gateway", said.get("gateway", {}), _GatewayTable)
-    shared: dict[str, Any] = {name: about.pop(name) for name in ("prefix", "longest_name") if name in about}
+    lock = about.pop("lock", FILE)
+    shared: dict[str, Any] = {name: about.pop(name) for name in _SHARED if name in about}
     upstreams = {
         alias: upstream_of(alias, {**shared, **_is_table(f"upstream.{alias}", table)}, secrets)
         for alias, table in _is_table("upstream", said.get("upstream", {})).items()
@@ -166,6 +182,7 @@ def settings_of(said: Any, secrets: Secrets, folder: Path = Path()) -> GatewaySe
         about=about,
         upstreams=_named_apart(upstreams),
         views=checked_views(views),
+        lock=folder / lock,
         access=access.read(said, folder),
     )
 

@@ -7,8 +7,9 @@ import contextlib
 import logging
 import time
 from collections import ChainMap
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Unpack, cast
 
@@ -29,6 +30,7 @@ from portico.gateway.config import (
 from portico.gateway.connecting import CONNECT
 from portico.gateway.kept import KeptLists
 from portico.gateway.names import folded_alias
+from portico.gateway.pins import Pins, PinSettings, ToolPin
 from portico.gateway.routes import Routes
 from portico.gateway.upstream import GatewayUpstream
 from portico.gateway.views import GatewayView, ViewOptions, ViewSettings, view_of
@@ -61,11 +63,12 @@ class Gateway(Server):
         self._ending: set[asyncio.Task[None]] = set()
         self._bridge = Bridge(self.seal)
         self._kept = KeptLists()
+        self.pins = Pins()
         # The file that it was loaded from, and what it said.
         self._path: Path | None = None
         self._settings = GatewaySettings()
         self.views: dict[str, GatewayView] = {}
-        self._routes = Routes(self.subscriptions.publish, self.seal, self.owned)
+        self._routes = Routes(self.subscriptions.publish, self.seal, self.owned, self.pins.why_held)
         self._others = self._routes
         self._lifespans.add(self._routes, self._serving)
         for alias, target in _given(upstreams or {}, self._secrets):
@@ -78,6 +81,8 @@ class Gateway(Server):
         settings = read(path, secrets)
         gateway = cls(**{"name": Path(path).stem, **settings.about, **options})
         gateway._secrets = secrets
+        if settings.lock is not None and any(one.pins != "off" for one in settings.upstreams.values()):
+            gateway.pins.load(settings.lock)
         for one in settings.upstreams.values():
             gateway._add(one)
         for view in settings.views.values():
@@ -104,14 +109,15 @@ class Gateway(Server):
         for alias in self._routes.upstreams:
             if folded_alias(alias) == folded_alias(settings.alias):
                 raise UsageError(f"there is already an upstream {alias!r}; remove it first")
-        routes = self._routes
-        routes.upstreams[settings.alias] = GatewayUpstream(
+        routes, alias = self._routes, settings.alias
+        self.pins.use(alias, PinSettings(settings.pins, settings.new_tools))
+        routes.upstreams[alias] = GatewayUpstream(
             settings,
             self.info,
             self._bridge,
             self._secrets,
             self._kept,
-            routes.changed,
+            partial(self._listed, alias),
             routes.updated,
             self._outgoing(settings),
         )
@@ -129,6 +135,24 @@ class Gateway(Server):
             name = upstream.settings.outward(CONNECT)
             self.tool(name=name, description=connecting.described(upstream.auth))(connecting.body(upstream))
 
+    def _listed(self, alias: str, methods: Sequence[str]) -> None:
+        """The lists of an upstream are others now, or seen for the first time."""
+        upstream = self._routes.upstreams.get(alias)
+        if upstream is not None and self.pins.see(alias, upstream.entries):
+            self._begin_errand(asyncio.to_thread(self._record, self.pins.recorded()))
+        self._routes.changed(methods)
+
+    def _record(self, record: Callable[[], None]) -> None:
+        try:
+            record()
+        except UsageError as failure:
+            log.error("what was pinned is forgotten at the end: %s", failure)
+
+    def _begin_errand(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+
     def remove(self, name: str) -> None:
         """Remove an upstream by its alias, or something that this server has itself."""
         upstream = self._routes.upstreams.pop(name, None)
@@ -139,9 +163,8 @@ class Gateway(Server):
             super().remove(upstream.settings.outward(CONNECT))
         self._routes.changed()
         with contextlib.suppress(RuntimeError):
-            task = asyncio.get_running_loop().create_task(upstream.close())
-            self._ending.add(task)
-            task.add_done_callback(self._ending.discard)
+            asyncio.get_running_loop()
+            self._begin_errand(upstream.close())
 
     def add_view(self, name: str, **options: Unpack[ViewOptions]) -> GatewayView:
         """Show a part of the upstreams at a path of its own, `/mcp/NAME` unless said otherwise. At any time.
@@ -192,6 +215,11 @@ class Gateway(Server):
         )
         return tools, prompts, resources
 
+    def pinned(self) -> list[ToolPin]:
+        """Every tool and prompt that is pinned, or there, of the upstreams that are listed and have pins."""
+        listed = [one for one in self._routes.upstreams.values() if one.settings.pins != "off" and one.listed.is_set()]
+        return [pin for one in listed for pin in self.pins.pins_of(one.alias, one.entries)]
+
     async def settle(self, seconds: float) -> None:
         """Wait until every upstream is listed or has failed, but not for longer."""
         await self._routes.settled(seconds)
@@ -219,16 +247,28 @@ class Gateway(Server):
 
     async def _watch(self, path: Path) -> None:
         """Apply what changes in the file. One that makes no sense changes nothing."""
-        before = _looks(path)
+        before, pinned = _looks(path), _looks(self.pins.path)
         while True:
             await asyncio.sleep(WATCH_SECONDS)
-            now = _looks(path)
+            now, approved = _looks(path), _looks(self.pins.path)
+            if approved != pinned:
+                pinned = approved
+                await self._read_pins()
             if now != before:
                 before = now
                 try:
                     self._apply(await asyncio.to_thread(read, path, self._secrets))
                 except UsageError as mistake:
                     log.error("nothing is changed: %s", mistake)
+
+    async def _read_pins(self) -> None:
+        """What was approved meanwhile is shown."""
+        try:
+            if self.pins.path is not None:
+                await asyncio.to_thread(self.pins.load, self.pins.path)
+                self._routes.changed()
+        except UsageError as mistake:
+            log.error("the pins are as they were: %s", mistake)
 
     def _apply(self, settings: GatewaySettings) -> None:
         """Upstreams and views that are the same notice nothing."""
@@ -257,8 +297,10 @@ class Gateway(Server):
                 await upstream.lanes.end_idle(time.monotonic())
 
 
-def _looks(path: Path) -> tuple[int, int] | None:
+def _looks(path: Path | None) -> tuple[int, int] | None:
     """What changes when a file does; None where there is none."""
+    if path is None:
+        return None
     try:
         found = path.stat()
     except OSError:

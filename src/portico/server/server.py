@@ -441,7 +441,10 @@ class Server(Registrar):
             self._others.protection = self._mounts.protection = self.protection
         protection = self.protection
         protection.guard = guard or protection.guard
-        protection.meter = meter or protection.meter
+        if meter is not None:
+            self._lifespans.remove(protection.meter)
+            protection.meter = meter
+            self._lifespans.add(meter, getattr(meter, "lifespan", nullcontext), first=True)
         if witness is not None:
             self._lifespans.remove(protection.witness)
             protection.witness = witness
