@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypedDict, Unpack
+from typing import Any, Literal, TypedDict, Unpack
 
 import msgspec
 
@@ -11,6 +11,7 @@ from portico._options import check_options
 from portico.rpc.call import Call
 from portico.server.calling.bodies import Body
 from portico.server.calling.checks import checked_icons, checked_meta, given_name
+from portico.server.calling.foreign import ours
 from portico.server.calling.results import to_block
 from portico.server.calling.runtime import Runtime
 from portico.server.calling.signature import ArgumentError
@@ -67,6 +68,7 @@ class Prompt:
             value = await self.body.run(call, runtime, params, params.name, arguments)
         except ArgumentError as mistake:
             raise InvalidParams(str(mistake), {"problems": mistake.problems}) from None
+        value = ours(value)
         if isinstance(value, InputRequiredResult | GetPromptResult):
             return value
         return GetPromptResult(description=self.definition.description, messages=to_messages(value, self.name))
@@ -78,9 +80,31 @@ def to_messages(value: Any, name: str) -> list[PromptMessage]:
     return [_message(part, name) for part in parts]
 
 
+class Message:
+    """What somebody says in a prompt: a text, or anything that can be a content block."""
+
+    def __init__(self, content: Any, role: Literal["user", "assistant"] = "user") -> None:
+        self.content = content
+        self.role = role
+
+
+class UserMessage(Message):
+    """What the user says."""
+
+
+class AssistantMessage(Message):
+    """What the model says."""
+
+    def __init__(self, content: Any, role: Literal["assistant"] = "assistant") -> None:
+        super().__init__(content, role)
+
+
 def _message(value: Any, name: str) -> PromptMessage:
+    value = ours(value)
     if isinstance(value, PromptMessage):
         return value
     if isinstance(value, Mapping) and value.keys() >= {"role", "content"}:
         return PromptMessage(value["role"], to_block(value["content"], f"prompt://{name}"))
+    if hasattr(value, "role") and hasattr(value, "content"):
+        return PromptMessage(value.role, to_block(value.content, f"prompt://{name}"))
     return PromptMessage("user", to_block(value, f"prompt://{name}"))

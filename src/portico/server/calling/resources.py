@@ -17,6 +17,7 @@ from portico.server.calling.checks import (
     checked_uri,
     given_name,
 )
+from portico.server.calling.foreign import ours
 from portico.server.calling.results import MEDIA, contents_of, to_json
 from portico.server.calling.runtime import Runtime
 from portico.server.calling.signature import ArgumentError
@@ -95,6 +96,7 @@ class Resource:
             if refusal.kind != "ResourceNotFound":
                 raise
             raise ResourceNotFound(params.uri, refusal.described()) from None
+        value = ours(value)
         if isinstance(value, InputRequiredResult | ReadResourceResult):
             return value
         return ReadResourceResult(contents=to_contents(value, params.uri, self.mime_type))
@@ -104,6 +106,8 @@ def to_contents(value: Any, uri: str, mime_type: str | None) -> list[Any]:
     """What a resource's function returned, as contents. 2026-07-28 forbids an empty answer for a missing resource."""
     if value is None:
         raise ResourceNotFound(uri)
+    if isinstance(value, list):
+        value = [ours(part) for part in value]
     parts = value if isinstance(value, list) and value and all(isinstance(p, _CONTENTS) for p in value) else [value]
     return [_one(part, uri, mime_type) for part in parts]
 
