@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from portico import Client, Gateway, UsageError
+from portico.access.secrets import Secrets
 from portico.gateway import gateway as gateways
-from portico.gateway.config import Secrets, read, settings_of
+from portico.gateway.config import read, settings_of
 from portico.transport.targets import Command, Url
 from portico.wire.errors import ResourceNotFound
 

@@ -45,7 +45,7 @@ async def test_a_person_may_take_longer_than_a_call(above: Any) -> None:
     gateway = gateway_to("2025-11-25")
 
     def deadlines() -> list[float | None]:
-        lanes = [lane for group in gateway._routes.upstreams["one"]._lanes.values() for lane in group]
+        lanes = list(gateway._routes.upstreams["one"].lanes)
         return [limit.until for lane in lanes for limit in lane.connection._time_limits.limits]
 
     thinking: list[list[float | None]] = []
@@ -65,10 +65,10 @@ async def test_whose_a_question_is_can_be_told_of_calls_that_wait() -> None:
     gateway = gateway_to("2025-11-25")
     async with Client(gateway, elicitation_handler=say_ada) as client:
         await client.list_tools()
-        gateway._routes.upstreams["one"]._note_question()
+        gateway._routes.upstreams["one"].lanes.note_question()
         calls = [client.call_tool("one_greet_twice") for _ in range(4)]
         assert {said.text for said in await asyncio.gather(*calls)} == {"Hello, Ada and Ada!"}
-        lanes = [lane for group in gateway._routes.upstreams["one"]._lanes.values() for lane in group]
+        lanes = list(gateway._routes.upstreams["one"].lanes)
         assert len(lanes) >= 4
     assert not gateway._bridge._owners, "nothing is left of those who had parked calls"
 
@@ -106,7 +106,7 @@ async def test_what_needs_a_client_that_can_be_asked_is_listed() -> None:
     async with Client(gateway, elicitation_handler=say_ada) as client:
         await gateway.settle(20)
         assert [tool.name for tool in await client.list_tools()] == ["one_plain", "one_ask"]
-        assert not gateway._routes.upstreams["one"]._asks, "a question during a list says nothing of its tools"
+        assert not gateway._routes.upstreams["one"].lanes.asks, "a question during a list says nothing of its tools"
         assert (await client.call_tool("one_ask")).text == ""
 
 
@@ -155,7 +155,7 @@ async def test_a_parked_call_that_is_ended_leaves_nothing_behind() -> None:
         await gateway.settle(20)
         await gateway(called())
         upstream = gateway._routes.upstreams["one"]
-        (lane,) = [lane for group in upstream._lanes.values() for lane in group if lane.in_flight]
+        (lane,) = [lane for lane in upstream.lanes if lane.in_flight]
         assert lane.connection._unhurried == 1
         gateway._bridge.close()
         async with asyncio.timeout(20):

@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 from urllib.parse import urlsplit
@@ -164,3 +164,14 @@ class Prover:
 
 def _sha256(data: bytes) -> bytes:
     return hashlib.sha256(data).digest()
+
+
+def verify_signature(token: str, keys: dict[str, Any], algorithms: Sequence[str]) -> dict[str, Any] | None:
+    """The claims of a JWT that one of a JWKS' keys signed; None for every other. What they say is not looked at."""
+    joserfc = _joserfc()
+    try:
+        decoded = joserfc.jwt.decode(token, joserfc.jwk.KeySet.import_key_set(keys), algorithms=list(algorithms))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, joserfc.errors.JoseError):
+        return None
+    claims = decoded.claims
+    return claims if isinstance(claims, dict) else None

@@ -116,7 +116,7 @@ class AuthorizationCode:
         return registered
 
     def _authorize(self, ask: Ask, client: Registration) -> Conversation[Token]:
-        pending = _Pending(ask.issuer, secrets.token_urlsafe(32), secrets.token_urlsafe(48))
+        pending = PendingCode(ask.issuer, secrets.token_urlsafe(32), secrets.token_urlsafe(48))
         parameters = {
             "response_type": "code",
             "client_id": client.client_id,
@@ -147,7 +147,7 @@ class AuthorizationCode:
         return keep(ask, issued, asked)
 
 
-class _Pending(Struct, frozen=True):
+class PendingCode(Struct, frozen=True):
     """What has to be known when the browser comes back: kept together, from before it leaves."""
 
     issuer: str

@@ -58,6 +58,8 @@ class ServerMetadata(Struct, frozen=True, kw_only=True):
     client_id_metadata_document_supported: bool = False
     authorization_response_iss_parameter_supported: bool = False
     dpop_signing_alg_values_supported: list[str] | None = None
+    userinfo_endpoint: str | None = None
+    jwks_uri: str | None = None
 
 
 class DiscoveredServer(Struct, frozen=True):

@@ -50,6 +50,7 @@ class Issued(Struct, frozen=True):
     refresh_token: str | None
     scope: str | None
     kind: str | None
+    id_token: str | None = None
 
     def __repr__(self) -> str:
         return f"Issued({self.type}, scope={self.scope!r})"
@@ -67,6 +68,7 @@ def read_issued(answer: Fetched, asked: str) -> Issued:
         _fit(found["refresh_token"], "refresh token", asked) if found.get("refresh_token") else None,
         found["scope"] if isinstance(found.get("scope"), str) else None,
         str(found["issued_token_type"]) if "issued_token_type" in found else None,
+        found["id_token"] if isinstance(found.get("id_token"), str) else None,
     )
 
 

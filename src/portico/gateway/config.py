@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -17,20 +16,14 @@ from typing import Any, Literal, TypedDict
 from msgspec import Struct, field
 
 from portico._options import check_options
+from portico.access.secrets import Secrets
 from portico.gateway.names import LONGEST_NAME, PREFIX, folded_alias, outward
-from portico.transport.process import inherited
 from portico.transport.targets import Target, target_of
 from portico.wire.errors import UsageError
 from portico.wire.revisions import Revision
 
-_SECRET = re.compile(r"\$\{(env|file):([^}]+)\}")
-# As clients write it in an mcp.json.
-_VARIABLE = re.compile(r"\$\{(\w+)(?::-[^}]*)?\}")
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-_LARGEST_SECRET = 64 * 1024
-# Shorter ones would be found in every text.
-_SHORTEST_MASKED = 4
 
 Isolation = Literal["shared", "principal", "session"]
 
@@ -116,43 +109,6 @@ class GatewaySettings(Struct, frozen=True, kw_only=True):
 
     about: dict[str, Any] = field(default_factory=dict)
     upstreams: dict[str, UpstreamSettings] = field(default_factory=dict)
-
-
-class Secrets:
-    """The values that must not be told."""
-
-    def __init__(self) -> None:
-        self._values: set[str] = set()
-
-    def resolve(self, text: str) -> str:
-        """The text with its secrets put in. Raises UsageError for one that is not there."""
-        for found in _VARIABLE.finditer(text):
-            if found[1] not in inherited():
-                self._keep(os.environ.get(found[1], ""))
-        return _SECRET.sub(lambda found: self._value(found[1], found[2].strip()), text)
-
-    def _value(self, kind: str, name: str) -> str:
-        if kind == "env":
-            value = os.environ.get(name)
-            if value is None:
-                raise UsageError(f"the environment variable {name} is not set")
-        else:
-            try:
-                with open(os.path.expanduser(name), encoding="utf-8") as file:
-                    value = file.read(_LARGEST_SECRET).strip()
-            except (OSError, ValueError):
-                raise UsageError(f"the file {name} cannot be read") from None
-        self._keep(value)
-        return value
-
-    def _keep(self, value: str) -> None:
-        if len(value) >= _SHORTEST_MASKED:
-            self._values.add(value)
-
-    def mask(self, text: str) -> str:
-        for value in sorted(self._values, key=len, reverse=True):
-            text = text.replace(value, "***")
-        return text
 
 
 def read(path: str | Path, secrets: Secrets) -> GatewaySettings:

@@ -12,10 +12,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Unpack, cast
 
+from portico.access.secrets import Secrets
 from portico.gateway.bridge import Bridge
 from portico.gateway.config import (
     GatewaySettings,
-    Secrets,
     UpstreamOptions,
     UpstreamSettings,
     read,
@@ -182,7 +182,7 @@ class Gateway(Server):
             await asyncio.sleep(IDLE_LOOK_SECONDS)
             self._bridge.sweep()
             for upstream in list(self._routes.upstreams.values()):
-                await upstream.end_idle(time.monotonic())
+                await upstream.lanes.end_idle(time.monotonic())
 
 
 def _looks(path: Path) -> tuple[int, int] | None:

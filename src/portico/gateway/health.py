@@ -5,13 +5,16 @@ from __future__ import annotations
 import random
 import time
 from collections import deque
+from collections.abc import Callable
 
-from portico.wire.errors import ToolError
+from portico.wire.errors import Error, ToolError
 
 MOST_IN_A_ROW = 5
 # Of so many in the last while, half failed.
 LEAST_LOOKED_AT, LOOK_SECONDS = 20, 30.0
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 5.0, 60.0
+# Whatever it asks for itself.
+LONGEST_WISH_SECONDS = 3600.0
 
 
 def brief(failure: str) -> str:
@@ -22,7 +25,8 @@ def brief(failure: str) -> str:
 class Breaker:
     """Counts failures of the transport and deadlines; never an answer, whatever it says."""
 
-    def __init__(self) -> None:
+    def __init__(self, mask: Callable[[str], str] = str) -> None:
+        self._mask = mask
         self.failure = ""
         self.since: float | None = None
         self._until = 0.0
@@ -60,16 +64,23 @@ class Breaker:
         self.since, self.failure = None, ""
         self._recent.append((time.monotonic(), True))
 
-    def failed(self, why: str, *, at_once: bool = False) -> None:
-        """`at_once`: it could not even be reached, so there is nothing to wait and see."""
+    def failed(self, failure: Error, *, at_once: bool = False) -> None:
+        """`at_once`: it could not even be reached, so there is nothing to wait and see. One that says when it wants to
+        be asked again is asked then."""
         now = time.monotonic()
-        self.failure = why
+        wish: float | None = getattr(failure, "retry_after", None)
+        self.failure = self._mask(str(failure))
         self._in_a_row += 1
         self._recent.append((now, False))
         recent = [good for moment, good in self._recent if now - moment < LOOK_SECONDS]
         often = len(recent) >= LEAST_LOOKED_AT and recent.count(False) * 2 >= len(recent)
-        if at_once or often or self._in_a_row >= MOST_IN_A_ROW or self.since is not None:
-            if self.since is None:
-                self.since = time.time()
-            self._until = now + min(self._pause * random.uniform(0.8, 1.2), LONGEST_PAUSE_SECONDS)
+        if wish is not None:
+            self._pause_until(now + min(wish, LONGEST_WISH_SECONDS))
+        elif at_once or often or self._in_a_row >= MOST_IN_A_ROW or self.since is not None:
+            self._pause_until(now + min(self._pause * random.uniform(0.8, 1.2), LONGEST_PAUSE_SECONDS))
             self._pause = min(2 * self._pause, LONGEST_PAUSE_SECONDS)
+
+    def _pause_until(self, moment: float) -> None:
+        if self.since is None:
+            self.since = time.time()
+        self._until = moment

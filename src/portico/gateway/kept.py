@@ -85,6 +85,24 @@ class KeptLists:
         except Error as failure:
             log.warning("the lists of %s cannot be kept: %s", settings.alias, failure)
 
+    async def is_asking(self, settings: UpstreamSettings) -> bool:
+        """Whether it is known to ask questions that do not say whose they are."""
+        if self._database is None:
+            return False
+        try:
+            return bool(await self._database.read(partial(_is_asking, key=key_of(settings))))
+        except Error as failure:
+            log.warning("what is known of %s cannot be read: %s", settings.alias, failure)
+            return False
+
+    async def keep_asking(self, settings: UpstreamSettings) -> None:
+        if self._database is None:
+            return
+        try:
+            await self._database.write(partial(_keep_asking, key=key_of(settings)))
+        except Error as failure:
+            log.warning("what is known of %s cannot be kept: %s", settings.alias, failure)
+
 
 def _find(tx: Transaction, key: str) -> str | None:
     kept = tx.maybe(_Kept, "select lists from portico_upstream_list where upstream = ?", (key,))
@@ -95,3 +113,19 @@ def _keep(tx: Transaction, key: str, body: str) -> None:
     now = time.time()
     tx.run("delete from portico_upstream_list where upstream = ? or kept_at < ?", (key, now - KEPT_SECONDS))
     tx.run("insert into portico_upstream_list (upstream, lists, kept_at) values (?, ?, ?)", (key, body, now))
+
+
+class _AskingUpstream(Struct):
+    upstream: str
+
+
+def _is_asking(tx: Transaction, key: str) -> bool:
+    return (
+        tx.maybe(_AskingUpstream, "select upstream from portico_upstream_asking where upstream = ?", (key,)) is not None
+    )
+
+
+def _keep_asking(tx: Transaction, key: str) -> None:
+    now = time.time()
+    tx.run("delete from portico_upstream_asking where upstream = ? or kept_at < ?", (key, now - KEPT_SECONDS))
+    tx.run("insert into portico_upstream_asking (upstream, kept_at) values (?, ?)", (key, now))

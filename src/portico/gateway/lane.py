@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any
 
+import msgspec
 from msgspec import Raw, Struct
 
 from portico.gateway.bridge import Parked
@@ -13,6 +16,7 @@ from portico.gateway.config import UpstreamSettings
 from portico.rpc.call import Call
 from portico.rpc.questions import put, require
 from portico.transport.greeting import ClientIdentity
+from portico.transport.link import on_own_stream
 from portico.transport.upstream import Upstream
 from portico.wire import notices
 from portico.wire.content import EmptyResult
@@ -20,6 +24,7 @@ from portico.wire.errors import Error, InvalidParams, InvalidRequest, MethodNotF
 from portico.wire.meta import LOG_LEVELS, ClientCapabilities, Implementation
 from portico.wire.methods import ASKABLE, METHODS
 from portico.wire.revisions import Revision
+from portico.wire.tasks import RELATED
 
 Told = Callable[[str, Raw], None]
 """Takes a notification that belongs to no call: its method and its params."""
@@ -37,8 +42,14 @@ class _Held(Struct, eq=False):
     parked: Parked | None
 
 
+# The call that is being sent, for what comes back on a stream of its own.
+_under_way: ContextVar[_Held | None] = ContextVar("_under_way", default=None)
+
+
 class Lane:
-    """`asked` is called whenever the upstream asks something during a call that may have questions."""
+    """`opened` is called when the connection was made again, `missed` when something may not have been heard, and
+    `asked` when the upstream has asked something during a
+    call that may have questions, and has not said which one it is for."""
 
     def __init__(
         self,
@@ -46,19 +57,30 @@ class Lane:
         info: Implementation,
         able: ClientCapabilities,
         told: Told,
+        opened: Callable[[Lane], None],
+        missed: Callable[[], None],
         asked: Callable[[], None],
     ) -> None:
         assert settings.target is not None
         self._told = told
+        self._opened = opened
+        self._missed = missed
         self._asked = asked
         self._held: list[_Held] = []
         self.used = time.monotonic()
+        # It ended by itself, and was not made again yet.
+        self.broken = False
+        # How many hear of changes on it.
+        self.listeners = 0
         self.connection = Upstream(
             settings.target,
             self._answer,
             ClientIdentity(info, able),
             revision=settings.revision,
             timeout=settings.timeout,
+            longest_wait=0.0,
+            on_reopened=self._reopened,
+            on_gap=self._gap,
         )
 
     @property
@@ -78,31 +100,56 @@ class Lane:
         return self.connection.greeting.revision
 
     async def open(self) -> None:
-        """A server with sessions is asked for all of its log messages: which are wanted is known call by call."""
         await self.connection.open()
+        try:
+            await self._ask_for_logs()
+        except BaseException:
+            await self.connection.close()
+            raise
+
+    async def _ask_for_logs(self) -> None:
+        """A server with sessions is asked for all of its log messages: which are wanted is known call by call."""
         if not self.modern and self.connection.greeting.capabilities.logging is not None:
-            try:
+            with contextlib.suppress(ProtocolError):
                 await self.connection(Call(method="logging/setLevel", params=Raw(b'{"level":"debug"}'), id=0))
-            except ProtocolError:
-                pass
-            except BaseException:
-                await self.connection.close()
-                raise
+
+    async def _reopened(self) -> None:
+        self.broken = False
+        await self._ask_for_logs()
+        self._opened(self)
+
+    def _gap(self) -> None:
+        if self.connection.is_open and self.connection.link.closed:
+            self.broken = True
+        else:
+            self._missed()
 
     async def send(self, call: Call, parked: Parked | None = None) -> Any:
         held = _Held(call, parked)
         self._held.append(held)
+        _under_way.set(held)
         try:
             return await self.connection(call)
         finally:
             self._held.remove(held)
             self.used = time.monotonic()
 
+    async def listen(self, call: Call) -> Any:
+        """Hear of changes until the connection ends."""
+        if self.broken or not self.connection.is_open:
+            raise InvalidRequest("this connection is over")
+        self.listeners += 1
+        try:
+            return await self.connection(call)
+        finally:
+            self.listeners -= 1
+
     def _answer(self, said: Call) -> Any:
         """What the upstream sends besides results."""
         if said.id is None:
-            if said.method == notices.MESSAGE and self.in_flight == 1:
-                _pass_on(said, self._held[0].call)
+            held = self._whose(said) if said.method == notices.MESSAGE else None
+            if held is not None:
+                _pass_on(said, held.call)
             else:
                 self._told(said.method, said.params)
             return None
@@ -112,16 +159,27 @@ class Lane:
             raise MethodNotFound(f"Method not found: {said.method}")
         return self._ask(said)
 
+    def _whose(self, said: Call) -> _Held | None:
+        """The call that something belongs to: the one on whose stream it came, the one that waits for the task that it
+        names, or the only one there is."""
+        held = _under_way.get()
+        if on_own_stream.get() and held in self._held:
+            return held
+        task = _related(said)
+        if task is not None:
+            return next((one for one in self._held if _awaits(one.call, task)), None)
+        return self._held[0] if self.in_flight == 1 else None
+
     async def _ask(self, question: Call) -> Any:
         """The client's answer. Whatever cannot be put is refused with the reason."""
-        if any(held.call.method in ASKABLE for held in self._held):
+        held = self._whose(question)
+        if not on_own_stream.get() and any(one.call.method in ASKABLE for one in self._held):
             # Else it is a server that asks who is there, which says nothing of its tools.
             self._asked()
-        if self.in_flight != 1:
+        if held is None:
             raise InvalidRequest(
                 f"{question.method}: it cannot be told which of {self.in_flight} calls this belongs to"
             )
-        (held,) = self._held
         call, params = held.call, question.params or None
         try:
             require(call, question.method, params)
@@ -141,3 +199,33 @@ def _pass_on(message: Call, call: Call) -> None:
         return
     if call.log_level is not None and LOG_LEVELS[level] >= LOG_LEVELS[call.log_level]:
         call.reply.emit(message.method, message.params)
+
+
+class _RelatedTask(Struct, rename="camel"):
+    task_id: str = ""
+
+
+class _RelatedMeta(Struct):
+    related: _RelatedTask | None = msgspec.field(default=None, name=RELATED)
+
+
+class _Related(Struct):
+    meta: _RelatedMeta | None = msgspec.field(default=None, name="_meta")
+
+
+_related_decoder = msgspec.json.Decoder(_Related)
+
+
+def _related(said: Call) -> str | None:
+    """2025-11-25, basic/utilities/tasks: what belongs to a task says so."""
+    if RELATED.encode() not in bytes(said.params):
+        return None
+    try:
+        meta = _related_decoder.decode(said.params).meta
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    return meta.related.task_id if meta is not None and meta.related is not None else None
+
+
+def _awaits(call: Call, task: str) -> bool:
+    return call.method == "tasks/result" and bool(METHODS[call.method].decode(call.params).task_id == task)

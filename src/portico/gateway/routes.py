@@ -6,22 +6,24 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import UNSET, Raw, Struct
 from msgspec.structs import replace
 
+from portico.gateway.changes import ResourceRelay
 from portico.gateway.entries import LISTS, ListedEntry, list_page, members, own_entry, result_at, written
 from portico.gateway.names import inward_uri, outward_uri
 from portico.gateway.params import spliced
 from portico.gateway.upstream import GatewayUpstream
 from portico.rpc.call import Call
 from portico.rpc.questions import asked_by
-from portico.rpc.relay import ChangeRelay
 from portico.schema.problems import nearest
 from portico.server.asking.request_state import Seal, binding
+from portico.server.guard import Kind, Owned
 from portico.server.registry.catalog import Catalog
+from portico.server.registry.views import KINDS, CallerView
 from portico.wire import jsonrpc, notices
 from portico.wire.completion import CompleteParams, PromptReference
 from portico.wire.errors import InvalidParams, MethodNotFound, ResourceNotFound, ToolError, Unknown, UsageError
@@ -31,8 +33,13 @@ from portico.wire.revisions import LATEST, MODERN, Revision
 from portico.wire.subscriptions import Filter
 from portico.wire.uris import Template
 
+if TYPE_CHECKING:
+    from portico.server.protection import Protection
+
 # How long a first list waits for upstreams of which nothing is known.
 FIRST_SECONDS = 2.0
+# Of lists, as classes of callers see them in each revision.
+MOST_PAGES = 1000
 
 _NOTICES = {
     "tools/list": notices.TOOLS_CHANGED,
@@ -56,7 +63,7 @@ class _Relays(Struct, eq=False):
     """How many listen to these resources, the relays that tell of them, and those whose upstream is not known yet."""
 
     users: int
-    relays: list[ChangeRelay]
+    relays: list[ResourceRelay]
     unheard: set[str]
 
 
@@ -66,6 +73,7 @@ class Routes:
     def __init__(self, publish: Callable[[str, str | None], None], seal: Seal) -> None:
         self._publish = publish
         self._seal = seal
+        self.protection: Protection | None = None
         self.upstreams: dict[str, GatewayUpstream] = {}
         # What was hidden because another has its name.
         self.clashes: list[str] = []
@@ -134,7 +142,7 @@ class Routes:
                 break
         for alias, inside in by_upstream.items():
             upstream = self.upstreams[alias]
-            shared.relays.append(upstream.relay(inside, partial(self.updated, upstream)))
+            shared.relays.append(upstream.changes.follow(inside))
 
     def unhear(self, keys: list[tuple[str, ...]]) -> None:
         for key in keys:
@@ -145,9 +153,27 @@ class Routes:
                 for relay in shared.relays:
                     relay.end()
 
-    def may_have(self, uri: str) -> bool:
+    def may_have(self, uri: str, view: CallerView | None = None) -> bool:
         """Whether an upstream has a resource, or may turn out to when it is listed."""
-        return any(True for _ in self._owners(uri)) or not all(one.listed.is_set() for one in self.upstreams.values())
+        for upstream, inward in self._owners(uri):
+            if view is None or view.sees("resource", Owned(upstream.alias, inward)):
+                return True
+        return view is None and not all(one.listed.is_set() for one in self.upstreams.values())
+
+    # Whose something is
+
+    def owner_of(self, kind: Kind, name: str) -> Owned | None:
+        if kind == "resource":
+            return next((Owned(upstream.alias, inward) for upstream, inward in self._owners(name)), None)
+        method = "resources/templates/list" if kind == "template" else f"{kind}s/list"
+        route = self.routes(method).get(name)
+        if route is None and kind == "template":
+            route = self.routes("resources/list").get(name)
+        return None if route is None else Owned(route.upstream.alias, route.inward)
+
+    def canonical(self, kind: Kind, name: str) -> str | None:
+        """Upstreams are routed to by the names that they list, so there is one name for each."""
+        return name if self.owner_of(kind, name) is not None else None
 
     # Names
 
@@ -219,35 +245,52 @@ class Routes:
     def listed(self, catalog: Catalog[Any]) -> Sequence[Any] | None:
         return None
 
-    def page(self, catalog: Catalog[Any], call: Call, cursor: str | None) -> Any:
+    def page(self, catalog: Catalog[Any], call: Call, cursor: str | None, view: CallerView | None = None) -> Any:
         """A page of our own list and those of the upstreams, or a coroutine that comes to it."""
         for upstream in self.upstreams.values():
             upstream.begin_listing()
         if all(one.listed.is_set() or one.breaker.is_open for one in self.upstreams.values()):
-            return self._page(catalog, call.revision or LATEST, cursor)
-        return self._page_when_settled(catalog, call, cursor)
+            return self._page(catalog, call.revision or LATEST, cursor, view)
+        return self._page_when_settled(catalog, call, cursor, view)
 
-    async def _page_when_settled(self, catalog: Catalog[Any], call: Call, cursor: str | None) -> Raw:
+    async def _page_when_settled(
+        self, catalog: Catalog[Any], call: Call, cursor: str | None, view: CallerView | None
+    ) -> Raw:
         await self.settled()
-        return self._page(catalog, call.revision or LATEST, cursor)
+        return self._page(catalog, call.revision or LATEST, cursor, view)
 
-    def _page(self, catalog: Catalog[Any], revision: Revision, cursor: str | None) -> Raw:
+    def _page(self, catalog: Catalog[Any], revision: Revision, cursor: str | None, view: CallerView | None) -> Raw:
         method = catalog.method
         self._shown.add(method)
         routes = self.routes(method)
         start = 0 if cursor is None else catalog.start(cursor, len(catalog) + len(routes))
         definitions = catalog.definitions
-        key = (method, revision, start, id(definitions))
+        key = (method, revision, start, id(definitions), None if view is None else view.sight.view)
         page = self._pages.get(key)
         if page is None:
-            own: list[tuple[ListedEntry, dict[str, Any]]] = [(own_entry(method, one), {}) for one in definitions]
-            others = [(route.entry, route.shown) for name, route in routes.items() if name not in catalog]
+            if len(self._pages) >= MOST_PAGES:
+                self._pages.clear()
+            seen = definitions if view is None else view.definitions(catalog)
+            own: list[tuple[ListedEntry, dict[str, Any]]] = [(own_entry(method, one), {}) for one in seen]
+            others = [(route.entry, route.shown) for name, route in self._seen(catalog, view)]
             entries = [*own, *others]
             end = start + catalog.page_size
             part = [written(method, entry, shown, revision) for entry, shown in entries[start:end]]
             after = catalog.cursor(end) if end < len(entries) else UNSET
             page = self._pages[key] = list_page(method, part, after, catalog.hints, revision)
         return page
+
+    def _seen(self, catalog: Catalog[Any], view: CallerView | None) -> Iterator[tuple[str, OutwardRoute]]:
+        """What the upstreams add to a list, as far as the caller may see it."""
+        kind = KINDS[catalog.method]
+        for name, route in self.routes(catalog.method).items():
+            if name in catalog:
+                continue
+            if view is not None:
+                owned = view.own(kind, name) or Owned(route.upstream.alias, route.inward)
+                if not view.sees(kind, owned):
+                    continue
+            yield name, route
 
     # Answering
 
@@ -258,14 +301,34 @@ class Routes:
         if route is None:
             await self.settled()
             route = self.routes(method).get(name)
-        if route is None:
-            names = [one.definition.name for one in catalog] + list(self.routes(method))
-            raise Unknown(kind, name, nearest(name, names, most=3))
+        if route is None or not await self._admits(call, kind, Owned(route.upstream.alias, route.inward)):
+            raise await self.unknown(call, kind, name, catalog)
         return await self._delegate(route.upstream, call, "name", route.inward)
+
+    async def unknown(self, call: Call, kind: str, name: str, catalog: Catalog[Any]) -> Unknown:
+        """The refusal of a name that is not there, with those that may have been meant, as far as the caller sees."""
+        await self.settled()
+        view = None if self.protection is None else self.protection.view(call)
+        own = catalog.definitions if view is None else view.definitions(catalog)
+        names = [one.name for one in own] + [one for one, _ in self._seen(catalog, view)]
+        return Unknown(kind, name, nearest(name, names, most=3))
+
+    def nothing_to_complete(self, name: str) -> InvalidParams:
+        return InvalidParams("Nothing to complete: there is no such prompt or template")
+
+    async def _admits(self, call: Call, kind: Any, owned: Owned) -> bool:
+        if self.protection is None:
+            return True
+        given = getattr(call.typed(), "arguments", b"")
+        return await self.protection.admit(
+            call, kind, owned, given if type(given) is Raw else jsonrpc.encode(given or {})
+        )
 
     async def read(self, call: Call, uri: str) -> Any:
         await self.settled()
         for upstream, inward in self._owners(uri):
+            if not await self._admits(call, "resource", Owned(upstream.alias, inward)):
+                continue
             try:
                 return await self._delegate(upstream, call, "uri", inward)
             except (ResourceNotFound, MethodNotFound):
@@ -281,8 +344,9 @@ class Routes:
         else:
             route = self.routes("resources/templates/list").get(ref.uri) or self.routes("resources/list").get(ref.uri)
             inner = {"type": "ref/resource", "uri": route.inward if route else ""}
-        if route is None:
-            raise InvalidParams("Nothing to complete: there is no such prompt or template")
+        kind = "prompt" if isinstance(ref, PromptReference) else "template"
+        if route is None or not await self._admits(call, kind, Owned(route.upstream.alias, route.inward)):
+            raise self.nothing_to_complete("")
         return await self._delegate(route.upstream, call, "ref", inner)
 
     async def _delegate(self, upstream: GatewayUpstream, call: Call, member: str, inward: Any) -> Any:

@@ -361,7 +361,13 @@ class Session:
             return EmptyResult()
         if len(self._subscribed) + len(self._following) >= MOST_SUBSCRIPTIONS:
             raise InternalError(f"Refused: {MOST_SUBSCRIPTIONS} subscriptions are the most a session may have")
-        relay = ChangeRelay(self.handler, Filter(resource_subscriptions=[uri]), self._tell_of_resource)
+        relay = ChangeRelay(
+            self.handler,
+            Filter(resource_subscriptions=[uri]),
+            self._tell_of_resource,
+            principal=call.principal,
+            address=call.address,
+        )
         self._subscribed[uri] = relay
         await relay.settled.wait()
         if relay.acknowledged is not None and relay.acknowledged.resource_subscriptions:

@@ -30,6 +30,9 @@ class Conversation(Protocol):
     # How often the client has said that its roots are others now.
     root_changes: int
 
+    def when_closed(self, then: Callable[[], None], /) -> None:
+        """Have something called at its end; at once, if it is over."""
+
 
 class Reply:
     """The way back of one request: what is said before the answer, and whether the client still waits for it.
@@ -202,6 +205,11 @@ class Members(Struct, frozen=True):
     listed: Callable[[str], Sequence[Any] | None]
     # Whether it may send log messages; one that does not say what it can do may.
     logs: bool
+    # What it calls a thing of a kind itself, given any name of it; None if there is none. One that does not say knows
+    # everything by one name.
+    canonical: Callable[[str, str], str | None]
+    # Whether a thing of a kind is there, and the sender of this call is not to learn of it.
+    hides: Callable[[Call, str, str], bool]
     # The handlers of other paths, where a transport has paths; as they change.
     endpoints: Callable[[], Mapping[str, Handler]]
 
@@ -216,6 +224,8 @@ def members(handler: Handler) -> Members:
         mirrored=getattr(handler, "mirrored", {}),
         listed=getattr(handler, "listed", _not_at_hand),
         logs=not isinstance(able, ServerCapabilities) or able.logging is not None,
+        canonical=getattr(handler, "canonical", _same_name),
+        hides=getattr(handler, "hides", _hides_nothing),
         endpoints=getattr(handler, "endpoints", _no_endpoints),
     )
 
@@ -226,3 +236,11 @@ def _no_endpoints() -> Mapping[str, Handler]:
 
 def _not_at_hand(method: str) -> None:
     return None
+
+
+def _same_name(kind: str, name: str) -> str:
+    return name
+
+
+def _hides_nothing(call: Call, kind: str, name: str) -> bool:
+    return False

@@ -139,6 +139,7 @@ class Channel:
         self.progress_tokens: set[ProgressToken] = set()
         self.closed = False
         self._reason: Exception | None = None
+        self._at_end: list[Callable[[], None]] = []
 
     def use(
         self,
@@ -375,6 +376,13 @@ class Channel:
         # 2026-07-28, basic/patterns/cancellation: a server that ends a subscription on stdio also says so this way.
         self.emit(notices.CANCELLED, ended_subscription(id))
 
+    def when_closed(self, then: Callable[[], None]) -> None:
+        """See Conversation."""
+        if self.closed:
+            then()
+        else:
+            self._at_end.append(then)
+
     def close(self, reason: Exception | None = None) -> None:
         """Stop everything; requests of ours that are not answered yet fail."""
         self.closed = True
@@ -386,6 +394,9 @@ class Channel:
         for task in list(self._errands):
             task.cancel()
         self.fail(reason or Closed("the connection is closed"))
+        at_end, self._at_end = self._at_end, []
+        for then in at_end:
+            then()
 
     def fail(self, reason: Exception, id: RequestId | None = None) -> None:
         """What we have asked will not be answered: the request with this id, or all of them."""

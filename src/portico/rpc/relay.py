@@ -38,6 +38,7 @@ class ChangeRelay:
         tell: Emit,
         *,
         principal: Any = None,
+        address: str | None = None,
         capabilities: ClientCapabilities = NO_CAPABILITIES,
         missed: Callable[[], None] | None = None,
     ) -> None:
@@ -56,6 +57,7 @@ class ChangeRelay:
             revision=MODERN,
             reply=Listening(self._hear),
             principal=principal,
+            address=address,
             capabilities=capabilities,
         )
         self._task = asyncio.get_running_loop().create_task(self._listen(self._start()))

@@ -22,12 +22,13 @@ from portico.server.calling.prompts import Prompt
 from portico.server.calling.resources import Resource
 from portico.server.calling.runtime import MOST_THREADS, ArgumentErrors, Runtime, Threads
 from portico.server.calling.tools import Tool
+from portico.server.guard import AccessGuard, Kind, Meter, Owned, Witness
 from portico.server.registry.catalog import PAGE_SIZE, Catalog
 from portico.server.registry.cursors import ListCursors
 from portico.server.registry.lifespans import Lifespans
 from portico.server.registry.mounted import Mounts, Others
 from portico.server.registry.registry import Registry
-from portico.server.registry.service import Answer, Component, Registrar, Service, marked
+from portico.server.registry.service import Answer, Completes, Component, Registrar, Service, marked
 from portico.server.registry.subscriptions import Subscriptions, honoured
 from portico.transport import stdio
 from portico.wire import jsonrpc, notices
@@ -44,6 +45,7 @@ from portico.wire.tools import CallToolParams
 
 if TYPE_CHECKING:
     from portico.server.endpoint import AsgiOptions, HttpOptions
+    from portico.server.protection import Protection
     from portico.server.tasks.tasks import TaskService
     from portico.transport.http.asgi import Application
     from portico.transport.http.pages import PageRoute
@@ -135,6 +137,8 @@ class Server(Registrar):
         self._mounts = Mounts(self.subscriptions.publish)
         # Who is asked for what is not our own.
         self._others: Others = self._mounts
+        # What is put around the answers, as soon as something is to be protected.
+        self.protection: Protection | None = None
         self.registry = Registry(
             page_size=checked_page_size(page_size),
             stamp=Raw(jsonrpc.encode({SERVER_INFO: self.info})),
@@ -151,7 +155,7 @@ class Server(Registrar):
             catalog.method: partial(self._list, catalog)
             for catalog in (self.tools, self.prompts, self.resources, self.templates)
         }
-        self._answers = self._answerers()
+        self._answers = self._unprotected = self._answerers()
         self._link()
 
     def _extend(self) -> None:
@@ -164,6 +168,11 @@ class Server(Registrar):
             answers |= service.methods()
         for service in self._services:
             answers = {method: service.around(method, answer) for method, answer in answers.items()}
+        self._unprotected = answers
+        if self.protection is not None:
+            by_method = {method: service for service in self._services for method in service.methods()}
+            around = self.protection.around
+            answers = {method: around(method, answer, by_method.get(method)) for method, answer in answers.items()}
         self.capabilities = replace(self.capabilities, extensions=extensions or None)
         self._answers = answers
 
@@ -235,7 +244,9 @@ class Server(Registrar):
 
     def listed(self, method: str) -> Sequence[Any] | None:
         """The entries of a list, the same object until something changes; None where it depends on who asks."""
-        answer = self._answers.get(method)
+        if self.protection is not None and self.protection.guard is not None:
+            return None
+        answer = self._unprotected.get(method)
         if self._chain is not None or method not in self._lists or answer not in (None, self._lists[method]):
             return None
         if answer is None:
@@ -298,23 +309,112 @@ class Server(Registrar):
 
     def _listen(self, call: Call) -> Any:
         params: ListenParams = call.typed()
-        wanted = honoured(params.notifications, self.capabilities, self._has)
+        wanted = honoured(params.notifications, self.capabilities, partial(self._has, call))
         unhear = partial(self._others.unhear, self._others.hear(wanted))
         try:
-            return self.subscriptions.listen(call, wanted, unhear)
+            return self.subscriptions.listen(call, wanted, unhear, self._sees(call))
         except InternalError:
             unhear()
             raise
 
-    def _has(self, uri: str) -> bool:
+    def _has(self, call: Call, uri: str) -> bool:
         """Whether something can be told of this resource: it is there, or lies above one; a mount may have it, and so
         may a middleware or a service that is put around the answers."""
-        known = self._chain is None and self._answers.get("resources/read") == self._read_resource
+        view = None if self.protection is None else self.protection.view(call)
+        if view is not None:
+            owned = self.own("resource", uri)
+            if owned is not None:
+                return view.sees("resource", owned)
+            below = any(view.sees(_kind(one), self.owned(one)) for one in self.registry.below(uri))
+            return below or self._others.may_have(uri, view)
+        known = self._chain is None and self._unprotected.get("resources/read") == self._read_resource
         return not known or self.registry.has(uri) or self._others.may_have(uri)
+
+    def _sees(self, call: Call) -> Callable[[str], bool] | None:
+        """Whether the sender of a call may be told of a resource; None: of all."""
+        if self.protection is None or self.protection.guard is None:
+            return None
+        return lambda uri: not self.hides(call, "resource", uri)
 
     def resource_updated(self, uri: str) -> None:
         """Tell those who subscribed to it that a resource has changed."""
         self.subscriptions.publish(notices.RESOURCE_UPDATED, uri)
+
+    # Whose something is, and who may have it
+
+    def owner_of(self, kind: Kind, name: str) -> Owned:
+        """Whose a tool, prompt, resource or template is, and what its owner calls it: (owner, inward name).
+
+        The owner is the alias of an upstream, the prefix or the name of a mount, the name of a service, or else this
+        server's name; it is empty for what is not there. Rules and records go by these two, never by the name that a
+        client was shown: an alias, another prefix or a rename lead to the same.
+        """
+        return self.own(kind, name) or self._others.owner_of(kind, name) or Owned("", name)
+
+    def own(self, kind: Kind, name: str) -> Owned | None:
+        """The same for what this server has itself, and None for everything else."""
+        found: Component | None
+        if kind == "tool":
+            found = self.registry.by_name.get(name)
+        elif kind == "prompt":
+            found = self.prompts.get(name)
+        elif kind == "template":
+            found = self.templates.get(name) or self.resources.get(name)
+        else:
+            found = self.registry.resource(name)[0]
+            return None if found is None else Owned(self.owned(found).owner, self.registry.listed_as(name))
+        return None if found is None else self.owned(found)
+
+    def owned(self, component: Component) -> Owned:
+        """The same for a component of this server."""
+        owner = getattr(component, "owner", "") or self.name
+        if isinstance(component, Tool):
+            return Owned(owner, component.inward)
+        return Owned(owner, component.uri if isinstance(component, Resource) else getattr(component, "name", ""))
+
+    def canonical(self, kind: Kind, name: str) -> str | None:
+        """The one name of something of this server, whatever it was called by; None if there is no such thing."""
+        own = self.own(kind, name)
+        return own.name if own is not None else self._others.canonical(kind, name)
+
+    def hides(self, call: Call, kind: Kind, name: str) -> bool:
+        """Whether something is here that the sender of a call is not to learn of."""
+        if self.protection is None or self.protection.guard is None:
+            return False
+        return not self.protection.guard.sight(call).sees(kind, self.owner_of(kind, name))
+
+    @property
+    def others(self) -> Others:
+        return self._others
+
+    @property
+    def catalogs(self) -> dict[str, Catalog[Any]]:
+        """Everything this server has itself, by the method that lists it."""
+        return {one.method: one for one in (self.tools, self.prompts, self.resources, self.templates)}
+
+    def protect(
+        self, *, guard: AccessGuard | None = None, meter: Meter | None = None, witness: Witness | None = None
+    ) -> None:
+        """Put a guard, a meter or a witness around everything that this server answers; each takes the place of the
+        one before it. At any time.
+
+        * **guard** – decides what a caller sees and may do.
+        * **meter** – counts what is asked, and refuses what is too much.
+        * **witness** – takes note of what was asked, and of what came of it.
+        """
+        if self.protection is None:
+            self.protection = load_module("portico.server.protection").Protection(self)
+            self._others.protection = self._mounts.protection = self.protection
+        protection = self.protection
+        protection.guard = guard or protection.guard
+        protection.meter = meter or protection.meter
+        protection.witness = witness or protection.witness
+        if guard is not None:
+            # What a caller is shown depends on who it is, so it is not for everybody's cache.
+            self._hints["cache_scope"] = "private"
+            protection.views.clear()
+            self._lists_changed()
+        self._extend()
 
     # Registering
 
@@ -331,6 +431,9 @@ class Server(Registrar):
     def _add_bundle(self, name: str, components: list[Component]) -> None:
         if name in self._bundles:
             raise UsageError(f"there is already a service {name!r}; remove it first")
+        for component in components:
+            if not isinstance(component, Completes):
+                component.owner = name
         self._add_components(components)
         self._bundles[name] = components
 
@@ -434,6 +537,10 @@ class Server(Registrar):
 
     # Running
 
+    def hold(self, lifespan: Callable[[], AbstractAsyncContextManager[Any]]) -> None:
+        """Enter this when the server begins to answer, and leave it when it ends."""
+        self._lifespans.add(lifespan, lifespan)
+
     @asynccontextmanager
     async def lifespan(self) -> AsyncIterator[Server]:
         """The time in which this server answers: its own lifespan and those of its services."""
@@ -495,6 +602,10 @@ class Server(Registrar):
         * **idle_session** – after how many seconds an unused session ends.
         """
         return cast("Application", _endpoint().asgi(self, **options))
+
+
+def _kind(resource: Resource) -> Kind:
+    return "resource" if resource.template is None else "template"
 
 
 def _endpoint() -> Any:

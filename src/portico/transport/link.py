@@ -6,6 +6,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Callable
+from contextvars import ContextVar
 from itertools import count
 from typing import Any
 
@@ -30,6 +31,9 @@ LONGEST_ANSWER = 64 * 1024 * 1024
 
 Trace = Callable[[str, bytes], None]
 """Is shown every message: "sent" or "received", and its bytes."""
+
+# Whether what a server sends came on the stream of one request. That request is then the one of the surrounding task.
+on_own_stream: ContextVar[bool] = ContextVar("on_own_stream", default=False)
 
 _ID = re.compile(rb'"id"\s*:\s*(\d{1,18})\b')
 _BATCH = re.compile(rb"\s*\[")

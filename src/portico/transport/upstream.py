@@ -63,6 +63,8 @@ RETRIES = 4
 PROBE_SECONDS = 10.0
 # The pause before the first retry; it doubles each time.
 PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 5.0
+# How long is waited at most before a retry that the server itself has put off.
+LONGEST_WAIT_SECONDS = 60.0
 # A server that is overwhelmed, or a proxy that cannot reach it.
 _TEMPORARY = frozenset({429, 502, 503, 504})
 # What servers of the handshake answer to a request without one.
@@ -121,6 +123,7 @@ class Upstream:
         undeclared: bool = False,
         timeout: float | None = TIMEOUT_SECONDS,
         retries: int = RETRIES,
+        longest_wait: float = LONGEST_WAIT_SECONDS,
         auth: RequestSender | None = None,
         pool: Callable[[], Pool] = Pool,
         principal: Any = None,
@@ -134,6 +137,7 @@ class Upstream:
         self._asks_undeclared = undeclared
         self._timeout = timeout
         self._retries = retries
+        self._longest_wait = longest_wait
         self._answer = answer
         self._incoming = _Incoming(self._receive)
         self._auth = auth
@@ -153,6 +157,8 @@ class Upstream:
         # The Calls that listen for changes, by their ids on the wire; and in a session, where there are no such ids.
         self._subscribed: dict[Any, Call] = {}
         self._listening: list[Call] = []
+        # Set when such a session is over: a Call that listened in it has to begin anew.
+        self._session_over = asyncio.Event()
         # The deadlines of the calls under way, and how many questions suspend them.
         self._time_limits = TimeLimits()
         self._unhurried = 0
@@ -209,6 +215,7 @@ class Upstream:
 
     async def close(self) -> None:
         self._closing.set()
+        self._end_session()
         link, self._link = self._link, None
         if link is not None:
             await link.close()
@@ -252,7 +259,7 @@ class Upstream:
             kind = HttpSse if target.sse else kind
             options: dict[str, Any] = {"headers": target.headers, "auth": self._auth, "pool": self._pool()}
             link = kind(target.url, self._incoming, trace=trace, **options)
-        link.on_gap = self._on_gap
+        link.on_gap = self._gap
         self._link, self.name = link, link.name
         await link.start()
         if self._closing.is_set():
@@ -261,6 +268,15 @@ class Upstream:
             await link.close()
             raise Closed("the client was closed")
         return link
+
+    def _gap(self) -> None:
+        if self._link is not None and self._link.closed:
+            self._end_session()
+        self._on_gap()
+
+    def _end_session(self) -> None:
+        self._session_over.set()
+        self._session_over = asyncio.Event()
 
     async def _replace(self, kind: type[StreamableHttp | HttpSse] = StreamableHttp) -> Link:
         if self._link is not None:
@@ -503,8 +519,10 @@ class Upstream:
     async def _pause(self, link: Link | None, method: str, reason: Error, tries: int, limit: TimeLimit) -> None:
         """Wait before the next try, or raise the reason of this one if there will be none."""
         seconds = min(LONGEST_PAUSE_SECONDS, PAUSE_SECONDS * 2 ** (tries - 1)) * random.uniform(0.5, 1.0)
+        wish: float = getattr(reason, "retry_after", None) or 0.0
+        seconds = max(seconds, wish)
         until = limit.until
-        late = until is not None and asyncio.get_running_loop().time() + seconds >= until
+        late = wish > self._longest_wait or (until is not None and asyncio.get_running_loop().time() + seconds >= until)
         if tries > self._retries or late or isinstance(link, MemoryLink):
             raise _about(reason, method)
         log.debug("%s; %s is asked again in %.2f s", reason, method, seconds)
@@ -567,6 +585,7 @@ class Upstream:
                 if self._link is not None:
                     self._link.channel.close(failure if isinstance(failure, Exception) else None)
                 raise
+        self._end_session()
         await self._on_reopened()
         return self.link
 
@@ -604,6 +623,7 @@ class Upstream:
         link = await self.alive()
         if self.modern:
             return await self.send(link, call)
+        over = self._session_over
         wanted = msgspec.json.decode(call.params, type=ListenParams).notifications
         uris = wanted.resource_subscriptions or []
         if "resources/subscribe" in self._undeclared:
@@ -616,13 +636,13 @@ class Upstream:
                 wanted.tools_list_changed, wanted.prompts_list_changed, wanted.resources_list_changed, uris or None
             )
             call.reply.emit(notices.ACKNOWLEDGED, AcknowledgedParams(notifications=honoured))
-            await self._closing.wait()
+            await over.wait()
         finally:
             self._listening.remove(call)
-            for uri in uris if self.is_open and not link.closed else ():
+            for uri in uris if self.is_open and not link.closed and link is self._link else ():
                 with contextlib.suppress(Error):
                     await self.ask(_subscription("resources/unsubscribe", uri), self._timeout, False)
-        raise Closed("the client was closed")
+        raise Closed("the client was closed" if self._closing.is_set() else f"{self.name} has ended the session")
 
 
 # What clients say of themselves in every request, and nothing else. Bounded, and never with a token.

@@ -51,6 +51,8 @@ class ProtocolError(Error):
     title: ClassVar[str] = "Internal error"
     # The HTTP status that it came with, where it came over HTTP.
     status: int = 0
+    # After how many seconds the server wants to be asked again, where its HTTP status says to wait.
+    retry_after: float | None = None
 
     def __init__(self, message: str = "", data: Any = None, *, code: int | None = None) -> None:
         super().__init__(message or self.title)
@@ -214,11 +216,12 @@ class SessionLost(Closed):
 
 
 class BadStatus(TransportError):
-    """HTTP said no, and not in the protocol's words."""
+    """HTTP said no, and not in the protocol's words. `retry_after`: seconds, where it said when to ask again."""
 
-    def __init__(self, message: str, status: int) -> None:
+    def __init__(self, message: str, status: int, retry_after: float | None = None) -> None:
         super().__init__(message)
         self.status = status
+        self.retry_after = retry_after
 
 
 class TimedOut(TransportError):

@@ -18,6 +18,7 @@ from portico.auth.errors import AuthorizationFailed, DiscoveryFailed, RedirectRe
 from portico.auth.oauth import OAuth
 from portico.transport.http_client import authorizer as driving
 from portico.transport.http_client import browser as browsing
+from portico.transport.http_client import fetcher
 from portico.transport.http_client.browser import Browser, headless
 from portico.transport.http_client.pool import Pool
 from portico.wire.errors import TimedOut
@@ -218,7 +219,7 @@ async def test_a_server_that_refuses_every_token_is_left(serve: Serve, issuer: I
 async def test_an_issuer_that_misbehaves_is_an_error_and_no_harm(
     serve: Serve, issuer: Issuer, path: str, habit: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(driving, "FETCH_SECONDS", 0.3)
+    monkeypatch.setattr(fetcher, "FETCH_SECONDS", 0.3)
 
     async def rule(peer: Peer, request: Request) -> None:
         if habit == "endless":
@@ -250,7 +251,7 @@ async def test_metadata_on_a_network_that_only_we_can_reach_is_not_fetched(
 ) -> None:
     """A server out there may not send us to our own machines, whatever its name server says when it is asked again."""
     there = await serve(Guarded(issuer))
-    addresses, connect = driving._addresses, Pool._connect
+    addresses, connect = fetcher.addresses_of, Pool._connect
 
     async def told(url: str) -> list[str]:
         return named if url.startswith(there.url) and "well-known" not in url else await addresses(url)
@@ -260,7 +261,8 @@ async def test_metadata_on_a_network_that_only_we_can_reach_is_not_fetched(
         connection.peer = "93.184.216.34"
         return connection
 
-    monkeypatch.setattr(driving, "_addresses", told)
+    monkeypatch.setattr(driving, "addresses_of", told)
+    monkeypatch.setattr(fetcher, "addresses_of", told)
     monkeypatch.setattr(Pool, "_connect", abroad)
     with pytest.raises((UnsafeAddress, DiscoveryFailed)):
         async with asyncio.timeout(PATIENCE), Client(there.url, auth=oauth_for(there.url), browser=headless):
@@ -280,7 +282,7 @@ async def test_a_name_is_looked_up_once_and_connected_to_as_it_was_judged(monkey
 
     monkeypatch.setattr(loop, "getaddrinfo", watched)
     driver = driving.Authorizer(oauth_for("http://localhost:1/mcp"), headless)
-    assert await driver._judged("http://localhost:1/x") in ("127.0.0.1", "::1")
+    assert await driver._fetcher._judged("http://localhost:1/x") in ("127.0.0.1", "::1")
     assert set(looked_up) == {"localhost"}
 
 

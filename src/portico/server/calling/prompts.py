@@ -39,6 +39,9 @@ class Prompt:
     Its arguments arrive as text and are read as the types the function asks for.
     """
 
+    # The service that it came with; empty for one of the server's own.
+    owner = ""
+
     def __init__(self, fn: Callable[..., Any], **options: Unpack[PromptOptions]) -> None:
         check_options("a prompt", options, PromptOptions)
         self.fn = fn

@@ -50,6 +50,9 @@ class ResourceOptions(TypedDict, total=False):
 class Resource:
     """One resource, or with variables in its URI a family: a function, and the options of `@server.resource`."""
 
+    # The service that it came with; empty for one of the server's own.
+    owner = ""
+
     def __init__(self, fn: Callable[..., Any], uri: str, **options: Unpack[ResourceOptions]) -> None:
         check_options("a resource", options, ResourceOptions)
         self.fn = fn

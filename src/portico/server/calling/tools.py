@@ -59,11 +59,15 @@ class Tool:
 
     # How wrong arguments are told, where that is not as the server has it.
     argument_errors: ArgumentErrors | None = None
+    # The service that it came with; empty for one of the server's own.
+    owner = ""
 
     def __init__(self, fn: Callable[..., Any], **options: Unpack[ToolOptions]) -> None:
         check_options("a tool", options, ToolOptions)
         self.fn = fn
         self.name = checked_name(given_name(options.get("name"), fn, "a tool"))
+        # What it was called when it was written, whatever name it is listed under.
+        self.inward = self.name
         self.task = config_of(options.get("task", "never"), self.name)
         self.aliases = tuple(checked_name(alias) for alias in options.get("aliases", ()))
         self.scopes = frozenset(options.get("scopes", ()))

@@ -2,34 +2,57 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from operator import is_not
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Raw, Struct
 
 from portico.rpc.call import Call
 from portico.rpc.relay import ChangeRelay
+from portico.rpc.turns import caller_of
 from portico.schema.problems import nearest
+from portico.server.guard import Kind, Owned
 from portico.server.registry import mounts
 from portico.server.registry.catalog import Catalog
 from portico.server.registry.mounts import Mount
+from portico.server.registry.views import KINDS, CallerView
+from portico.wire import jsonrpc
 from portico.wire.completion import CompleteParams, PromptReference
 from portico.wire.errors import InvalidParams, ResourceNotFound, Unknown
 from portico.wire.revisions import LATEST
 from portico.wire.subscriptions import Filter
 
+if TYPE_CHECKING:
+    # It is put around the server that these belong to.
+    from portico.server.protection import Protection
+
+# For how long it is believed what a handler elsewhere has listed, when it is asked whether it has a name; and for how
+# long a name is believed not to be there.
+NAMES_SECONDS = 10.0
+MISSING_SECONDS = 1.0
+MOST_LISTINGS = 1000
+
 
 class Others(Protocol):
     """What a server asks when it has no answer itself: its mounts; and in a gateway its upstreams."""
 
+    # Asked before anything is passed on, where there is one.
+    protection: Protection | None
+
     def __bool__(self) -> bool: ...
     def __len__(self) -> int: ...
+    def owner_of(self, kind: Kind, name: str) -> Owned | None: ...
+    def canonical(self, kind: Kind, name: str) -> str | None: ...
+    async def unknown(self, call: Call, kind: str, name: str, catalog: Catalog[Any]) -> Unknown: ...
+    def nothing_to_complete(self, name: str) -> InvalidParams: ...
     def hear(self, wanted: Filter) -> list[tuple[str, ...]]: ...
     def unhear(self, keys: list[tuple[str, ...]]) -> None: ...
-    def may_have(self, uri: str) -> bool: ...
+    def may_have(self, uri: str, view: CallerView | None = None) -> bool: ...
     def listed(self, catalog: Catalog[Any]) -> Sequence[Any] | None: ...
-    def page(self, catalog: Catalog[Any], call: Call, cursor: str | None) -> Any: ...
+    def page(self, catalog: Catalog[Any], call: Call, cursor: str | None, view: CallerView | None = None) -> Any: ...
     async def call(self, call: Call, kind: str, name: str, catalog: Catalog[Any]) -> Any: ...
     async def read(self, call: Call, uri: str) -> Any: ...
     async def complete(self, call: Call, params: CompleteParams) -> Any: ...
@@ -47,6 +70,10 @@ class Mounts:
 
     def __init__(self, publish: Callable[[str, str | None], None]) -> None:
         self._publish = publish
+        self.protection: Protection | None = None
+        # The names that handlers have listed: the list that they are from; or, of handlers elsewhere and by whom it was
+        # listed for, when that was.
+        self._listings: dict[Any, tuple[Any, frozenset[str]]] = {}
         self._mounts: list[Mount] = []
         # The longest prefix first.
         self._by_prefix: list[Mount] = []
@@ -109,9 +136,55 @@ class Mounts:
                 del self._relays[uris]
                 _end(shared.relays.values())
 
-    def may_have(self, uri: str) -> bool:
+    def may_have(self, uri: str, view: CallerView | None = None) -> bool:
         """Whether a mounted handler could have this resource: only it knows."""
-        return any(mount.inward_uri(uri) is not None for mount in self._mounts)
+        for mount in self._mounts:
+            inward = mount.inward_uri(uri)
+            if inward is not None and (view is None or view.sees("resource", Owned(mount.owner, inward))):
+                return True
+        return False
+
+    # Whose something is
+
+    def owner_of(self, kind: Kind, name: str) -> Owned | None:
+        """Of the mounted handlers that may have it, the one that is asked first."""
+        found = (mount.owned(kind, name) for mount in self._by_prefix)
+        return next((one for one in found if one is not None), None)
+
+    def canonical(self, kind: Kind, name: str) -> str | None:
+        """The one name of something among those that lead to it."""
+        for mount in self._by_prefix:
+            inside = mount.inside(kind, name)
+            if inside is not None:
+                return mount.outside(kind, inside)
+        return None
+
+    async def _holder(self, call: Call, kind: Kind, name: str) -> tuple[Mount, Owned] | None:
+        """Whose tool or prompt it is: the first that lists it. What is not listed cannot be had by a name that no rule
+        knows."""
+        for mount in self._by_prefix:
+            owned = mount.owned(kind, name)
+            if owned is not None and await self._lists(mount, call, kind, owned.name):
+                return mount, owned
+        return None
+
+    async def _lists(self, mount: Mount, call: Call, kind: Kind, inside: str) -> bool:
+        method = f"{kind}s/list"
+        at_hand = mounts.known(mount, method)
+        key = (mount, method, caller_of(call)[0]) if at_hand is None else (mount, method)
+        kept = self._listings.get(key)
+        if kept is not None and at_hand is None:
+            age = time.monotonic() - kept[0]
+            if age < MISSING_SECONDS or (inside in kept[1] and age < NAMES_SECONDS):
+                return inside in kept[1]
+        elif kept is not None and kept[0] is at_hand:
+            return inside in kept[1]
+        listed = at_hand if at_hand is not None else await mounts.entries(mount, method, call)
+        names = frozenset(one for one in (mount.inside(kind, entry.name) for entry in listed) if one is not None)
+        if len(self._listings) >= MOST_LISTINGS:
+            self._listings.clear()
+        self._listings[key] = (time.monotonic() if at_hand is None else at_hand, names)
+        return inside in names
 
     # Lists
 
@@ -128,8 +201,10 @@ class Mounts:
             merged = self._merged[catalog.method] = (parts, _merge(catalog, parts))
         return merged[1]
 
-    def page(self, catalog: Catalog[Any], call: Call, cursor: str | None) -> Any:
+    def page(self, catalog: Catalog[Any], call: Call, cursor: str | None, view: CallerView | None = None) -> Any:
         """A page of the server's list and those of the mounted handlers, or a coroutine that comes to it."""
+        if view is not None:
+            return self._seen(catalog, call, cursor, view)
         listed = self.listed(catalog)
         if listed is None:
             return self._asked(catalog, call, cursor)
@@ -142,10 +217,39 @@ class Mounts:
             parts.append(await mounts.entries(mount, catalog.method, call))
         return catalog.once(_merge(catalog, parts), call.revision or LATEST, cursor)
 
+    async def _seen(self, catalog: Catalog[Any], call: Call, cursor: str | None, view: CallerView) -> Raw:
+        """The same, of what the caller may see."""
+        parts = [await mounts.entries(mount, catalog.method, call) for mount in self._mounts]
+        make = partial(self._visible, catalog, parts, view)
+        if all(mounts.known(mount, catalog.method) is part for mount, part in zip(self._mounts, parts, strict=True)):
+            return view.page(catalog, (catalog.definitions, *parts), make, call.revision, cursor)
+        return catalog.once(make(), call.revision or LATEST, cursor)
+
+    def _visible(self, catalog: Catalog[Any], parts: list[Sequence[Any]], view: CallerView) -> Sequence[Any]:
+        kind = KINDS[catalog.method]
+        found = {catalog.name_of(entry): entry for entry in view.definitions(catalog)}
+        # Each name belongs to the one that a call of it would go to.
+        held: dict[str, Mount] = {}
+        by_mount = dict(zip(self._mounts, parts, strict=True))
+        for mount in self._by_prefix if kind in ("tool", "prompt") else self._mounts:
+            for entry in by_mount[mount]:
+                held.setdefault(catalog.name_of(entry), mount)
+        for mount, part in by_mount.items():
+            for entry in part:
+                name = catalog.name_of(entry)
+                if held[name] is not mount or name in found or name in catalog:
+                    continue
+                owned = view.own(kind, name) or mount.owned(kind, name)
+                if owned is not None and view.sees(kind, owned):
+                    found[name] = entry
+        return tuple(found.values())
+
     # Answering
 
     async def call(self, call: Call, kind: str, name: str, catalog: Catalog[Any]) -> Any:
         """The answer of the mounted handler that knows a tool or a prompt; the longest prefix is asked first."""
+        if self.protection is not None:
+            return await self._call_if_admitted(call, kind, name, catalog, self.protection)
         for mount in self._by_prefix:
             inward = mount.inward(name)
             if inward is not None:
@@ -153,16 +257,37 @@ class Mounts:
                     return await mounts.delegate(mount, call, "name", inward)
                 except Unknown:
                     continue
-        names = [component.definition.name for component in catalog]
-        for mount in self._mounts:
-            names += [one.name for one in await mounts.entries(mount, f"{kind}s/list", call)]
-        raise Unknown(kind, name, nearest(name, names, most=3))
+        raise await self.unknown(call, kind, name, catalog)
+
+    async def _call_if_admitted(
+        self, call: Call, kind: Any, name: str, catalog: Catalog[Any], protection: Protection
+    ) -> Any:
+        held = await self._holder(call, kind, name)
+        if held is not None and await protection.admit(call, kind, held[1], _arguments(call)):
+            try:
+                return await mounts.delegate(held[0], call, "name", held[0].inward(name))
+            except Unknown:
+                pass  # it is ours that is not known, and the names that may be meant are
+        raise await self.unknown(call, kind, name, catalog)
+
+    async def unknown(self, call: Call, kind: str, name: str, catalog: Catalog[Any]) -> Unknown:
+        """The refusal of a name that is not there, with those that may have been meant, as far as the caller sees."""
+        view = None if self.protection is None else self.protection.view(call)
+        parts = [await mounts.entries(mount, f"{kind}s/list", call) for mount in self._mounts]
+        if view is not None:
+            names = [one.name for one in self._visible(catalog, parts, view)]
+        else:
+            names = [one.definition.name for one in catalog] + [one.name for part in parts for one in part]
+        return Unknown(kind, name, nearest(name, names, most=3))
+
+    def nothing_to_complete(self, name: str) -> InvalidParams:
+        return InvalidParams(f"Nothing to complete: {name}")
 
     async def read(self, call: Call, uri: str) -> Any:
         """The answer of the mounted handler that has a resource."""
         for mount in self._mounts:
             inward = mount.inward_uri(uri)
-            if inward is not None:
+            if inward is not None and await self._admits(call, "resource", mount, uri):
                 try:
                     return await mounts.delegate(mount, call, "uri", inward)
                 except ResourceNotFound:
@@ -178,9 +303,21 @@ class Mounts:
                 inward, inner = mount.inward(name), {"type": "ref/prompt", "name": mount.inward(name)}
             else:
                 inward, inner = mount.inward_uri(name), {"type": "ref/resource", "uri": mount.inward_uri(name)}
-            if inward is not None:
+            kind: Kind = "prompt" if isinstance(ref, PromptReference) else "template"
+            if inward is not None and await self._admits(call, kind, mount, name):
                 return await mounts.delegate(mount, call, "ref", inner)
-        raise InvalidParams(f"Nothing to complete: {name}")
+        raise self.nothing_to_complete(name)
+
+    async def _admits(self, call: Call, kind: Kind, mount: Mount, name: str) -> bool:
+        if self.protection is None:
+            return True
+        owned = mount.owned(kind, name)
+        return owned is not None and await self.protection.admit(call, kind, owned)
+
+
+def _arguments(call: Call) -> Any:
+    found = call.typed().arguments
+    return found if isinstance(found, Raw) else jsonrpc.encode(found or {})
 
 
 def _merge(catalog: Catalog[Any], parts: list[Sequence[Any]]) -> Sequence[Any]:

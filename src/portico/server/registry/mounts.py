@@ -14,6 +14,7 @@ from portico.legacy.push import push
 from portico.rpc.call import Call, Handler, members
 from portico.rpc.questions import asked_by, require_all
 from portico.rpc.relay import ChangeRelay
+from portico.server.guard import Kind, Owned
 from portico.wire import jsonrpc, notices
 from portico.wire.content import EmbeddedResource, ResourceLink
 from portico.wire.errors import MethodNotFound, ProtocolError, UsageError
@@ -62,6 +63,24 @@ class Mount(Struct, eq=False):
         scheme, mark, rest = uri.partition("://")
         start = f"{self.prefix}/"
         return f"{scheme}://{rest.removeprefix(start)}" if mark and rest.startswith(start) else None
+
+    @property
+    def owner(self) -> str:
+        """Whose its things are in rules and records."""
+        info = members(self.handler).info
+        return self.prefix or (info.name if info is not None else "") or "mount"
+
+    def inside(self, kind: Kind, name: str) -> str | None:
+        """What the handler calls the thing that has a name outside; None if it cannot be one of its own."""
+        inward = self.inward(name) if kind in ("tool", "prompt") else self.inward_uri(name)
+        return None if inward is None else members(self.handler).canonical(kind, inward)
+
+    def owned(self, kind: Kind, name: str) -> Owned | None:
+        inside = self.inside(kind, name)
+        return None if inside is None else Owned(self.owner, inside)
+
+    def outside(self, kind: Kind, inside: str) -> str:
+        return self.outward(inside) if kind in ("tool", "prompt") else self.outward_uri(inside)
 
 
 def handler_of(target: Any) -> Handler:

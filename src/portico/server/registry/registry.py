@@ -90,6 +90,18 @@ class Registry:
             return None, {}
         return self.resource(f"{listed}{mark}{rest}")
 
+    def listed_as(self, uri: str) -> str:
+        """The URI that stands in the lists for one that is understood."""
+        if uri in self.resources or self._matcher.best(uri) is not None:
+            return uri
+        scheme, mark, rest = uri.partition("://")
+        return f"{self.schemes.get(scheme, scheme)}{mark}{rest}"
+
+    def below(self, uri: str) -> list[Resource]:
+        """The resources and templates that are listed below a URI."""
+        above = self.listed_as(uri).rstrip("/") + "/"
+        return [one for catalog in (self.resources, self.templates) for one in catalog if one.uri.startswith(above)]
+
     def has(self, uri: str) -> bool:
         """Whether there is a resource at this URI, or one that is listed below it."""
         if self.resource(uri)[0] is not None:

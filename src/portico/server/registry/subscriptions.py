@@ -38,6 +38,8 @@ class Subscriber(Struct, eq=False):
     tag: dict[str, Any]
     # Whether it wants the progress of tasks in numbers too.
     progress: bool = False
+    # Whether it may be told of a resource; None: of all.
+    sees: Callable[[str], bool] | None = None
 
     def tell(self, method: str, params: Any) -> None:
         try:
@@ -137,8 +139,15 @@ class Subscriptions:
         self._waiting: dict[tuple[str, str | None], None] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def listen(self, call: Call, wants: Filter, ended: Callable[[], None] = lambda: None) -> Awaitable[EmptyResult]:
-        """Tell the sender of a call what it wants to hear of, from now on and until it or the server ends the call.
+    def listen(
+        self,
+        call: Call,
+        wants: Filter,
+        ended: Callable[[], None] = lambda: None,
+        sees: Callable[[str], bool] | None = None,
+    ) -> Awaitable[EmptyResult]:
+        """Tell the sender of a call what it wants to hear of, from now on and until it or the server ends the call; of
+        resources only if it `sees` them.
 
         Returns what waits for that end; then `ended` is called. Raises InternalError when there are too many.
         """
@@ -151,7 +160,7 @@ class Subscriptions:
         ):
             raise InternalError("Refused: too many subscriptions")
         self._loop = asyncio.get_running_loop()
-        subscriber = Subscriber(call.reply.emit, wants, {SUBSCRIPTION_ID: call.id})
+        subscriber = Subscriber(call.reply.emit, wants, {SUBSCRIPTION_ID: call.id}, sees=sees)
         call.reply.emit(notices.ACKNOWLEDGED, AcknowledgedParams(meta=subscriber.tag, notifications=wants))
         self._listeners.add(subscriber)
         self._index.add(subscriber)
@@ -190,7 +199,8 @@ class Subscriptions:
     def _tell_some(self, owed: list[tuple[Subscriber, str, str | None]], start: int = 0) -> None:
         end = start + TOLD_AT_ONCE
         for subscriber, method, uri in owed[start:end]:
-            if subscriber in self._listeners:
+            unseen = uri is not None and subscriber.sees is not None and not subscriber.sees(uri)
+            if subscriber in self._listeners and not unseen:
                 tag = subscriber.tag
                 params = notices.NoticeParams(meta=tag)
                 if uri is not None:

@@ -196,8 +196,11 @@ class RefusedAnswer(Struct):
     reason: str = field(name="portico/refused")
 
 
-async def run(running: RunningJob, tool: Tool | None, runtime: Runtime) -> Outcome:
-    """Run the body of a job from its beginning; finished steps are not done again."""
+async def run(
+    running: RunningJob, tool: Tool | None, runtime: Runtime, check: Callable[[Call, Tool], None] | None = None
+) -> Outcome:
+    """Run the body of a job from its beginning; finished steps are not done again. `check` raises what a call is
+    refused with that may not be made any more."""
     if tool is None:
         raise LeaseLost  # removed since the job was claimed; another process may have the tool
     job = running.job
@@ -216,6 +219,8 @@ async def run(running: RunningJob, tool: Tool | None, runtime: Runtime) -> Outco
     )
     rounds.call = running.call = call
     try:
+        if check is not None:
+            check(call, tool)
         return _completed(await tool.call(call, CallToolParams(job.tool, job.arguments), runtime))
     except BaseException as failure:
         return _failed(failure, job.tool, caller.revision)

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from hashlib import sha256
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 from msgspec import Raw
@@ -22,6 +22,7 @@ from portico.rpc.door import unexpected
 from portico.server.asking.rounds import BodyReply, Detached, rounds_of, typed
 from portico.server.calling.runtime import Runtime
 from portico.server.calling.tools import Tool
+from portico.server.guard import Owned
 from portico.server.registry.registry import Registry
 from portico.server.registry.service import Answer, Service
 from portico.server.registry.subscriptions import MOST_URIS, Subscriber
@@ -35,7 +36,7 @@ from portico.store.database import Database, when_ready
 from portico.store.errors import DiskFull, StoreError
 from portico.wire import notices
 from portico.wire.content import EmptyResult
-from portico.wire.errors import InternalError, InvalidParams, MethodNotFound, MissingCapability, ToolError
+from portico.wire.errors import InternalError, InvalidParams, MethodNotFound, MissingCapability, ToolError, Unknown
 from portico.wire.jsonrpc import NOTHING
 from portico.wire.meta import SUBSCRIPTION_ID
 from portico.wire.methods import METHODS
@@ -43,6 +44,9 @@ from portico.wire.revisions import MODERN, V2025_11_25
 from portico.wire.subscriptions import Filter, ListenParams
 from portico.wire.tasks import EXTENSION, PROGRESS, TaskParams, notified
 from portico.wire.tools import CallToolParams
+
+if TYPE_CHECKING:
+    from portico.server.protection import Protection
 
 log = logging.getLogger("portico")
 
@@ -61,6 +65,9 @@ class Host(Protocol):
     runtime: Runtime
     registry: Registry
     store: str | None
+    protection: Protection | None
+
+    def owned(self, component: Any) -> Owned: ...
 
 
 class TaskService(Service):
@@ -128,7 +135,15 @@ class TaskService(Service):
         return self._engine
 
     async def _run(self, running: RunningJob) -> Outcome:
-        return await run(running, self._host.registry.tool(running.job.tool), self._host.runtime)
+        tool = self._host.registry.tool(running.job.tool)
+        check = None if self._host.protection is None else partial(self._check, running.job)
+        return await run(running, tool, self._host.runtime, check)
+
+    def _check(self, job: Job, call: Call, tool: Tool) -> None:
+        """What was allowed when the job was made may not be any more."""
+        protection = self._host.protection
+        if protection is not None and not protection.still_allows(call, self._host.owned(tool), job.arguments):
+            raise Unknown("tool", job.tool, [])
 
     def _configs(self) -> dict[str, TaskConfig]:
         return {tool.name: tool.task for tool in self._host.registry.tools if tool.task is not None}

@@ -8,13 +8,14 @@ from typing import Any
 
 from msgspec import UNSET
 
-from portico.rpc.call import Call, Reply, stop
+from portico.rpc.call import Call, Reply, members, stop
 from portico.rpc.channel import ended_subscription
 from portico.rpc.door import Door, Sender
 from portico.transport.http import headers as http
 from portico.transport.http import sse
 from portico.transport.http.response import JSON, MOST_UNREAD, Answer, Request, ResponseWriter, Traffic
 from portico.wire import jsonrpc, notices
+from portico.wire.errors import HeaderMismatch
 from portico.wire.jsonrpc import Frame, RequestId
 from portico.wire.methods import LASTING, METHODS
 from portico.wire.mirrors import Mirror
@@ -34,6 +35,7 @@ class StatelessRequests:
         self.traffic = traffic
         self.replies: set[HttpReply] = set()
         self._mirrored = mirrored
+        self._hides = members(door.handler).hides
         self._by_client = traffic.by_client
 
     def post(self, frame: Frame, request: Request, writer: ResponseWriter) -> None:
@@ -59,7 +61,15 @@ class StatelessRequests:
         if self._mirrored and call.method == "tools/call" and call.revision in MODERN_REVISIONS:
             mirrored = self._mirrored.get(name or "")
             if mirrored is not None:
-                http.check_mirrored(call, mirrored)
+                self._check_mirrored(call, name or "", mirrored)
+
+    def _check_mirrored(self, call: Call, name: str, mirrored: Sequence[Mirror]) -> None:
+        try:
+            http.check_mirrored(call, mirrored)
+        except HeaderMismatch:
+            # Of a tool that the caller is not to learn of, the handler says that it is not there.
+            if not self._hides(call, "tool", name):
+                raise
 
     def count(self, peer: str, change: int) -> None:
         """One call more, or one less, from there."""

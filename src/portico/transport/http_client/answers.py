@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 from msgspec import UNSET, Raw
@@ -10,12 +12,30 @@ from portico.transport.http_client.connection import Response
 from portico.wire.errors import Error, MethodNotFound, ProtocolError, TransportError, from_wire
 from portico.wire.jsonrpc import ErrorBody, Frame, RequestId
 
+# A server that is overwhelmed, or being repaired.
+_WAIT = frozenset({429, 503})
 
-def result_of(frame: Frame, status: int) -> Raw:
+
+def result_of(frame: Frame, status: int, retry_after: float | None = None) -> Raw:
     """The result that a frame carries; an error is raised, with the HTTP status that it came with."""
     if isinstance(frame.error, ErrorBody):
-        raise from_wire(frame.error.code, frame.error.message, frame.error.data, status=status)
+        failure = from_wire(frame.error.code, frame.error.message, frame.error.data, status=status)
+        failure.retry_after = retry_after
+        raise failure
     return frame.result
+
+
+def retry_after(response: Response) -> float | None:
+    """In how many seconds a server wants to be asked again (RFC 9110, section 10.2.3); None if it does not say."""
+    said = response.headers.get("retry-after", "").strip()
+    if response.status not in _WAIT or not said:
+        return None
+    if said.isascii() and said.isdigit():
+        return float(said[:9])
+    try:
+        return max(0.0, parsedate_to_datetime(said).timestamp() - time.time())
+    except (ValueError, OverflowError):
+        return None
 
 
 def expected(frame: Frame, id: RequestId | None) -> Frame:

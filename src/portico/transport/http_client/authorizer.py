@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from typing import TypeVar
 
-from portico.auth.addresses import MAX_BODY, check_addresses, check_redirect, split
-from portico.auth.conversation import Conversation, Fetch, Fetched, Reply, Visit, Wanted, redirect_parameters
-from portico.auth.errors import AuthorizationFailed, UnsafeAddress, quoted
+from portico.auth.addresses import MAX_BODY
+from portico.auth.conversation import Conversation, Fetched, Reply, Visit, Wanted, redirect_parameters
 from portico.auth.oauth import OAuth
 from portico.transport.http_client.connection import Response
+from portico.transport.http_client.fetcher import Fetcher, addresses_of
 from portico.transport.http_client.limits import unhurried
 from portico.transport.http_client.pool import Headers, Location, Pool
-from portico.wire.errors import ProtocolError, TransportError
+from portico.wire.errors import ProtocolError
 
 T = TypeVar("T")
 
 # The URL to show, and the redirect URI; gives the URL that the browser came back with.
 Visitor = Callable[[str, str], Awaitable[str]]
-
-FETCH_SECONDS = 30.0
-MOST_REDIRECTS = 3
 
 
 class Authorizer:
@@ -33,8 +29,7 @@ class Authorizer:
         self.identity = 0
         self._oauth = oauth
         self._visitor = visitor
-        # A proxy would resolve the name itself, perhaps to another address than the one that was judged.
-        self._pool = Pool(proxies=False)
+        self._fetcher = Fetcher(self._near)
         # Where the server was when it last answered us. What its name server says now is no proof of that.
         self._server_address: str | None = None
         # One conversation at a time; requests that waited find the token that the first one got.
@@ -64,8 +59,7 @@ class Authorizer:
 
     async def close(self) -> None:
         """Leaves nothing open, and may be used again."""
-        pool, self._pool = self._pool, Pool(proxies=False)
-        await pool.close()
+        await self._fetcher.close()
 
     async def _hold(self, conversation: Conversation[T]) -> T:
         reply: Reply = None
@@ -87,35 +81,12 @@ class Authorizer:
             self.identity += 1
             with unhurried():
                 return redirect_parameters(await self._visitor(wanted.url, wanted.redirect_uri))
-        try:
-            async with asyncio.timeout(FETCH_SECONDS):
-                return await self._fetch(wanted)
-        except TimeoutError:
-            raise AuthorizationFailed(f"{quoted(wanted.url)} did not answer within {FETCH_SECONDS:g} s.") from None
-        except (TransportError, ProtocolError) as failure:
-            raise AuthorizationFailed(f"{quoted(wanted.url)} could not be fetched: {failure}.") from None
+        return await self._fetcher.fetch(wanted)
 
-    async def _fetch(self, wanted: Fetch) -> Fetched:
-        url = wanted.url
-        for _ in range(MOST_REDIRECTS):
-            place = Location(url, await self._judged(url))
-            answer = await self._pool.send(wanted.method, place, wanted.headers, wanted.body)
-            try:
-                body = await answer.read(MAX_BODY)
-            finally:
-                self._pool.give_back(place, answer)
-            location = answer.headers.get("location")
-            if answer.status not in (301, 302, 303, 307, 308) or location is None:
-                return Fetched(answer.status, tuple(answer.headers.items()), body)
-            url = check_redirect(wanted.method, url, location)
-        raise UnsafeAddress(f"{quoted(wanted.url)} redirects in circles.")
-
-    async def _judged(self, url: str) -> str:
-        """The address to connect to: the very one that was asked about."""
-        addresses = await _addresses(url)
+    async def _near(self) -> list[str]:
+        """Where the server is: where it was when it last answered us, which is more than its name server's word."""
         server = self._server_address
-        check_addresses(url, addresses, await _addresses(self._oauth.server) if server is None else [server])
-        return addresses[0]
+        return await addresses_of(self._oauth.server) if server is None else [server]
 
 
 async def _body(answer: Response) -> bytes:
@@ -125,13 +96,3 @@ async def _body(answer: Response) -> bytes:
     except ProtocolError:
         answer.forgo()
         return b""
-
-
-async def _addresses(url: str) -> list[str]:
-    parts = split(url)
-    loop = asyncio.get_running_loop()
-    try:
-        found = await loop.getaddrinfo(parts.hostname, parts.port or 443, type=socket.SOCK_STREAM)
-    except OSError:
-        raise AuthorizationFailed(f"{quoted(url)}: there is no such host.") from None
-    return [str(address[0]) for *_, address in found]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import socket
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from portico.auth.addresses import check_addresses
@@ -26,10 +28,12 @@ async def http_exchange(
     seconds: float,
     longest: int,
     public: bool = False,
+    networks: Sequence[str] = (),
 ) -> HttpAnswer:
     """What the server answered, whatever its status; a redirect is an answer too, and is not followed.
 
-    `public`: only over https, and only to a host all of whose addresses are on the open internet. Raises TransportError
+    `public`: only over https, and only to a host all of whose addresses are on the open internet, or in one of the
+    `networks`; the connection is made to an address that was looked at, not to the name again. Raises TransportError
     for what did not come or did not go through, and ProtocolError for an answer that cannot be read or is longer than
     `longest`.
     """
@@ -37,7 +41,7 @@ async def http_exchange(
     pool = Pool(proxies=not public)
     try:
         async with asyncio.timeout(seconds):
-            address = await _judged(url) if public else None
+            address = await _judged(url, networks) if public else None
             response = await pool.send(method, Location(url, address), headers, body)
             return HttpAnswer(response.status, await response.read(longest))
     except TimeoutError:
@@ -46,15 +50,24 @@ async def http_exchange(
         await pool.close()
 
 
-async def _judged(url: str) -> str:
+async def _judged(url: str, networks: Sequence[str]) -> str:
     """The address to connect to: the very one that was looked at."""
     place = Location(url)
+    if not place.secure:
+        raise ConnectFailed("only https is used for this")
     try:
         found = await asyncio.get_running_loop().getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)
         addresses = [str(one[4][0]) for one in found]
-        check_addresses(url, addresses, ())
+        elsewhere = [one for one in addresses if not _is_within(one, networks)]
+        if elsewhere or not addresses:
+            check_addresses(url, elsewhere, ())
     except OSError:
         raise ConnectFailed("there is no such host") from None
     except UnsafeAddress as danger:
         raise ConnectFailed(str(danger)) from None
     return addresses[0]
+
+
+def _is_within(address: str, networks: Sequence[str]) -> bool:
+    ip = ipaddress.ip_address(address.split("%")[0])
+    return any(ip in ipaddress.ip_network(network) for network in networks)

@@ -27,6 +27,7 @@ from portico.transport.http_client.answers import (
     is_lost,
     named,
     result_of,
+    retry_after,
     same,
     session_of,
     short,
@@ -35,7 +36,7 @@ from portico.transport.http_client.connection import Response
 from portico.transport.http_client.events import EventReader
 from portico.transport.http_client.limits import limited
 from portico.transport.http_client.pool import Headers, Location, Pool, ready_head
-from portico.transport.link import LONGEST_ANSWER, Link, Trace, ended_subscription, is_batch
+from portico.transport.link import LONGEST_ANSWER, Link, Trace, ended_subscription, is_batch, on_own_stream
 from portico.wire import jsonrpc, mirrors, notices
 from portico.wire.errors import (
     BadStatus,
@@ -300,9 +301,10 @@ class StreamableHttp(HttpSide, Link):
             nameless = frame.error is not UNSET and (status >= 400 or not isinstance(frame.id, int | str))
             if not same(frame.id, id) and not nameless:
                 raise ProtocolError(f"{self.name} answered {method} (id {id!r}) with the id {short(frame.id)}")
-            return result_of(frame, status)
+            return result_of(frame, status, retry_after(response))
         if status >= 300:
-            raise BadStatus(f"{self.name} answers {method} with the HTTP status {status}{gist(data)}", status)
+            what = f"{self.name} answers {method} with the HTTP status {status}{gist(data)}"
+            raise BadStatus(what, status, retry_after(response))
         if isinstance(frame, Malformed):
             raise ProtocolError(f"{self.name} answered {method} with a malformed message: {frame.error.message}")
         what = f"{response.kind[:100] or 'nothing'}" if data else "no content"
@@ -373,7 +375,7 @@ class StreamableHttp(HttpSide, Link):
                         elif call is not None and call.method in LASTING and ended_subscription(frame) == call.id:
                             return None
                         else:
-                            self._take(frame, call if modern else None)
+                            self._take(frame, call, modern=modern)
                     if found is not None:
                         return found
             if self.closed:
@@ -392,16 +394,20 @@ class StreamableHttp(HttpSide, Link):
                 raise ProtocolError(f"a malformed message: {one.error.message}")
         return found  # type: ignore[return-value]
 
-    def _take(self, frame: Frame, call: Call | None) -> None:
-        """`call`: the Call of 2026-07-28 whose own stream it came on."""
-        if call is not None and frame.id is not UNSET:
+    def _take(self, frame: Frame, call: Call | None, *, modern: bool) -> None:
+        """`call`: the one whose own stream it came on."""
+        if modern and frame.id is not UNSET:
             self._refuse_question()
             return
-        if call is not None and frame.method == notices.MESSAGE:
+        if modern and call is not None and frame.method == notices.MESSAGE:
             # 2026-07-28, basic/utilities/logging: what a request logs comes on its stream, and carries no id.
             call.reply.emit(frame.method, frame.params)
             return
-        reply = self.channel.accept(frame)
+        before = on_own_stream.set(call is not None)
+        try:
+            reply = self.channel.accept(frame)
+        finally:
+            on_own_stream.reset(before)
         if reply is not None:
             self._post_aside(reply)
 
@@ -487,9 +493,8 @@ class StreamableHttp(HttpSide, Link):
         except (ProtocolError, Closed, ConnectFailed) as failure:
             raise named(failure, self.name, what) from None
         if response.status >= 300:
-            raise BadStatus(
-                f"{self.name} answers {what} with the HTTP status {response.status}{gist(data)}", response.status
-            )
+            what = f"{self.name} answers {what} with the HTTP status {response.status}{gist(data)}"
+            raise BadStatus(what, response.status, retry_after(response))
 
     def _run(self, errand: Any) -> None:
         async def quietly() -> None:

@@ -59,6 +59,7 @@ class ServerListings:
             description=described,
             mime_type="application/json",
         )
+        listing.owner = "memory"
         try:
             server.add(listing)
         except UsageError:
@@ -100,4 +101,7 @@ class ServerListings:
             parameters.append(Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=hint))
         fill.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
         fill.__annotations__ = {one.name: one.annotation for one in parameters}
-        return Prompt(fill, name=template.name, description=template.description or f"The saved prompt {template.name}")
+        said = template.description or f"The saved prompt {template.name}"
+        found = Prompt(fill, name=template.name, description=said)
+        found.owner = "memory"
+        return found

@@ -1,0 +1,243 @@
+"""The face: decisions of `auth.provider` on rows of the store, one after the other as a login goes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+import portico.auth.provider
+from portico.access.face.documents import ClientDocuments
+from portico.auth.assertions import ALGORITHM, verify_signature
+from portico.auth.provider import login, rows
+from portico.auth.provider.clients import KnownClient, authenticated, is_document_url
+from portico.auth.provider.keys import FaceKeys, fresh_keys, read_keys
+from portico.auth.provider.login import Identity, PendingLogin
+from portico.auth.provider.presets import LoginSettings
+from portico.auth.provider.refusals import GrantRefused, PageRefused
+from portico.auth.provider.requests import AuthorizationRequest, target
+from portico.auth.provider.settings import FaceSettings
+from portico.auth.sealing import KeyRing, Unsealable
+from portico.store.bus import Subscription
+from portico.store.database import Database
+from portico.transport.http_client.fetcher import Fetcher, addresses_of
+from portico.wire.errors import UsageError
+
+log = logging.getLogger("portico.access")
+
+MIGRATIONS = Path(portico.auth.provider.__file__).with_name("migrations")
+# How long a client's document is believed.
+DOCUMENT_SECONDS = 3600.0
+_UNKNOWN = GrantRefused("invalid_client", "There is no such client, or it has not shown that it is the one.", 401)
+
+
+class Flow(Struct, frozen=True):
+    """What a browser is about: what a client wants, and the login that has begun for it, once it has."""
+
+    asked: AuthorizationRequest
+    client: KnownClient
+    pending: PendingLogin | None = None
+
+
+class Issuance(NamedTuple):
+    """What a client gets."""
+
+    access_token: str
+    refresh_token: str
+    scope: str
+
+
+class Face:
+    """An authorization server of our own in front of a login elsewhere."""
+
+    def __init__(self, settings: FaceSettings, where: LoginSettings, store: str | None, ring: KeyRing) -> None:
+        self.settings = settings
+        self.where = where
+        self.ring = ring
+        self._store = store or "sqlite://"
+        self._database: Database | None = None
+        self._keys: FaceKeys | None = None
+        self._configured = {client.id: client for client in settings.clients}
+        self._documents = ClientDocuments(settings)
+        self._fetcher = Fetcher(partial(addresses_of, where.issuer))
+        # Grants that were revoked while access tokens of theirs may still be about, and until when to remember.
+        self._revoked: dict[str, float] = {}
+
+    @property
+    def database(self) -> Database:
+        if self._database is None:
+            raise UsageError("the face is not open")
+        return self._database
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[None]:
+        async with Database(self._store) as database:
+            await database.migrate("provider", MIGRATIONS)
+            self._database = database
+            async with database.subscribe(rows.REVOKED, rows.KEYS) as events:
+                await self.fresh_keys()
+                await self._recall()
+                listening = asyncio.create_task(self._listen(events))
+                try:
+                    yield
+                finally:
+                    listening.cancel()
+                    with contextlib.suppress(asyncio.CancelledError):
+                        await listening
+                    await self._fetcher.close()
+                    self._database = None
+
+    async def _listen(self, events: Subscription) -> None:
+        async for event in events:
+            if event.topic == rows.KEYS:
+                self._keys = await self.database.read(partial(_read_keys, self))
+            elif event.payload:
+                self._note_revoked(event.payload)
+            else:
+                await self._recall()
+
+    async def _recall(self) -> None:
+        since = time.time() - self.settings.access_seconds
+        for grant_id in await self.database.read(partial(rows.revoked_since, moment=since)):
+            self._note_revoked(grant_id)
+
+    # Keys and tokens
+
+    async def fresh_keys(self) -> FaceKeys:
+        """The keys, with one that may sign."""
+        keys = self._keys
+        if keys is None or keys.fresh_until <= time.time():
+            keys = self._keys = await self.database.write(
+                partial(fresh_keys, ring=self.ring, face=self.settings, now=time.time()), isolation="read committed"
+            )
+        return keys
+
+    async def known_keys(self) -> list[dict[str, Any]]:
+        """The public keys, as they are in the store now."""
+        self._keys = await self.database.read(partial(_read_keys, self))
+        return self._keys.public()
+
+    def is_revoked(self, grant_id: str) -> bool:
+        return grant_id in self._revoked
+
+    def _note_revoked(self, grant_id: str) -> None:
+        now = time.time()
+        for old in [one for one, until in self._revoked.items() if until < now]:
+            del self._revoked[old]
+        self._revoked[grant_id] = now + 2 * self.settings.access_seconds
+
+    # Clients
+
+    async def client(self, client_id: str) -> KnownClient:
+        """A client that asks for a person's consent. Raises PageRefused."""
+        known = self._configured.get(client_id)
+        if known is None:
+            known = await self.database.read(partial(rows.find_client, client_id=client_id, now=time.time()))
+        if known is not None:
+            return known
+        client = await self._documents.fetch(client_id)
+        now = time.time()
+        await self.database.write(partial(rows.keep_client, client=client, now=now, expires_at=now + DOCUMENT_SECONDS))
+        return client
+
+    async def register(self, client: KnownClient) -> None:
+        now = time.time()
+        keep = partial(rows.keep_client, client=client, now=now, expires_at=now + rows.UNUSED_SECONDS)
+        await self.database.write(keep)
+
+    async def authenticate(self, form: Mapping[str, str], basic: tuple[str, str] | None) -> KnownClient:
+        """The client of a request to the token endpoint. Raises GrantRefused."""
+        client_id = basic[0] if basic is not None else form.get("client_id", "")
+        if basic is not None and form.get("client_id", client_id) != client_id:
+            raise _UNKNOWN
+        known = self._configured.get(client_id)
+        if known is None:
+            # However old: a document has no secret to look up, and its code or token is bound to its name.
+            known = await self.database.read(partial(rows.find_client, client_id=client_id, now=0.0))
+        if known is None and self.settings.documents and is_document_url(client_id):
+            known = KnownClient(id=client_id, redirect_uris=(), kind="document")
+        if known is None or not authenticated(known, form, basic):
+            raise _UNKNOWN
+        return known
+
+    # A browser's way
+
+    async def begin(self, flow: str, browser: str, about: Flow) -> None:
+        body = self.ring.seal(msgspec.json.encode(about), "provider_flow")
+        await self.database.write(partial(rows.begin_flow, flow=flow, browser=browser, body=body, now=time.time()))
+
+    async def resume(self, flow: str, browser: str | None) -> Flow:
+        """What a browser was about, once. Raises PageRefused for another browser, or a second time."""
+        body = None
+        if browser is not None and flow:
+            body = await self.database.write(partial(rows.end_flow, flow=flow, browser=browser, now=time.time()))
+        try:
+            if body is not None:
+                return msgspec.json.decode(self.ring.open(body, "provider_flow"), type=Flow)
+        except (Unsealable, msgspec.DecodeError):
+            pass
+        raise PageRefused("This page is out of date, or was opened in another browser. Start again from your program.")
+
+    async def login_url(self, callback: str) -> tuple[str, PendingLogin]:
+        return await self._fetcher.hold(login.begin(self.where, callback))
+
+    async def logged_in(self, pending: PendingLogin, returned: Mapping[str, str], callback: str) -> Identity:
+        return await self._fetcher.hold(login.finish(self.where, pending, returned, callback, time.time()))
+
+    async def grant(self, asked: AuthorizationRequest, who: Identity) -> str:
+        """A code."""
+        identity = msgspec.json.encode(who.told())
+        return await self.database.write(
+            partial(
+                rows.grant_code,
+                face=self.settings,
+                asked=asked,
+                subject=who.subject,
+                identity=identity,
+                ring=self.ring,
+                now=time.time(),
+            )
+        )
+
+    # The token endpoint
+
+    async def token(self, client: KnownClient, form: Mapping[str, str]) -> Issuance:
+        """Raises GrantRefused."""
+        kinds = {"authorization_code": rows.redeem_code, "refresh_token": rows.rotate}
+        redeem = kinds.get(form.get("grant_type", ""))
+        if redeem is None:
+            raise GrantRefused("unsupported_grant_type", "The grant_type is authorization_code or refresh_token.")
+        target(form, self.settings, GrantRefused)
+        done = await self.database.write(partial(redeem, face=self.settings, client=client, form=form, now=time.time()))
+        if isinstance(done, rows.Reused):
+            log.warning("a code or refresh token of the grant %s came again; the grant is revoked", done.grant_id)
+            self._note_revoked(done.grant_id)
+            raise GrantRefused("invalid_grant", "It is not valid, has expired or was used before.")
+        keys = await self.fresh_keys()
+        identity = msgspec.json.decode(self.ring.open(done.grant.identity, f"provider_grant {done.grant.id}"))
+        return Issuance(keys.access_token(done.grant, identity, time.time()), done.refresh_token, done.grant.scope)
+
+    async def revoke(self, client: KnownClient, token: str) -> None:
+        """RFC 7009: what is not there is revoked already."""
+        now = time.time()
+        revoked = await self.database.write(partial(rows.revoke_token, client=client, token=token, now=now))
+        if revoked is None:
+            claims = verify_signature(token, {"keys": (await self.fresh_keys()).public()}, [ALGORITHM])
+            revoked = str(claims["gid"]) if claims is not None and claims.get("client_id") == client.id else None
+            if revoked is not None:
+                await self.database.write(partial(rows.revoke_grant, client=client, grant_id=revoked, now=now))
+        if revoked is not None:
+            self._note_revoked(revoked)
+
+
+def _read_keys(face: Face, tx: Any) -> FaceKeys:
+    return read_keys(tx, face.ring, face.settings, time.time())

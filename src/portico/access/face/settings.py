@@ -1,0 +1,178 @@
+"""`[auth.proxy]`: an authorization server of our own in front of a login that people have already."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict
+from urllib.parse import urlsplit
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from portico._options import check_options
+from portico.access.face.endpoints import FaceEndpoints
+from portico.access.face.face import Face
+from portico.access.secrets import Secrets
+from portico.auth.addresses import check_url
+from portico.auth.clients import BASIC, NONE
+from portico.auth.errors import UnsafeAddress
+from portico.auth.provider.clients import KnownClient, checked_redirect_uris, shown
+from portico.auth.provider.presets import LoginSettings, login_settings
+from portico.auth.provider.refusals import GrantRefused
+from portico.auth.provider.settings import FaceSettings
+from portico.auth.sealing import digest, ring_for
+from portico.server.server import Server
+from portico.wire.errors import UsageError
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d)")
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATIONS = {
+    "access": "access_seconds",
+    "login_every": "login_every",
+    "idle": "idle_seconds",
+    "rotate_keys": "key_seconds",
+}
+_LONGEST_ACCESS_SECONDS = 3600.0
+
+
+class ProxyClientOptions(TypedDict, total=False):
+    """`[[auth.proxy.client]]`: a program that the operator has registered."""
+
+    id: str
+    secret: str
+    name: str
+    redirect_uris: Sequence[str]
+
+
+class LoginOptions(TypedDict, total=False):
+    """Where people log in, and who of them may come in."""
+
+    provider: str
+    client_id: str
+    client_secret: str
+    issuer: str
+    tenant: str
+    domain: str
+    url: str
+    realm: str
+    login_scopes: Sequence[str]
+    authorization_endpoint: str
+    token_endpoint: str
+    userinfo_endpoint: str
+    subject: str
+    username: str
+    groups: str
+    memberships: bool
+    allow: Sequence[str]
+    parameters: Mapping[str, str]
+
+
+class ProxyOptions(LoginOptions, total=False):
+    """The keys of `[auth.proxy]`."""
+
+    title: str
+    scopes: Mapping[str, str] | Sequence[str]
+    default_scopes: Sequence[str]
+    registration: bool
+    documents: bool
+    client_hosts: Sequence[str]
+    client_networks: Sequence[str]
+    access: float | str
+    login_every: float | str
+    idle: float | str
+    rotate_keys: float | str
+    keys: Sequence[str]
+    client: Sequence[Mapping[str, Any]]
+
+
+class ProxySettings(Struct, frozen=True):
+    """What `[auth.proxy]` says; the names of the server are not known yet."""
+
+    login: LoginSettings
+    face: dict[str, Any]
+    keys: tuple[str, ...] = ()
+
+    def face_for(self, issuer: str, resource: str) -> FaceSettings:
+        try:
+            check_url(issuer)
+            check_url(resource)
+        except UnsafeAddress as unfit:
+            raise UsageError(f"auth.proxy: {unfit}") from None
+        if urlsplit(issuer).query or "#" in issuer:
+            raise UsageError("auth.proxy: an issuer has no query and no fragment")
+        return FaceSettings(issuer=issuer, resource=resource, **self.face)
+
+
+def read(said: Any) -> ProxySettings:
+    """Raises UsageError with what is wrong in it."""
+    if not isinstance(said, Mapping):
+        raise UsageError("auth.proxy is no table")
+    check_options("auth.proxy", said, ProxyOptions)
+    given = _filled(dict(said), Secrets())
+    login = {name: given.pop(name) for name in LoginOptions.__annotations__ if name in given}
+    if "login_scopes" in login:
+        login["scopes"] = login.pop("login_scopes")
+    keys = tuple(given.pop("keys", ()))
+    given["clients"] = tuple(_client(one) for one in given.pop("client", ()))
+    for name, field in _DURATIONS.items():
+        if name in given:
+            given[field] = _seconds(name, given.pop(name))
+    if given.get("access_seconds", 0.0) > _LONGEST_ACCESS_SECONDS:
+        raise UsageError("auth.proxy: access is at most an hour: what is revoked may still be used for so long")
+    scopes = given.pop("scopes", {})
+    given["scopes"] = dict(scopes) if isinstance(scopes, Mapping) else {scope: scope for scope in scopes}
+    for name in ("default_scopes", "client_hosts", "client_networks"):
+        if name in given:
+            given[name] = tuple(given[name])
+    return ProxySettings(login_settings(login), given, keys)
+
+
+def put_on(server: Server, said: ProxySettings, issuer: str, resource: str) -> Face:
+    """Give a server the pages of a face, which is open for as long as the server is."""
+    settings = said.face_for(issuer, resource)
+    if not said.face.get("title"):
+        settings = replace(settings, title=shown(server.info.title or server.name))
+    store = server.store or os.environ.get("PORTICO_STORE")
+    face = Face(settings, said.login, store, ring_for(store, said.keys))
+    server.pages += FaceEndpoints(face).pages()
+    server.hold(face.serving)
+    return face
+
+
+def _client(said: Any) -> KnownClient:
+    check_options("auth.proxy.client", said, ProxyClientOptions)
+    if not said.get("id"):
+        raise UsageError("auth.proxy.client needs an id")
+    try:
+        uris = checked_redirect_uris(said.get("redirect_uris", ()))
+    except GrantRefused as unfit:
+        raise UsageError(f"auth.proxy.client {said['id']!r}: {unfit}") from None
+    secret = said.get("secret")
+    return KnownClient(
+        id=said["id"],
+        redirect_uris=uris,
+        name=shown(said.get("name")),
+        secret=None if secret is None else digest(secret),
+        method=NONE if secret is None else BASIC,
+    )
+
+
+def _filled(value: Any, secrets: Secrets) -> Any:
+    if isinstance(value, str):
+        return secrets.resolve(value)
+    if isinstance(value, Mapping):
+        return {name: _filled(one, secrets) for name, one in value.items()}
+    return [_filled(one, secrets) for one in value] if isinstance(value, list | tuple) else value
+
+
+def _seconds(name: str, said: float | str) -> float:
+    if isinstance(said, str):
+        found = _DURATION.fullmatch(said.strip())
+        if found is None:
+            raise UsageError(f"auth.proxy: {name} is {said!r}, and must be such as '10m', '14d' or a number of seconds")
+        said = float(found[1]) * _UNITS[found[2]]
+    if not 0 < said < 1e9:
+        raise UsageError(f"auth.proxy: {name} is {said}, which is no time")
+    return float(said)

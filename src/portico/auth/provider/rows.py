@@ -1,0 +1,255 @@
+"""What the face keeps, as functions of a Transaction. Each decision and what follows from it is one transaction: of
+two that present the same code at once, one is the second."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+
+import msgspec
+from msgspec import Struct
+
+from portico.auth.provider.clients import KnownClient
+from portico.auth.provider.refusals import GrantRefused
+from portico.auth.provider.requests import AuthorizationRequest, verifies
+from portico.auth.provider.settings import FaceSettings
+from portico.auth.sealing import KeyRing, digest
+from portico.store.rows import json_column
+from portico.store.transaction import Transaction
+
+REVOKED, KEYS = "provider.revoked", "provider.keys"
+
+CODE_SECONDS = 60.0
+FLOW_SECONDS = 600.0
+# Registrations cost their makers nothing, so those that no person logs in with are not kept.
+UNUSED_SECONDS = 24 * 3600.0
+MOST_CLIENTS = 50_000
+MOST_FLOWS = 50_000
+
+_USED = GrantRefused("invalid_grant", "It is not valid, has expired or was used before.")
+
+
+class GrantRow(Struct, frozen=True):
+    """What a person allowed a client."""
+
+    id: str
+    client: str
+    subject: str
+    identity: str
+    scope: str
+    resource: str
+    created_at: float
+    expires_at: float
+    revoked_at: float | None = None
+
+
+class _CodeRow(Struct, frozen=True):
+    grant_id: str
+    redirect_uri: str
+    challenge: str
+    expires_at: float
+    used_at: float | None
+
+
+class _RefreshRow(Struct, frozen=True):
+    grant_id: str
+    expires_at: float
+    used_at: float | None
+
+
+class Renewed(Struct, frozen=True):
+    """A grant that holds, and the refresh token that goes with it from now on."""
+
+    grant: GrantRow
+    refresh_token: str
+
+
+class Reused(Struct, frozen=True):
+    """A code or token that was used before came again: the grant is revoked, whichever of the two was the thief."""
+
+    grant_id: str
+
+
+# Clients
+
+
+def find_client(tx: Transaction, client_id: str, now: float) -> KnownClient | None:
+    body = tx.maybe(
+        str,
+        "select body from provider_client where id = :id and (expires_at is null or expires_at > :now)",
+        {"id": client_id, "now": now},
+    )
+    return None if body is None else msgspec.json.decode(body, type=KnownClient)
+
+
+def keep_client(tx: Transaction, client: KnownClient, now: float, expires_at: float | None) -> None:
+    tx.run("delete from provider_client where expires_at < :now", {"now": now})
+    if tx.one(int, "select count(*) from provider_client") >= MOST_CLIENTS:
+        raise GrantRefused("temporarily_unavailable", "There are too many clients; try again later.", 503)
+    tx.run(
+        "insert into provider_client (id, kind, body, created_at, expires_at) values (:id, :kind, :body, :now, :until) "
+        "on conflict (id) do update set body = excluded.body, expires_at = excluded.expires_at",
+        {"id": client.id, "kind": client.kind, "body": json_column(client), "now": now, "until": expires_at},
+    )
+
+
+# Browsers on their way
+
+
+def begin_flow(tx: Transaction, flow: str, browser: str, body: str, now: float) -> None:
+    tx.run("delete from provider_flow where expires_at < :now", {"now": now})
+    if tx.one(int, "select count(*) from provider_flow") >= MOST_FLOWS:
+        raise GrantRefused("temporarily_unavailable", "Too many people are logging in; try again later.", 503)
+    tx.run(
+        "insert into provider_flow (id, browser, body, expires_at) values (:id, :browser, :body, :until)",
+        {"id": digest(flow), "browser": digest(browser), "body": body, "until": now + FLOW_SECONDS},
+    )
+
+
+def end_flow(tx: Transaction, flow: str, browser: str, now: float) -> str | None:
+    """What a browser was about, once: a second time, or with another browser, there is nothing."""
+    key = {"id": digest(flow), "browser": digest(browser), "now": now}
+    where = "where id = :id and browser = :browser and expires_at > :now"
+    body = tx.maybe(str, f"select body from provider_flow {where} for update", key)
+    if body is not None:
+        tx.run("delete from provider_flow where id = :id", {"id": key["id"]})
+    return body
+
+
+# Grants
+
+
+def grant_code(
+    tx: Transaction, face: FaceSettings, asked: AuthorizationRequest, subject: str, identity: bytes, ring: KeyRing,
+    now: float,
+) -> str:  # fmt: skip
+    """A person said yes and is who they are: a code for the client."""
+    grant_id, code = secrets.token_urlsafe(16), secrets.token_urlsafe(32)
+    tx.run("delete from provider_grant where expires_at < :past", {"past": now - face.access_seconds})
+    tx.run(
+        "insert into provider_grant (id, client, subject, identity, scope, resource, created_at, expires_at) values "
+        "(:id, :client, :subject, :identity, :scope, :resource, :now, :until)",
+        {
+            "id": grant_id,
+            "client": asked.client_id,
+            "subject": subject,
+            "identity": ring.seal(identity, f"provider_grant {grant_id}"),
+            "scope": " ".join(asked.scopes),
+            "resource": asked.resource,
+            "now": now,
+            "until": now + face.login_every,
+        },
+    )
+    tx.run(
+        "insert into provider_code (id, grant_id, redirect_uri, challenge, expires_at) values "
+        "(:id, :grant, :uri, :challenge, :until)",
+        {
+            "id": digest(code),
+            "grant": grant_id,
+            "uri": asked.redirect_uri,
+            "challenge": asked.challenge,
+            "until": now + CODE_SECONDS,
+        },
+    )
+    # It is in use: it stays.
+    tx.run(
+        "update provider_client set expires_at = null where id = :id and kind = 'registered'", {"id": asked.client_id}
+    )
+    return code
+
+
+def redeem_code(
+    tx: Transaction, face: FaceSettings, client: KnownClient, form: Mapping[str, str], now: float
+) -> Renewed | Reused:
+    """The grant of a code. One that comes again revokes all that the first had brought (OAuth 2.1, section 4.1.3)."""
+    name = digest(form.get("code", ""))
+    code = tx.maybe(
+        _CodeRow,
+        "select grant_id, redirect_uri, challenge, expires_at, used_at from provider_code where id = :id for update",
+        {"id": name},
+    )
+    if code is None:
+        raise _USED
+    grant = _grant(tx, code.grant_id)
+    if grant.client != client.id:
+        raise _USED  # another client's: it is none of this one's business whether there is such a code
+    if code.used_at is not None:
+        revoke(tx, grant.id, now)
+        return Reused(grant.id)
+    tx.run("update provider_code set used_at = :now where id = :id", {"now": now, "id": name})
+    unfit = code.expires_at <= now or grant.revoked_at is not None or form.get("redirect_uri") != code.redirect_uri
+    if unfit or not verifies(form.get("code_verifier", ""), code.challenge):
+        revoke(tx, grant.id, now)
+        return Reused(grant.id)
+    return Renewed(grant, _refresh_token(tx, face, grant, now))
+
+
+def rotate(
+    tx: Transaction, face: FaceSettings, client: KnownClient, form: Mapping[str, str], now: float
+) -> Renewed | Reused:
+    """A refresh token for the next one. One that was used before revokes the grant (OAuth 2.1, section 4.3.1)."""
+    name = digest(form.get("refresh_token", ""))
+    token = _refresh(tx, name)
+    if token is None:
+        raise _USED
+    grant = _grant(tx, token.grant_id)
+    if grant.client != client.id:
+        raise _USED
+    if token.used_at is not None:
+        revoke(tx, grant.id, now)
+        return Reused(grant.id)
+    if grant.revoked_at is not None or token.expires_at <= now or grant.expires_at <= now:
+        raise _USED
+    tx.run("update provider_refresh set used_at = :now where id = :id", {"now": now, "id": name})
+    return Renewed(grant, _refresh_token(tx, face, grant, now))
+
+
+def revoke_token(tx: Transaction, client: KnownClient, token: str, now: float) -> str | None:
+    """Revoke the grant of a refresh token (RFC 7009); the id of the grant if there was one of this client."""
+    found = _refresh(tx, digest(token))
+    grant = None if found is None else _grant(tx, found.grant_id)
+    if grant is None or grant.client != client.id:
+        return None
+    revoke(tx, grant.id, now)
+    return grant.id
+
+
+def revoke_grant(tx: Transaction, client: KnownClient, grant_id: str, now: float) -> None:
+    """The same, by what an access token names."""
+    grant = tx.maybe(GrantRow, "select * from provider_grant where id = :id for update", {"id": grant_id})
+    if grant is not None and grant.client == client.id:
+        revoke(tx, grant.id, now)
+
+
+def revoke(tx: Transaction, grant_id: str, now: float) -> None:
+    tx.run(
+        "update provider_grant set revoked_at = :now where id = :id and revoked_at is null",
+        {"now": now, "id": grant_id},
+    )
+    tx.publish(REVOKED, grant_id)
+
+
+def revoked_since(tx: Transaction, moment: float) -> list[str]:
+    return tx.all(str, "select id from provider_grant where revoked_at >= :moment", {"moment": moment})
+
+
+def _grant(tx: Transaction, grant_id: str) -> GrantRow:
+    return tx.one(GrantRow, "select * from provider_grant where id = :id for update", {"id": grant_id})
+
+
+def _refresh(tx: Transaction, name: str) -> _RefreshRow | None:
+    return tx.maybe(
+        _RefreshRow,
+        "select grant_id, expires_at, used_at from provider_refresh where id = :id for update",
+        {"id": name},
+    )
+
+
+def _refresh_token(tx: Transaction, face: FaceSettings, grant: GrantRow, now: float) -> str:
+    token = secrets.token_urlsafe(32)
+    tx.run("delete from provider_refresh where expires_at < :now", {"now": now})
+    tx.run(
+        "insert into provider_refresh (id, grant_id, expires_at) values (:id, :grant, :until)",
+        {"id": digest(token), "grant": grant.id, "until": min(grant.expires_at, now + face.idle_seconds)},
+    )
+    return token

@@ -1,0 +1,114 @@
+"""Secrets at rest: AES-GCM under a ring of keys.
+
+The first key seals, every key of the ring opens, so a key is replaced by putting another before it: what the old one
+sealed is opened by it, and sealed anew when it is next written (`outdated`). What is sealed for one place opens at no
+other: the place is part of what is authenticated.
+"""
+
+from __future__ import annotations
+
+import os
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from portico.wire.errors import Error, UsageError
+
+_NONCE = 12
+SHORTEST_KEY = 16
+
+
+class Unsealable(Error):
+    """It was sealed with a key that is no longer on the ring, or it was tampered with."""
+
+
+class KeyRing:
+    """`keys` are texts or bytes of at least 16 bytes of randomness, the one in use first."""
+
+    def __init__(self, keys: Sequence[bytes]) -> None:
+        if not keys:
+            raise UsageError("a ring of keys needs a key")
+        for key in keys:
+            if len(key) < SHORTEST_KEY:
+                raise UsageError(f"a key to seal secrets with has at least {SHORTEST_KEY} bytes, better 32")
+        # Whatever the length of a secret, a key of AES has 32 bytes.
+        self._keys = {_id_of(key): sha256(b"portico seal\0" + key).digest() for key in keys}
+        self._first = _id_of(keys[0])
+
+    def seal(self, plain: bytes, place: str) -> str:
+        nonce = os.urandom(_NONCE)
+        sealed = _cipher(self._keys[self._first]).encrypt(nonce, plain, place.encode())
+        return f"{self._first}.{urlsafe_b64encode(nonce + sealed).decode()}"
+
+    def open(self, sealed: str, place: str) -> bytes:
+        name, _, rest = sealed.partition(".")
+        key = self._keys.get(name)
+        if key is None:
+            raise Unsealable(f"what is kept for {place.partition(' ')[0]} was sealed with a key that is not configured")
+        from cryptography.exceptions import InvalidTag
+
+        try:
+            data = urlsafe_b64decode(rest)
+            plain: bytes = _cipher(key).decrypt(data[:_NONCE], data[_NONCE:], place.encode())
+        except (ValueError, InvalidTag):
+            raise Unsealable(
+                f"what is kept for {place.partition(' ')[0]} was changed, or is of another place"
+            ) from None
+        return plain
+
+    def outdated(self, sealed: str) -> bool:
+        """Whether it was sealed with another key than the one in use."""
+        return sealed.partition(".")[0] != self._first
+
+
+def ring_for(store: str | None, keys: Sequence[str]) -> KeyRing:
+    """The keys that were configured; else, beside a database that is a file, a file of its own for its owner alone."""
+    given = [key.encode() for key in (*keys, *os.environ.get("PORTICO_SEALING_KEYS", "").split(",")) if key]
+    if given:
+        return KeyRing(given)
+    scheme, separator, rest = (store or "").partition("://")
+    path = rest if separator and scheme == "sqlite" else "" if separator else scheme
+    if separator and scheme != "sqlite":
+        raise UsageError(
+            "secrets in a database that several machines share need a key that they share: set PORTICO_SEALING_KEYS, "
+            "or keys in the file"
+        )
+    if path.strip("/") in ("", ":memory:"):
+        return KeyRing([os.urandom(32)])
+    return KeyRing(_from_file(Path("/" + path.lstrip("/") if separator else path).with_suffix(".keys")))
+
+
+def _from_file(path: Path) -> list[bytes]:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        found = [line.strip() for line in path.read_bytes().splitlines() if line.strip()]
+        if not found:
+            raise UsageError(f"{path} is to hold the keys that secrets are sealed with, and it is empty") from None
+        return found
+    key = urlsafe_b64encode(os.urandom(32))
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(key + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+    return [key]
+
+
+def digest(secret: str) -> str:
+    """What is kept of a secret that only has to be recognised. Ours are random, so no salt is needed."""
+    return sha256(secret.encode()).hexdigest()
+
+
+def _id_of(key: bytes) -> str:
+    return sha256(b"portico key id\0" + key).hexdigest()[:12]
+
+
+def _cipher(key: bytes) -> Any:
+    try:
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+    except ImportError:
+        raise UsageError("sealing secrets needs cryptography: pip install 'portico[oauth]'") from None
+    return AESGCM(key)

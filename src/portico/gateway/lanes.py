@@ -1,0 +1,205 @@
+"""The connections to one upstream: who shares one, when another is opened, and when one ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+from weakref import ref
+
+from portico.gateway.bridge import Bridge
+from portico.gateway.config import UpstreamSettings
+from portico.gateway.health import Breaker
+from portico.gateway.lane import Lane, Told, carried
+from portico.rpc.call import Call, Conversation
+from portico.wire import jsonrpc
+from portico.wire.errors import Error, ProtocolError, ToolError, TransportError
+from portico.wire.meta import ClientCapabilities, Implementation
+
+log = logging.getLogger("portico.gateway")
+
+# A server without sessions has one connection, for all calls.
+MODERN_KEY = "modern"
+
+
+class Lanes:
+    """`told` is given what belongs to no call, `opened` each connection that is made (again); `missed` is called when
+    something may not have been heard, and `learnt` once, when the upstream is found to ask questions that do not say
+    whose they are."""
+
+    def __init__(
+        self,
+        settings: UpstreamSettings,
+        info: Implementation,
+        bridge: Bridge,
+        breaker: Breaker,
+        told: Told,
+        opened: Callable[[Lane], None],
+        missed: Callable[[], None],
+        learnt: Callable[[], None],
+    ) -> None:
+        self.settings = settings
+        self.alias = settings.alias
+        # Whether each connection has one call at a time, so that it can be told whose a question is.
+        self.asks = False
+        self._info = info
+        self._bridge = bridge
+        self._breaker = breaker
+        self._told = told
+        self._opened = opened
+        self._missed = missed
+        self._learnt = learnt
+        self._lanes: dict[Any, list[Lane]] = {}
+        self._opening = asyncio.Lock()
+        # Those of which it is known when they end; and the connections that are just being closed.
+        self._followed: set[ref[Conversation]] = set()
+        self._closing: set[asyncio.Task[None]] = set()
+
+    def __iter__(self) -> Any:
+        return iter([lane for group in self._lanes.values() for lane in group])
+
+    def __len__(self) -> int:
+        return sum(map(len, self._lanes.values()))
+
+    async def find(self, call: Call) -> Lane:
+        """A connection for a call: one for all at a server without sessions, else one for those who may share it."""
+        if self.settings.problem:
+            raise ToolError(f"{self.alias} is not configured: {self.settings.problem}.", kind="ServiceUnavailable")
+        able = carried(call.capabilities)
+        key = self._key(call, able)
+        lane = self._free(key)
+        if lane is None:
+            async with self._opening:
+                key = self._key(call, able)
+                lane = self._free(key)
+                if lane is None:
+                    # Many may have waited for one attempt, which failed.
+                    self._breaker.check(self.alias)
+                    lane = await self._open(key, able)
+                    self._follow(call)
+        return lane
+
+    def _key(self, call: Call, able: ClientCapabilities) -> Any:
+        if MODERN_KEY in self._lanes:
+            return MODERN_KEY
+        return jsonrpc.encode(able), self._sharing(call)
+
+    def _sharing(self, call: Call) -> Any:
+        """Those who share a connection have this in common: the client's own session, where there is one and it is to
+        be alone, or the principal."""
+        isolation, conversation = self.settings.isolation, call.reply.conversation
+        if isolation == "session" and conversation is not None:
+            return ref(conversation)
+        if isolation == "shared" or call.principal is None:
+            return None
+        return str(getattr(call.principal, "id", None) or call.principal)
+
+    def _free(self, key: Any) -> Lane | None:
+        for lane in self._lanes.get(key, ()):
+            if lane.broken and not lane.in_flight:
+                # One that ended while nothing used it: another is made, or it is known at once that none can be.
+                self._forget(lane)
+                return self._free(key)
+            if not self.asks or key == MODERN_KEY or not lane.in_flight:
+                return lane
+        return None
+
+    # Opening
+
+    async def _open(self, key: Any, able: ClientCapabilities) -> Lane:
+        if len(self) >= self.settings.lanes:
+            await self._make_room()
+        lane = Lane(self.settings, self._info, able, self._told, self._opened, self._missed, self.note_question)
+        try:
+            await lane.open()
+        except (TransportError, ProtocolError) as failure:
+            # It could not even be greeted, so there is nothing to wait and see.
+            self._breaker.failed(failure, at_once=True)
+            log.warning("%s cannot be reached: %s", self.alias, self._breaker.failure)
+            raise self._breaker.refusal(self.alias) from None
+        self._lanes.setdefault(MODERN_KEY if lane.modern else key, []).append(lane)
+        self._opened(lane)
+        return lane
+
+    async def _make_room(self) -> None:
+        idle = self._idle()
+        if not idle and await self._bridge.end_oldest(self.alias):
+            idle = self._idle()
+        if not idle:
+            raise self.busy(f"{self.settings.lanes} connections, all of them busy")
+        # One that changes are heard on only if there is no other.
+        lane = min(idle, key=lambda one: (one.listeners > 0, one.used))
+        self._drop(lane)
+        await lane.connection.close()
+
+    def _idle(self) -> list[Lane]:
+        return [lane for lane in self if not lane.in_flight]
+
+    def busy(self, what: str) -> ToolError:
+        details = {"upstream": self.alias, "retry_after": 1}
+        return ToolError(f"{self.alias} has {what}.", kind="ApiLimitExceeded", details=details, retryable=True)
+
+    def note_question(self) -> None:
+        """From now on each connection has one call at a time."""
+        if not self.asks:
+            log.info("%s asks questions: from now on each of its connections has one call at a time", self.alias)
+            self.asks = True
+            self._learnt()
+
+    # Ending
+
+    def _follow(self, call: Call) -> None:
+        """The connections of a client's session end with it."""
+        conversation = call.reply.conversation
+        if self.settings.isolation != "session" or conversation is None or ref(conversation) in self._followed:
+            return
+        known = ref(conversation)
+        self._followed.add(known)
+        conversation.when_closed(partial(self._leave, known))
+
+    def _leave(self, known: ref[Conversation]) -> None:
+        self._followed.discard(known)
+        for key, group in list(self._lanes.items()):
+            if isinstance(key, tuple) and key[1] == known:
+                for lane in list(group):
+                    # Its calls were cancelled in this very turn of the loop.
+                    self._forget(lane)
+
+    def _drop(self, lane: Lane) -> None:
+        for key, group in list(self._lanes.items()):
+            if lane in group:
+                group.remove(lane)
+                if not group:
+                    del self._lanes[key]
+
+    def _forget(self, lane: Lane) -> None:
+        """Close a connection without waiting for it."""
+        self._drop(lane)
+        task = asyncio.get_running_loop().create_task(_close(lane))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    async def lose(self, lane: Lane) -> None:
+        """A connection broke: the next call makes another, and fails at once if it cannot."""
+        self._drop(lane)
+        await _close(lane)
+
+    async def end_idle(self, now: float) -> None:
+        """Close what nothing has used for long, and nothing listens on."""
+        for lane in self:
+            if not lane.in_flight and not lane.listeners and now - lane.used > self.settings.idle:
+                self._drop(lane)
+                await _close(lane)
+
+    async def close(self) -> None:
+        lanes = list(self)
+        self._lanes.clear()
+        await asyncio.gather(*map(_close, lanes), *self._closing, return_exceptions=True)
+
+
+async def _close(lane: Lane) -> None:
+    with contextlib.suppress(Error):
+        await lane.connection.close()

@@ -1,0 +1,253 @@
+"""What is put around the answers of a server that has a guard, a meter or a witness.
+
+A server without them is not slowed down: nothing of this is in its way. What the server has itself is looked at here,
+before its services are asked; what it passes on, where it is known whose it is: its mounts and upstreams ask `admit`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from types import CoroutineType
+from typing import Any, NoReturn, Protocol
+
+import msgspec
+from msgspec import Raw
+from msgspec.structs import replace
+
+from portico.rpc.call import Call
+from portico.server.guard import AccessGuard, Decision, Kind, Meter, Owned, Passage, Witness, current
+from portico.server.registry.catalog import Catalog
+from portico.server.registry.mounted import Others
+from portico.server.registry.service import Answer, Service
+from portico.server.registry.views import KINDS, CallerView, KeptViews
+from portico.wire.completion import PromptReference
+from portico.wire.errors import ResourceNotFound
+from portico.wire.jsonrpc import NOTHING, encode
+
+Entering = Callable[[Passage, Answer], Any]
+
+
+class Protected(Protocol):
+    """What protection needs of its server."""
+
+    def own(self, kind: Kind, name: str) -> Owned | None: ...
+    def owned(self, component: Any) -> Owned: ...
+    @property
+    def others(self) -> Others: ...
+    @property
+    def catalogs(self) -> dict[str, Catalog[Any]]: ...
+
+
+class Protection:
+    """The guard, the meter and the witness of one server."""
+
+    def __init__(self, server: Protected) -> None:
+        self._server = server
+        self.guard: AccessGuard | None = None
+        self.meter: Meter | None = None
+        self.witness: Witness | None = None
+        self.views = KeptViews()
+
+    # Around the answers
+
+    def around(self, method: str, answer: Answer, service: Service | None = None) -> Answer:
+        """The answer to a method, for those who may have it."""
+        enter = _ENTERING.get(method)
+        if enter is None and method in KINDS:
+            enter = Protection._list
+        if enter is None and service is not None and not method.startswith("tasks/"):
+            return partial(self._pass, partial(self._service_method, service.name), answer)
+        if enter is None and method == "server/discover":
+            return answer
+        return partial(self._pass, partial(enter or Protection._plain, self), answer)
+
+    def _pass(self, enter: Entering, answer: Answer, call: Call) -> Any:
+        passage = Passage(call)
+        if self.witness is not None:
+            self.witness.begins(passage)
+        token = current.set(passage)
+        try:
+            result = enter(passage, answer)
+        except BaseException as failure:
+            self._end(passage, None, failure)
+            raise
+        finally:
+            current.reset(token)
+        if type(result) is CoroutineType:
+            return self._finish(passage, result)
+        self._end(passage, result, None)
+        return result
+
+    async def _finish(self, passage: Passage, coroutine: CoroutineType[Any, Any, Any]) -> Any:
+        token = current.set(passage)
+        try:
+            result = await coroutine
+        except BaseException as failure:
+            self._end(passage, None, failure)
+            raise
+        finally:
+            current.reset(token)
+        self._end(passage, result, None)
+        return result
+
+    def _end(self, passage: Passage, result: Any, failure: BaseException | None) -> None:
+        if self.meter is not None and passage.counted:
+            self.meter.leave(passage)
+        if self.witness is not None:
+            self.witness.ended(passage, result, failure)
+
+    # What is asked for by its name
+
+    def _tool(self, passage: Passage, answer: Answer) -> Any:
+        params = passage.call.typed()
+        return self._named(passage, answer, "tool", params.name, params.arguments)
+
+    def _prompt(self, passage: Passage, answer: Answer) -> Any:
+        params = passage.call.typed()
+        return self._named(passage, answer, "prompt", params.name, encode(params.arguments or {}))
+
+    def _resource(self, passage: Passage, answer: Answer) -> Any:
+        return self._named(passage, answer, "resource", passage.call.typed().uri, NOTHING)
+
+    def _named(self, passage: Passage, answer: Answer, kind: Kind, name: str, arguments: bytes | Raw) -> Any:
+        owned = self._server.own(kind, name)
+        if owned is None:
+            return answer(passage.call)
+        if not self._allows(passage, kind, owned, arguments):
+            return self._deny(passage.call, kind, name)
+        waiting = self._clear(passage, arguments)
+        return answer(passage.call) if waiting is None else self._when_clear(waiting, answer, passage.call)
+
+    async def _when_clear(self, waiting: Any, answer: Answer, call: Call) -> Any:
+        await waiting
+        result = answer(call)
+        return await result if type(result) is CoroutineType else result
+
+    async def _deny(self, call: Call, kind: Kind, name: str) -> NoReturn:
+        """What is denied looks exactly like what is not there."""
+        if kind == "resource":
+            raise ResourceNotFound(name)
+        raise await self._server.others.unknown(call, kind, name, self._server.catalogs[f"{kind}s/list"])
+
+    def _complete(self, passage: Passage, answer: Answer) -> Any:
+        ref = passage.call.typed().ref
+        kind: Kind
+        kind, name = ("prompt", ref.name) if isinstance(ref, PromptReference) else ("template", ref.uri)
+        owned = self._server.own(kind, name)
+        if owned is None:
+            return answer(passage.call)
+        if not self._allows(passage, kind, owned, NOTHING):
+            raise self._server.others.nothing_to_complete(name)
+        waiting = self._clear(passage, NOTHING)
+        return answer(passage.call) if waiting is None else self._when_clear(waiting, answer, passage.call)
+
+    # What is listed, and listened to
+
+    def _list(self, passage: Passage, answer: Answer) -> Any:
+        return self._counted(passage, answer if self.guard is None else self._seen)
+
+    def _seen(self, call: Call) -> Any:
+        """A list without what the caller may not see."""
+        view = self.view(call)
+        assert view is not None
+        catalog = self._server.catalogs[call.method]
+        cursor = call.typed().cursor
+        if self._server.others:
+            return self._server.others.page(catalog, call, cursor, view)
+        make = partial(view.definitions, catalog)
+        return view.page(catalog, (catalog.definitions,), make, call.revision, cursor)
+
+    def _plain(self, passage: Passage, answer: Answer) -> Any:
+        return self._counted(passage, answer)
+
+    def _counted(self, passage: Passage, answer: Answer) -> Any:
+        waiting = None if self.meter is None or passage.counted else self.meter.enter(passage)
+        return answer(passage.call) if waiting is None else self._when_clear(waiting, answer, passage.call)
+
+    # Methods that come with a service: what they name by a URI is a resource of that service
+
+    async def _service_method(self, service: str, passage: Passage, answer: Answer) -> Any:
+        call = passage.call
+        uri = _uri_in(call)
+        if uri is not None and not self._allows(passage, "resource", Owned(service, uri), NOTHING):
+            raise ResourceNotFound(uri)
+        result = self._counted(passage, answer)
+        result = await result if type(result) is CoroutineType else result
+        if self.guard is None:
+            return result
+        sees = self.guard.sight(call).sees
+        return _without(result, lambda one: not sees("resource", Owned(service, one)))
+
+    # Asked by what passes calls on, where it is known whose something is
+
+    def view(self, call: Call) -> CallerView | None:
+        """What the sender of a call sees; None: everything."""
+        if self.guard is None:
+            return None
+        return CallerView(self.guard.sight(call), self.views, self._server.owned, self._server.own)
+
+    async def admit(self, call: Call, kind: Kind, owned: Owned, arguments: bytes | Raw = NOTHING) -> bool:
+        """Whether a call may go on to something that is not the server's own; if not, it is not there. Raises what it
+        is refused with for another reason."""
+        passage = current.get() or Passage(call)
+        if not self._allows(passage, kind, owned, arguments):
+            return False
+        waiting = self._clear(passage, arguments)
+        if waiting is not None:
+            await waiting
+        return True
+
+    def still_allows(self, call: Call, owned: Owned, arguments: bytes | Raw) -> bool:
+        """Whether a call that was admitted earlier, and waited in a queue, may still be made."""
+        return self.guard is None or self.guard.decide(call, "tool", owned, arguments).allowed
+
+    def _allows(self, passage: Passage, kind: Kind, owned: Owned, arguments: bytes | Raw) -> bool:
+        passage.kind, passage.owned = kind, owned
+        if self.guard is None:
+            return True
+        if kind == "template":
+            passage.decision = Decision(self.guard.sight(passage.call).sees(kind, owned))
+        else:
+            passage.decision = self.guard.decide(passage.call, kind, owned, arguments)
+        return passage.decision.allowed
+
+    def _clear(self, passage: Passage, arguments: bytes | Raw) -> Any:
+        """What else has to be met by a call that is allowed. None: nothing, or what has to be waited for."""
+        assert passage.kind is not None and passage.owned is not None
+        if self.guard is not None:
+            self.guard.require(passage.call, passage.kind, passage.owned, arguments)
+        return None if self.meter is None or passage.counted else self.meter.enter(passage)
+
+
+_ENTERING: dict[str, Callable[[Protection, Passage, Answer], Any]] = {
+    "tools/call": Protection._tool,
+    "prompts/get": Protection._prompt,
+    "resources/read": Protection._resource,
+    "completion/complete": Protection._complete,
+}
+
+
+class _Located(msgspec.Struct, gc=False):
+    uri: str | None = None
+
+
+def _uri_in(call: Call) -> str | None:
+    if call.params is NOTHING:
+        return None
+    try:
+        return msgspec.json.decode(call.params, type=_Located).uri
+    except msgspec.DecodeError:
+        return None  # the method says what is wrong
+
+
+def _without(result: Any, hidden: Callable[[str], bool]) -> Any:
+    """A result whose lists have no entries at hidden URIs."""
+    if not isinstance(result, msgspec.Struct):
+        return result
+    kept: dict[str, Any] = {}
+    for name in result.__struct_fields__:
+        listed = getattr(result, name)
+        if isinstance(listed, list) and any(isinstance(getattr(one, "uri", None), str) for one in listed):
+            kept[name] = [one for one in listed if not hidden(getattr(one, "uri", ""))]
+    return replace(result, **kept) if kept else result

@@ -1,0 +1,84 @@
+"""The authorization-server face in front of a real login: what clients and people see of it."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+import pytest
+
+import oidc
+from portico.auth.assertions import verify_signature
+
+Stand = Callable[..., Any]
+
+
+def claims_of(token: str) -> dict[str, Any]:
+    body = token.split(".")[1]
+    found: dict[str, Any] = msgspec.json.decode(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
+    return found
+
+
+async def test_a_client_registers_logs_in_refreshes_and_revokes(stand: Stand) -> None:
+    async with stand() as face:
+        client = await face.register()
+        login = await face.login(client["client_id"], scope="notes:write unknown offline_access")
+        assert login.parameters["iss"] == face.issuer and login.parameters["state"] == login.said["state"]
+        status, given = await login.redeem()
+        assert status == 200 and given["token_type"] == "Bearer" and given["scope"] == "notes:write"
+        claims = claims_of(given["access_token"])
+        assert (claims["iss"], claims["sub"], claims["aud"]) == (face.issuer, "anna", face.resource)
+        assert claims["email"] == "anna@example.com" and claims["groups"] == ["ops"]
+        keys = await face.request(oidc.Browser(), "GET", "/jwks.json")
+        assert verify_signature(given["access_token"], msgspec.json.decode(keys.text), ["ES256"]) is not None
+
+        status, next_one = await login.refresh(given["refresh_token"])
+        assert status == 200 and next_one["refresh_token"] != given["refresh_token"]
+        form = {"token": next_one["refresh_token"], "client_id": client["client_id"]}
+        assert (await face.post("/revoke", form))[0] == 200
+        assert (await login.refresh(next_one["refresh_token"]))[1]["error"] == "invalid_grant"
+        assert face.face.is_revoked(claims["gid"])
+
+
+async def test_the_metadata_is_where_clients_look(stand: Stand) -> None:
+    async with stand() as face:
+        browser = oidc.Browser()
+        for path in ("/.well-known/oauth-authorization-server", "/.well-known/openid-configuration"):
+            seen = await face.request(browser, "GET", path)
+            said = msgspec.json.decode(seen.text)
+            assert said["issuer"] == face.issuer and said["code_challenge_methods_supported"] == ["S256"]
+            assert said["client_id_metadata_document_supported"] is True
+
+
+async def test_the_consent_page_names_the_client_and_lets_nobody_frame_it(stand: Stand) -> None:
+    async with stand() as face:
+        client = await face.register(client_name="<b>Bank</b>\u202e")
+        login = await face.login(client["client_id"])
+        browser = oidc.Browser()
+        page = await asyncio.to_thread(browser.request, "GET", login.url)
+        assert "&lt;b&gt;Bank&lt;/b&gt;" in page.text and "\u202e" not in page.text
+        assert "a program on this computer" in page.text and "read your notes" in page.text
+        assert "not verified" in page.text and urlsplit(face.face.where.issuer).hostname in page.text
+        assert "frame-ancestors 'none'" in page.headers["content-security-policy"]
+        assert page.headers["x-frame-options"] == "DENY" and page.headers["cache-control"] == "no-store"
+        assert "HttpOnly" in page.headers["set-cookie"] and "SameSite=Lax" in page.headers["set-cookie"]
+
+
+async def test_who_says_no_sends_the_client_home_without_a_code(stand: Stand) -> None:
+    async with stand() as face:
+        client = await face.register()
+        login = await face.login(client["client_id"], oidc.Browser(answer="no"))
+        assert login.parameters["error"] == "access_denied" and login.parameters["iss"] == face.issuer
+
+
+async def test_only_those_who_are_allowed_come_in(stand: Stand) -> None:
+    async with stand(allow=["anna@example.com"]) as face:
+        client = await face.register()
+        assert (await face.login(client["client_id"])).parameters["code"]
+        # The same address, which the provider has not verified.
+        with pytest.raises(AssertionError, match="HTTP 403"):
+            await face.login(client["client_id"], oidc.Browser("mallory"))
