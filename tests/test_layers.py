@@ -22,6 +22,7 @@ FLOORS = {
     "auth": 2,
     "legacy": 2,
     "transport": 3,
+    "fleet": 3.5,
     "server": 4,
     "access": 4.1,
     "gateway": 4.2,

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
         SqliteTransaction as SqliteTransaction, explain_sqlite as explain_sqlite,
     )
     from portico.store.transaction import Transaction as Transaction
-    from portico.transport.http.listener import is_loopback as is_loopback
+    from portico.transport.http.place import is_loopback as is_loopback
     from portico.transport.http_client.browser import headless as headless
     from portico.transport.http_client.once import HttpAnswer as HttpAnswer, http_exchange as http_exchange
     from portico.wire.completion import MOST_COMPLETIONS as MOST_COMPLETIONS, Completion as Completion
@@ -127,7 +127,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "portico.store.rows": ("json_column",),
     "portico.store.sqlite_transaction": ("SqliteTransaction", "explain_sqlite"),
     "portico.store.transaction": ("Event", "Transaction"),
-    "portico.transport.http.listener": ("is_loopback",),
+    "portico.transport.http.place": ("is_loopback",),
     "portico.transport.http_client.browser": ("headless",),
     "portico.transport.http_client.once": ("HttpAnswer", "http_exchange"),
     "portico.wire.completion": ("MOST_COMPLETIONS", "Completion"),

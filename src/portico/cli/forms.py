@@ -151,6 +151,14 @@ def _port(text: str) -> int:
     return number
 
 
+def _workers(text: str) -> int | str:
+    return text if text == "auto" else _count(text)
+
+
+def _descriptor(text: str) -> int | str:
+    return text if text == "systemd" else _count(text)
+
+
 # Options that several commands have
 
 _CONNECTION = {
@@ -257,6 +265,21 @@ FORMS: dict[str, CommandForm] = {
             "over HTTP": (
                 flag("--host", default="127.0.0.1", help="the address to listen on (default: %(default)s)"),
                 flag("--port", type=_port, default=8080, help="the port (default: %(default)s; 0: any free one)"),
+                flag("--unix", metavar="PATH", help="listen on a Unix socket, which is for this user alone"),
+                flag(
+                    "--fd",
+                    nargs="?",
+                    const="systemd",
+                    type=_descriptor,
+                    metavar="N",
+                    help="listen on a socket that is open already; without a number: on those of systemd",
+                ),
+                flag(
+                    "--workers",
+                    type=_workers,
+                    metavar="N",
+                    help="serve with so many processes; auto: one for each core (default: PORTICO_WORKERS)",
+                ),
                 flag("--path", default="/mcp", help="the endpoint (default: %(default)s; / is the same)"),
                 flag(
                     "--allow-host",
