@@ -1,6 +1,6 @@
 """How many example servers of FastMCP and of the official SDK work with Portico, after renaming or `portico port`.
 
-    python benchmarks/moving_in.py --fastmcp CHECKOUT --sdk CHECKOUT [--peers .venv/peers/bin/python] [--port] [--details]
+    python benchmarks/moving_in.py --fastmcp CHECKOUT --sdk CHECKOUT [--peers PYTHON] [--port] [--details]
 
 Counted are those that run as they stand in an environment that has both projects. Then only the import and the class
 are renamed, and each is imported, listed and called with the same arguments. Nothing is fetched.
@@ -13,7 +13,6 @@ import json
 import re
 import subprocess
 import sys
-import tempfile
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -50,17 +49,21 @@ def run(python: str, path: Path, calls: Any = None) -> dict[str, Any]:
 
 
 def alike(theirs: Any, ours: Any) -> bool:
-    """Whether two results say the same: the spacing of JSON and the words of an error do not count."""
-    if "raised" in theirs or "raised" in ours:
-        return "raised" in theirs and "raised" in ours
-    if bool(theirs.get("isError")) != bool(ours.get("isError")):
-        return False
-    if theirs.get("isError"):
-        return "Internal error" not in json.dumps(ours)
-    structured = theirs.get("structuredContent")
-    if structured is not None and ours.get("structuredContent") not in (None, structured):
-        return False
+    """Whether two results say the same: the spacing of JSON, the words of an error and the wrapping of a value do not
+    count."""
+    if _failed(theirs) or _failed(ours):
+        return _failed(theirs) and _failed(ours)
+    if theirs.get("structuredContent") is not None and ours.get("structured") is not None:
+        return _unwrapped(theirs["structuredContent"]) == _unwrapped(ours["structured"])
     return [_block(one) for one in theirs.get("content", ())] == [_block(one) for one in ours.get("content", ())]
+
+
+def _failed(result: Any) -> bool:
+    return "raised" in result or bool(result.get("isError"))
+
+
+def _unwrapped(value: Any) -> Any:
+    return value["result"] if isinstance(value, dict) and value.keys() == {"result"} else value
 
 
 def _block(block: Any) -> Any:
@@ -86,14 +89,24 @@ def try_one(python: str, path: Path, port: Any) -> dict[str, Any]:
         copy.unlink()
     told = {"stands": True, "imports": after.get("imports"), "lists": after.get("lists"), "why": after.get("why")}
     if after.get("lists"):
-        names = {kind: {one["name"] for one in before[kind]} == {one["name"] for one in after[kind]} for kind in ("tools", "prompts")}
+        names = {
+            kind: {one["name"] for one in before[kind]} == {one["name"] for one in after[kind]}
+            for kind in ("tools", "prompts")
+        }
         different = [
             (name, one["result"], after["calls"][name]["result"])
             for name, one in before["calls"].items()
             if not alike(one["result"], after["calls"][name]["result"])
         ]
-        told |= {"called": bool(calls), "alike": not different and all(names.values()), "different": different, "names": names}
-        told["internal"] = [name for name, _, ours in different if "Internal error" in json.dumps(ours)]
+        told |= {
+            "called": bool(calls),
+            "alike": not different and all(names.values()),
+            "different": different,
+            "names": names,
+        }
+        told["internal"] = [
+            name for name, theirs, ours in different if not _failed(theirs) and "Internal error" in json.dumps(ours)
+        ]
     return told
 
 

@@ -192,4 +192,3 @@ class FamiliarContext:
 
     async def get_prompt(self: Any, name: str, arguments: dict[str, Any] | None = None) -> Any:
         return await self._within(name, self._inner("prompts/get", {"name": name, "arguments": arguments or {}}))
-

@@ -43,7 +43,7 @@ class ConversationStates:
         values[key] = text
 
     def id_of(self, call: Call) -> str | None:
-        """A name for the conversation of a call, which means nothing to anybody else."""
+        """A name for the conversation of a call, which means nothing elsewhere."""
         conversation = call.reply.conversation
         if conversation is None:
             return None
@@ -57,7 +57,9 @@ class ConversationStates:
         if conversation is not None:
             return self._conversations.setdefault(conversation, {})
         if call.anonymous:
-            raise ToolError("There is no state here: the request belongs to no conversation, and nobody has logged in.")
+            raise ToolError(
+                "There is no state here: the request belongs to no conversation, and its sender has not logged in."
+            )
         identity = "" if call.principal is None else call.principal.identity
         values = self._principals.setdefault(identity, {})
         self._principals.move_to_end(identity)

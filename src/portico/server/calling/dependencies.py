@@ -1,4 +1,4 @@
-"""What a body needs besides its arguments: `db: Database = Depends(connect)`, or `Annotated[Database, Depends(connect)]`.
+"""What a body needs besides its arguments: `db: Database = Depends(connect)`, or `Annotated[Database, Depends(…)]`.
 
 A client never sees such a parameter. Its value is made for each call, once however often it is asked for, by a function
 that may have dependencies of its own, the Context, and the arguments of the body by their names. What the function
@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack, asynccontextmanager
 from contextlib import contextmanager as synccontextmanager
 from functools import partial, wraps
 from inspect import Parameter
-from typing import Annotated, Any, Generic, TypeVar, cast
+from typing import Annotated, Any, Generic, TypeVar
 
 from msgspec import Struct
 
+from portico.schema import SchemaError
 from portico.schema.hints import resolve
 from portico.server.asking.context import Context, Elicitation
 from portico.wire.errors import ToolError, UsageError
@@ -35,7 +36,7 @@ class _Dependency(Struct, frozen=True):
     fn: Function
 
 
-def Depends(fn: Callable[..., Any]) -> Any:  # noqa: N802
+def Depends(fn: Callable[..., Any]) -> Any:
     """A parameter that the server fills in: `def tool(name: str, db: Database = Depends(connect))`.
 
     * **fn** – makes the value: a function, `async` or not, a generator that yields it once, or one that gives a context
@@ -63,7 +64,7 @@ class ListRoots(Struct):
 
 def with_dependencies(fn: Function) -> Function:
     """The function as a body: without its dependencies, which are made before it is called. Itself if it has none."""
-    plan = _Plan.of(fn)
+    plan = _DependencyPlan.of(fn)
     if not plan.made:
         return fn
 
@@ -83,7 +84,7 @@ def with_dependencies(fn: Function) -> Function:
     return body
 
 
-class _Plan(Struct):
+class _DependencyPlan(Struct):
     """The parameters of a function: those that a dependency makes, the Context, and the rest."""
 
     made: dict[str, _Dependency]
@@ -92,13 +93,14 @@ class _Plan(Struct):
     outward: inspect.Signature
 
     @classmethod
-    def of(cls, fn: Function) -> _Plan:
+    def of(cls, fn: Function) -> _DependencyPlan:
+        source = inspect.unwrap(fn)
         try:
             signature = inspect.signature(fn)
-        except (TypeError, ValueError):
+            hints = resolve(source if inspect.isroutine(source) else type(source).__call__)
+        except (TypeError, ValueError, SchemaError):
+            # What is wrong is said where the function is read.
             return cls({}, {}, None, inspect.Signature())
-        source = inspect.unwrap(fn)
-        hints = resolve(source if inspect.isroutine(source) else type(source).__call__)
         made = {one.name: found for one in signature.parameters.values() if (found := _dependency(one, hints))}
         context = next((name for name in signature.parameters if _is_context(hints.get(name))), None)
         rest = [one for one in signature.parameters.values() if one.name not in made]
@@ -141,7 +143,7 @@ class _Making:
         return await self._answer(self._made[wanted.fn], hint, wanted.fn)
 
     async def _make(self, fn: Function) -> Any:
-        plan = _Plan.of(fn)
+        plan = _DependencyPlan.of(fn)
         values: dict[str, Any] = {}
         for parameter in plan.outward.parameters.values():
             if parameter.name in (plan.context, _CONTEXT):
@@ -192,7 +194,7 @@ async def _called(fn: Function, values: dict[str, Any], context: Context) -> Any
         return await fn(**values)
     context.leave_loop()
     found = await context.in_thread(partial(_call, fn, values))
-    return await cast("Awaitable[Any]", found) if inspect.isawaitable(found) else found
+    return await found if inspect.isawaitable(found) else found
 
 
 def _call(fn: Function, values: dict[str, Any]) -> Any:

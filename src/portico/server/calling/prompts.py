@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal, TypedDict, Unpack
 
 import msgspec
@@ -10,14 +10,13 @@ import msgspec
 from portico._options import check_options
 from portico.rpc.call import Call
 from portico.server.calling.bodies import Body
-from portico.server.calling.checks import checked_icons, checked_meta, given_name
+from portico.server.calling.checks import checked_icons, described_meta, given_name
 from portico.server.calling.foreign import ours
 from portico.server.calling.results import to_block
 from portico.server.calling.runtime import Runtime
 from portico.server.calling.signature import ArgumentError
 from portico.wire.errors import InvalidParams
 from portico.wire.inputs import InputRequiredResult
-from portico.wire.meta import Icon
 from portico.wire.prompts import GetPromptParams, GetPromptResult, PromptArgument, PromptMessage
 from portico.wire.prompts import Prompt as Definition
 
@@ -28,7 +27,8 @@ class PromptOptions(TypedDict, total=False):
     name: str | None
     title: str | None
     description: str | None
-    icons: Sequence[Icon] | None
+    icons: Sequence[Any] | None
+    tags: Collection[str]
     meta: Mapping[str, Any] | None
     inline: bool
 
@@ -54,7 +54,7 @@ class Prompt:
             description=description if description is not None else self.body.signature.summary or None,
             arguments=self._arguments() or None,
             icons=checked_icons(options.get("icons")),
-            meta=checked_meta(options.get("meta")) or None,
+            meta=described_meta(options) or None,
         )
 
     def _arguments(self) -> list[PromptArgument]:
@@ -84,7 +84,7 @@ def to_messages(value: Any, name: str) -> list[PromptMessage]:
 
 
 class Message:
-    """What somebody says in a prompt: a text, or anything that can be a content block."""
+    """What one side says in a prompt: a text, or anything that can be a content block."""
 
     def __init__(self, content: Any, role: Literal["user", "assistant"] = "user") -> None:
         self.content = content

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypedDict, Unpack
 
 import msgspec
@@ -13,8 +13,8 @@ from portico.server.calling.bodies import Body
 from portico.server.calling.checks import (
     checked_annotations,
     checked_icons,
-    checked_meta,
     checked_uri,
+    described_meta,
     given_name,
 )
 from portico.server.calling.foreign import ours
@@ -24,7 +24,6 @@ from portico.server.calling.signature import ArgumentError
 from portico.wire.content import Annotations, BlobContents, Contents, TextContents
 from portico.wire.errors import InvalidParams, ResourceNotFound, ToolError, UsageError
 from portico.wire.inputs import InputRequiredResult
-from portico.wire.meta import Icon
 from portico.wire.resources import ReadResourceParams, ReadResourceResult
 from portico.wire.resources import Resource as Definition
 from portico.wire.resources import ResourceTemplate as TemplateDefinition
@@ -42,7 +41,8 @@ class ResourceOptions(TypedDict, total=False):
     mime_type: str | None
     size: int | None
     annotations: Annotations | None
-    icons: Sequence[Icon] | None
+    icons: Sequence[Any] | None
+    tags: Collection[str]
     meta: Mapping[str, Any] | None
     inline: bool
 
@@ -70,7 +70,7 @@ class Resource:
             "mime_type": self.mime_type,
             "annotations": checked_annotations(options.get("annotations")),
             "icons": checked_icons(options.get("icons")),
-            "meta": checked_meta(options.get("meta")) or None,
+            "meta": described_meta(options) or None,
         }
         self.definition = (
             Definition(uri=uri, size=size, **described)
