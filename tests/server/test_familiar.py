@@ -210,7 +210,7 @@ async def test_an_answer_is_of_the_class_that_says_what_it_is() -> None:
             case _:
                 return "none"
 
-    async with Client(server, elicitation_handler=lambda _: 3) as client:
+    async with Client(server, elicitation_handler=lambda _: {"value": 3}) as client:
         assert (await client.call_tool("ask")).data == "3"
     async with Client(server, elicitation_handler=lambda _: ElicitResult("decline")) as client:
         assert (await client.call_tool("ask")).data == "none"
@@ -288,7 +288,7 @@ async def test_a_dependency_asks() -> None:
     ) -> dict[str, Any]:
         return {"title": title, "sure": sure, "folders": [one.uri for one in folders]}
 
-    async with Client(server, elicitation_handler=lambda _: True, roots=["file:///srv"]) as client:
+    async with Client(server, elicitation_handler=lambda _: {"value": True}, roots=["file:///srv"]) as client:
         assert (await client.call_tool("order", {"title": "Dune"})).data["folders"] == ["file:///srv"]
     async with Client(server, elicitation_handler=lambda _: ElicitResult("decline"), roots=["file:///srv"]) as client:
         with pytest.raises(ToolError, match="did not agree"):
