@@ -18,6 +18,7 @@ FLOORS = {
     "beneath": 1,
     "frontmatter": 1,
     "rpc": 1,
+    "screening": 1,
     "store": 1,
     "auth": 2,
     "legacy": 2,

@@ -13,7 +13,7 @@ from portico._lazy import public_names
 # ruff: isort: off
 # fmt: off
 if TYPE_CHECKING:
-    from portico import beneath as beneath
+    from portico import beneath as beneath, screening as screening
     from portico._options import expand_paths as expand_paths, explained as explained
     from portico.auth.principal import Principal as Principal
     from portico.client.listen import Change as Change
@@ -98,6 +98,7 @@ if TYPE_CHECKING:
 
 _HOMES: dict[str, tuple[str, ...]] = {
     "portico.beneath": (),
+    "portico.screening": (),
     "portico._options": ("expand_paths", "explained"),
     "portico.auth.principal": ("Principal",),
     "portico.client.listen": ("Change",),

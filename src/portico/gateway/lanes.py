@@ -64,6 +64,13 @@ class Lanes:
     def __len__(self) -> int:
         return sum(map(len, self._lanes.values()))
 
+    @property
+    def modern(self) -> Lane | None:
+        """The one connection to a server without sessions, if it is there."""
+        for lane in self._lanes.get(MODERN_KEY, ()):
+            return None if lane.broken else lane
+        return None
+
     async def find(self, call: Call) -> Lane:
         """A connection for a call: one for all at a server without sessions, else one for those who may share it."""
         if self.settings.problem:

@@ -372,7 +372,7 @@ class Routes:
         params: dict[str, Any] = {**members.decode(call.params), **changed}
         if "requestState" in params and call.method in ASKABLE:
             state = self._opened(params["requestState"], bound())
-            if state == b"null":
+            if state is not None and bytes(state) == b"null":
                 del params["requestState"]
             elif state is not None:
                 params["requestState"] = state

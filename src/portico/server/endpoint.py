@@ -168,7 +168,8 @@ def _supervised(
 def _worker(server: Server, post: Post, place: Place, options: HttpOptions) -> FleetWorker:
     given = cast("HttpOptions", {**options, **post.assignment.options})
     use_key(post.assignment.key)
-    return FleetWorker(post, exchange(server, _settings(server, given, named=_named(place))), place)
+    store = server.store or os.environ.get("PORTICO_STORE")
+    return FleetWorker(post, exchange(server, _settings(server, given, named=_named(place))), place, store)
 
 
 async def serve_http(

@@ -54,9 +54,16 @@ class Passage(Struct, eq=False):
     kind: Kind | None = None
     owned: Owned | None = None
     decision: Decision | None = None
-    # Whether it was counted by the meter, and whether the person has agreed to it.
+    # Whether it was counted by the meter; whether the person has agreed to it, and had done so in an earlier round.
     counted: bool = False
     agreed: bool = False
+    round: Any = None
+    # Which upstream or mount it was passed on to, and which task runs it with which arguments.
+    upstream: str = ""
+    job: str = ""
+    arguments: Raw | None = None
+    # When it began, in nanoseconds since 1970: for the witness.
+    began: int = 0
 
 
 class AccessGuard(Protocol):
@@ -90,7 +97,7 @@ class Meter(Protocol):
 
 
 class Witness(Protocol):
-    """Takes note of what was asked, and of what came of it."""
+    """Takes note of what was asked, and of what came of it. One with a `lifespan` is open as long as its server."""
 
     def begins(self, passage: Passage) -> None:
         """Before anything is done. May raise what the request is refused with."""

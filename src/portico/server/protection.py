@@ -6,7 +6,7 @@ before its services are asked; what it passes on, where it is known whose it is:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from types import CoroutineType
 from typing import Any, NoReturn, Protocol
@@ -16,6 +16,9 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from portico.rpc.call import Call
+from portico.rpc.questions import asked_by
+from portico.server.asking.consent import Consents, QuestionFirst
+from portico.server.calling.runtime import Runtime
 from portico.server.guard import AccessGuard, Decision, Kind, Meter, Owned, Passage, Witness, current
 from portico.server.registry.catalog import Catalog
 from portico.server.registry.mounted import Others
@@ -24,12 +27,15 @@ from portico.server.registry.views import KINDS, CallerView, KeptViews
 from portico.wire.completion import PromptReference
 from portico.wire.errors import ResourceNotFound
 from portico.wire.jsonrpc import NOTHING, encode
+from portico.wire.methods import ASKABLE
 
 Entering = Callable[[Passage, Answer], Any]
 
 
 class Protected(Protocol):
     """What protection needs of its server."""
+
+    runtime: Runtime
 
     def own(self, kind: Kind, name: str) -> Owned | None: ...
     def owned(self, component: Any) -> Owned: ...
@@ -48,6 +54,7 @@ class Protection:
         self.meter: Meter | None = None
         self.witness: Witness | None = None
         self.views = KeptViews()
+        self._consents = Consents(server.runtime.seal, server.runtime.spent)
 
     # Around the answers
 
@@ -64,6 +71,10 @@ class Protection:
 
     def _pass(self, enter: Entering, answer: Answer, call: Call) -> Any:
         passage = Passage(call)
+        if self.guard is not None and call.method in ASKABLE:
+            passage.round = self._consents.opened(call)
+            if passage.round is not None:
+                passage.call = passage.round.call
         if self.witness is not None:
             self.witness.begins(passage)
         token = current.set(passage)
@@ -75,14 +86,20 @@ class Protection:
         finally:
             current.reset(token)
         if type(result) is CoroutineType:
-            return self._finish(passage, result)
+            return self._finish(passage, result, call)
         self._end(passage, result, None)
         return result
 
-    async def _finish(self, passage: Passage, coroutine: CoroutineType[Any, Any, Any]) -> Any:
+    async def _finish(self, passage: Passage, coroutine: CoroutineType[Any, Any, Any], call: Call) -> Any:
+        """`call` is as the client has sent it."""
         token = current.set(passage)
         try:
             result = await coroutine
+            if passage.agreed:
+                asked = asked_by(call.method, result)
+                result = result if asked is None else self._consents.wrapped(call, asked)
+        except QuestionFirst as question:
+            result = question.result
         except BaseException as failure:
             self._end(passage, None, failure)
             raise
@@ -191,12 +208,28 @@ class Protection:
         """Whether a call may go on to something that is not the server's own; if not, it is not there. Raises what it
         is refused with for another reason."""
         passage = current.get() or Passage(call)
+        passage.upstream = owned.owner
         if not self._allows(passage, kind, owned, arguments):
             return False
         waiting = self._clear(passage, arguments)
         if waiting is not None:
             await waiting
         return True
+
+    async def watch(self, call: Call, job: str, owned: Owned, arguments: Raw, running: Awaitable[Any]) -> Any:
+        """What a task comes to, which the witness is told of as of a call."""
+        passage = Passage(call, "tool", owned, job=job, arguments=arguments)
+        if self.witness is not None:
+            self.witness.begins(passage)
+        try:
+            result = await running
+        except BaseException as failure:
+            if self.witness is not None:
+                self.witness.ended(passage, None, failure)
+            raise
+        if self.witness is not None:
+            self.witness.ended(passage, result, None)
+        return result
 
     def still_allows(self, call: Call, owned: Owned, arguments: bytes | Raw) -> bool:
         """Whether a call that was admitted earlier, and waited in a queue, may still be made."""
@@ -215,9 +248,21 @@ class Protection:
     def _clear(self, passage: Passage, arguments: bytes | Raw) -> Any:
         """What else has to be met by a call that is allowed. None: nothing, or what has to be waited for."""
         assert passage.kind is not None and passage.owned is not None
-        if self.guard is not None:
-            self.guard.require(passage.call, passage.kind, passage.owned, arguments)
-        return None if self.meter is None or passage.counted else self.meter.enter(passage)
+        call = passage.call
+        questions = [] if self.guard is None else self.guard.require(call, passage.kind, passage.owned, arguments)
+        waiting = None if self.meter is None or passage.counted else self.meter.enter(passage)
+        if questions and call.method in ASKABLE and not passage.agreed:
+            return self._agreed(waiting, passage, questions)
+        if passage.round is not None and not passage.agreed:
+            # A state of ours that no question asks for any more is not good for a second call all the same.
+            return self._agreed(waiting, passage, [])
+        return waiting
+
+    async def _agreed(self, waiting: Any, passage: Passage, questions: list[str]) -> None:
+        if waiting is not None:
+            await waiting
+        await self._consents.agree(passage.call, questions, passage.round)
+        passage.agreed = True
 
 
 _ENTERING: dict[str, Callable[[Protection, Passage, Answer], Any]] = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial, reduce
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Literal, Unpack, cast, overload
@@ -127,6 +127,8 @@ class Server(FamiliarServer, Registrar):
         self._lifespans = Lifespans()
         # Where tasks are stored: a URL of the store. None: PORTICO_STORE, or memory.
         self.store = store
+        # Where it keeps files of its own. None: PORTICO_DATA, or the place that the system has for it.
+        self.data: str | None = None
         # Its tasks, from the first tool on that may become one.
         self.tasks: TaskService | None = None
         if lifespan is not None:
@@ -421,7 +423,11 @@ class Server(FamiliarServer, Registrar):
         protection = self.protection
         protection.guard = guard or protection.guard
         protection.meter = meter or protection.meter
-        protection.witness = witness or protection.witness
+        if witness is not None:
+            self._lifespans.remove(protection.witness)
+            protection.witness = witness
+            # What others still do while they end is noted too.
+            self._lifespans.add(witness, getattr(witness, "lifespan", nullcontext), first=True)
         if guard is not None:
             # What a caller is shown depends on who it is, so it is not for everybody's cache.
             self._hints["cache_scope"] = "private"

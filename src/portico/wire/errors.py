@@ -20,6 +20,7 @@ Error                        everything we raise on purpose
 │   ├── TimedOut                   no answer in time
 │   └── BadStatus                  an HTTP status where an answer should be
 ├── ToolError                a tool said no: an isError result, never a JSON-RPC error
+│   ├── InsufficientScope          because the principal lacks scopes
 │   └── Refused                    because the client would not answer what the tool asked of it
 └── UsageError               our API was misused; raised while building, never while answering
 ```
@@ -27,7 +28,7 @@ Error                        everything we raise on purpose
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 from portico.wire.revisions import MODERN, Revision
@@ -258,6 +259,20 @@ class ToolError(Error):
         if not self.kind and not self.details:
             return None
         return {"error_type": self.kind or "ToolExecutionError", "retryable": self.retryable, **self.details}
+
+
+class InsufficientScope(ToolError):
+    """The principal lacks scopes. `scopes` are all that this operation needs, so that they can be had in one go.
+
+    Over HTTP, where tokens come from an authorization server, it is a 403 that says so; elsewhere the model reads it.
+    """
+
+    kind = "PermissionError"
+
+    def __init__(self, what: str, scopes: Iterable[str], missing: Iterable[str] | None = None) -> None:
+        self.scopes = frozenset(scopes)
+        lacking = ", ".join(sorted(self.scopes if missing is None else missing))
+        super().__init__(f"{what} needs the scope {lacking}.")
 
 
 class Refused(ToolError):

@@ -7,6 +7,7 @@ its header that has no handshake, is judged alone; anything else belongs to a se
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET
@@ -17,7 +18,9 @@ from portico.rpc.door import Door, Sender, brings_revision
 from portico.rpc.metrics import Metrics
 from portico.transport.http import headers as http
 from portico.transport.http import refusals, sse
+from portico.transport.http.elsewhere import Elsewhere
 from portico.transport.http.headers import Headers
+from portico.transport.http.memo import SessionMemo
 from portico.transport.http.response import JSON, MOST_UNREAD, TEXT, Answer, Pairs, Request, ResponseWriter, Traffic
 from portico.transport.http.sessions import HttpSession, Sessions
 from portico.transport.http.stateless import StatelessRequests
@@ -43,6 +46,12 @@ class Endpoint:
         self.sessions = Sessions(handler, settings.most_sessions, settings.most_sessions_per_client)
         self.stateless = StatelessRequests(Door(handler, metrics=metrics), members(handler).mirrored, traffic)
         self._old: dict[str, _OldStream] = {}
+        # The other processes that serve the same clients.
+        self.elsewhere: Elsewhere | None = None
+
+    def join(self, elsewhere: Elsewhere) -> None:
+        """Be one of several processes."""
+        self.elsewhere = self.sessions.elsewhere = elsewhere
 
     def routes(self, path: str) -> Routes:
         """What answers at a path of the server."""
@@ -88,6 +97,8 @@ class Endpoint:
                 writer.answer(refusals.busy(request))
                 return
             headers = ((b"mcp-session-id", session.id.encode()), *headers)
+        elif self._is_elsewhere(request, writer, self.post):
+            return
         else:
             found = self._session(request, frame.id if isinstance(frame, Frame) and frame.id is not UNSET else None)
             if isinstance(found, Answer):
@@ -103,7 +114,8 @@ class Endpoint:
     def _accept(
         self, session: HttpSession, frame: Any, request: Request, writer: ResponseWriter, headers: Pairs
     ) -> None:
-        stream = session.open(writer, headers)
+        id = frame.id if type(frame) is Frame and frame.id is not UNSET else None
+        stream = session.open(writer, headers, id)
         stream.plain = not http.takes_events(request.headers)
         reply = session.channel.accept(frame, stream, Sender(session.principal, request.headers, request.peer))
         if session.session.state == "CREATED":
@@ -112,11 +124,42 @@ class Endpoint:
         if _expects(frame) and http.prefers_events(request.headers):
             stream.start()
         if reply is not None:
-            stream.finish(reply)
+            self._answer(session, frame, request, partial(stream.finish, reply))
         elif not _expects(frame):
             stream.finish(None)
         if session.session.state == "CREATED":
             self.sessions.end(session)
+
+    def _answer(self, session: HttpSession, frame: Any, request: Request, finish: Callable[[], None]) -> None:
+        """Say the answer; that of a handshake when other processes can find the session."""
+        opens = type(frame) is Frame and frame.method == "initialize" and session.session.facts is not None
+        if self.elsewhere is not None and opens:
+            path = self.settings.path if request.path == "/" else request.path
+            self.elsewhere.began(session, path, finish)
+        else:
+            finish()
+
+    def _is_elsewhere(
+        self, request: Request, writer: ResponseWriter, again: Callable[[Request, ResponseWriter], None]
+    ) -> bool:
+        """Whether its session is in another process, or was, and that sees to it."""
+        if self.elsewhere is None:
+            return False
+        name = request.headers.get(http.SESSION, b"").decode("latin-1")
+        known = not name or name in self.sessions or refusals.is_modern(request)
+        return not known and self.elsewhere.find(self, name, request, writer, again)
+
+    async def restore(self, id: str, memo: SessionMemo) -> bool:
+        """Go on with a session that another process has had. Whether there is room for it."""
+        sender = Sender(memo.principal, None, memo.address)
+        session = HttpSession(self.handler, sender, self.traffic, self.metrics, self.sessions, self.settings.lifecycle)
+        await session.restore(id, memo)
+        if not self.sessions.add(session):
+            session.close()
+            return False
+        if self.elsewhere is not None:
+            session.session.on_change = partial(self.elsewhere.changed, session)
+        return True
 
     def _new_session(self, request: Request, headers: Headers | None = None) -> HttpSession:
         sender = Sender(request.principal, headers, request.peer)
@@ -148,6 +191,8 @@ class Endpoint:
         if not takes and not refusals.is_modern(request):
             writer.answer(refusals.error(request, 406, "Not acceptable: this is a stream of events"))
             return
+        if self._is_elsewhere(request, writer, self._get):
+            return
         session = self._session(request)
         last = request.headers.get(http.LAST_EVENT)
         if isinstance(session, Answer):
@@ -158,6 +203,8 @@ class Endpoint:
             session.resume(last.decode("latin-1"), writer, request.cors)
 
     def _delete(self, request: Request, writer: ResponseWriter) -> None:
+        if self._is_elsewhere(request, writer, self._delete):
+            return
         session = self._session(request)
         if isinstance(session, Answer):
             writer.answer(session)
@@ -185,6 +232,12 @@ class Endpoint:
     def _post_old(self, request: Request, writer: ResponseWriter) -> None:
         id = request.query.partition("session_id=")[2].partition("&")[0]
         stream = self._old.get(id)
+        if (
+            stream is None
+            and self.elsewhere is not None
+            and self.elsewhere.find(self, id, request, writer, self._post_old)
+        ):
+            return
         if stream is None or stream.session.principal != request.principal:
             writer.answer(refusals.error(request, 404, "Session not found"))
             return

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -16,6 +16,7 @@ from portico.legacy.session import Lifecycle
 from portico.rpc.call import Handler, members
 from portico.rpc.metrics import Metrics
 from portico.transport.http import refusals
+from portico.transport.http.elsewhere import SENT_ON, Elsewhere
 from portico.transport.http.endpoint import Endpoint, Routes
 from portico.transport.http.headers import Gate, Headers, Proxies
 from portico.transport.http.pages import PageRoute, WebPages
@@ -81,6 +82,8 @@ class Exchange:
         self.metrics = Metrics()
         self.handler = handler
         self.draining = False
+        # The other processes that serve the same clients.
+        self.elsewhere: Elsewhere | None = None
         self._describe = describe
         self._gate = Gate(settings.allow_hosts, settings.allow_origins, loopback=settings.loopback)
         tokens = BearerTokens(settings.token, settings.operator_token)
@@ -108,6 +111,25 @@ class Exchange:
             raise UsageError(f"{wrong[0]} cannot be an endpoint beside {settings.path}: something else is there")
         self._follow()
 
+    def join(self, elsewhere: Elsewhere) -> None:
+        """Be one of several processes that serve the same clients."""
+        self.elsewhere = elsewhere
+        for endpoint in self._endpoints.values():
+            endpoint.join(elsewhere)
+
+    @property
+    def endpoints(self) -> Mapping[str, Endpoint]:
+        """By their paths."""
+        return self._endpoints
+
+    def answer_at(self, request: Request, writer: ResponseWriter) -> None:
+        """Answer a request whose sender is known."""
+        route = self._routes.get((request.method, request.path))
+        if route is None:
+            writer.answer(self._nowhere(request))
+        else:
+            route(request, writer)
+
     def _follow(self) -> None:
         """The handler may have other endpoints by now."""
         taken = {path for _, path in self._fixed}
@@ -121,6 +143,9 @@ class Exchange:
             path: kept.get(path) or Endpoint(handler, self.settings, self.metrics, self.traffic)
             for path, handler in wanted.items()
         }
+        if self.elsewhere is not None:
+            for endpoint in made.values():
+                endpoint.join(self.elsewhere)
         self._endpoints = {self.settings.path: self._endpoints[self.settings.path], **made}
         self._routes = dict(self._fixed)
         for path, endpoint in made.items():
@@ -138,6 +163,9 @@ class Exchange:
 
     def refuse(self, request: Request) -> Answer | None:
         """What is wrong with a request before its body matters. The order is that of the ladder."""
+        if self.elsewhere is not None and SENT_ON in request.headers:
+            # It was let in by the process that has sent it on; its seal is looked at when its body is there.
+            return None
         # A probe knows an address, and no name.
         gate = self._gate.refuse_origin if self._is_probe(request) else self._gate.refusal
         reason = gate(request.headers)
@@ -219,6 +247,9 @@ class Exchange:
     def handle(self, request: Request, writer: ResponseWriter) -> None:
         """Answer a request that was not refused."""
         self.traffic.received += len(request.body)
+        if self.elsewhere is not None and SENT_ON in request.headers:
+            self.elsewhere.receive(request, writer)
+            return
         route = self._routes.get((request.method, request.path))
         if route is None:
             self._show_page(request, writer)
