@@ -124,6 +124,10 @@ class Registrar:
         check_options("a resource", options, ResourceOptions)
         return self._decorate(lambda fn: Resource(fn, uri, **options))
 
+    @overload
+    def completion(self) -> Callable[[F], F]: ...
+    @overload
+    def completion(self, of: str, argument: str) -> Callable[[F], F]: ...
     def completion(self, of: str | None = None, argument: str | None = None) -> Callable[[F], F]:
         """Complete an argument of a prompt (by its name) or of a template (by its URI or name).
 
