@@ -147,3 +147,5 @@ class Runtime(Struct, frozen=True, eq=False):
     argument_errors: ArgumentErrors
     # What bodies keep from one call of a conversation to the next.
     states: ConversationStates = msgspec.field(default_factory=ConversationStates)
+    # The headers that bodies see, in lower case.
+    headers: tuple[str, ...] = ()
