@@ -145,7 +145,7 @@ class Runtime(Struct, frozen=True, eq=False):
     spent: SpentStates
     # How wrong arguments are told: by a result, by an error of the protocol, or as the revision has it.
     argument_errors: ArgumentErrors
-    # What bodies keep from one call of a conversation to the next.
-    states: ConversationStates = msgspec.field(default_factory=ConversationStates)
     # The headers that bodies see, in lower case.
     headers: tuple[str, ...] = ()
+    # What bodies keep from one call of a conversation to the next.
+    states: ConversationStates = msgspec.field(default_factory=ConversationStates)
