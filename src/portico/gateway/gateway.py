@@ -192,8 +192,11 @@ class Gateway(Server):
         self.remove_endpoint(view.settings.path)
         self._routes.forget_facet(view)
 
-    def mount(self, target: Any, prefix: str | None = None) -> None:
+    def mount(
+        self, target: Any = None, prefix: str | None = None, *, server: Any = None, namespace: str | None = None
+    ) -> None:
         """The same as `add`, with the prefix as the alias."""
+        target, prefix = server if target is None else target, namespace if prefix is None else prefix
         if prefix is None:
             raise UsageError("a gateway needs a prefix for what it mounts: it is the alias of the upstream")
         self.add(prefix, target)
