@@ -18,7 +18,8 @@ from portico.wire.errors import ProtocolError, TransportError
 def straight(upstream: GatewayUpstream, call: Call, inward: str, params: Raw) -> Coroutine[Any, Any, Answered] | None:
     """Send a tool's call at once; gives what comes to its answer. None where anything is out of the ordinary: the
     upstream is in trouble or has enough to do, no connection is idle, or the client asks to be asked in requests."""
-    lane = upstream.lanes.modern
+    # One who logs in there has a connection of their own.
+    lane = None if upstream.auth is not None else upstream.lanes.modern
     if lane is None or call.reply.asks or not upstream.places.free or upstream.breaker.since is not None:
         return None
     begun = lane.connection.begin(call, inward, bytes(params))
