@@ -81,6 +81,8 @@ async def test_a_token_for_one_server_is_not_good_at_another(issuer: str) -> Non
 async def test_opaque_tokens_are_asked_about(tmp_path: Path) -> None:
     with logins.provider(tmp_path, format="opaque") as issuer:
         verifier = IntrospectionVerifier(issuer, logins.ASKING["client_id"], logins.ASKING["client_secret"])
-        async with served(notes(verifier)) as url:
-            async with Client(url, auth=oauth_for(url), browser=Visitor("bob")) as client:
-                assert (await client.call_tool("who")).text == "bob notes:read"
+        async with (
+            served(notes(verifier)) as url,
+            Client(url, auth=oauth_for(url), browser=Visitor("bob")) as client,
+        ):
+            assert (await client.call_tool("who")).text == "bob notes:read"
