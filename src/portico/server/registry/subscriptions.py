@@ -137,6 +137,8 @@ class Subscriptions:
         self._listeners: set[Subscriber] = set()
         self._index = _SubscriberIndex()
         self._waiting: dict[tuple[str, str | None], None] = {}
+        # Tells other processes that serve the same clients.
+        self.spread: Callable[[str, str | None], None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def listen(
@@ -184,6 +186,12 @@ class Subscriptions:
         if self._loop is None or not self._listeners:
             return
         self._loop.call_soon_threadsafe(self._gather, method, uri)
+
+    def publish_everywhere(self, method: str, uri: str | None = None) -> None:
+        """The same for the listeners of other processes too, where this one is one of several."""
+        self.publish(method, uri)
+        if self.spread is not None:
+            self.spread(method, uri)
 
     def _gather(self, method: str, uri: str | None) -> None:
         if not self._waiting and self._loop is not None:
