@@ -283,6 +283,7 @@ class GatewayUpstream:
             "in_flight": sum(lane.in_flight for lane in lanes),
             **{kind: len(self.entries.get(f"{kind}/list", ())) for kind in ("tools", "prompts", "resources")},
             "listed": self.listed.is_set(),
+            "pins": self.settings.pins,
         }
 
 

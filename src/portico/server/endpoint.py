@@ -13,6 +13,7 @@ from functools import partial
 from itertools import chain
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, cast
+from urllib.parse import urlsplit
 
 from msgspec import Struct
 
@@ -25,6 +26,7 @@ from portico.fleet.worker import FleetWorker
 from portico.legacy.session import Lifecycle
 from portico.server.asking.request_state import use_keys
 from portico.server.asking.spent import use_store
+from portico.server.proofs import SharedReplays
 from portico.store.database import parse
 from portico.store.sqlite import MEMORY
 from portico.transport import loops
@@ -42,7 +44,17 @@ MOST_WORKERS = 512
 
 
 def exchange(server: Server, settings: Settings) -> Exchange:
-    return Exchange(server, settings, lambda: {"name": server.name, "version": server.version}, server.pages)
+    settings.allow_hosts = (*settings.allow_hosts, *_public_host(server))
+    _share_proofs(server)
+    return Exchange(
+        server, settings, lambda: {"name": server.name, "version": server.version}, server.pages, server.auth
+    )
+
+
+def _share_proofs(server: Server) -> None:
+    """Proofs of DPoP are good once in all processes, and each knows the nonces of the others."""
+    if server.auth is not None and server.auth.proofs is not None:
+        server.auth.proofs.share(SharedReplays(server.runtime.spent), server.seal.derived(b"dpop nonces"))
 
 
 class EndpointOptions(TypedDict, total=False):
@@ -188,7 +200,11 @@ def _worker(server: Server, post: Post, place: Place, options: HttpOptions) -> F
 
 
 def _fleet(server: Server, made: Exchange, place: FleetPlace) -> Fleet:
-    fleet = Fleet(place, made, use_keys, server.subscriptions.publish)
+    def use(keys: Sequence[bytes]) -> None:
+        use_keys(keys)
+        _share_proofs(server)
+
+    fleet = Fleet(place, made, use, server.subscriptions.publish)
     server.subscriptions.spread = fleet.spread
     return fleet
 
@@ -261,11 +277,24 @@ def _exchange_at(place: Place, server: Server, options: HttpOptions) -> Exchange
             f"{place.host} can be reached from other machines, and the service {alone!r} is for this one alone; leave "
             "it out, or tell it that others are meant: remote = true in its settings"
         )
-    if not local and settings.token is None and not options.get("insecure"):
+    guarded = settings.token is not None or (server.auth is not None and not server.auth.anonymous)
+    if not local and not guarded and not options.get("insecure"):
         raise UsageError(
-            f"{place.host} can be reached from other machines: set PORTICO_TOKEN, or say --insecure (insecure=True)"
+            f"{place.host} can be reached from other machines: set PORTICO_TOKEN, say who gives out tokens with "
+            "--auth-issuer (auth=…), or say --insecure (insecure=True)"
         )
+    if not local:
+        _check_public_url(server)
     return exchange(server, settings)
+
+
+def _check_public_url(server: Server) -> None:
+    """Where others come in, what a token is for cannot be read off a request: the client would have chosen it."""
+    auth = server.auth
+    if auth is not None and auth.public_url is None and auth.audiences is None:
+        raise UsageError(
+            "say what clients call this server: --public-url https://… (public_url), or --audience; tokens are for that"
+        )
 
 
 def _named(place: Place) -> Sequence[str]:
@@ -275,6 +304,8 @@ def _named(place: Place) -> Sequence[str]:
 def asgi(server: Server, **options: Unpack[AsgiOptions]) -> Application:
     """An ASGI application. Mounted or not, what is left of the path is the endpoint."""
     check_options("asgi()", options, AsgiOptions)
+    if options.get("allow_hosts") or from_environment("PORTICO_ALLOW_HOST"):
+        _check_public_url(server)
     made = exchange(server, _settings(server, options))
     return Application(made, partial(_among_others, server, made, files=True))
 
@@ -297,6 +328,12 @@ def _settings(server: Server, options: EndpointOptions, *, named: Sequence[str] 
         "local_only": _local_service(server) is not None,
     }
     return Settings(**_fields(Settings, options) | decided)
+
+
+def _public_host(server: Server) -> list[str]:
+    """The name in the public URL is ours."""
+    url = server.auth.public_url if server.auth is not None else None
+    return [] if url is None else [urlsplit(url).netloc]
 
 
 def _fields(of: type[Struct], options: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
+from portico.rpc.identity import identity_of
 from portico.wire.errors import InternalError, InvalidParams
 
 LIFETIME_SECONDS = 600.0
@@ -105,6 +106,10 @@ class Seal:
         keys = [self._given] if self._given else [hmac.digest(key, about, "sha256") for key in _of_process]
         return (hmac.digest(key, body, "sha256") for key in keys)
 
+    def derived(self, purpose: bytes) -> bytes:
+        """Another key, for something else that the same processes share."""
+        return self._mac(b"derived for " + purpose)
+
     def _is_ours(self, mac: bytes, body: bytes) -> bool:
         import hmac
 
@@ -115,10 +120,5 @@ def binding(method: str, target: str, arguments: Any, principal: Any) -> bytes:
     """A digest of what must stay the same between the rounds of one call, however the client writes it down."""
     from hashlib import sha256
 
-    said = msgspec.json.encode([method, target, arguments, _identity(principal)], order="deterministic")
+    said = msgspec.json.encode([method, target, arguments, identity_of(principal)], order="deterministic")
     return sha256(said).digest()
-
-
-def _identity(principal: Any) -> str | None:
-    """Who it is, in every process the same, and whatever a refreshed token allows."""
-    return None if principal is None else str(getattr(principal, "id", None) or principal)

@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from portico.rpc.call import Handler, members
 from portico.rpc.channel import refuse_batch
@@ -23,7 +24,7 @@ from portico.transport.http.headers import Headers
 from portico.transport.http.memo import SessionMemo
 from portico.transport.http.response import JSON, MOST_UNREAD, TEXT, Answer, Pairs, Request, ResponseWriter, Traffic
 from portico.transport.http.sessions import HttpSession, Sessions
-from portico.transport.http.stateless import StatelessRequests
+from portico.transport.http.stateless import Forbidden, StatelessRequests
 from portico.wire import jsonrpc
 from portico.wire.jsonrpc import Frame, Malformed, RequestId
 from portico.wire.revisions import Revision
@@ -31,20 +32,30 @@ from portico.wire.revisions import Revision
 if TYPE_CHECKING:
     from portico.transport.http.exchange import Settings
 
-Routes = dict[tuple[str, str], Callable[[Request, ResponseWriter], None]]
+Route = Callable[[Request, ResponseWriter], None]
+
+Routes = dict[tuple[str, str], Route]
 """What answers a method and a path."""
 
 
 class Endpoint:
     """A path and its Handler. Sessions belong to their path: at another one they are not known."""
 
-    def __init__(self, handler: Handler, settings: Settings, metrics: Metrics, traffic: Traffic) -> None:
+    def __init__(
+        self,
+        handler: Handler,
+        settings: Settings,
+        metrics: Metrics,
+        traffic: Traffic,
+        forbidden: Forbidden | None = None,
+    ) -> None:
         self.handler = handler
         self.settings = settings
         self.metrics = metrics
         self.traffic = traffic
         self.sessions = Sessions(handler, settings.most_sessions, settings.most_sessions_per_client)
         self.stateless = StatelessRequests(Door(handler, metrics=metrics), members(handler).mirrored, traffic)
+        self.stateless.forbidden = self.sessions.forbidden = forbidden
         self._old: dict[str, _OldStream] = {}
         # The other processes that serve the same clients.
         self.elsewhere: Elsewhere | None = None
@@ -116,8 +127,10 @@ class Endpoint:
     ) -> None:
         id = frame.id if type(frame) is Frame and frame.id is not UNSET else None
         stream = session.open(writer, headers, id)
+        stream.asked = None if id is None else (request, id)
         stream.plain = not http.takes_events(request.headers)
-        reply = session.channel.accept(frame, stream, Sender(session.principal, request.headers, request.peer))
+        # Not the principal that has begun the session: the same one may be allowed more by now, or less.
+        reply = session.channel.accept(frame, stream, Sender(request.principal, request.headers, request.peer))
         if session.session.state == "CREATED":
             # The handshake failed, so there is no session to name, nor to come back to.
             stream.headers = request.cors
@@ -238,11 +251,12 @@ class Endpoint:
             and self.elsewhere.find(self, id, request, writer, self._post_old)
         ):
             return
-        if stream is None or stream.session.principal != request.principal:
+        if stream is None or not stream.session.belongs_to(request.principal):
             writer.answer(refusals.error(request, 404, "Session not found"))
             return
         writer.answer(Answer(202, (*TEXT, *request.cors), b"Accepted\n"))
-        reply = stream.channel.receive(request.body)
+        sender = replace(stream.channel.sender, principal=request.principal)
+        reply = stream.channel.receive(request.body, sender)
         if reply is not None:
             stream.send(reply)
 

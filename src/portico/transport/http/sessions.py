@@ -19,11 +19,13 @@ from portico.legacy.session import Lifecycle, Session
 from portico.rpc.call import Handler
 from portico.rpc.channel import Channel
 from portico.rpc.door import Sender
+from portico.rpc.identity import identity_of
 from portico.rpc.metrics import Metrics
 from portico.transport.http import sse
 from portico.transport.http.elsewhere import Elsewhere
 from portico.transport.http.memo import EventMemo, SessionMemo
-from portico.transport.http.response import JSON, MOST_UNREAD, Answer, Pairs, ResponseWriter, Traffic
+from portico.transport.http.response import JSON, MOST_UNREAD, Answer, Pairs, Request, ResponseWriter, Traffic
+from portico.transport.http.stateless import Forbidden
 from portico.wire import jsonrpc, notices
 from portico.wire.errors import Closed, InternalError
 from portico.wire.jsonrpc import RequestId
@@ -83,6 +85,10 @@ class SessionStream:
         self.name = name
         self.writer = writer
         self.headers: Pairs = ()
+        # The one request of a POST, and its id; none for a batch.
+        self.asked: tuple[Request, RequestId] | None = None
+        # The scopes without which it is not answered.
+        self._lacking: frozenset[str] | None = None
         # Whether its client takes events at all.
         self.plain = False
         self.done = False
@@ -104,6 +110,9 @@ class SessionStream:
         else:
             self.say(message)
 
+    def lack(self, scopes: frozenset[str]) -> None:
+        self._lacking = scopes
+
     def finish(self, message: bytes | None) -> None:
         """The answer. Plain JSON when nothing was said before it; an event otherwise."""
         if self.done:
@@ -117,10 +126,19 @@ class SessionStream:
             writer, self.writer = self.writer, None
             writer.on_close = None
             self.session.traffic.sent += len(message or b"")
-            writer.answer(
-                Answer(202, self.headers) if message is None else Answer(200, (*JSON, *self.headers), message)
-            )
+            writer.answer(self._answer(message))
         self.session.forget(self)
+
+    def _answer(self, message: bytes | None) -> Answer:
+        if message is None:
+            return Answer(202, self.headers)
+        forbidden = self.session.sessions.forbidden
+        if self._lacking is not None and self.asked is not None and forbidden is not None:
+            request, id = self.asked
+            refused = forbidden(request, self._lacking, id)
+            if refused is not None:
+                return refused
+        return Answer(200, (*JSON, *self.headers), message)
 
     def release(self) -> None:
         """Let the client go; it comes back for the rest."""
@@ -229,7 +247,9 @@ class HttpSession:
         is_strict = lifecycle == "strict"
         self.session = Session(handler, lifecycle=lifecycle, in_order=is_strict, changes=sessions.changes)
         self.id = sessions.new_id()
+        # Who has begun it.
         self.principal = sender.principal
+        self._owner = identity_of(sender.principal)
         self.address = sender.address or ""
         self.channel = Channel(handler, self.say, session=self.session, metrics=metrics, sender=sender)
         self.used = time.monotonic()
@@ -247,6 +267,10 @@ class HttpSession:
         self._listened = False
         # How often it was taken over from another process.
         self._moves = 0
+
+    def belongs_to(self, principal: Any) -> bool:
+        """Whatever it may do by now: after a step up it is the same one with more scopes."""
+        return self._owner == identity_of(principal)
 
     @property
     def resumes(self) -> bool:
@@ -447,6 +471,8 @@ class Sessions:
         self.elsewhere: Elsewhere | None = None
         # Streams with a client that reads events.
         self.open_streams: dict[SessionStream, None] = {}
+        # Says what a client hears that lacks scopes, where it can get them.
+        self.forbidden: Forbidden | None = None
         self._most = most
         self._most_per_client = most_per_client
         self._by_id: dict[str, HttpSession] = {}
@@ -492,7 +518,7 @@ class Sessions:
 
     def find(self, id: str, principal: Any) -> HttpSession | None:
         session = self._by_id.get(id)
-        if session is None or session.principal != principal:
+        if session is None or not session.belongs_to(principal):
             return None
         self._use(session)
         return session
