@@ -45,7 +45,7 @@ class WorkerRow(Struct, frozen=True):
     lease_until: float
 
 
-class KeyRow(Struct, frozen=True):
+class SigningKeyRow(Struct, frozen=True):
     secret: str
     created_at: float
 
@@ -228,15 +228,15 @@ def _adopt(id: str, owner: str | None, worker: str, tx: Transaction) -> bool:
     return changed == 1
 
 
-def _keys(server: str, tx: Transaction) -> list[KeyRow]:
+def _keys(server: str, tx: Transaction) -> list[SigningKeyRow]:
     return tx.all(
-        KeyRow,
+        SigningKeyRow,
         "select secret, created_at from portico_fleet_key where server = ? order by created_at desc, id",
         (server,),
     )
 
 
-def _add_key(server: str, tx: Transaction) -> list[KeyRow]:
+def _add_key(server: str, tx: Transaction) -> list[SigningKeyRow]:
     """Another key, unless another process has just made one; those that nothing is signed with any more go."""
     tx.lock("portico fleet keys")
     now = time.time()
