@@ -92,12 +92,14 @@ class HeldLifespan:
         loop = asyncio.get_running_loop()
         # Fails with what the lifespan could not be entered for.
         self.entered: asyncio.Future[None] = loop.create_future()
+        # What it has yielded.
+        self.value: Any = None
         self._leaving = asyncio.Event()
         self.task = loop.create_task(self._hold(lifespan))
 
     async def _hold(self, lifespan: Lifespan) -> None:
         try:
-            async with lifespan():
+            async with lifespan() as self.value:
                 self.entered.set_result(None)
                 await self._leaving.wait()
         except BaseException as failure:
