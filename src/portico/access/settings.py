@@ -32,6 +32,7 @@ SECTIONS: dict[str, AccessSection] = {
     "auth": AccessSection(authorization.read, authorization.apply),
     "rule": AccessSection(tables.read_rules, tables.apply_rules),
     "require": AccessSection(tables.read_requirements, tables.apply_requirements),
+    "limit": AccessSection(tables.read_limits, tables.apply_limits),
     "audit": AccessSection(audit_settings.read, audit.apply),
 }
 

@@ -7,13 +7,17 @@ import contextlib
 import logging
 import time
 from collections import ChainMap
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Unpack, cast
 
 from portico.access import settings as access
+from portico.access.outgoing import OutgoingAuth, UserAuth
+from portico.access.outgoing_settings import outgoing_for
 from portico.access.secrets import Secrets
+from portico.gateway import connecting
 from portico.gateway.bridge import Bridge
 from portico.gateway.config import (
     GatewaySettings,
@@ -23,13 +27,15 @@ from portico.gateway.config import (
     settings_for,
     settings_of,
 )
+from portico.gateway.connecting import CONNECT
 from portico.gateway.kept import KeptLists
 from portico.gateway.names import folded_alias
+from portico.gateway.pins import Pins, PinSettings, ToolPin
 from portico.gateway.routes import Routes
 from portico.gateway.upstream import GatewayUpstream
 from portico.gateway.views import GatewayView, ViewOptions, ViewSettings, view_of
 from portico.server.server import Server
-from portico.transport.targets import target_of
+from portico.transport.targets import Url, target_of
 from portico.wire.errors import UsageError
 from portico.wire.mirrors import Mirror
 
@@ -57,11 +63,12 @@ class Gateway(Server):
         self._ending: set[asyncio.Task[None]] = set()
         self._bridge = Bridge(self.seal)
         self._kept = KeptLists()
+        self.pins = Pins()
         # The file that it was loaded from, and what it said.
         self._path: Path | None = None
         self._settings = GatewaySettings()
         self.views: dict[str, GatewayView] = {}
-        self._routes = Routes(self.subscriptions.publish, self.seal, self.owned)
+        self._routes = Routes(self.subscriptions.publish, self.seal, self.owned, self.pins.why_held)
         self._others = self._routes
         self._lifespans.add(self._routes, self._serving)
         for alias, target in _given(upstreams or {}, self._secrets):
@@ -74,6 +81,8 @@ class Gateway(Server):
         settings = read(path, secrets)
         gateway = cls(**{"name": Path(path).stem, **settings.about, **options})
         gateway._secrets = secrets
+        if settings.lock is not None and any(one.pins != "off" for one in settings.upstreams.values()):
+            gateway.pins.load(settings.lock)
         for one in settings.upstreams.values():
             gateway._add(one)
         for view in settings.views.values():
@@ -100,11 +109,49 @@ class Gateway(Server):
         for alias in self._routes.upstreams:
             if folded_alias(alias) == folded_alias(settings.alias):
                 raise UsageError(f"there is already an upstream {alias!r}; remove it first")
-        routes = self._routes
-        routes.upstreams[settings.alias] = GatewayUpstream(
-            settings, self.info, self._bridge, self._secrets, self._kept, routes.changed, routes.updated
+        routes, alias = self._routes, settings.alias
+        self.pins.use(alias, PinSettings(settings.pins, settings.new_tools))
+        routes.upstreams[alias] = GatewayUpstream(
+            settings,
+            self.info,
+            self._bridge,
+            self._secrets,
+            self._kept,
+            partial(self._listed, alias),
+            routes.updated,
+            self._outgoing(settings),
         )
+        self._offer_connecting(routes.upstreams[settings.alias])
         routes.changed()
+
+    def _outgoing(self, settings: UpstreamSettings) -> OutgoingAuth | None:
+        if settings.auth is None or not isinstance(settings.target, Url):
+            return None
+        return outgoing_for(settings.alias, settings.target.url, settings.auth, lambda: self.connector)
+
+    def _offer_connecting(self, upstream: GatewayUpstream) -> None:
+        """A tool for people who want to connect their account before anything of the upstream is known to them."""
+        if isinstance(upstream.auth, UserAuth):
+            name = upstream.settings.outward(CONNECT)
+            self.tool(name=name, description=connecting.described(upstream.auth))(connecting.body(upstream))
+
+    def _listed(self, alias: str, methods: Sequence[str]) -> None:
+        """The lists of an upstream are others now, or seen for the first time."""
+        upstream = self._routes.upstreams.get(alias)
+        if upstream is not None and self.pins.see(alias, upstream.entries):
+            self._begin_errand(asyncio.to_thread(self._record, self.pins.recorded()))
+        self._routes.changed(methods)
+
+    def _record(self, record: Callable[[], None]) -> None:
+        try:
+            record()
+        except UsageError as failure:
+            log.error("what was pinned is forgotten at the end: %s", failure)
+
+    def _begin_errand(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
 
     def remove(self, name: str) -> None:
         """Remove an upstream by its alias, or something that this server has itself."""
@@ -112,11 +159,12 @@ class Gateway(Server):
         if upstream is None:
             super().remove(name)
             return
+        if isinstance(upstream.auth, UserAuth):
+            super().remove(upstream.settings.outward(CONNECT))
         self._routes.changed()
         with contextlib.suppress(RuntimeError):
-            task = asyncio.get_running_loop().create_task(upstream.close())
-            self._ending.add(task)
-            task.add_done_callback(self._ending.discard)
+            asyncio.get_running_loop()
+            self._begin_errand(upstream.close())
 
     def add_view(self, name: str, **options: Unpack[ViewOptions]) -> GatewayView:
         """Show a part of the upstreams at a path of its own, `/mcp/NAME` unless said otherwise. At any time.
@@ -144,8 +192,11 @@ class Gateway(Server):
         self.remove_endpoint(view.settings.path)
         self._routes.forget_facet(view)
 
-    def mount(self, target: Any, prefix: str | None = None) -> None:
+    def mount(
+        self, target: Any = None, prefix: str | None = None, *, server: Any = None, namespace: str | None = None
+    ) -> None:
         """The same as `add`, with the prefix as the alias."""
+        target, prefix = server if target is None else target, namespace if prefix is None else prefix
         if prefix is None:
             raise UsageError("a gateway needs a prefix for what it mounts: it is the alias of the upstream")
         self.add(prefix, target)
@@ -166,6 +217,11 @@ class Gateway(Server):
             len(self._routes.table.routes(f"{kind}/list", view)) for kind in ("tools", "prompts", "resources")
         )
         return tools, prompts, resources
+
+    def pinned(self) -> list[ToolPin]:
+        """Every tool and prompt that is pinned, or there, of the upstreams that are listed and have pins."""
+        listed = [one for one in self._routes.upstreams.values() if one.settings.pins != "off" and one.listed.is_set()]
+        return [pin for one in listed for pin in self.pins.pins_of(one.alias, one.entries)]
 
     async def settle(self, seconds: float) -> None:
         """Wait until every upstream is listed or has failed, but not for longer."""
@@ -194,16 +250,28 @@ class Gateway(Server):
 
     async def _watch(self, path: Path) -> None:
         """Apply what changes in the file. One that makes no sense changes nothing."""
-        before = _looks(path)
+        before, pinned = _looks(path), _looks(self.pins.path)
         while True:
             await asyncio.sleep(WATCH_SECONDS)
-            now = _looks(path)
+            now, approved = _looks(path), _looks(self.pins.path)
+            if approved != pinned:
+                pinned = approved
+                await self._read_pins()
             if now != before:
                 before = now
                 try:
                     self._apply(await asyncio.to_thread(read, path, self._secrets))
                 except UsageError as mistake:
                     log.error("nothing is changed: %s", mistake)
+
+    async def _read_pins(self) -> None:
+        """What was approved meanwhile is shown."""
+        try:
+            if self.pins.path is not None:
+                await asyncio.to_thread(self.pins.load, self.pins.path)
+                self._routes.changed()
+        except UsageError as mistake:
+            log.error("the pins are as they were: %s", mistake)
 
     def _apply(self, settings: GatewaySettings) -> None:
         """Upstreams and views that are the same notice nothing."""
@@ -232,8 +300,10 @@ class Gateway(Server):
                 await upstream.lanes.end_idle(time.monotonic())
 
 
-def _looks(path: Path) -> tuple[int, int] | None:
+def _looks(path: Path | None) -> tuple[int, int] | None:
     """What changes when a file does; None where there is none."""
+    if path is None:
+        return None
     try:
         found = path.stat()
     except OSError:

@@ -230,7 +230,7 @@ class Routes:
     def page(self, catalog: Catalog[Any], call: Call, cursor: str | None, view: CallerView | None = None) -> Any:
         """A page of our own list and those of the upstreams, or a coroutine that comes to it."""
         for upstream in self.upstreams.values():
-            upstream.begin_listing()
+            upstream.begin_listing(call)
         if all(one.listed.is_set() or one.breaker.is_open for one in self.upstreams.values()):
             return self._page(catalog, call, cursor, view)
         return self._page_when_settled(catalog, call, cursor, view)
