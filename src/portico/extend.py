@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from portico._options import expand_paths as expand_paths, explained as explained
     from portico.access.limits import Rate as Rate
     from portico.access.restrict import set_access as set_access
+    from portico.access.settings import ACCESS_SECTIONS as ACCESS_SECTIONS
     from portico.auth.principal import Principal as Principal
     from portico.client.listen import Change as Change
     from portico.client.skills import (
@@ -110,6 +111,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "portico._options": ("expand_paths", "explained"),
     "portico.access.limits": ("Rate",),
     "portico.access.restrict": ("set_access",),
+    "portico.access.settings": ("ACCESS_SECTIONS",),
     "portico.auth.principal": ("Principal",),
     "portico.client.listen": ("Change",),
     "portico.client.skills": ("SkillMismatch", "list_skills", "read_skill", "read_skill_file"),
