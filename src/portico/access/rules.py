@@ -7,7 +7,7 @@ name, and what both come to is kept, so that a decision is mostly one look-up.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable
 from functools import partial
 from itertools import count
 from typing import Any
@@ -90,7 +90,7 @@ _Settled = Decision | tuple[Rule, ...]
 class AccessRules:
     """The rules of one server: an AccessGuard."""
 
-    def __init__(self, rules: Sequence[Rule] = (), requirements: Sequence[Requirement] = ()) -> None:
+    def __init__(self, rules: Iterable[Rule] = (), requirements: Iterable[Requirement] = ()) -> None:
         self.rules, self.requirements = tuple(rules), tuple(requirements)
         # Others who come after these see other things.
         self._version = next(_versions)

@@ -1,17 +1,26 @@
-"""`[[rule]]` and `[[require]]` of a file, as rules. Every error names the table and the key."""
+"""`[[rule]]`, `[[require]]` and `[[limit]]` of a file. Every error names the table and the key."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
+
+from msgspec import Struct
 
 from portico._options import check_options
 from portico.access.conditions import CelCondition
 from portico.access.consents import question
+from portico.access.limits import rate_of
 from portico.access.patterns import pattern, who
+from portico.access.quota import By, Limit, Quota
 from portico.access.rules import AccessRules, Requirement, Rule, Selection
+from portico.schema.problems import nearest
 from portico.server.server import Server
+from portico.store.database import parse
+from portico.store.sqlite import MEMORY
 from portico.wire.errors import UsageError
 
 MOST_TABLES = 10_000
@@ -54,21 +63,77 @@ class RequireTable(TypedDict, total=False):
     ask: str
 
 
-def read_rules(said: Any, folder: Path = Path()) -> tuple[Rule, ...]:
+class ReadTables(Struct, eq=False):
+    """Tables as they stand in a file, and what was made of them. They are the same if they say the same."""
+
+    said: Any
+    made: tuple[Any, ...]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ReadTables) and self.said == other.said
+
+    def __hash__(self) -> int:
+        return len(self.made)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.made)
+
+
+NO_TABLES = ReadTables([], ())
+
+
+class LimitTable(TypedDict, total=False):
+    """The keys of `[[limit]]`."""
+
+    name: str
+    # What is counted apart: any of principal, client, address, tool and owner.
+    by: Texts
+    who: Texts
+    tool: Texts
+    prompt: Texts
+    resource: Texts
+    # Such as "30/min"; and how many at once.
+    rate: str
+    burst: int | float
+    # What a call counts: a number, or by patterns of tools.
+    cost: int | float | Mapping[str, int | float]
+    # How many calls may go on at the same time.
+    concurrency: int
+
+
+def read_rules(said: Any, folder: Path = Path()) -> ReadTables:
     """Raises UsageError with what is wrong, and where."""
-    return tuple(_rule(f"[[rule]] {at}", one) for at, one in enumerate(_tables("rule", said), 1))
+    return _read("rule", said, _rule)
 
 
-def read_requirements(said: Any, folder: Path = Path()) -> tuple[Requirement, ...]:
-    return tuple(_requirement(f"[[require]] {at}", one) for at, one in enumerate(_tables("require", said), 1))
+def read_requirements(said: Any, folder: Path = Path()) -> ReadTables:
+    return _read("require", said, _requirement)
 
 
-def apply_rules(server: Server, rules: Sequence[Rule]) -> None:
-    server.protect(guard=AccessRules(rules, _of(server).requirements))
+def read_limits(said: Any, folder: Path = Path()) -> ReadTables:
+    return _read("limit", said, _limit)
 
 
-def apply_requirements(server: Server, requirements: Sequence[Requirement]) -> None:
-    server.protect(guard=AccessRules(_of(server).rules, requirements))
+def _read(name: str, said: Any, make: Callable[[str, Mapping[str, Any]], Any]) -> ReadTables:
+    return ReadTables(said, tuple(make(f"[[{name}]] {at}", one) for at, one in enumerate(_tables(name, said), 1)))
+
+
+def apply_limits(server: Server, limits: Iterable[Limit]) -> None:
+    """Shared with other processes where the server has a store that they see."""
+    server.protect(meter=Quota(limits, partial(_shared_store, server)))
+
+
+def _shared_store(server: Server) -> str | None:
+    url = server.store or os.environ.get("PORTICO_STORE")
+    return None if url is None or parse(url)[1] == MEMORY else url
+
+
+def apply_rules(server: Server, rules: Iterable[Rule]) -> None:
+    server.protect(guard=AccessRules(tuple(rules), _of(server).requirements))
+
+
+def apply_requirements(server: Server, requirements: Iterable[Requirement]) -> None:
+    server.protect(guard=AccessRules(_of(server).rules, tuple(requirements)))
 
 
 def _of(server: Server) -> AccessRules:
@@ -112,6 +177,42 @@ def _requirement(where: str, said: Mapping[str, Any]) -> Requirement:
         ask=question(f"{where}: ask", said["ask"]) if "ask" in said else None,
         when=CelCondition(f"{where}: when", said["when"]) if "when" in said else None,
     )
+
+
+def _limit(where: str, said: Mapping[str, Any]) -> Limit:
+    check_options(where, said, LimitTable)
+    by = [_BY.get(one, "") for one in texts(where, "by", said.get("by", "principal"))]
+    if "" in by:
+        wrong = texts(where, "by", said["by"])[by.index("")]
+        close = nearest(wrong, _BY)
+        hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(dict.fromkeys(_BY.values()))}"
+        raise UsageError(f"{where}: by is {wrong!r}; {hint}")
+    if "rate" not in said and "concurrency" not in said:
+        raise UsageError(f"{where} needs one of rate and concurrency; it has none")
+    if "burst" in said and "rate" not in said:
+        raise UsageError(f"{where} has a burst and no rate")
+    rate = rate_of(where, said["rate"], said.get("burst")) if "rate" in said else None
+    cost = said.get("cost", 1)
+    costs = cost if isinstance(cost, Mapping) else {}
+    for name, one in (*costs.items(), *([] if isinstance(cost, Mapping) else [("cost", cost)])):
+        if not 0 <= one <= (1e9 if rate is None else rate.burst):
+            raise UsageError(f"{where}: cost of {name} is {one}, which is not between 0 and the burst")
+    if said.get("concurrency", 1) < 1:
+        raise UsageError(f"{where}: concurrency is {said['concurrency']}, and has to be 1 or more")
+    return Limit(
+        name=_name(where, said),
+        by=tuple(cast("list[By]", by)),
+        who=who(f"{where}: who", texts(where, "who", said.get("who", "*")), strict=False),
+        about=selection(where, said),
+        rate=rate,
+        costs=tuple((pattern(f"{where}: cost", name), float(one)) for name, one in costs.items()),
+        cost=1.0 if isinstance(cost, Mapping) else float(cost),
+        concurrency=said.get("concurrency"),
+    )
+
+
+# An upstream is what owns its things in a gateway.
+_BY = {one: one for one in ("principal", "client", "address", "tool", "owner")} | {"upstream": "owner"}
 
 
 def _name(where: str, said: Mapping[str, Any]) -> str:

@@ -56,6 +56,8 @@ class Reply:
     lacking: frozenset[str] | None = None
     # How many bytes the answer had.
     size = 0
+    # The seconds after which to try again, where too much was asked.
+    retry_after: float | None = None
     # Refused before the handler was asked: the envelope was at fault.
     refused = False
     # Whether log messages may be sent: the server has declared them, and the client wants them.

@@ -301,6 +301,7 @@ class Door:
 
     def _refuse(self, call: Call, failure: ProtocolError) -> bytes:
         call.reply.error = failure.code_at(call.revision)
+        call.reply.retry_after = failure.retry_after
         return jsonrpc.error(call.id, failure, call.revision)
 
 

@@ -12,7 +12,7 @@ from types import CoroutineType
 from typing import Any, NoReturn, Protocol
 
 import msgspec
-from msgspec import Raw
+from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
 from portico.rpc.call import Call
@@ -70,16 +70,18 @@ class Protection:
         return partial(self._pass, partial(enter or Protection._plain, self), answer)
 
     def _pass(self, enter: Entering, answer: Answer, call: Call) -> Any:
-        passage = Passage(call)
-        if self.guard is not None and call.method in ASKABLE:
-            passage.round = self._consents.opened(call)
+        passage = Passage(call, parent=current.get())
+        if call.method in ASKABLE and call.typed().request_state is not UNSET:
+            passage.later = self.meter is not None and self._consents.goes_on(call)
+            passage.round = None if self.guard is None else self._consents.opened(call)
             if passage.round is not None:
                 passage.call = passage.round.call
         if self.witness is not None:
             self.witness.begins(passage)
         token = current.set(passage)
         try:
-            result = enter(passage, answer)
+            waiting = None if self.meter is None else self.meter.enter(passage)
+            result = enter(passage, answer) if waiting is None else self._after(waiting, enter, passage, answer)
         except BaseException as failure:
             self._end(passage, None, failure)
             raise
@@ -89,6 +91,11 @@ class Protection:
             return self._finish(passage, result, call)
         self._end(passage, result, None)
         return result
+
+    async def _after(self, waiting: Awaitable[None], enter: Entering, passage: Passage, answer: Answer) -> Any:
+        await waiting
+        result = enter(passage, answer)
+        return await result if type(result) is CoroutineType else result
 
     async def _finish(self, passage: Passage, coroutine: CoroutineType[Any, Any, Any], call: Call) -> Any:
         """`call` is as the client has sent it."""
@@ -109,7 +116,7 @@ class Protection:
         return result
 
     def _end(self, passage: Passage, result: Any, failure: BaseException | None) -> None:
-        if self.meter is not None and passage.counted:
+        if passage.held and self.meter is not None:
             self.meter.leave(passage)
         if self.witness is not None:
             self.witness.ended(passage, result, failure)
@@ -162,7 +169,7 @@ class Protection:
     # What is listed, and listened to
 
     def _list(self, passage: Passage, answer: Answer) -> Any:
-        return self._counted(passage, answer if self.guard is None else self._seen)
+        return answer(passage.call) if self.guard is None else self._seen(passage.call)
 
     def _seen(self, call: Call) -> Any:
         """A list without what the caller may not see."""
@@ -176,11 +183,7 @@ class Protection:
         return view.page(catalog, (catalog.definitions,), make, call.revision, cursor)
 
     def _plain(self, passage: Passage, answer: Answer) -> Any:
-        return self._counted(passage, answer)
-
-    def _counted(self, passage: Passage, answer: Answer) -> Any:
-        waiting = None if self.meter is None or passage.counted else self.meter.enter(passage)
-        return answer(passage.call) if waiting is None else self._when_clear(waiting, answer, passage.call)
+        return answer(passage.call)
 
     # Methods that come with a service: what they name by a URI is a resource of that service
 
@@ -189,7 +192,7 @@ class Protection:
         uri = _uri_in(call)
         if uri is not None and not self._allows(passage, "resource", Owned(service, uri), NOTHING):
             raise ResourceNotFound(uri)
-        result = self._counted(passage, answer)
+        result = answer(call)
         result = await result if type(result) is CoroutineType else result
         if self.guard is None:
             return result
@@ -250,7 +253,10 @@ class Protection:
         assert passage.kind is not None and passage.owned is not None
         call = passage.call
         questions = [] if self.guard is None else self.guard.require(call, passage.kind, passage.owned, arguments)
-        waiting = None if self.meter is None or passage.counted else self.meter.enter(passage)
+        waiting = None
+        if self.meter is not None and not passage.reached:
+            passage.reached = True
+            waiting = self.meter.reach(passage)
         if questions and call.method in ASKABLE and not passage.agreed:
             return self._agreed(waiting, passage, questions)
         if passage.round is not None and not passage.agreed:

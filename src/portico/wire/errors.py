@@ -10,6 +10,7 @@ Error                        everything we raise on purpose
 │   │   ├── Unknown                        a tool or prompt that is not there
 │   │   └── ResourceNotFound       -32602, and -32002 before 2026-07-28
 │   ├── InternalError              -32603
+│   ├── TooManyRequests            -32005  and 429 over HTTP
 │   ├── HeaderMismatch             -32020  2026-07-28
 │   ├── MissingCapability          -32021  2026-07-28
 │   └── UnsupportedVersion         -32022  2026-07-28
@@ -52,7 +53,7 @@ class ProtocolError(Error):
     title: ClassVar[str] = "Internal error"
     # The HTTP status that it came with, where it came over HTTP.
     status: int = 0
-    # After how many seconds the server wants to be asked again, where its HTTP status says to wait.
+    # After how many seconds the server wants to be asked again, where it says to wait.
     retry_after: float | None = None
 
     def __init__(self, message: str = "", data: Any = None, *, code: int | None = None) -> None:
@@ -136,6 +137,17 @@ class InternalError(ProtocolError):
     title = "Internal error"
 
 
+class TooManyRequests(ProtocolError):
+    """More is asked than is allowed; `retry_after` are the seconds to wait."""
+
+    code = -32005
+    title = "Too many requests"
+
+    def __init__(self, retry_after: int) -> None:
+        super().__init__(f"{self.title}: wait {retry_after} s", {"retryAfter": retry_after})
+        self.retry_after = retry_after
+
+
 class HeaderMismatch(ProtocolError):
     code = -32020
     title = "Header mismatch"
@@ -180,6 +192,7 @@ _RECEIVED: tuple[type[ProtocolError], ...] = (
     MissingCapability,
     ResourceNotFound,
     Unknown,
+    TooManyRequests,
     ParseError,
     InvalidRequest,
     MethodNotFound,

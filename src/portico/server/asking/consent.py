@@ -7,6 +7,8 @@ that the person is asked once.
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -26,6 +28,7 @@ from portico.wire.methods import ASKABLE
 _ELICIT = "elicitation/create"
 _KEY = "agreement-"
 _AGREED, _INNER = "agreed", "inner"
+MOST_SEEN = 10_000
 _members = msgspec.json.Decoder(dict[str, Raw])
 
 
@@ -55,6 +58,25 @@ class Consents:
     def __init__(self, seal: Seal, spent: SpentStates) -> None:
         self._seal = seal
         self._spent = spent
+        # The states that calls have come with, the last of them.
+        self._seen: OrderedDict[str, None] = OrderedDict()
+
+    def goes_on(self, call: Call) -> bool:
+        """Whether a call goes on with one that came before: it has a state of ours, of whatever kind, and has it for
+        the first time."""
+        params = call.typed()
+        for bound in _bindings(call, params):
+            try:
+                state = self._seal.open(params.request_state, bound)
+            except InvalidParams:
+                continue
+            if state.id in self._seen:
+                return False
+            self._seen[state.id] = None
+            if len(self._seen) > MOST_SEEN:
+                self._seen.popitem(last=False)
+            return True
+        return False
 
     def opened(self, call: Call) -> Round | None:
         """A call that was asked about before, if it was."""
@@ -137,8 +159,23 @@ def _answers(responses: Raw) -> dict[str, Raw]:
 
 def _binding(call: Call, params: Any) -> bytes:
     """Of the method, what it is about, its arguments and who asks."""
-    target = str(getattr(params, "name", None) or getattr(params, "uri", ""))
+    return binding(f"agreement {call.method}", _target(params), _given(params), call.principal)
+
+
+def _bindings(call: Call, params: Any) -> Iterator[bytes]:
+    """Of all states that there may be: ours, that of a body, and that in which a gateway keeps an upstream's."""
+    yield _binding(call, params)
+    target, given = _target(params), _given(params)
+    yield binding(call.method, target, given or {}, call.principal)
+    yield binding(call.method, encode(target).decode(), given, call.principal)
+
+
+def _target(params: Any) -> str:
+    return str(getattr(params, "name", None) or getattr(params, "uri", ""))
+
+
+def _given(params: Any) -> Any:
     arguments = getattr(params, "arguments", None)
     if isinstance(arguments, Raw):
-        arguments = msgspec.json.decode(arguments) if arguments else None
-    return binding(f"agreement {call.method}", target, arguments, call.principal)
+        return msgspec.json.decode(arguments) if arguments else None
+    return arguments

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from math import ceil
 from typing import Any
 
 from msgspec import UNSET
@@ -171,8 +172,10 @@ class HttpReply(Reply):
             writer.answer(answer)
         else:
             status = STATUS.get(self.error, 400 if self.refused else 200) if self.error else 200
-            cors = self._request.cors
-            writer.answer(Answer(status, (*JSON, *cors) if cors else JSON, message))
+            headers = (*JSON, *self._request.cors) if self._request.cors else JSON
+            if self.retry_after is not None:
+                status, headers = 429, (*headers, (b"retry-after", b"%d" % ceil(self.retry_after)))
+            writer.answer(Answer(status, headers, message))
 
     def _forbid(self, lacking: frozenset[str]) -> Answer | None:
         forbidden = self._requests.forbidden
