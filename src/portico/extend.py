@@ -15,6 +15,7 @@ from portico._lazy import public_names
 if TYPE_CHECKING:
     from portico import beneath as beneath, screening as screening
     from portico._options import expand_paths as expand_paths, explained as explained
+    from portico.access.settings import ACCESS_SECTIONS as ACCESS_SECTIONS
     from portico.auth.principal import Principal as Principal
     from portico.client.listen import Change as Change
     from portico.client.skills import (
@@ -102,6 +103,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "portico.beneath": (),
     "portico.screening": (),
     "portico._options": ("expand_paths", "explained"),
+    "portico.access.settings": ("ACCESS_SECTIONS",),
     "portico.auth.principal": ("Principal",),
     "portico.client.listen": ("Change",),
     "portico.client.skills": ("SkillMismatch", "list_skills", "read_skill", "read_skill_file"),

@@ -6,6 +6,7 @@ is pure, and how it is put on a Server.
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,9 @@ SECTIONS: dict[str, AccessSection] = {
     "audit": AccessSection(audit_settings.read, audit.apply),
 }
 
+# Their names, for those who read the rest of such a file.
+ACCESS_SECTIONS = frozenset(SECTIONS)
+
 
 class AccessSettings(Struct, frozen=True):
     """The sections that were there, each as it was read."""
@@ -50,6 +54,18 @@ def read(said: Mapping[str, Any], folder: str | Path = ".") -> AccessSettings:
     return AccessSettings(
         {name: section.read(said[name], Path(folder)) for name, section in SECTIONS.items() if name in said}
     )
+
+
+def read_file(path: str | Path) -> AccessSettings:
+    """What a TOML file says of access."""
+    try:
+        said = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as failure:
+        raise UsageError(f"{path} cannot be read: {getattr(failure, 'strerror', None) or failure}") from None
+    try:
+        return read(said, Path(path).parent)
+    except UsageError as mistake:
+        raise UsageError(f"{path}: {mistake}") from None
 
 
 def apply(server: Server, said: AccessSettings) -> None:

@@ -240,7 +240,11 @@ FORMS: dict[str, CommandForm] = {
                     metavar="NAME",
                     help="look like another server: a name of `portico profiles list`, or a file",
                 ),
-                flag("--config", metavar="FILE", help="their settings: a portico.toml"),
+                flag(
+                    "--config",
+                    metavar="FILE",
+                    help="their settings, a portico.toml; what it says of access, such as [auth], is for any target",
+                ),
                 flag(
                     "--root",
                     action="append",
@@ -297,6 +301,16 @@ FORMS: dict[str, CommandForm] = {
                     metavar="ADDRESS",
                     help="a proxy, or a network of them, whose X-Forwarded-For is believed",
                 ),
+                flag(
+                    "--auth-issuer",
+                    action="append",
+                    default=[],
+                    metavar="URL",
+                    help="an authorization server whose tokens are good here; may be repeated",
+                ),
+                flag("--audience", metavar="TEXT", help="what these tokens have to be for (default: the public URL)"),
+                flag("--public-url", metavar="URL", help="where clients find this server, without --path"),
+                flag("--auth-tokens", metavar="FILE", help="tokens that were given out by hand: see `portico tokens`"),
                 flag("--insecure", action="store_true", help="serve other machines without a token"),
                 flag(
                     "--open",
@@ -590,6 +604,33 @@ FORMS: dict[str, CommandForm] = {
         },
         "What stands behind -- is given to `portico serve`: a TARGET of your own, --services, --config …\n\n"
         "The file keeps everything else that is in it, and a copy of the old one is put beside it.",
+    ),
+    "tokens": CommandForm(
+        "portico tokens add ID [options]\n       portico tokens list|remove [ID] [options]",
+        "Tokens for programs that cannot log in, such as CI. The file has their hashes; a token is printed once.",
+        (
+            word("action", choices=("add", "list", "remove"), metavar="add|list|remove"),
+            word("id", nargs="?", metavar="ID", help="whose token it is: what the server takes its caller for"),
+        ),
+        {
+            "": (
+                flag(
+                    "--file", default="tokens.toml", metavar="FILE", help="where they are kept (default: %(default)s)"
+                ),
+                flag(
+                    "--scope",
+                    action="append",
+                    default=[],
+                    metavar="SCOPE",
+                    help="something that it may do; may be repeated",
+                ),
+                flag("--group", action="append", default=[], metavar="NAME", help="for rules; may be repeated"),
+                flag("--all", action="store_true", help="it may do everything"),
+                flag("--expires", metavar="DAYS", type=_count, help="after so many days (default: never)"),
+            ),
+        },
+        'The server reads the file with --auth-tokens FILE, or with tokens = "FILE" in [auth], and again when it '
+        "changes.",
     ),
     "profiles": CommandForm(
         "portico profiles list | show NAME",
