@@ -149,7 +149,7 @@ def resource_of(settings: AuthSettings, server: Server, face: Face | None = None
     own: list[Verifier] = [] if face is None else [FaceVerifier(face)]
     scopes = settings.scopes_supported
     if scopes is None and face is not None:
-        # What clients ask for at first (2026-07-28, Scope Selection Strategy); the rest they are told when they need it.
+        # What clients ask for at first (2026-07-28, Scope Selection Strategy); of the rest they hear when it is needed.
         scopes = face.settings.defaults
     return ResourceServer(
         [*own, *_verifiers(settings)],
