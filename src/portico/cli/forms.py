@@ -461,6 +461,37 @@ FORMS: dict[str, CommandForm] = {
         },
         "Exit status: 0; 1 when the audit is not whole; 2 for a mistake on this line.",
     ),
+    "policy": CommandForm(
+        "portico policy explain FILE --as WHO --tool OWNER.NAME | portico policy test FILE [EXPECTATIONS …]",
+        "Who may do what, by the [[rule]] and [[require]] of a file, or of a server that has some.\n\n"
+        "  explain  print the rules that a call meets, down to the one that decides\n"
+        "  test     run the [[expect]] of the file, of NAME.expect.toml beside it, and of the files named",
+        (
+            word("action", choices=("explain", "test"), metavar="ACTION"),
+            word("file", "file", metavar="FILE"),
+            word("expectations", "file", nargs="*", metavar="EXPECTATIONS"),
+        ),
+        {
+            "of explain": (
+                flag(
+                    "--as",
+                    dest="principal",
+                    default="local",
+                    metavar="PRINCIPAL",
+                    help="who asks: a principal's id, anonymous, or local for stdio (default: local)",
+                ),
+                flag("--group", action="append", default=[], metavar="NAME", help="a group of it; may be repeated"),
+                flag("--scope", action="append", default=[], metavar="NAME", help="a scope of it; * is every one"),
+                flag("--client", metavar="ID", help="the client that it uses"),
+                flag("--issuer", metavar="URL", help="who says who it is"),
+                flag("--tool", metavar="OWNER.NAME", help="what is asked for: a tool"),
+                flag("--prompt", metavar="OWNER.NAME", help="a prompt"),
+                flag("--resource", metavar="OWNER.URI", help="a resource"),
+                flag("--args", metavar="JSON", help="the arguments, an object"),
+            )
+        },
+        "Exit status: 0; 1 when it is denied, or something is not as expected; 2 for a mistake on this line.",
+    ),
     "contracts": _asking(
         "contracts",
         f"{_ACTIONS} TARGET",
