@@ -136,7 +136,8 @@ class Answer:
     @property
     def value(self) -> Any:
         found = self.json["result"]
-        return found["structuredContent"] if "structuredContent" in found else found["content"][0]["text"]
+        value = found["structuredContent"] if "structuredContent" in found else found["content"][0]["text"]
+        return value["result"] if isinstance(value, dict) else value
 
 
 class Line:

@@ -5,23 +5,32 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
+import time
 
 import msgspec
 
 from portico.fleet.assignment import Post
+from portico.fleet.fleet import Fleet
 from portico.transport.http.exchange import Exchange
 from portico.transport.http.listener import Listener
 from portico.transport.http.place import Place
 from portico.transport.loops import on_signals
 
+# How often it is looked whether the calls of a session have come to their end.
+LOOK_SECONDS = 0.1
+
 
 class FleetWorker:
     """Serves until its supervisor, or a signal, tells it to stop; or until another has taken its place."""
 
-    def __init__(self, post: Post, exchange: Exchange, place: Place) -> None:
+    def __init__(self, post: Post, exchange: Exchange, place: Place, store: str | None) -> None:
         self._post = post
         self._place = place
+        given = post.assignment
+        self._fleet = Fleet(given.id, given.key, given.folder, store or f"{given.folder}/fleet.db", exchange)
         self._listener = Listener(exchange)
+        # For what other workers send on.
+        self._inner = Listener(exchange)
         self._stop = asyncio.Event()
         self._retires = False
 
@@ -35,6 +44,7 @@ class FleetWorker:
         loop.add_reader(line, self._hear)
         try:
             with on_signals(self._stop.set):
+                await self._inner.start_on([await self._fleet.start()])
                 await self._listener.start_on(self._post.sockets, self._place.tls())
                 self._post.tell(ready=True)
                 await self._stop.wait()
@@ -43,16 +53,29 @@ class FleetWorker:
         finally:
             loop.remove_reader(line)
             await self._listener.stop(self._place.grace)
+            await self._inner.stop(0)
+            await self._fleet.close()
             line.close()
 
     async def _let_go(self) -> None:
         """Retire; a signal meanwhile ends that."""
         self._stop.clear()
-        letting_go = asyncio.ensure_future(self._listener.retire(self._place.grace))
+        letting_go = asyncio.ensure_future(self._retire())
         told = asyncio.ensure_future(self._stop.wait())
         await asyncio.wait({letting_go, told}, return_when=asyncio.FIRST_COMPLETED)
         letting_go.cancel()
         told.cancel()
+
+    async def _retire(self) -> None:
+        """Leave the sessions to the others, each as soon as nothing is worked on in it; then the connections."""
+        self._listener.retire()
+        until = time.monotonic() + self._place.grace
+        while True:
+            stay = await self._fleet.give_up()
+            left = until - time.monotonic()
+            if left <= 0 or (not stay and self._listener.is_empty):
+                return
+            await self._listener.emptied(min(LOOK_SECONDS, left))
 
     def _hear(self) -> None:
         """What the supervisor says. If it is gone, no other process would replace us: that is an end as well."""

@@ -16,14 +16,21 @@ from typing import Any, Literal, TypedDict
 from msgspec import Struct, field
 
 from portico._options import check_options
+from portico.access import settings as access
 from portico.access.secrets import Secrets
+from portico.access.settings import AccessSettings
 from portico.gateway.names import LONGEST_NAME, PREFIX, folded_alias, outward
+from portico.gateway.pins import FILE, NewTools, PinMode
+from portico.gateway.views import ViewSettings, checked_views, view_of
 from portico.transport.targets import Target, target_of
 from portico.wire.errors import UsageError
 from portico.wire.revisions import Revision
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+# What [gateway] says for all upstreams that say nothing else.
+_SHARED = ("prefix", "longest_name", "pins", "new_tools")
 
 Isolation = Literal["shared", "principal", "session"]
 
@@ -48,6 +55,9 @@ class UpstreamOptions(TypedDict, total=False):
     idle: float | str
     # The revision to speak, where it is not to be found out.
     revision: Revision
+    # What happens to a tool that is not as it was when it was approved, and to one that is new since.
+    pins: PinMode
+    new_tools: NewTools
 
 
 class _UpstreamPlace(TypedDict, total=False):
@@ -72,6 +82,9 @@ class _GatewayTable(TypedDict, total=False):
     instructions: str
     prefix: str
     longest_name: int
+    pins: PinMode
+    new_tools: NewTools
+    lock: str
 
 
 class UpstreamSettings(Struct, frozen=True, kw_only=True):
@@ -94,6 +107,8 @@ class UpstreamSettings(Struct, frozen=True, kw_only=True):
     lanes: int = 20
     idle: float = 600.0
     revision: Revision | None = None
+    pins: PinMode = "off"
+    new_tools: NewTools = "hold"
 
     def shows(self, name: str) -> bool:
         """Whether something of this name is to be seen at all."""
@@ -109,6 +124,11 @@ class GatewaySettings(Struct, frozen=True, kw_only=True):
 
     about: dict[str, Any] = field(default_factory=dict)
     upstreams: dict[str, UpstreamSettings] = field(default_factory=dict)
+    views: dict[str, ViewSettings] = field(default_factory=dict)
+    # The file of the pins.
+    lock: Path | None = None
+    # What the file says of who may come in and do what.
+    access: AccessSettings = AccessSettings()
 
 
 def read(path: str | Path, secrets: Secrets) -> GatewaySettings:
@@ -122,30 +142,45 @@ def read(path: str | Path, secrets: Secrets) -> GatewaySettings:
     except (ValueError, RecursionError) as failure:
         raise UsageError(f"{path} cannot be read: {failure}") from None
     try:
-        return settings_of(said, secrets)
+        return settings_of(said, secrets, Path(path).parent)
     except UsageError as mistake:
         raise UsageError(f"{path}: {mistake}") from None
 
 
-def settings_of(said: Any, secrets: Secrets) -> GatewaySettings:
-    """The settings in a file's tables; an mcp.json has its servers in `mcpServers` or `servers`."""
+def settings_of(said: Any, secrets: Secrets, folder: Path = Path()) -> GatewaySettings:
+    """The settings in a file's tables; an mcp.json has its servers in `mcpServers` or `servers`.
+
+    `folder` is that of the file.
+    """
     if not isinstance(said, Mapping):
         raise UsageError("it holds no table")
     servers = said.get("mcpServers", said.get("servers"))
     if isinstance(servers, Mapping):
         found = {alias: _of_entry(alias, entry, secrets) for alias, entry in servers.items()}
-        return GatewaySettings(upstreams=_named_apart({alias: one for alias, one in found.items() if one is not None}))
-    unknown = sorted(set(said) - {"gateway", "upstream"})
+        upstreams = _named_apart({alias: one for alias, one in found.items() if one is not None})
+        return GatewaySettings(upstreams=upstreams, lock=folder / FILE)
+    unknown = sorted(set(said) - {"gateway", "upstream", "view", *access.SECTIONS})
     if unknown:
-        raise UsageError(f"there is no [{unknown[0]}]; there are [gateway] and [upstream.NAME]")
+        raise UsageError(f"there is no [{unknown[0]}]; there are [gateway], [upstream.NAME] and [view.NAME]")
     about = _table("gateway", said.get("gateway", {}), _GatewayTable)
-    shared: dict[str, Any] = {name: about.pop(name) for name in ("prefix", "longest_name") if name in about}
+    lock = about.pop("lock", FILE)
+    shared: dict[str, Any] = {name: about.pop(name) for name in _SHARED if name in about}
     upstreams = {
         alias: upstream_of(alias, {**shared, **_is_table(f"upstream.{alias}", table)}, secrets)
         for alias, table in _is_table("upstream", said.get("upstream", {})).items()
         if not (isinstance(table, Mapping) and table.get("disabled") is True)
     }
-    return GatewaySettings(about=about, upstreams=_named_apart(upstreams))
+    views = {
+        name: view_of(name, _is_table(f"view.{name}", table))
+        for name, table in _is_table("view", said.get("view", {})).items()
+    }
+    return GatewaySettings(
+        about=about,
+        upstreams=_named_apart(upstreams),
+        views=checked_views(views),
+        lock=folder / lock,
+        access=access.read(said, folder),
+    )
 
 
 def _of_entry(alias: str, entry: Any, secrets: Secrets) -> UpstreamSettings | None:

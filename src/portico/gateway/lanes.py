@@ -15,6 +15,7 @@ from portico.gateway.config import UpstreamSettings
 from portico.gateway.health import Breaker
 from portico.gateway.lane import Lane, Told, carried
 from portico.rpc.call import Call, Conversation
+from portico.rpc.identity import identity_of
 from portico.wire import jsonrpc
 from portico.wire.errors import Error, ProtocolError, ToolError, TransportError
 from portico.wire.meta import ClientCapabilities, Implementation
@@ -64,6 +65,13 @@ class Lanes:
     def __len__(self) -> int:
         return sum(map(len, self._lanes.values()))
 
+    @property
+    def modern(self) -> Lane | None:
+        """The one connection to a server without sessions, if it is there."""
+        for lane in self._lanes.get(MODERN_KEY, ()):
+            return None if lane.broken else lane
+        return None
+
     async def find(self, call: Call) -> Lane:
         """A connection for a call: one for all at a server without sessions, else one for those who may share it."""
         if self.settings.problem:
@@ -95,7 +103,7 @@ class Lanes:
             return ref(conversation)
         if isolation == "shared" or call.principal is None:
             return None
-        return str(getattr(call.principal, "id", None) or call.principal)
+        return identity_of(call.principal)
 
     def _free(self, key: Any) -> Lane | None:
         for lane in self._lanes.get(key, ()):

@@ -22,6 +22,7 @@ from portico.gateway.health import Breaker, brief
 from portico.gateway.kept import KeptLists
 from portico.gateway.lane import Lane, carried
 from portico.gateway.lanes import Lanes
+from portico.gateway.places import CallPlaces
 from portico.legacy.push import push
 from portico.rpc.call import Call, members
 from portico.rpc.questions import asked_by
@@ -74,8 +75,7 @@ class GatewayUpstream:
         here = settings.target.handler if isinstance(settings.target, Here) else None
         self.lanes = Lanes(settings, info, bridge, self.breaker, self._tell, self._opened, self._missed, self._learnt)
         self.changes = UpstreamChanges(here, self.lanes.find, self._try_refresh, partial(updated, self))
-        self._slots = asyncio.Semaphore(settings.concurrency)
-        self._waiting = 0
+        self._places = CallPlaces(settings.concurrency)
         self._errands: set[asyncio.Task[None]] = set()
         self._host: HeldLifespan | None = None
         self._first: asyncio.Task[None] | None = None
@@ -196,17 +196,20 @@ class GatewayUpstream:
         Raises ToolError where it is not to be had now.
         """
         self.breaker.check(self.alias)
-        if self._slots.locked() and self._waiting >= self.settings.queue:
+        places = self._places
+        if places.free:
+            places.free -= 1
+        elif places.waiting >= self.settings.queue:
             raise self.lanes.busy(f"{self.settings.concurrency} calls under way, and too many wait")
-        self._waiting += 1
+        else:
+            await places.wait()
         try:
-            await self._slots.acquire()
-        finally:
-            self._waiting -= 1
-        try:
+            lane = self.lanes.modern
+            if lane is not None and not call.reply.asks:
+                return Answered(await self._send(lane, call), lane.revision)
             return await self._with_questions(call, bound)
         finally:
-            self._slots.release()
+            places.give()
 
     async def _with_questions(self, call: Call, bound: Callable[[], bytes]) -> Answered:
         """Questions go to the client in the way its revision has."""
@@ -280,6 +283,7 @@ class GatewayUpstream:
             "in_flight": sum(lane.in_flight for lane in lanes),
             **{kind: len(self.entries.get(f"{kind}/list", ())) for kind in ("tools", "prompts", "resources")},
             "listed": self.listed.is_set(),
+            "pins": self.settings.pins,
         }
 
 

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from itertools import chain
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, cast
+from urllib.parse import urlsplit
 
 from msgspec import Struct
 
@@ -21,6 +22,7 @@ from portico.fleet.supervisor import Supervisor, obeying_signals
 from portico.fleet.worker import FleetWorker
 from portico.legacy.session import Lifecycle
 from portico.server.asking.request_state import use_key
+from portico.server.proofs import SharedReplays
 from portico.transport import loops
 from portico.transport.http import listener
 from portico.transport.http.asgi import Application
@@ -36,7 +38,12 @@ MOST_WORKERS = 512
 
 
 def exchange(server: Server, settings: Settings) -> Exchange:
-    return Exchange(server, settings, lambda: {"name": server.name, "version": server.version}, server.pages)
+    settings.allow_hosts = (*settings.allow_hosts, *_public_host(server))
+    if server.auth is not None and server.auth.proofs is not None:
+        server.auth.proofs.share(SharedReplays(server.runtime.spent), server.seal.derived(b"dpop nonces"))
+    return Exchange(
+        server, settings, lambda: {"name": server.name, "version": server.version}, server.pages, server.auth
+    )
 
 
 class EndpointOptions(TypedDict, total=False):
@@ -168,7 +175,8 @@ def _supervised(
 def _worker(server: Server, post: Post, place: Place, options: HttpOptions) -> FleetWorker:
     given = cast("HttpOptions", {**options, **post.assignment.options})
     use_key(post.assignment.key)
-    return FleetWorker(post, exchange(server, _settings(server, given, named=_named(place))), place)
+    store = server.store or os.environ.get("PORTICO_STORE")
+    return FleetWorker(post, exchange(server, _settings(server, given, named=_named(place))), place, store)
 
 
 async def serve_http(
@@ -195,11 +203,24 @@ def _exchange_at(place: Place, server: Server, options: HttpOptions) -> Exchange
             f"{place.host} can be reached from other machines, and the service {alone!r} is for this one alone; leave "
             "it out, or tell it that others are meant: remote = true in its settings"
         )
-    if not local and settings.token is None and not options.get("insecure"):
+    guarded = settings.token is not None or (server.auth is not None and not server.auth.anonymous)
+    if not local and not guarded and not options.get("insecure"):
         raise UsageError(
-            f"{place.host} can be reached from other machines: set PORTICO_TOKEN, or say --insecure (insecure=True)"
+            f"{place.host} can be reached from other machines: set PORTICO_TOKEN, say who gives out tokens with "
+            "--auth-issuer (auth=…), or say --insecure (insecure=True)"
         )
+    if not local:
+        _check_public_url(server)
     return exchange(server, settings)
+
+
+def _check_public_url(server: Server) -> None:
+    """Where others come in, what a token is for cannot be read off a request: the client would have chosen it."""
+    auth = server.auth
+    if auth is not None and auth.public_url is None and auth.audiences is None:
+        raise UsageError(
+            "say what clients call this server: --public-url https://… (public_url), or --audience; tokens are for that"
+        )
 
 
 def _named(place: Place) -> Sequence[str]:
@@ -209,6 +230,8 @@ def _named(place: Place) -> Sequence[str]:
 def asgi(server: Server, **options: Unpack[AsgiOptions]) -> Application:
     """An ASGI application. Mounted or not, what is left of the path is the endpoint."""
     check_options("asgi()", options, AsgiOptions)
+    if options.get("allow_hosts") or from_environment("PORTICO_ALLOW_HOST"):
+        _check_public_url(server)
     return Application(exchange(server, _settings(server, options)), server.lifespan)
 
 
@@ -230,6 +253,12 @@ def _settings(server: Server, options: EndpointOptions, *, named: Sequence[str] 
         "local_only": _local_service(server) is not None,
     }
     return Settings(**_fields(Settings, options) | decided)
+
+
+def _public_host(server: Server) -> list[str]:
+    """The name in the public URL is ours."""
+    url = server.auth.public_url if server.auth is not None else None
+    return [] if url is None else [urlsplit(url).netloc]
 
 
 def _fields(of: type[Struct], options: Mapping[str, Any]) -> dict[str, Any]:

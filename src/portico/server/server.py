@@ -13,11 +13,17 @@ from msgspec.structs import replace
 
 from portico._lazy import load_module
 from portico._options import check_options, explained
-from portico.rpc.call import Call, Handler, Middleware, members
+from portico.rpc.call import Call, Facet, Handler, Middleware, members
 from portico.server.asking.request_state import Seal
 from portico.server.asking.spent import SpentStates
 from portico.server.calling import completion
-from portico.server.calling.checks import checked_extensions, checked_hints, checked_icons, checked_page_size
+from portico.server.calling.checks import (
+    checked_extensions,
+    checked_headers,
+    checked_hints,
+    checked_icons,
+    checked_page_size,
+)
 from portico.server.calling.prompts import Prompt
 from portico.server.calling.resources import Resource
 from portico.server.calling.runtime import MOST_THREADS, ArgumentErrors, Runtime, Threads
@@ -44,6 +50,8 @@ from portico.wire.subscriptions import ListenParams
 from portico.wire.tools import CallToolParams
 
 if TYPE_CHECKING:
+    from portico.auth.resource import ResourceServer
+    from portico.auth.verifiers.credentials import Verifier
     from portico.server.endpoint import AsgiOptions, HttpOptions
     from portico.server.protection import Protection
     from portico.server.tasks.tasks import TaskService
@@ -84,6 +92,9 @@ class Server(Registrar):
       the same key; otherwise each makes its own.
     * **store** – where tasks are kept, and which answers of clients were used: a URL of the store. None:
       PORTICO_STORE, or memory.
+    * **auth** – over HTTP, whose tokens are good: a `portico.auth.ResourceServer`, the URL of an issuer, or an async
+      function from the credentials of a request to a Principal.
+    * **headers** – the names of those headers of a request that bodies see, in `ctx.headers`.
     """
 
     @explained
@@ -107,13 +118,16 @@ class Server(Registrar):
         cache_scope: Literal["public", "private"] = "private",
         state_key: bytes | None = None,
         store: str | None = None,
+        auth: ResourceServer | Verifier | str | None = None,
+        headers: Iterable[str] = (),
     ) -> None:
         self.info = Implementation(name, version, title, description, website_url, checked_icons(icons))
         self.instructions = instructions
         self.threads = Threads(most_threads)
         self.seal = Seal(state_key, name=name)
         self.argument_errors = argument_errors
-        self.runtime = Runtime(name, self, self.threads, self.seal, SpentStates(store), argument_errors)
+        seen = checked_headers(headers)
+        self.runtime = Runtime(name, self, self.threads, self.seal, SpentStates(store), argument_errors, seen)
         self.capabilities = ServerCapabilities(**(CAPABILITIES if capabilities is None else capabilities))
         self._extensions: dict[str, Any] = self.capabilities.extensions or {}
         checked_extensions(self._extensions)
@@ -128,7 +142,10 @@ class Server(Registrar):
         self.tasks: TaskService | None = None
         if lifespan is not None:
             self._lifespans.add(self, partial(lifespan, self))
-        # Over HTTP, beside the endpoint; read when that is opened.
+        # Over HTTP: who is let in; and pages beside the endpoint. Both are read when that is opened.
+        self.auth: ResourceServer | None = None
+        if auth is not None:
+            self.auth = load_module("portico.auth.resource").resource_server(auth)
         self.pages: list[PageRoute] = []
         self._middleware = list(middleware)
         self._chain: Handler | None = None
@@ -256,6 +273,11 @@ class Server(Registrar):
         catalog: Catalog[Any] = cast("partial[Any]", answer).args[0]
         return self._others.listed(catalog) if self._others else catalog.definitions
 
+    def needs(self, method: str, name: str) -> frozenset[str]:
+        """The scopes that a principal has to have for a request about this name; none for what is not ours."""
+        tool = self.registry.by_name.get(name) if method == "tools/call" else None
+        return frozenset() if tool is None else tool.needs
+
     def _call_tool(self, call: Call) -> Any:
         params: CallToolParams = call.typed()
         tool = self.registry.by_name.get(params.name)
@@ -312,7 +334,7 @@ class Server(Registrar):
     def _listen(self, call: Call) -> Any:
         params: ListenParams = call.typed()
         wanted = honoured(params.notifications, self.capabilities, partial(self._has, call))
-        unhear = partial(self._others.unhear, self._others.hear(wanted))
+        unhear = partial(self._others.unhear, self._others.hear(wanted, call.facet))
         try:
             return self.subscriptions.listen(call, wanted, unhear, self._sees(call))
         except InternalError:
@@ -323,20 +345,28 @@ class Server(Registrar):
         """Whether something can be told of this resource: it is there, or lies above one; a mount may have it, and so
         may a middleware or a service that is put around the answers."""
         view = None if self.protection is None else self.protection.view(call)
-        if view is not None:
-            owned = self.own("resource", uri)
-            if owned is not None:
-                return view.sees("resource", owned)
-            below = any(view.sees(_kind(one), self.owned(one)) for one in self.registry.below(uri))
-            return below or self._others.may_have(uri, view)
-        known = self._chain is None and self._unprotected.get("resources/read") == self._read_resource
-        return not known or self.registry.has(uri) or self._others.may_have(uri)
+        facet = call.facet
+        if view is None and facet is None:
+            known = self._chain is None and self._unprotected.get("resources/read") == self._read_resource
+            return not known or self.registry.has(uri) or self._others.may_have(uri, None)
+
+        def seen(kind: Kind, owned: Owned) -> bool:
+            return (facet is None or facet.shows(*owned)) and (view is None or view.sees(kind, owned))
+
+        owned = self.own("resource", uri)
+        if owned is not None:
+            return seen("resource", owned)
+        below = any(seen(_kind(one), self.owned(one)) for one in self.registry.below(uri))
+        return below or self._others.may_have(uri, facet, view)
 
     def _sees(self, call: Call) -> Callable[[str], bool] | None:
         """Whether the sender of a call may be told of a resource; None: of all."""
-        if self.protection is None or self.protection.guard is None:
+        if call.facet is None and (self.protection is None or self.protection.guard is None):
             return None
-        return lambda uri: not self.hides(call, "resource", uri)
+        return lambda uri: self._shows(call.facet, uri) and not self.hides(call, "resource", uri)
+
+    def _shows(self, facet: Facet | None, uri: str) -> bool:
+        return facet is None or facet.shows(*self.owner_of("resource", uri))
 
     def resource_updated(self, uri: str) -> None:
         """Tell those who subscribed to it that a resource has changed."""
@@ -409,7 +439,10 @@ class Server(Registrar):
             self._others.protection = self._mounts.protection = self.protection
         protection = self.protection
         protection.guard = guard or protection.guard
-        protection.meter = meter or protection.meter
+        if meter is not None:
+            self._lifespans.remove(protection.meter)
+            protection.meter = meter
+            self._lifespans.add(meter, getattr(meter, "lifespan", nullcontext), first=True)
         if witness is not None:
             self._lifespans.remove(protection.witness)
             protection.witness = witness

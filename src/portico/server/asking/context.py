@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast, overload
 
 import msgspec
@@ -154,6 +154,19 @@ class Context:
     def address(self) -> str | None:
         """Where the request comes from, over HTTP; None where only one client can be meant."""
         return self._call.address
+
+    @property
+    def client_address(self) -> str | None:
+        """The same. A proxy's word on it is taken from trusted proxies alone."""
+        return self._call.address
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Those headers of the request that the server asks for by name, `Server(headers=["x-tenant"])`, in lower
+        case, as far as they came. Over HTTP only; a task that goes on later has none."""
+        said = self._call.headers or {}
+        named = ((name, said.get(name.encode())) for name in self._runtime.headers)
+        return {name: value.decode("latin-1") for name, value in named if value is not None}
 
     @property
     def conversation(self) -> Conversation | None:

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
+from portico.rpc.identity import identity_of
 from portico.wire.errors import InternalError, InvalidParams
 
 LIFETIME_SECONDS = 600.0
@@ -99,6 +100,10 @@ class Seal:
         key = self._given or hmac.digest(_of_process[0], b"state of " + self._name.encode(), "sha256")
         return hmac.digest(key, body, "sha256")
 
+    def derived(self, purpose: bytes) -> bytes:
+        """Another key, for something else that the same processes share."""
+        return self._mac(b"derived for " + purpose)
+
     def _is_ours(self, mac: bytes, body: bytes) -> bool:
         import hmac
 
@@ -109,10 +114,5 @@ def binding(method: str, target: str, arguments: Any, principal: Any) -> bytes:
     """A digest of what must stay the same between the rounds of one call, however the client writes it down."""
     from hashlib import sha256
 
-    said = msgspec.json.encode([method, target, arguments, _identity(principal)], order="deterministic")
+    said = msgspec.json.encode([method, target, arguments, identity_of(principal)], order="deterministic")
     return sha256(said).digest()
-
-
-def _identity(principal: Any) -> str | None:
-    """Who it is, in every process the same, and whatever a refreshed token allows."""
-    return None if principal is None else str(getattr(principal, "id", None) or principal)

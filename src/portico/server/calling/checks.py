@@ -27,6 +27,8 @@ _EXPRESSION = re.compile(r"\{[^{}]*\}")
 
 _ICON_SCHEMES = ("https:", "http:", "data:")
 _AUDIENCE = frozenset({"user", "assistant"})
+_HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_SECRET_HEADERS = frozenset({"authorization", "proxy-authorization", "dpop", "cookie"})
 _CACHE_SCOPES = ("public", "private")
 
 
@@ -94,6 +96,16 @@ def checked_page_size(entries: int) -> int:
     if entries < 1:
         raise UsageError(f"page_size is {entries!r}: a page has to have 1 entry or more")
     return entries
+
+
+def checked_headers(names: Iterable[str]) -> tuple[str, ...]:
+    """Names of headers, in lower case. What proves who a client is stays with the transport."""
+    for name in names:
+        if not _HEADER.fullmatch(name):
+            raise UsageError(f"{name!r} is no name of a header")
+        if name.lower() in _SECRET_HEADERS:
+            raise UsageError(f"bodies do not see the header {name}: it is a secret of the client's; see ctx.principal")
+    return tuple(name.lower() for name in names)
 
 
 def checked_extensions(ids: Iterable[str]) -> None:

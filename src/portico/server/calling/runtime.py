@@ -143,3 +143,5 @@ class Runtime(Struct, frozen=True, eq=False):
     spent: SpentStates
     # How wrong arguments are told: by a result, by an error of the protocol, or as the revision has it.
     argument_errors: ArgumentErrors
+    # The headers that bodies see, in lower case.
+    headers: tuple[str, ...] = ()

@@ -76,6 +76,7 @@ class Registrar:
         * **inline** – a `def` that is quick enough to run on the loop; otherwise it runs in a thread.
         * **aliases** – other names that it answers to, which are not listed.
         * **scopes** – what a principal must be allowed to call it. On stdio there is none to ask.
+        * **auth** – a function of the Call, or an async one, that says whether it is answered: True, or an exception.
         * **input_schema** – the JSON Schema of the arguments, in place of the one made from the parameters.
         * **output_schema** – the JSON Schema of the result, in place of the one made from the return type.
         * **task** – whether a call may become a task: "never", "optional", "required", or a TaskConfig.

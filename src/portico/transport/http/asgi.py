@@ -98,12 +98,13 @@ class Application:
         known = self._known.get(head)
         if known is None:
             request = _request(scope, self.exchange)
-            request.peer = self._client(scope, request.headers)
+            self._locate(scope, request)
             refusal = self.exchange.refuse(request)
             if refusal is None and request.method == "POST":
                 self._remember(head, request)
         else:
-            request = replace(known, peer=self._client(scope, known.headers))
+            request = replace(known)
+            self._locate(scope, request)
             refusal = self.exchange.refuse_now(request)
         try:
             if refusal is None:
@@ -117,13 +118,14 @@ class Application:
         finally:
             self._held -= len(request.body)
 
-    def _client(self, scope: Message, headers: Headers) -> str:
-        """Where a request comes from."""
-        peer = _peer(scope)
-        if not self.exchange.settings.trusted_proxies:
-            return peer
-        proxies = self.exchange.proxies
-        return proxies.client(headers, peer) if proxies.trusts(peer) else peer
+    def _locate(self, scope: Message, request: Request) -> None:
+        """Say where a request comes from."""
+        peer = request.peer = _peer(scope)
+        if self.exchange.settings.trusted_proxies:
+            proxies = self.exchange.proxies
+            request.proxied = proxies.trusts(peer)
+            if request.proxied:
+                request.peer = proxies.client(request.headers, peer)
 
     async def _read(self, request: Request, receive: Receive) -> Answer | None:
         """Read the body of a request, or why it is not read."""
@@ -176,7 +178,8 @@ def _request(scope: Message, exchange: Exchange) -> Request:
         inner = path
     query = scope.get("query_string", b"").decode("latin-1")
     headers = Headers.lowered(scope["headers"])
-    return Request(scope["method"], inner or "/", query, headers, b"", _peer(scope), root)
+    secure = scope.get("scheme") == "https"
+    return Request(scope["method"], inner or "/", query, headers, b"", _peer(scope), root, secure=secure)
 
 
 class AsgiWriter:

@@ -104,7 +104,8 @@ class Listener:
             else:
                 server = await loop.create_server(self._made, sock=one, ssl=tls, backlog=BACKLOG)
             self._servers.append(server)
-        self._ticking = loop.create_task(self._tick_on())
+        if self._ticking is None:
+            self._ticking = loop.create_task(self._tick_on())
 
     def _made(self) -> Connection:
         return Connection(self)
@@ -137,17 +138,24 @@ class Listener:
                 last_words = now
                 self.exchange.keep_alive()
 
-    async def retire(self, seconds: float) -> None:
+    @property
+    def is_empty(self) -> bool:
+        return not self._connections
+
+    def retire(self) -> None:
         """No new connections, while others take them: what comes by those that are open is still answered, and each
         answer says that it is the last one there."""
         for server in self._servers:
             server.close()
         self.retiring = True
+
+    async def emptied(self, seconds: float) -> None:
+        """Wait for the last connection to go, but no longer than this."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 self._empty.clear()
-                if self._connections:
-                    await self._empty.wait()
+                # Those that wait for a session to be left to others are waited for as well.
+                await self._empty.wait()
 
     async def stop(self, grace: float) -> None:
         """No new connections, no new calls; what is running may finish; streams end properly."""
