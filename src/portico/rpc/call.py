@@ -232,6 +232,8 @@ class Members(Struct, frozen=True):
     canonical: Callable[[str, str], str | None]
     # Whether a thing of a kind is there, and the sender of this call is not to learn of it.
     hides: Callable[[Call, str, str], bool]
+    # Is told of a request that was not let in: the status, why, and from where it came.
+    refused: Callable[[int, str, str | None], None]
     # The handlers of other paths, where a transport has paths; as they change.
     endpoints: Callable[[], Mapping[str, Handler]]
 
@@ -249,12 +251,17 @@ def members(handler: Handler) -> Members:
         needs=getattr(handler, "needs", _nothing_needed),
         canonical=getattr(handler, "canonical", _same_name),
         hides=getattr(handler, "hides", _hides_nothing),
+        refused=getattr(handler, "refused", _not_told),
         endpoints=getattr(handler, "endpoints", _no_endpoints),
     )
 
 
 def _nothing_needed(method: str, name: str) -> Collection[str]:
     return ()
+
+
+def _not_told(status: int, reason: str, address: str | None) -> None:
+    pass
 
 
 def _no_endpoints() -> Mapping[str, Handler]:

@@ -415,6 +415,11 @@ class Server(Registrar):
             return False
         return not self.protection.guard.sight(call).sees(kind, self.owner_of(kind, name))
 
+    def refused(self, status: int, reason: str, address: str | None) -> None:
+        """A transport did not let a request in."""
+        if self.protection is not None and self.protection.witness is not None:
+            self.protection.witness.refused(status, reason, address)
+
     @property
     def others(self) -> Others:
         return self._others

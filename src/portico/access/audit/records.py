@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from portico.rpc.call import Call
-from portico.wire.errors import InvalidParams, ProtocolError, ResourceNotFound, ToolError, Unknown
+from portico.wire.errors import InvalidParams, ProtocolError, ResourceNotFound, ToolError, TooManyRequests, Unknown
 from portico.wire.inputs import InputRequiredResult
 from portico.wire.methods import METHODS
 from portico.wire.tasks import CreateTaskResult, TaskHandle
@@ -124,6 +124,8 @@ def failure_of(failure: BaseException) -> tuple[Outcome, str]:
         return "unknown", str(failure.code)
     if isinstance(failure, InvalidParams):
         return "invalid", str(failure.code)
+    if isinstance(failure, TooManyRequests):
+        return "limited", str(failure.code)
     if isinstance(failure, ProtocolError):
         return "failed", str(failure.code)
     if isinstance(failure, asyncio.CancelledError):
@@ -139,7 +141,8 @@ _TOOL_OUTCOMES: dict[str, Outcome] = {
     "Denied": "denied",
     "ValidationError": "invalid",
     "Validation": "invalid",
-    "RateLimited": "limited",
+    "ApiLimitExceeded": "limited",
+    "AuditFull": "refused",
 }
 
 

@@ -12,12 +12,13 @@ import logging
 import os
 import socket
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from portico import __version__
 from portico.access.audit import chain, retention, tables
@@ -52,8 +53,8 @@ FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 10.0
 END_SECONDS = 10.0
 CUT_SECONDS = 3600.0
 
-Waiting = EndedCall | tuple[int, str] | Callable[[int], CallRecord]
-"""A call; the moment and the record of one, all but its number; or what makes a record of its number."""
+Waiting = EndedCall | tuple[int, str] | CallRecord
+"""A call; the moment and the record of one, all but its number; or another record, which is given its number."""
 
 
 class _RecordGroup(Struct, eq=False):
@@ -100,7 +101,7 @@ class AuditWriter:
         # Made, and not written yet; and whether the store may have it although it did not say so.
         self._made: _RecordGroup | None = None
         self._unsure = False
-        self._ending = False
+        self._ending = asyncio.Event()
         # Those who wait until all is written.
         self._listeners: set[asyncio.Event] = set()
 
@@ -145,7 +146,7 @@ class AuditWriter:
 
     @asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:
-        self._due, self._ending = asyncio.Event(), False
+        self._due, self._ending = asyncio.Event(), asyncio.Event()
         if self._database is not None:
             await when_ready(self._open)
         self.add(self._begin())
@@ -154,7 +155,7 @@ class AuditWriter:
         try:
             yield
         finally:
-            self._ending = True
+            self._ending.set()
             self._due.set()
             # In the middle of a write it is not known whether it was done: so that is waited for.
             await asyncio.wait([task], timeout=END_SECONDS)
@@ -187,10 +188,10 @@ class AuditWriter:
             known.number,
         )
         note = {"found": self._seen, "written": str(known)}
-        self.add(lambda number: CallRecord(number=number, at=_now(), kind="restored", owner=self._server, note=note))
+        self.add(CallRecord(number=0, at=_now(), kind="restored", owner=self._server, note=note))
         self._seen = known.number
 
-    def _begin(self) -> Callable[[int], CallRecord]:
+    def _begin(self) -> CallRecord:
         note = {
             "process": os.getpid(),
             "host": socket.gethostname(),
@@ -198,7 +199,7 @@ class AuditWriter:
             "checkpoint": self._seen,
             "key": self._key.id,
         }
-        return lambda number: CallRecord(number=number, at=_now(), kind="begin", owner=self._server, note=note)
+        return CallRecord(number=0, at=_now(), kind="begin", owner=self._server, note=note)
 
     async def _run(self) -> None:
         assert self._due is not None
@@ -210,7 +211,7 @@ class AuditWriter:
             except TimeoutError:
                 pass
             self._due.clear()
-            if self._ending:
+            if self._ending.is_set():
                 return
             try:
                 await self._write_all(signed=self._is_checkpoint_due)
@@ -222,7 +223,7 @@ class AuditWriter:
                 level = logging.DEBUG if self._failing else logging.ERROR
                 log.log(level, "the audit cannot be written: %s", failure, exc_info=cause)
                 self._failing = True
-                if self._ending:
+                if self._ending.is_set():
                     return
                 await asyncio.sleep(pause_seconds)
                 pause_seconds = min(pause_seconds * 2, LONGEST_PAUSE_SECONDS)
@@ -285,10 +286,8 @@ class AuditWriter:
             self._waiting_bytes = 0
         if self._dropped:
             note = {"count": self._dropped}
+            some.append(CallRecord(number=0, at=_now(), kind="dropped", owner=self._server, note=note))
             self._dropped = 0
-            some.append(
-                lambda number: CallRecord(number=number, at=_now(), kind="dropped", owner=self._server, note=note)
-            )
         return some
 
     def _make(self, some: list[Waiting]) -> _RecordGroup:
@@ -305,19 +304,18 @@ class AuditWriter:
     def _written(self, one: Waiting, number: int) -> tuple[int, str]:
         """A record and its moment. What cannot be written down is still a record: that it was there counts."""
         try:
-            if type(one) is tuple:
+            if isinstance(one, tuple):
                 return one[0], f'{{"number":{number}{one[1]}'
-            if type(one) is EndedCall:
+            if isinstance(one, EndedCall):
                 return one.at, f'{{"number":{number}{self._maker.rest(one)}'
-            record = one(number)  # type: ignore[operator]
+            record = replace(one, number=number)
+            return record.at, _encode(record).decode()
         except Exception as failure:
             log.error("a call cannot be recorded as it was", exc_info=failure)
             method, outcome = (one.call.method, one.outcome) if isinstance(one, EndedCall) else ("", "")
             error = type(failure).__name__
-            record = CallRecord(
-                number=number, at=_now(), owner=self._server, method=method, outcome=outcome, error=error
-            )
-        return record.at, _encode(record).decode()
+            poor = CallRecord(number=number, at=_now(), owner=self._server, method=method, outcome=outcome, error=error)
+            return poor.at, _encode(poor).decode()
 
     async def _keep(self, group: _RecordGroup, signs: bool, ended: bool) -> StoredCheckpoint | None:
         """In the store, or nowhere if there is none; the checkpoint that went with it."""
@@ -357,11 +355,11 @@ class AuditWriter:
     def _tell(self, group: _RecordGroup, stored: StoredCheckpoint | None) -> None:
         """To the sinks, and the head to its file. In a thread."""
         written: dict[Format, list[str]] = {}
-        records = [(row[0], row[4], read_record(row[3])) for row in group.rows] if self._sinks else []
+        records = [(row, read_record(row[3])) for row in group.rows] if self._sinks else []
         for sink in self._sinks:
             form = sink.address.format
             if form not in written:
-                lines = [WRITERS[form](name, hash, one) for name, hash, one in records if one is not None]
+                lines = [WRITERS[form](row, one) for row, one in records if one is not None]
                 written[form] = lines if stored is None else [*lines, written_checkpoint(form, stored, _now())]
             sink.write(written[form])
         if stored is not None and self._head_file is not None:
@@ -387,7 +385,7 @@ class AuditWriter:
             await asyncio.to_thread(self._tell, _RecordGroup([], []), stored)
 
     async def _end(self) -> None:
-        self.add(lambda number: CallRecord(number=number, at=_now(), kind="end", owner=self._server))
+        self.add(CallRecord(number=0, at=_now(), kind="end", owner=self._server))
         try:
             async with asyncio.timeout(END_SECONDS):
                 await self._write_all(signed=True, ended=True)
