@@ -17,6 +17,7 @@ from portico.rpc.turns import caller_of
 from portico.server.asking.context import Context
 from portico.server.asking.rounds import Rounds
 from portico.server.calling.checks import checked_timeout
+from portico.server.calling.dependencies import with_dependencies
 from portico.server.calling.runtime import Runtime
 from portico.server.calling.schema_tools import SchemaSignature, schema_signature
 from portico.server.calling.signature import Signature, signature_of
@@ -44,6 +45,7 @@ class Body:
         if inline and timeout is not None:
             raise UsageError(f"{name!r}: what runs inline cannot be stopped, so it has no timeout")
         self.name = name
+        fn = with_dependencies(fn)
         self.timeout = checked_timeout(timeout, repr(name))
         self.signature: Signature | SchemaSignature = (
             signature_of(fn, context_type=Context, without_output=without_output)

@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from portico.wire.content import Annotations
 from portico.wire.errors import UsageError
 from portico.wire.jsonrpc import encode
@@ -50,12 +52,29 @@ def checked_uri(uri: str) -> str:
     return uri
 
 
-def checked_icons(icons: Sequence[Icon] | None) -> list[Icon] | None:
-    """Icons that a client may fetch: it has to refuse other schemes than these."""
-    for icon in icons or ():
+def checked_icons(icons: Sequence[Any] | None) -> list[Icon] | None:
+    """Icons that a client may fetch: it has to refuse other schemes than these. Also as tables, or of another
+    library."""
+    found = [_icon(one) for one in icons or ()]
+    for icon in found:
         if not icon.src.lower().startswith(_ICON_SCHEMES):
             raise UsageError(f"an icon cannot be at {icon.src[:100]!r}: use https:, http: or data:")
-    return list(icons or ()) or None
+    return found or None
+
+
+def _icon(given: Any) -> Icon:
+    if isinstance(given, Icon):
+        return given
+    try:
+        return msgspec.convert(as_table(given), Icon)
+    except msgspec.ValidationError as mistake:
+        raise UsageError(f"{given!r} is no icon: {mistake}") from None
+
+
+def as_table(given: Any) -> Any:
+    """What another library has a class for, as a table; anything else as it is."""
+    dump = getattr(given, "model_dump", None)
+    return given if dump is None else dump(mode="json", by_alias=True, exclude_none=True)
 
 
 def checked_annotations(annotations: Annotations | None) -> Annotations | None:
@@ -84,6 +103,16 @@ def checked_meta(meta: Mapping[str, Any] | None) -> dict[str, Any]:
     except (TypeError, ValueError) as mistake:
         raise UsageError(f"_meta has something that JSON has not: {mistake}") from None
     return dict(meta or {})
+
+
+TAGS = "portico/tags"
+
+
+def described_meta(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The `_meta` that `meta` and `tags` of something come to."""
+    members = checked_meta(options.get("meta"))
+    tags = sorted(set(options.get("tags") or ()))
+    return members | {TAGS: tags} if tags else members
 
 
 def checked_timeout(seconds: float | None, what: str) -> float | None:

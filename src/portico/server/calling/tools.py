@@ -13,8 +13,9 @@ from portico._options import check_options
 from portico.legacy import translate
 from portico.rpc.call import Call
 from portico.rpc.questions import incapable
+from portico.schema.describe import schema
 from portico.server.calling.bodies import Body, unwrap_group
-from portico.server.calling.checks import checked_icons, checked_meta, given_name
+from portico.server.calling.checks import checked_icons, described_meta, given_name
 from portico.server.calling.results import MEDIA, ToolResult, to_result
 from portico.server.calling.runtime import ArgumentErrors, Runtime
 from portico.server.calling.schema_tools import SchemaVerifier
@@ -22,7 +23,6 @@ from portico.server.calling.signature import ArgumentError, Verify, verifier
 from portico.server.tasks.config import Mode, TaskConfig, config_of
 from portico.wire.content import BLOCKS
 from portico.wire.errors import InsufficientScope, InvalidParams, MissingCapability, ToolError, UsageError
-from portico.wire.meta import Icon
 from portico.wire.mirrors import Mirror, mirrors
 from portico.wire.revisions import MODERN, V2025_11_25
 from portico.wire.tools import CallToolParams, CallToolResult, ToolAnnotations
@@ -44,7 +44,8 @@ class ToolOptions(TypedDict, total=False):
     description: str | None
     version: str | None
     annotations: ToolAnnotations | Mapping[str, Any] | None
-    icons: Sequence[Icon] | None
+    icons: Sequence[Any] | None
+    tags: Collection[str]
     meta: Mapping[str, Any] | None
     timeout: float | None
     inline: bool
@@ -53,6 +54,7 @@ class ToolOptions(TypedDict, total=False):
     auth: Callable[[Call], Any] | None
     input_schema: dict[str, Any] | None
     output_schema: dict[str, Any] | None
+    structured_output: bool | None
     task: Mode | TaskConfig
 
 
@@ -90,18 +92,18 @@ class Tool:
             title=options.get("title"),
             description=description if description is not None else signature.summary or None,
             input_schema=signature.input_schema,
-            output_schema=options.get("output_schema") or signature.output_schema,
+            output_schema=_output_schema(options, signature),
             annotations=_annotations(options.get("annotations")),
             icons=checked_icons(options.get("icons")),
             execution=None if self.task is None else {"taskSupport": self.task.mode},
-            meta=_meta(options.get("meta"), options.get("version")),
+            meta=_meta(described_meta(options), options.get("version")),
         )
         self.mirrors = _mirrors(self.name, self.definition.input_schema)
         promised = self.definition.output_schema
         self._wrapped = promised is not None and promised.get("type") != "object"
         self._verify: Verify | None = None
         if promised is not None:
-            by_author = promised is not signature.output_schema
+            by_author = options.get("output_schema") is not None
             by_type = None if by_author else verifier(signature.returns, self.name)
             self._verify = by_type or SchemaVerifier(promised, self.name, at_once=by_author)
         self._uri = f"tool://{self.name}/result"
@@ -195,6 +197,19 @@ class Tool:
             raise InsufficientScope(f"The tool {self.name!r}", self.needs, missing)
 
 
+def _output_schema(options: ToolOptions, signature: Any) -> dict[str, Any] | None:
+    wanted = options.get("structured_output")
+    said = options.get("output_schema")
+    if wanted is False:
+        if said is not None:
+            raise UsageError("a tool with an output_schema has structured output")
+        return None
+    found: dict[str, Any] | None = said or signature.output_schema
+    if found is None and wanted:
+        return schema(signature.returns, output=True)
+    return found
+
+
 def _wrap(result: CallToolResult) -> None:
     """The schema that older revisions were shown is an object, whatever this one value happens to be."""
     if type(result.structured_content) is Raw:
@@ -225,8 +240,7 @@ def _annotations(given: ToolAnnotations | Mapping[str, Any] | None) -> ToolAnnot
     return ToolAnnotations(**{known[name]: value for name, value in given.items()})
 
 
-def _meta(meta: Mapping[str, Any] | None, version: str | None) -> dict[str, Any] | None:
-    members = checked_meta(meta)
+def _meta(members: dict[str, Any], version: str | None) -> dict[str, Any] | None:
     if version is not None:
         members[VERSION] = version
     return members or None

@@ -348,9 +348,17 @@ class Exchange:
         for endpoint in self._endpoints.values():
             endpoint.expire()
 
+    def end_streams(self) -> None:
+        """No new calls, and an end to what would have none by itself; calls go on."""
+        self.draining = True
+        for endpoint in self._endpoints.values():
+            endpoint.end_streams()
+
     async def drain(self, grace: float) -> None:
         """No new calls; what is running may finish; streams are ended properly."""
         self.draining = True
+        if self.elsewhere is not None:
+            await self.elsewhere.leave()
         await self._end(list(self._endpoints.values()), grace)
         await self.pages.close()
         for task in list(self._waiting):
