@@ -37,7 +37,8 @@ KEEP_ALIVE_SECONDS = 15.0
 # How long calls may still take at a path that is no more.
 ENDING_SECONDS = 10.0
 _ACCEPTED = re.compile(rb"json|\*/\*|event-stream|application/\*").search
-_HEALTH = frozenset({"/health", "/healthz"})
+_HEALTH = frozenset({"/health", "/healthz", "/readyz"})
+_NUMBERS: Pairs = ((b"content-type", b"text/plain; version=0.0.4; charset=utf-8"),)
 
 
 class Settings(Struct, kw_only=True):
@@ -61,6 +62,8 @@ class Settings(Struct, kw_only=True):
     assume: Revision | None = None
     # "strict": sessions wait for `initialized`, although POSTs may overtake each other.
     lifecycle: Lifecycle = "auto"
+    # What the ids of sessions are signed with that clients carry; None: sessions are kept here.
+    carried_key: bytes | None = None
     longest_body: int = LONGEST_BODY
     # How much the bodies of all requests may have together, from their first byte to their answers.
     most_body_bytes: int = MOST_BODY_BYTES
@@ -102,6 +105,7 @@ class Exchange:
         self._fixed: Routes = {
             ("GET", "/health"): self._health,
             ("GET", "/healthz"): self._health,
+            ("GET", "/readyz"): self._readiness,
             ("GET", "/metrics"): self._show_metrics,
             ("POST", "/"): main.post,
             **main.routes(settings.path),
@@ -325,6 +329,12 @@ class Exchange:
         }
         writer.answer(Answer(200, (*JSON, *request.cors), jsonrpc.encode(health)))
 
+    def _readiness(self, request: Request, writer: ResponseWriter) -> None:
+        """Whether a balancer should send us requests."""
+        ready = not self.draining and (self.elsewhere is None or self.elsewhere.is_ready)
+        answer = Answer(200, TEXT, b"ready\n") if ready else Answer(503, TEXT, b"not ready\n")
+        writer.answer(answer)
+
     def _show_metrics(self, request: Request, writer: ResponseWriter) -> None:
         gauges = {
             "mcp_server_sessions": sum(map(len, self._endpoints.values())),
@@ -333,8 +343,11 @@ class Exchange:
             "mcp_server_received_bytes_total": self.traffic.received,
             "mcp_server_sent_bytes_total": self.traffic.sent,
         }
-        kind = ((b"content-type", b"text/plain; version=0.0.4; charset=utf-8"),)
-        writer.answer(Answer(200, kind, self.metrics.text(gauges).encode()))
+        own = self.metrics.text(gauges)
+        if self.elsewhere is None or request.hops:
+            writer.answer(Answer(200, _NUMBERS, own.encode()))
+        else:
+            self.elsewhere.sum_metrics(own, lambda text: writer.answer(Answer(200, _NUMBERS, text.encode())))
 
     # Time, and the end
 
