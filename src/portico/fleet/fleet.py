@@ -206,7 +206,7 @@ class Fleet:
     async def _ask(self, other: str, path: str) -> Answer | None:
         """What another worker of this machine has at a path; None if it does not say."""
         request = Request("GET", path, "", Headers())
-        collected = _Collected()
+        collected = _OwnAnswer()
         sealed = self._envelopes.seal(Forwarding(to=other), request)
         try:
             async with asyncio.timeout(ASK_SECONDS):
@@ -488,7 +488,7 @@ class Fleet:
             writer.answer(Answer(sending.MISDIRECTED))
 
 
-class _Collected:
+class _OwnAnswer:
     """A ResponseWriter for an answer that we have asked for ourselves."""
 
     on_close: Callable[[], None] | None = None
