@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,11 @@ def read(said: Any, folder: Path) -> AuthSettings:
     return settings
 
 
+def changed(settings: AuthSettings | None, given: Mapping[str, Any]) -> AuthSettings:
+    """The settings with these fields in place of their own."""
+    return msgspec.structs.replace(settings or AuthSettings(), **given)
+
+
 def apply(server: Server, settings: AuthSettings) -> None:
     """Put it on a server, in place of what that says itself."""
     face = None
@@ -143,7 +149,8 @@ def resource_of(settings: AuthSettings, server: Server, face: Face | None = None
     own: list[Verifier] = [] if face is None else [FaceVerifier(face)]
     scopes = settings.scopes_supported
     if scopes is None and face is not None:
-        scopes = tuple(face.settings.scopes)
+        # What clients ask for at first (2026-07-28, Scope Selection Strategy); of the rest they hear when it is needed.
+        scopes = face.settings.defaults
     return ResourceServer(
         [*own, *_verifiers(settings)],
         audience=_texts(settings.audience),

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import msgspec
-from msgspec import UNSET, Raw, Struct
+from msgspec import UNSET, Raw, Struct, field
 from msgspec.structs import replace
 
 from portico.access.outgoing import OutgoingAuth
@@ -19,13 +20,14 @@ from portico.gateway.bridge import Bridge, Parked
 from portico.gateway.changes import ALL_CAPABILITIES, UpstreamChanges
 from portico.gateway.config import UpstreamSettings
 from portico.gateway.entries import LISTS, ListedEntry, read_page
-from portico.gateway.health import Breaker, brief
+from portico.gateway.health import SAID_LAST, Breaker, brief
 from portico.gateway.kept import KeptLists
 from portico.gateway.lane import Lane, carried
 from portico.gateway.lanes import Lanes
 from portico.gateway.places import CallPlaces
 from portico.legacy.push import push
 from portico.rpc.call import Call, members
+from portico.rpc.metrics import BUCKETS
 from portico.rpc.questions import asked_by
 from portico.transport.loops import HeldLifespan
 from portico.transport.targets import Here
@@ -40,6 +42,20 @@ log = logging.getLogger("portico.gateway")
 
 MOST_PAGES = 1000
 MOST_ENTRIES = 100_000
+# Of what it wrote to its stderr, in a status.
+MOST_LAST_LINES = 20
+
+
+class CallTally(Struct):
+    """The calls to an upstream: how many failed, and how many took how long, by the buckets of the metrics."""
+
+    counts: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS) + 1))
+    seconds: float = 0.0
+    errors: int = 0
+
+    @property
+    def calls(self) -> int:
+        return sum(self.counts)
 
 
 class Answered(Struct, frozen=True):
@@ -69,6 +85,7 @@ class GatewayUpstream:
         # Of each list what is known: kept while the upstream is away.
         self.entries: dict[str, tuple[ListedEntry, ...]] = {}
         self.listed = asyncio.Event()
+        self.tally = CallTally()
         # They are from the store, and may be of long ago.
         self._is_recalled = False
         self._bridge = bridge
@@ -81,7 +98,7 @@ class GatewayUpstream:
             settings, info, bridge, self.breaker, self._tell, self._opened, self._missed, self._learnt, auth
         )
         self.changes = UpstreamChanges(here, self.lanes.find, self._try_refresh, partial(updated, self))
-        self._places = CallPlaces(settings.concurrency)
+        self.places = CallPlaces(settings.concurrency)
         self._errands: set[asyncio.Task[None]] = set()
         self._host: HeldLifespan | None = None
         self._first: asyncio.Task[None] | None = None
@@ -222,19 +239,27 @@ class GatewayUpstream:
             if isinstance(prepared, InputRequiredResult):
                 return Answered(prepared, MODERN)
             call = prepared
-        places = self._places
+        places = self.places
         if places.free:
             places.free -= 1
         elif places.waiting >= self.settings.queue:
             raise self.lanes.busy(f"{self.settings.concurrency} calls under way, and too many wait")
         else:
             await places.wait()
+        tally, began = self.tally, time.perf_counter()
         try:
-            lane = self.lanes.modern
+            # With a credential of its own a call has a connection of its own.
+            lane = self.lanes.modern if self.auth is None else None
             if lane is not None and not call.reply.asks:
                 return Answered(await self._send(lane, call), lane.revision)
             return await self._with_questions(call, bound)
+        except (Error, ToolError):
+            tally.errors += 1
+            raise
         finally:
+            seconds = time.perf_counter() - began
+            tally.counts[bisect_left(BUCKETS, seconds)] += 1
+            tally.seconds += seconds
             places.give()
 
     async def _with_questions(self, call: Call, bound: Callable[[], bytes]) -> Answered:
@@ -263,26 +288,27 @@ class GatewayUpstream:
     async def _send(self, lane: Lane, call: Call, parked: Parked | None = None) -> Any:
         try:
             result = await lane.send(call, parked)
-        except TransportError as failure:
-            if not lane.alive:
-                await self.lanes.lose(lane)
-            self.breaker.failed(failure)
-            if isinstance(failure, BadStatus) or self.breaker.is_open:
-                raise self.breaker.refusal(self.alias) from None
-            raise ToolError(
-                f"{self.alias}: {brief(self._secrets.mask(str(failure)))}",
-                kind="ServiceUnavailable",
-                details={"upstream": self.alias},
-            ) from None
-        except ProtocolError as refusal:
-            if refusal.retry_after is not None:
-                # Its HTTP status says that it is overwhelmed, whatever else stands in the answer.
-                self.breaker.failed(refusal)
-                raise self.breaker.refusal(self.alias) from None
-            self.breaker.succeeded()
-            raise
+        except (TransportError, ProtocolError) as failure:
+            raise await self.failed(lane, failure) from None
         self.breaker.succeeded()
         return result
+
+    async def failed(self, lane: Lane, failure: TransportError | ProtocolError) -> Exception:
+        """Take note of a failure; gives what the client is told."""
+        if isinstance(failure, ProtocolError):
+            if failure.retry_after is None:
+                self.breaker.succeeded()
+                return failure
+            # Its HTTP status says that it is overwhelmed, whatever else stands in the answer.
+            self.breaker.failed(failure)
+            return self.breaker.refusal(self.alias)
+        if not lane.alive:
+            await self.lanes.lose(lane)
+        self.breaker.failed(failure)
+        if isinstance(failure, BadStatus) or self.breaker.is_open:
+            return self.breaker.refusal(self.alias)
+        what = f"{self.alias}: {brief(self._secrets.mask(str(failure)))}"
+        return ToolError(what, kind="ServiceUnavailable", details={"upstream": self.alias})
 
     async def _ask_here(self, call: Call) -> Answered:
         target = self.settings.target
@@ -299,17 +325,24 @@ class GatewayUpstream:
     def status(self) -> dict[str, Any]:
         """What an operator wants to know of it."""
         lanes = list(self.lanes)
+        last = self.breaker.failure.partition(SAID_LAST)[2]
+        lines = last.splitlines() or [line for lane in lanes for line in lane.last_lines]
         return {
             "alias": self.alias,
             "up": self.breaker.since is None and not self.settings.problem,
             "error": self.settings.problem or self.breaker.failure,
+            "since": self.breaker.since,
             "retry_after": round(self.breaker.retry_after, 1),
             "revision": lanes[0].revision if lanes else None,
             "connections": len(lanes),
             "in_flight": sum(lane.in_flight for lane in lanes),
+            "calls": self.tally.calls,
+            "errors": self.tally.errors,
             **{kind: len(self.entries.get(f"{kind}/list", ())) for kind in ("tools", "prompts", "resources")},
             "listed": self.listed.is_set(),
+            "lists_from": "store" if self._is_recalled else "upstream" if self.listed.is_set() else None,
             "pins": self.settings.pins,
+            "stderr": [self._secrets.mask(line) for line in lines[-MOST_LAST_LINES:]],
         }
 
 

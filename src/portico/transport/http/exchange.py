@@ -105,7 +105,7 @@ class Exchange:
         self._fixed: Routes = {
             ("GET", "/health"): self._health,
             ("GET", "/healthz"): self._health,
-            ("GET", "/readyz"): self._readiness,
+            ("GET", "/readyz"): self._show_readiness,
             ("GET", "/metrics"): self._show_metrics,
             ("POST", "/"): main.post,
             **main.routes(settings.path),
@@ -329,11 +329,15 @@ class Exchange:
         }
         writer.answer(Answer(200, (*JSON, *request.cors), jsonrpc.encode(health)))
 
-    def _readiness(self, request: Request, writer: ResponseWriter) -> None:
-        """Whether a balancer should send us requests."""
-        ready = not self.draining and (self.elsewhere is None or self.elsewhere.is_ready)
-        answer = Answer(200, TEXT, b"ready\n") if ready else Answer(503, TEXT, b"not ready\n")
-        writer.answer(answer)
+    def _show_readiness(self, request: Request, writer: ResponseWriter) -> None:
+        """Whether calls can be answered. What that depends on is told to those who are let in."""
+        depends = members(self.handler).readiness()
+        known = self.elsewhere is None or self.elsewhere.is_ready
+        ready = not self.draining and known and not (depends and all(depends.values()))
+        lines = ["draining" if self.draining else "ok" if ready else "not ready"]
+        if self._admission is None or self._admission.refuse(request) is None:
+            lines += [f"{name}: {wrong or 'ok'}" for name, wrong in depends.items()]
+        writer.answer(Answer(200 if ready else 503, (*TEXT, *request.cors), "".join(f"{x}\n" for x in lines).encode()))
 
     def _show_metrics(self, request: Request, writer: ResponseWriter) -> None:
         gauges = {
@@ -343,7 +347,7 @@ class Exchange:
             "mcp_server_received_bytes_total": self.traffic.received,
             "mcp_server_sent_bytes_total": self.traffic.sent,
         }
-        own = self.metrics.text(gauges)
+        own = self.metrics.text(gauges) + "".join(f"{line}\n" for line in members(self.handler).measures())
         if self.elsewhere is None or request.hops:
             writer.answer(Answer(200, _NUMBERS, own.encode()))
         else:
