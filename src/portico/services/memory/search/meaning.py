@@ -145,7 +145,7 @@ def _no_signs() -> tuple[Any, Any]:
 
 async def embed_pending(db: Database, meanings: Meanings, most: int = BATCH) -> int:
     """Encode memories that have not been; how many were. Again until there are none."""
-    # HookTools recall without an event loop, and importing asyncio takes half of their time.
+    # Hooks recall without an event loop, and importing asyncio takes half of their time.
     import asyncio
 
     waiting = await db.read(lambda tx: _waiting(tx, meanings.name, most))
