@@ -10,39 +10,8 @@ from typing import Any
 
 import pytest
 
-from fleets import Line
+from fleets import Line, Session
 from portico import Client
-
-R = "2025-11-25"
-
-
-class Session:
-    """A handshake client, each of whose requests may take another connection."""
-
-    def __init__(self, port: int) -> None:
-        self.port = port
-        self.fields: dict[str, str] = {"mcp_protocol_version": R}
-        self._last = 0
-
-    async def send(self, message: dict[str, Any], line: Line | None = None) -> Any:
-        one = line or await Line.to(self.port)
-        answer = await one.post({"jsonrpc": "2.0", **message}, **self.fields)
-        if line is None:
-            await one.close()
-        return answer
-
-    async def begin(self, **capabilities: Any) -> Session:
-        about = {"name": "a test", "version": "1"}
-        params = {"protocolVersion": R, "capabilities": capabilities, "clientInfo": about}
-        said = await self.send({"id": 0, "method": "initialize", "params": params})
-        self.fields["mcp_session_id"] = said.fields["mcp-session-id"]
-        assert (await self.send({"method": "notifications/initialized"})).status == 202
-        return self
-
-    async def call(self, tool: str, line: Line | None = None, **arguments: Any) -> Any:
-        self._last += 1
-        params = {"name": tool, "arguments": arguments}
-        return await self.send({"id": self._last, "method": "tools/call", "params": params}, line)
 
 
 async def test_a_session_is_one_worker_s_whichever_is_asked(serve: Any) -> None:
@@ -117,7 +86,7 @@ async def test_a_deleted_session_is_gone_for_all(serve: Any) -> None:
     assert {(await session.call("pid")).status for _ in range(6)} == {404}
 
 
-@pytest.mark.parametrize("revision", [R])
+@pytest.mark.parametrize("revision", ["2025-11-25"])
 async def test_a_client_s_questions_and_progress_find_their_way(serve: Any, tmp_path: Path, revision: str) -> None:
     fleet = await serve("--workers", "2")
     heard: list[Any] = []

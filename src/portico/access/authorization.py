@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from msgspec import Struct, field
 
+from portico.access.face import settings as face_settings
+from portico.access.face.face import Face
+from portico.access.face.verifier import FaceVerifier
 from portico.access.secrets import Secrets
 from portico.auth.resource import Proving, ResourceServer
 from portico.auth.verifiers.certificates import CertificateVerifier
@@ -20,6 +24,9 @@ from portico.server.server import Server
 from portico.wire.errors import UsageError
 
 Texts = str | tuple[str, ...]
+
+# Where endpoints are, unless it is said otherwise.
+ENDPOINT = "/mcp"
 
 
 class ClaimSettings(Struct, frozen=True, forbid_unknown_fields=True):
@@ -89,6 +96,10 @@ class AuthSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     # Whether those who show nothing are let in, too.
     anonymous: bool = False
     documentation: str | None = None
+    # An authorization server of our own, in front of a login that people have already.
+    proxy: dict[str, Any] | None = None
+    # Where people log in at our pages, if not by the proxy: to connect their accounts at upstreams.
+    login: dict[str, Any] | None = None
 
 
 def read(said: Any, folder: Path) -> AuthSettings:
@@ -106,20 +117,49 @@ def read(said: Any, folder: Path) -> AuthSettings:
     return settings
 
 
+def changed(settings: AuthSettings | None, given: Mapping[str, Any]) -> AuthSettings:
+    """The settings with these fields in place of their own."""
+    return msgspec.structs.replace(settings or AuthSettings(), **given)
+
+
 def apply(server: Server, settings: AuthSettings) -> None:
     """Put it on a server, in place of what that says itself."""
-    server.auth = resource_of(settings, server)
+    face = None
+    if settings.proxy is not None:
+        face = face_settings.put_on(
+            server, face_settings.read(settings.proxy), *_names(settings, "proxy"), only=settings.audience is not None
+        )
+    elif settings.login is not None:
+        face_settings.let_connect(server, settings.login, _names(settings, "login")[0], settings.claims.id)
+    server.auth = auth = resource_of(settings, server, face)
+    if face is not None:
+        face.on_revoked = auth.forget
 
 
-def resource_of(settings: AuthSettings, server: Server) -> ResourceServer:
+def _names(settings: AuthSettings, section: str) -> tuple[str, str]:
+    """What the pages are called from outside, and what tokens are for if a client does not say."""
+    if settings.public_url is None:
+        raise UsageError(f"{section} needs public_url: what this server is called from outside, without /mcp")
+    home = settings.public_url.rstrip("/")
+    home = home.removesuffix(ENDPOINT)
+    return home, _many(settings.audience)[0] if settings.audience else home + ENDPOINT
+
+
+def resource_of(settings: AuthSettings, server: Server, face: Face | None = None) -> ResourceServer:
+    own: list[Verifier] = [] if face is None else [FaceVerifier(face)]
+    scopes = settings.scopes_supported
+    if scopes is None and face is not None:
+        # What clients ask for at first (2026-07-28, Scope Selection Strategy); of the rest they hear when it is needed.
+        scopes = face.settings.defaults
     return ResourceServer(
-        _verifiers(settings),
+        [*own, *_verifiers(settings)],
         audience=_texts(settings.audience),
         public_url=settings.public_url,
         tokens=settings.tokens,
         required=settings.required,
         implies={scope: _many(implied) for scope, implied in settings.scopes.items()},
-        scopes_supported=settings.scopes_supported,
+        scopes_supported=scopes,
+        authorization_servers=None if face is None else [face.settings.issuer],
         dpop=settings.dpop,
         dpop_nonce=settings.dpop_nonce,
         anonymous=settings.anonymous,

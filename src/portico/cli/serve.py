@@ -31,9 +31,10 @@ def run(words: list[str]) -> None:
     elif arguments.profile is not None:
         server, serving = _dressed(arguments)
     else:
-        server, serving = load(arguments.target), None
+        server, serving = load(arguments.target), _serving(arguments)
+    _apply_access(server, arguments)
     _set_up_tasks(server, arguments)
-    if arguments.target is not None and arguments.target.endswith((".json", ".toml")):
+    if _is_gateway(arguments):
         server.store = store_url(arguments.store, arguments.data, server.info.name)
     options = _options(arguments, serving)
     if arguments.workers is not None and arguments.transport != "http":
@@ -43,6 +44,8 @@ def run(words: list[str]) -> None:
         return
     if arguments.transport == "http" and arguments.target is None:
         _serve_guarded(server, arguments, options)
+    elif arguments.transport == "http" and _is_gateway(arguments):
+        _serve_gateway(server, arguments, options)
     else:
         if arguments.transport == "stdio" and sys.stdin.isatty():
             print(f"{server.name} waits on standard input for a client; --port serves over HTTP", file=sys.stderr)
@@ -57,6 +60,55 @@ def _understood(arguments: argparse.Namespace) -> argparse.Namespace:
     arguments.host = "127.0.0.1" if arguments.host is None else arguments.host
     arguments.port = 8080 if arguments.port is None else arguments.port
     return arguments
+
+
+def _is_gateway(arguments: argparse.Namespace) -> bool:
+    return arguments.target is not None and arguments.target.endswith((".json", ".toml"))
+
+
+def _serve_gateway(server: Server, arguments: argparse.Namespace, options: dict[str, Any]) -> None:
+    """A gateway over HTTP. Its status is for the operator alone, who has a token for that."""
+    port = arguments.port if arguments.unix is None and arguments.fd is None else 0
+    said = os.environ.get("PORTICO_OPERATOR_TOKEN")
+    token = said or (local_token.find(port, arguments.data, OPERATOR) if port else None) or local_token.make()
+    announce = None if said else partial(_announce_gateway, token, arguments.data)
+    load_module("portico.server.endpoint").run(server, announce=announce, **{**options, "operator_token": token})
+
+
+def _announce_gateway(token: str, data: str | None, url: str) -> None:
+    port = urlsplit(url).port
+    if port is not None:
+        local_token.keep(token, port, data, OPERATOR)
+    print(f"Serving on {url}\n  `portico gateway status` shows its upstreams", file=sys.stderr, flush=True)
+
+
+def _serving(arguments: argparse.Namespace) -> Any:
+    """What a file says about serving a server of the user's own."""
+    if arguments.config is None:
+        return None
+    return load_module("portico.services.assembly").read_settings(None, arguments.config).serve
+
+
+def _apply_access(server: Server, arguments: argparse.Namespace) -> None:
+    """Who may do what: as the file says, and for who comes in as the line says."""
+    flags = {
+        "issuers": tuple(arguments.auth_issuer),
+        "audience": arguments.audience,
+        "public_url": arguments.public_url,
+        "tokens": os.path.abspath(arguments.auth_tokens) if arguments.auth_tokens else None,
+    }
+    given = {name: part for name, part in flags.items() if part}
+    if arguments.config is None and not given:
+        return
+    settings = load_module("portico.access.settings")
+    said = settings.AccessSettings() if arguments.config is None else settings.read_file(arguments.config)
+    if given:
+        below = said.sections.get("auth")
+        if below is None and (arguments.target or "").endswith(".toml"):
+            # A gateway's own file may say the rest.
+            below = settings.read_file(arguments.target).sections.get("auth")
+        said.sections["auth"] = load_module("portico.access.authorization").changed(below, given)
+    settings.apply(server, said)
 
 
 def _serve_view(server: Server, arguments: argparse.Namespace, options: dict[str, Any]) -> None:
@@ -84,7 +136,7 @@ def _serve_guarded(server: Server, arguments: argparse.Namespace, options: dict[
     personal = _PERSONAL & services or OPERATOR in services
     near = arguments.unix is None and endpoint.Place(host=arguments.host, fd=arguments.fd).is_local()
     # The path of a Unix socket is for this user alone.
-    guarded = os.environ.get("PORTICO_TOKEN") or not personal or not near
+    guarded = server.auth is not None or os.environ.get("PORTICO_TOKEN") or not personal or not near
     port = arguments.port if arguments.unix is None and arguments.fd is None else 0
     announce = None
     if guarded:

@@ -10,25 +10,36 @@ import asyncio
 import logging
 import os
 import random
+import secrets
 import socket
+import stat
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Struct, field
 
 from portico.auth.principal import Principal
 from portico.fleet import sending
 from portico.fleet.rows import FleetRows, SessionRow, opened
-from portico.fleet.signing import Forwarding, Forwardings, SessionIds
+from portico.fleet.signing import Forwarding, Forwardings, SessionIds, SigningKeys
 from portico.store.database import when_ready
 from portico.store.errors import StoreError
+from portico.store.transaction import LONGEST_PAYLOAD
 from portico.transport.http import refusals
 from portico.transport.http.elsewhere import SENT_ON
 from portico.transport.http.exchange import Exchange
+from portico.transport.http.listener import Listener
 from portico.transport.http.memo import SessionMemo
 from portico.transport.http.place import BACKLOG
 from portico.transport.http.response import Answer, Request, ResponseWriter
 from portico.transport.http.sessions import HttpSession
+from portico.wire.errors import UsageError
 
 if TYPE_CHECKING:
     from portico.transport.http.endpoint import Endpoint
@@ -42,21 +53,57 @@ WRITE_SECONDS = 1.0
 MOST_TRIES = 4
 MOST_HOPS = 2
 MOST_KNOWN = 100_000
+LONGEST_PATH = 100
+
+_CHANGE = tuple[str, str, str, str | None]
 
 Again = Callable[[Request, ResponseWriter], Any]
 
 
-class Fleet:
-    """One worker's knowledge of the others."""
+class FleetPlace(Struct, kw_only=True):
+    """Where a worker meets the others."""
 
-    def __init__(self, id: str, key: bytes, folder: str, store: str, exchange: Exchange) -> None:
-        self.id = id
+    # Of the worker: this process, and no other that ever was.
+    id: str = field(default_factory=lambda: secrets.token_hex(8))
+    # The server's: others may share the store.
+    server: str
+    store: str
+    # For the sockets by which workers of one machine reach each other.
+    folder: str
+    # What they sign with; None: the store has it.
+    key: bytes | None = None
+    # `host:port`, by which those of other machines reach this one.
+    address: str | None = None
+
+
+class Fleet:
+    """One worker's knowledge of the others.
+
+    `use_keys` is told what all sign with, and `tell` what has changed in another worker: a method, and a URI.
+    """
+
+    def __init__(
+        self,
+        place: FleetPlace,
+        exchange: Exchange,
+        use_keys: Callable[[Sequence[bytes]], None],
+        tell: Callable[[str, str | None], None],
+    ) -> None:
+        self.id = place.id
         self.retiring = False
-        self._ids = SessionIds(key, id)
-        self._envelopes = Forwardings(key)
-        self._folder = folder
-        self._store = store
+        self._place = place
+        self._keys = SigningKeys([place.key] if place.key is not None else [])
+        self._use_keys = use_keys
+        self._tell = tell
+        self._ids = SessionIds(self._keys, place.id)
+        self._envelopes = Forwardings(self._keys)
+        self._folder = self._near = place.folder
+        self._opened: int | None = None
         self._exchange = exchange
+        # For what other workers send on.
+        self._inner = Listener(exchange)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._changes: dict[str, None] = {}
         self._rows: FleetRows | None = None
         self._tending: asyncio.Task[None] | None = None
         # Sessions that are not where their ids say.
@@ -69,39 +116,113 @@ class Fleet:
 
     # From the beginning to the end
 
-    async def start(self) -> socket.socket:
-        """Be one of them. Gives the socket by which the others reach us."""
-        self._rows = await when_ready(partial(opened, self._store, self.id))
-        self._tending = asyncio.get_running_loop().create_task(self._tend(self._rows))
+    async def start(self) -> None:
+        """Be one of them."""
+        self._loop = asyncio.get_running_loop()
+        self._reach_folder()
+        self._rows = rows = await when_ready(partial(opened, self._place.store, self.id))
+        await self._renew(rows)
+        self._use_keys(self._keys.keys)
+        self._tending = self._loop.create_task(self._tend(rows))
+        self._do(self._hear(rows))
         self._exchange.join(self)
-        return _listening(self._path(self.id))
+        await self._inner.start_on([_listening(self._path(self.id))])
+
+    def _reach_folder(self) -> None:
+        """The address of a socket has room for a hundred characters; through a descriptor every folder is near."""
+        if len(os.path.join(self._folder, self.id).encode()) > LONGEST_PATH and os.path.isdir("/proc/self/fd"):
+            self._opened = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
+            self._near = f"/proc/self/fd/{self._opened}"
+
+    async def _renew(self, rows: FleetRows) -> None:
+        await rows.renew(self._place.address)
+        if self._place.key is None:
+            keys = await rows.keys(self._place.server)
+            if keys != self._keys.keys:
+                self._keys.keys = keys
+                self._use_keys(keys)
 
     async def _tend(self, rows: FleetRows) -> None:
         swept = time.monotonic()
         while True:
+            await asyncio.sleep(RENEW_SECONDS * random.uniform(0.8, 1.2))
             try:
-                await rows.renew(None)
+                await self._renew(rows)
                 if time.monotonic() - swept > SWEEP_SECONDS:
                     swept = time.monotonic()
                     await rows.sweep(self._exchange.settings.idle_session)
             except StoreError as failure:
                 log.warning("the other workers are not told that we are here: %s", failure)
-            await asyncio.sleep(RENEW_SECONDS * random.uniform(0.8, 1.2))
+
+    def listens_at(self, address: str | None) -> None:
+        """Now it is known where other machines reach us."""
+        self._place.address = address
+        if self._rows is not None and address is not None:
+            self._do(self._say_address(self._rows, address))
+
+    async def _say_address(self, rows: FleetRows, address: str) -> None:
+        try:
+            await rows.renew(address)
+        except StoreError as failure:
+            log.warning("the other workers are not told where we are: %s", failure)
+
+    async def leave(self) -> None:
+        """Leave the sessions to the others, as far as that can be done."""
+        try:
+            await self.give_up()
+        except StoreError as failure:
+            log.warning("sessions could not be left to others: %s", failure)
 
     async def close(self) -> None:
+        await self._inner.stop(0)
         for task in (*self._errands, self._tending):
             if task is not None:
                 task.cancel()
         if self._rows is not None:
             await self._rows.leave()
             await self._rows.close()
+        _remove(self._path(self.id))
+        if self._opened is not None:
+            os.close(self._opened)
+            self._opened = None
+
+    # What has changed
+
+    def spread(self, method: str, uri: str | None) -> None:
+        """Tell the others of a change. From any thread."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._gather, method, uri)
+
+    def _gather(self, method: str, uri: str | None) -> None:
+        said = msgspec.json.encode([self._place.server, self.id, method, uri]).decode()
+        if len(said) > LONGEST_PAYLOAD:
+            log.debug("others are not told of a change: %s is too long", method)
+        elif self._rows is not None:
+            if not self._changes:
+                self._do(self._say_changes(self._rows))
+            self._changes[said] = None
+
+    async def _say_changes(self, rows: FleetRows) -> None:
+        # All that is said in one turn goes together.
+        await asyncio.sleep(0)
+        said, self._changes = list(self._changes), {}
         try:
-            os.unlink(self._path(self.id))
-        except OSError:
-            pass
+            await rows.tell(said)
+        except StoreError as failure:
+            log.warning("other workers were not told of changes: %s", failure)
+
+    async def _hear(self, rows: FleetRows) -> None:
+        async with rows.heard() as events:
+            async for event in events:
+                try:
+                    server, worker, method, uri = msgspec.json.decode(event.payload, type=_CHANGE)
+                except msgspec.DecodeError:
+                    continue
+                if server == self._place.server and worker != self.id:
+                    self._tell(method, uri)
 
     def _path(self, worker: str) -> str:
-        return os.path.join(self._folder, worker)
+        return os.path.join(self._near, worker)
 
     # Sessions that are here
 
@@ -194,6 +315,9 @@ class Fleet:
         except StoreError as failure:
             log.warning("a session cannot be looked for: %s", failure)
             writer.answer(refusals.busy(request))
+        except _Unreachable:
+            log.warning("a worker of another machine cannot be reached; PORTICO_ADDRESS says where it is")
+            writer.answer(refusals.busy(request))
         except _MaybeDone:
             reason = "Service unavailable: the process of this session ended; it may or may not have made the call"
             writer.answer(refusals.error(request, 502, reason, request.cors))
@@ -213,8 +337,28 @@ class Fleet:
         )
         sealed = self._envelopes.seal(envelope, request)
         outcome = await sending.send(self._path(target), request, writer, sealed)
+        if outcome is None:
+            outcome = await self._send_far(target, request, writer, sealed)
         if outcome == "lost" and request.method == "POST":
             raise _MaybeDone
+        return outcome
+
+    async def _send_far(
+        self, target: str, request: Request, writer: ResponseWriter, sealed: bytes
+    ) -> sending.Outcome | None:
+        """The same for a worker that has no socket here: it is on another machine, or gone."""
+        assert self._rows is not None
+        if _remove(self._path(target)):
+            # It was here, and has not even removed its socket. Those who look for it now find nothing.
+            await self._rows.bury(target)
+            return None
+        row = await self._rows.worker(target)
+        if row is None:
+            return None
+        outcome = None if row.address is None else await sending.send(row.address, request, writer, sealed)
+        if outcome is None and row.lease_until > time.time():
+            # It lives, as it has said itself: so its sessions are not to be taken from it.
+            raise _Unreachable
         return outcome
 
     async def _leave_to_another(self, request: Request, writer: ResponseWriter) -> bool:
@@ -281,7 +425,7 @@ class Fleet:
             writer.answer(refusals.error(request, 403, "Forbidden: this was not sent on by one of us"))
             return
         if envelope.to != self.id:
-            writer.answer(Answer(sending.MISDIRECTED))
+            self._pass_on(envelope, request, writer)
             return
         if self._exchange.draining:
             writer.answer(refusals.busy(request))
@@ -290,9 +434,30 @@ class Fleet:
         request.root, request.hops, request.seeks = envelope.root, envelope.hops, envelope.seeks
         self._exchange.answer_at(request, writer)
 
+    def _pass_on(self, envelope: Forwarding, request: Request, writer: ResponseWriter) -> None:
+        """From another machine, for another worker of this one."""
+        if envelope.hops >= MOST_HOPS or not os.path.exists(self._path(envelope.to)):
+            writer.answer(Answer(sending.MISDIRECTED))
+            return
+        envelope.hops += 1
+        task = self._do(self._send_near(envelope, request, writer))
+        writer.on_close = task.cancel  # type: ignore[assignment]
+
+    async def _send_near(self, envelope: Forwarding, request: Request, writer: ResponseWriter) -> None:
+        sealed = self._envelopes.seal(envelope, request)
+        outcome = await sending.send(self._path(envelope.to), request, writer, sealed)
+        if outcome == "lost":
+            writer.abort()
+        elif outcome != "answered":
+            writer.answer(Answer(sending.MISDIRECTED))
+
 
 class _NotFound(Exception):
     """There is no such session."""
+
+
+class _Unreachable(Exception):
+    """The worker that has a session lives, and is not reached."""
 
 
 class _MaybeDone(Exception):
@@ -320,3 +485,24 @@ def _listening(path: str) -> socket.socket:
         one.close()
         raise
     return one
+
+
+def _remove(path: str) -> bool:
+    """Whether there was something to remove."""
+    try:
+        os.unlink(path)
+    except OSError:
+        return False
+    return True
+
+
+def shared_folder(store: str) -> str:
+    """A folder of this user, the same for all processes of this machine that share a store."""
+    name = f"portico-{os.getuid()}-{sha256(store.encode()).hexdigest()[:12]}"
+    path = os.path.join(tempfile.gettempdir(), name)
+    with suppress(FileExistsError):
+        os.mkdir(path, 0o700)
+    about = os.lstat(path)
+    if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid() or about.st_mode & 0o077:
+        raise UsageError(f"{path} is to be a folder for this user alone, and is not")
+    return path

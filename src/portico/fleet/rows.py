@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from portico.store.bus import Subscription
 from portico.store.database import Database
 from portico.store.errors import StoreError
 from portico.store.transaction import Transaction
@@ -23,6 +25,13 @@ log = logging.getLogger("portico")
 
 MIGRATIONS = Path(__file__).with_name("migrations")
 LEASE_SECONDS = 15.0
+# When a key is replaced, and how long until every worker has seen the new one.
+ROTATE_SECONDS = 30 * 86400.0
+SPREAD_SECONDS = 60.0
+# How long a store that is away is waited for.
+PATIENCE_SECONDS = 3.0
+# Changes that others are to hear of.
+TOPIC = "portico changes"
 MOST_AT_ONCE = 500
 # Before what could not be written is tried again.
 PAUSE_SECONDS = 1.0
@@ -34,6 +43,11 @@ class WorkerRow(Struct, frozen=True):
     id: str
     address: str | None
     lease_until: float
+
+
+class SigningKeyRow(Struct, frozen=True):
+    secret: str
+    created_at: float
 
 
 class SessionRow(Struct, frozen=True):
@@ -112,6 +126,18 @@ class FleetRows:
             self._waiting.pop(id, None)
         await self._database.write(partial(_put, self._worker, None, dict(sessions)), isolation="read committed")
 
+    # The keys
+
+    async def keys(self, server: str) -> list[bytes]:
+        """What the workers of a server sign with, the one in use first. One that is old is replaced."""
+        now = time.time()
+        kept = await self._database.read(partial(_keys, server))
+        if not kept or now - kept[0].created_at > ROTATE_SECONDS:
+            kept = await self._database.write(partial(_add_key, server))
+        # One that others may not know yet opens, and does not sign.
+        known = [row for row in kept if now - row.created_at > SPREAD_SECONDS] or kept[-1:]
+        return [bytes.fromhex(row.secret) for row in (*known, *(row for row in kept if row not in known))]
+
     # The workers
 
     async def renew(self, address: str | None) -> None:
@@ -120,12 +146,30 @@ class FleetRows:
     async def worker(self, id: str) -> WorkerRow | None:
         return await self._database.read(partial(_worker, id))
 
+    async def bury(self, id: str) -> None:
+        """Remove the row of a worker that is known to be gone."""
+        await self._database.write(partial(_leave, id), isolation="read committed")
+
     async def leave(self) -> None:
         await self.flush()
         try:
             await self._database.write(partial(_leave, self._worker), isolation="read committed")
         except StoreError as failure:
             log.debug("the row of this worker stays: %s", failure)
+
+    # What has changed
+
+    async def tell(self, changes: list[str]) -> None:
+        """Tell the other workers."""
+
+        def publish(tx: Transaction) -> None:
+            for one in changes:
+                tx.publish(TOPIC, one)
+
+        await self._database.write(publish, isolation="read committed")
+
+    def heard(self) -> Subscription:
+        return self._database.subscribe(TOPIC)
 
     async def sweep(self, idle_seconds: float) -> None:
         """Remove what was left behind for too long; what we have is in use."""
@@ -143,7 +187,7 @@ def _done(future: asyncio.Future[None] | None) -> None:
 
 
 async def opened(url: str, worker: str) -> FleetRows:
-    database = await Database(url).open()
+    database = await Database(url, patience=PATIENCE_SECONDS, connections=2).open()
     try:
         await database.migrate("fleet", MIGRATIONS)
     except BaseException:
@@ -182,6 +226,28 @@ def _adopt(id: str, owner: str | None, worker: str, tx: Transaction) -> bool:
         {"worker": worker, "now": time.time(), "id": id} | ({} if owner is None else {"owner": owner}),
     )
     return changed == 1
+
+
+def _keys(server: str, tx: Transaction) -> list[SigningKeyRow]:
+    return tx.all(
+        SigningKeyRow,
+        "select secret, created_at from portico_fleet_key where server = ? order by created_at desc, id",
+        (server,),
+    )
+
+
+def _add_key(server: str, tx: Transaction) -> list[SigningKeyRow]:
+    """Another key, unless another process has just made one; those that nothing is signed with any more go."""
+    tx.lock("portico fleet keys")
+    now = time.time()
+    kept = _keys(server, tx)
+    if not kept or now - kept[0].created_at > ROTATE_SECONDS:
+        tx.run(
+            "insert into portico_fleet_key (id, server, secret, created_at) values (?, ?, ?, ?)",
+            (os.urandom(8).hex(), server, os.urandom(32).hex(), now),
+        )
+    tx.run("delete from portico_fleet_key where server = ? and created_at < ?", (server, now - 2 * ROTATE_SECONDS))
+    return _keys(server, tx)
 
 
 def _renew(worker: str, address: str | None, tx: Transaction) -> None:

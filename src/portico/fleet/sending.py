@@ -143,17 +143,23 @@ def head_of(request: Request, envelope: bytes) -> bytes:
 async def send(place: str, request: Request, writer: ResponseWriter, envelope: bytes) -> Outcome | None:
     """Send it to a Unix socket by its path, or to `host:port`. None: there is no process to take it."""
     loop = asyncio.get_running_loop()
+    near = place.startswith("/")
 
     def made() -> SentRequest:
         return SentRequest(writer, head_of(request, envelope), request.body)
 
     try:
-        if place.startswith("/"):
+        if near:
             transport, sent = await loop.create_unix_connection(made, place)
         else:
             host, _, port = place.rpartition(":")
             transport, sent = await loop.create_connection(made, host.strip("[]"), int(port))
+    except (FileNotFoundError, ConnectionRefusedError):
+        return None
     except OSError:
+        if near:
+            # It is there, and cannot be reached just now.
+            raise
         return None
     try:
         return await sent.outcome

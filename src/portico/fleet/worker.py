@@ -23,14 +23,11 @@ LOOK_SECONDS = 0.1
 class FleetWorker:
     """Serves until its supervisor, or a signal, tells it to stop; or until another has taken its place."""
 
-    def __init__(self, post: Post, exchange: Exchange, place: Place, store: str | None) -> None:
+    def __init__(self, post: Post, exchange: Exchange, place: Place, fleet: Fleet) -> None:
         self._post = post
         self._place = place
-        given = post.assignment
-        self._fleet = Fleet(given.id, given.key, given.folder, store or f"{given.folder}/fleet.db", exchange)
+        self._fleet = fleet
         self._listener = Listener(exchange)
-        # For what other workers send on.
-        self._inner = Listener(exchange)
         self._stop = asyncio.Event()
         self._retires = False
 
@@ -44,8 +41,10 @@ class FleetWorker:
         loop.add_reader(line, self._hear)
         try:
             with on_signals(self._stop.set):
-                await self._inner.start_on([await self._fleet.start()])
-                await self._listener.start_on(self._post.sockets, self._place.tls())
+                await self._fleet.start()
+                sockets = self._post.sockets
+                await self._listener.start_on(sockets, self._place.tls())
+                self._fleet.listens_at(self._place.address(sockets[0]))
                 self._post.tell(ready=True)
                 await self._stop.wait()
                 if self._retires:
@@ -53,7 +52,6 @@ class FleetWorker:
         finally:
             loop.remove_reader(line)
             await self._listener.stop(self._place.grace)
-            await self._inner.stop(0)
             await self._fleet.close()
             line.close()
 

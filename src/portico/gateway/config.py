@@ -17,12 +17,13 @@ from msgspec import Struct, field
 
 from portico._options import check_options
 from portico.access import settings as access
+from portico.access.outgoing_settings import check as check_outgoing
 from portico.access.secrets import Secrets
 from portico.access.settings import AccessSettings
 from portico.gateway.names import LONGEST_NAME, PREFIX, folded_alias, outward
 from portico.gateway.pins import FILE, NewTools, PinMode
 from portico.gateway.views import ViewSettings, checked_views, view_of
-from portico.transport.targets import Target, target_of
+from portico.transport.targets import Target, Url, target_of
 from portico.wire.errors import UsageError
 from portico.wire.revisions import Revision
 
@@ -55,6 +56,8 @@ class UpstreamOptions(TypedDict, total=False):
     idle: float | str
     # The revision to speak, where it is not to be found out.
     revision: Revision
+    # Which credential it is shown: a table with a `kind`, and what that needs.
+    auth: Mapping[str, Any]
     # What happens to a tool that is not as it was when it was approved, and to one that is new since.
     pins: PinMode
     new_tools: NewTools
@@ -107,6 +110,7 @@ class UpstreamSettings(Struct, frozen=True, kw_only=True):
     lanes: int = 20
     idle: float = 600.0
     revision: Revision | None = None
+    auth: dict[str, Any] | None = None
     pins: PinMode = "off"
     new_tools: NewTools = "hold"
 
@@ -199,10 +203,11 @@ def upstream_of(alias: str, table: Mapping[str, Any], secrets: Secrets) -> Upstr
     """An upstream of these settings; a secret that is missing is a problem of this one alone."""
     place = {name: value for name, value in table.items() if name in _UpstreamPlace.__annotations__}
     options = {name: value for name, value in table.items() if name not in place}
+    problem = _fill_auth(options, secrets)
     what = f"upstream.{alias}"
     check_options(what, options, UpstreamOptions)
     check_options(what, place, _UpstreamPlace)
-    target, problem = None, ""
+    target = None
     try:
         target = _target(what, place, secrets)
     except _Missing as missing:
@@ -224,9 +229,24 @@ def settings_for(alias: str, target: Target | None, options: Mapping[str, Any], 
     for name in ("longest_name", "concurrency", "lanes"):
         if given.get(name, 64) < (16 if name == "longest_name" else 1):
             raise UsageError(f"upstream.{alias}: {name} is {given[name]}, which is too small")
+    if "auth" in given:
+        check_outgoing(f"upstream.{alias}", given["auth"])
+        given["auth"] = dict(given["auth"])
+        if not isinstance(target, Url) and target is not None:
+            raise UsageError(f"upstream.{alias}: auth is for servers at a URL")
     for name in ("rename", "descriptions"):
         given[name] = dict(given.get(name, {}))
     return UpstreamSettings(alias=alias, target=target, problem=problem, **given)
+
+
+def _fill_auth(options: dict[str, Any], secrets: Secrets) -> str:
+    """Put the secrets into `auth`; a sentence if one is missing."""
+    try:
+        if isinstance(options.get("auth"), Mapping):
+            options["auth"] = _filled(options["auth"], secrets.resolve)
+    except UsageError as missing:
+        return str(missing)
+    return ""
 
 
 class _Missing(UsageError):

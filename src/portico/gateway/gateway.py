@@ -14,7 +14,10 @@ from pathlib import Path
 from typing import Any, Unpack, cast
 
 from portico.access import settings as access
+from portico.access.outgoing import OutgoingAuth, UserAuth
+from portico.access.outgoing_settings import outgoing_for
 from portico.access.secrets import Secrets
+from portico.gateway import connecting, status
 from portico.gateway.bridge import Bridge
 from portico.gateway.config import (
     GatewaySettings,
@@ -24,6 +27,7 @@ from portico.gateway.config import (
     settings_for,
     settings_of,
 )
+from portico.gateway.connecting import CONNECT
 from portico.gateway.kept import KeptLists
 from portico.gateway.names import folded_alias
 from portico.gateway.pins import Pins, PinSettings, ToolPin
@@ -31,7 +35,7 @@ from portico.gateway.routes import Routes
 from portico.gateway.upstream import GatewayUpstream
 from portico.gateway.views import GatewayView, ViewOptions, ViewSettings, view_of
 from portico.server.server import Server
-from portico.transport.targets import target_of
+from portico.transport.targets import Url, target_of
 from portico.wire.errors import UsageError
 from portico.wire.mirrors import Mirror
 
@@ -67,6 +71,7 @@ class Gateway(Server):
         self._routes = Routes(self.subscriptions.publish, self.seal, self.owned, self.pins.why_held)
         self._others = self._routes
         self._lifespans.add(self._routes, self._serving)
+        self.pages.append(status.page(self.report))
         for alias, target in _given(upstreams or {}, self._secrets):
             self._add(target if isinstance(target, UpstreamSettings) else settings_for(alias, target_of(target), {}))
 
@@ -108,9 +113,28 @@ class Gateway(Server):
         routes, alias = self._routes, settings.alias
         self.pins.use(alias, PinSettings(settings.pins, settings.new_tools))
         routes.upstreams[alias] = GatewayUpstream(
-            settings, self.info, self._bridge, self._secrets, self._kept, partial(self._listed, alias), routes.updated
+            settings,
+            self.info,
+            self._bridge,
+            self._secrets,
+            self._kept,
+            partial(self._listed, alias),
+            routes.updated,
+            self._outgoing(settings),
         )
+        self._offer_connecting(routes.upstreams[settings.alias])
         routes.changed()
+
+    def _outgoing(self, settings: UpstreamSettings) -> OutgoingAuth | None:
+        if settings.auth is None or not isinstance(settings.target, Url):
+            return None
+        return outgoing_for(settings.alias, settings.target.url, settings.auth, lambda: self.connector)
+
+    def _offer_connecting(self, upstream: GatewayUpstream) -> None:
+        """A tool for people who want to connect their account before anything of the upstream is known to them."""
+        if isinstance(upstream.auth, UserAuth):
+            name = upstream.settings.outward(CONNECT)
+            self.tool(name=name, description=connecting.described(upstream.auth))(connecting.body(upstream))
 
     def _listed(self, alias: str, methods: Sequence[str]) -> None:
         """The lists of an upstream are others now, or seen for the first time."""
@@ -136,6 +160,8 @@ class Gateway(Server):
         if upstream is None:
             super().remove(name)
             return
+        if isinstance(upstream.auth, UserAuth):
+            super().remove(upstream.settings.outward(CONNECT))
         self._routes.changed()
         with contextlib.suppress(RuntimeError):
             asyncio.get_running_loop()
@@ -206,6 +232,37 @@ class Gateway(Server):
         """How each upstream is."""
         return [upstream.status() for upstream in self._routes.upstreams.values()]
 
+    def report(self) -> dict[str, Any]:
+        """How everything is, for the operator. No secret is in it."""
+        clashes = self.clashes
+        return {
+            "name": self.name,
+            "version": self.version,
+            "upstreams": self.status(),
+            "clashes": clashes,
+            "held": [
+                {"upstream": held.alias, "name": held.inward, "why": held.why}
+                for held in self._routes.table.held.values()
+            ],
+            "changed": [f"{pin.alias}.{pin.name}" for pin in self.pinned() if pin.state == "changed"],
+            "views": {
+                name: {"path": one.settings.path, "tools": self.counts(one)[0]} for name, one in self.views.items()
+            },
+            "parked": len(self._bridge),
+        }
+
+    def readiness(self) -> dict[str, str]:
+        return status.readiness(self.status())
+
+    def measures(self) -> list[str]:
+        counts = {
+            "portico_gateway_clashes": len(self.clashes),
+            "portico_gateway_held": len(self._routes.table.held),
+            "portico_gateway_parked": len(self._bridge),
+        }
+        tallies = {alias: upstream.tally for alias, upstream in self._routes.upstreams.items()}
+        return status.measures(self.status(), tallies, counts)
+
     @asynccontextmanager
     async def _serving(self) -> AsyncIterator[None]:
         await self._kept.open(self.store)
@@ -250,8 +307,7 @@ class Gateway(Server):
 
     def _apply(self, settings: GatewaySettings) -> None:
         """Upstreams and views that are the same notice nothing."""
-        if settings.access != self._settings.access:
-            raise UsageError("who may do what is other now, and that takes a restart")
+        access.change(self, self._settings.access, settings.access)
         old, new = self._settings.upstreams, settings.upstreams
         for alias in [alias for alias in old if new.get(alias) != old[alias]]:
             if alias in self._routes.upstreams:

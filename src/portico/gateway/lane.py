@@ -16,6 +16,7 @@ from portico.gateway.config import UpstreamSettings
 from portico.rpc.call import Call
 from portico.rpc.questions import put, require
 from portico.transport.greeting import ClientIdentity
+from portico.transport.http_client.streamable import RequestSender
 from portico.transport.link import on_own_stream
 from portico.transport.upstream import Upstream
 from portico.wire import notices
@@ -60,6 +61,7 @@ class Lane:
         opened: Callable[[Lane], None],
         missed: Callable[[], None],
         asked: Callable[[], None],
+        auth: RequestSender | None = None,
     ) -> None:
         assert settings.target is not None
         self._told = told
@@ -67,6 +69,8 @@ class Lane:
         self._missed = missed
         self._asked = asked
         self._held: list[_Held] = []
+        # How many calls are under way of which no question can come in a request.
+        self.passing = 0
         self.used = time.monotonic()
         # It ended by itself, and was not made again yet.
         self.broken = False
@@ -78,14 +82,20 @@ class Lane:
             ClientIdentity(info, able),
             revision=settings.revision,
             timeout=settings.timeout,
+            auth=auth,
             longest_wait=0.0,
             on_reopened=self._reopened,
             on_gap=self._gap,
         )
 
     @property
+    def last_lines(self) -> list[str]:
+        """What the upstream wrote last to its stderr, where it has one."""
+        return self.connection.link.last_lines if self.connection.is_open else []
+
+    @property
     def in_flight(self) -> int:
-        return len(self._held)
+        return len(self._held) + self.passing
 
     @property
     def alive(self) -> bool:

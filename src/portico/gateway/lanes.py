@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 from weakref import ref
 
+from portico.access.outgoing import OutgoingAuth
 from portico.gateway.bridge import Bridge
 from portico.gateway.config import UpstreamSettings
 from portico.gateway.health import Breaker
@@ -23,7 +24,8 @@ from portico.wire.meta import ClientCapabilities, Implementation
 log = logging.getLogger("portico.gateway")
 
 # A server without sessions has one connection, for all calls.
-MODERN_KEY = "modern"
+MODERN = "modern"
+MODERN_KEY: tuple[str, ...] = (MODERN,)
 
 
 class Lanes:
@@ -41,11 +43,13 @@ class Lanes:
         opened: Callable[[Lane], None],
         missed: Callable[[], None],
         learnt: Callable[[], None],
+        auth: OutgoingAuth | None = None,
     ) -> None:
         self.settings = settings
         self.alias = settings.alias
         # Whether each connection has one call at a time, so that it can be told whose a question is.
         self.asks = False
+        self._auth = auth
         self._info = info
         self._bridge = bridge
         self._breaker = breaker
@@ -86,14 +90,20 @@ class Lanes:
                 if lane is None:
                     # Many may have waited for one attempt, which failed.
                     self._breaker.check(self.alias)
-                    lane = await self._open(key, able)
+                    lane = await self._open(key, able, call)
                     self._follow(call)
         return lane
 
     def _key(self, call: Call, able: ClientCapabilities) -> Any:
-        if MODERN_KEY in self._lanes:
-            return MODERN_KEY
-        return jsonrpc.encode(able), self._sharing(call)
+        modern = MODERN_KEY if self._auth is None else self._modern_key(call)
+        if modern in self._lanes:
+            return modern
+        return jsonrpc.encode(able), self._sharing(call), modern
+
+    def _modern_key(self, call: Call) -> tuple[str, ...]:
+        """A credential of one principal is on no connection of another."""
+        who = None if self._auth is None else self._auth.share(call)
+        return MODERN_KEY if who is None else (MODERN, who)
 
     def _sharing(self, call: Call) -> Any:
         """Those who share a connection have this in common: the client's own session, where there is one and it is to
@@ -111,16 +121,17 @@ class Lanes:
                 # One that ended while nothing used it: another is made, or it is known at once that none can be.
                 self._forget(lane)
                 return self._free(key)
-            if not self.asks or key == MODERN_KEY or not lane.in_flight:
+            if not self.asks or key[0] == MODERN or not lane.in_flight:
                 return lane
         return None
 
     # Opening
 
-    async def _open(self, key: Any, able: ClientCapabilities) -> Lane:
+    async def _open(self, key: Any, able: ClientCapabilities, call: Call) -> Lane:
         if len(self) >= self.settings.lanes:
             await self._make_room()
-        lane = Lane(self.settings, self._info, able, self._told, self._opened, self._missed, self.note_question)
+        sender = None if self._auth is None else self._auth.sender(call)
+        lane = Lane(self.settings, self._info, able, self._told, self._opened, self._missed, self.note_question, sender)
         try:
             await lane.open()
         except (TransportError, ProtocolError) as failure:
@@ -128,7 +139,7 @@ class Lanes:
             self._breaker.failed(failure, at_once=True)
             log.warning("%s cannot be reached: %s", self.alias, self._breaker.failure)
             raise self._breaker.refusal(self.alias) from None
-        self._lanes.setdefault(MODERN_KEY if lane.modern else key, []).append(lane)
+        self._lanes.setdefault(self._modern_key(call) if lane.modern else key, []).append(lane)
         self._opened(lane)
         return lane
 
@@ -171,7 +182,7 @@ class Lanes:
     def _leave(self, known: ref[Conversation]) -> None:
         self._followed.discard(known)
         for key, group in list(self._lanes.items()):
-            if isinstance(key, tuple) and key[1] == known:
+            if key[0] != MODERN and key[1] == known:
                 for lane in list(group):
                     # Its calls were cancelled in this very turn of the loop.
                     self._forget(lane)

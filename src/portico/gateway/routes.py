@@ -16,6 +16,7 @@ from portico.gateway.changes import GATHER_SECONDS, ResourceRelay
 from portico.gateway.entries import LISTS, ListedEntry, list_page, members, own_entry, result_at, written
 from portico.gateway.links import link_result
 from portico.gateway.params import spliced
+from portico.gateway.straight import straight
 from portico.gateway.table import RESOURCES, TEMPLATES, Held, OutwardRoute, RouteTable
 from portico.gateway.upstream import GatewayUpstream
 from portico.rpc.call import Call, Facet
@@ -230,7 +231,7 @@ class Routes:
     def page(self, catalog: Catalog[Any], call: Call, cursor: str | None, view: CallerView | None = None) -> Any:
         """A page of our own list and those of the upstreams, or a coroutine that comes to it."""
         for upstream in self.upstreams.values():
-            upstream.begin_listing()
+            upstream.begin_listing(call)
         if all(one.listed.is_set() or one.breaker.is_open for one in self.upstreams.values()):
             return self._page(catalog, call, cursor, view)
         return self._page_when_settled(catalog, call, cursor, view)
@@ -367,8 +368,13 @@ class Routes:
         """The same call with the inward name, and its answer under ours."""
         # A digest, which most calls do without.
         bound = partial(self._binding, call)
-        params = spliced(call, inward) or self._inward(call, {member: inward}, bound)
-        answered = await upstream.call(replace(call, params=params, read=None, facet=None), bound)
+        params = spliced(call, inward)
+        begun = None if params is None else straight(upstream, call, inward, params)
+        if begun is not None:
+            answered = await begun
+        else:
+            params = params or self._inward(call, {member: inward}, bound)
+            answered = await upstream.call(replace(call, params=params, read=None, facet=None), bound)
         asked = asked_by(call.method, answered.result)
         if asked is None:
             try:

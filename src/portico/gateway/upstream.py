@@ -5,31 +5,35 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import msgspec
-from msgspec import UNSET, Raw, Struct
+from msgspec import UNSET, Raw, Struct, field
 from msgspec.structs import replace
 
+from portico.access.outgoing import OutgoingAuth
 from portico.access.secrets import Secrets
 from portico.gateway.bridge import Bridge, Parked
 from portico.gateway.changes import ALL_CAPABILITIES, UpstreamChanges
 from portico.gateway.config import UpstreamSettings
 from portico.gateway.entries import LISTS, ListedEntry, read_page
-from portico.gateway.health import Breaker, brief
+from portico.gateway.health import SAID_LAST, Breaker, brief
 from portico.gateway.kept import KeptLists
 from portico.gateway.lane import Lane, carried
 from portico.gateway.lanes import Lanes
 from portico.gateway.places import CallPlaces
 from portico.legacy.push import push
 from portico.rpc.call import Call, members
+from portico.rpc.metrics import BUCKETS
 from portico.rpc.questions import asked_by
 from portico.transport.loops import HeldLifespan
 from portico.transport.targets import Here
 from portico.wire import jsonrpc
 from portico.wire.errors import BadStatus, Error, MethodNotFound, ProtocolError, ToolError, TransportError
+from portico.wire.inputs import InputRequiredResult
 from portico.wire.meta import NO_CAPABILITIES, ClientCapabilities, Implementation
 from portico.wire.methods import ASKABLE
 from portico.wire.revisions import MODERN, Revision
@@ -38,6 +42,20 @@ log = logging.getLogger("portico.gateway")
 
 MOST_PAGES = 1000
 MOST_ENTRIES = 100_000
+# Of what it wrote to its stderr, in a status.
+MOST_LAST_LINES = 20
+
+
+class CallTally(Struct):
+    """The calls to an upstream: how many failed, and how many took how long, by the buckets of the metrics."""
+
+    counts: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS) + 1))
+    seconds: float = 0.0
+    errors: int = 0
+
+    @property
+    def calls(self) -> int:
+        return sum(self.counts)
 
 
 class Answered(Struct, frozen=True):
@@ -59,6 +77,7 @@ class GatewayUpstream:
         kept: KeptLists,
         changed: Callable[[Sequence[str]], None],
         updated: Callable[[GatewayUpstream, str], None],
+        auth: OutgoingAuth | None = None,
     ) -> None:
         self.settings = settings
         self.alias = settings.alias
@@ -66,6 +85,7 @@ class GatewayUpstream:
         # Of each list what is known: kept while the upstream is away.
         self.entries: dict[str, tuple[ListedEntry, ...]] = {}
         self.listed = asyncio.Event()
+        self.tally = CallTally()
         # They are from the store, and may be of long ago.
         self._is_recalled = False
         self._bridge = bridge
@@ -73,9 +93,12 @@ class GatewayUpstream:
         self._kept = kept
         self._changed = changed
         here = settings.target.handler if isinstance(settings.target, Here) else None
-        self.lanes = Lanes(settings, info, bridge, self.breaker, self._tell, self._opened, self._missed, self._learnt)
+        self.auth = auth
+        self.lanes = Lanes(
+            settings, info, bridge, self.breaker, self._tell, self._opened, self._missed, self._learnt, auth
+        )
         self.changes = UpstreamChanges(here, self.lanes.find, self._try_refresh, partial(updated, self))
-        self._places = CallPlaces(settings.concurrency)
+        self.places = CallPlaces(settings.concurrency)
         self._errands: set[asyncio.Task[None]] = set()
         self._host: HeldLifespan | None = None
         self._first: asyncio.Task[None] | None = None
@@ -94,12 +117,17 @@ class GatewayUpstream:
             self._is_recalled = True
             self._changed(tuple(lists))
 
-    def begin_listing(self) -> None:
-        """Ask for its lists in the background, unless they are known for sure, or asked for already."""
+    def begin_listing(self, by: Call | None = None) -> None:
+        """Ask for its lists in the background, unless they are known for sure, or asked for already.
+
+        One that wants to know who asks is asked on behalf of the one who wants to see its lists, and of no other.
+        """
         known = self.listed.is_set() and not self._is_recalled
+        if self.personal and (by is None or by.principal is None):
+            return
         if not known and (self._first is None or self._first.done()) and not self.breaker.is_open:
             self._began = self._began or time.monotonic()
-            self._first = asyncio.create_task(self._try_refresh(tuple(LISTS)))
+            self._first = asyncio.create_task(self._try_refresh(tuple(LISTS), by))
 
     def left_of(self, seconds: float) -> float:
         """What is left of the time that is waited for its first lists: one that hangs is waited for once."""
@@ -110,9 +138,16 @@ class GatewayUpstream:
         if self._first is not None:
             await asyncio.wait([self._first])
 
-    async def _try_refresh(self, methods: tuple[str, ...]) -> None:
+    @property
+    def personal(self) -> bool:
+        """Whether it is asked in the name of the one who asks."""
+        return self.auth is not None and self.auth.personal
+
+    async def _try_refresh(self, methods: tuple[str, ...], by: Call | None = None) -> None:
+        if self.personal and by is None:
+            return
         try:
-            await self.refresh(methods)
+            await self.refresh(methods, by)
         except (Error, ToolError) as failure:
             log.warning("%s cannot be listed: %s", self.alias, self._secrets.mask(str(failure)))
 
@@ -130,13 +165,13 @@ class GatewayUpstream:
 
     # Lists
 
-    async def refresh(self, methods: tuple[str, ...] = tuple(LISTS)) -> None:
-        """Ask for its lists anew. Tells of those that are others now."""
+    async def refresh(self, methods: tuple[str, ...] = tuple(LISTS), by: Call | None = None) -> None:
+        """Ask for its lists anew, on behalf of a call if that matters. Tells of those that are others now."""
         found = dict(self.entries)
         refused: list[ProtocolError] = []
         for method in methods:
             try:
-                found[method] = tuple(await self._list(method))
+                found[method] = tuple(await self._list(method, by))
             except ProtocolError as refusal:
                 # One list that it does not give hides no other.
                 log.warning("%s does not answer %s: %s", self.alias, method, self._secrets.mask(str(refusal)))
@@ -151,15 +186,18 @@ class GatewayUpstream:
         if first or others:
             self._changed(others)
             await self._kept.keep(self.settings, found)
-        self.changes.begin()
+        if not self.personal:
+            self.changes.begin()
 
-    async def _list(self, method: str) -> list[ListedEntry]:
+    async def _list(self, method: str, by: Call | None) -> list[ListedEntry]:
         found: list[ListedEntry] = []
         cursor: str | None = None
         for _ in range(MOST_PAGES):
             params = Raw(jsonrpc.encode({} if cursor is None else {"cursor": cursor}))
             try:
                 call = Call(method=method, params=params, id=0, revision=MODERN, capabilities=ALL_CAPABILITIES)
+                if by is not None:
+                    call = replace(call, principal=by.principal, headers=by.headers)
                 answered = await self._ask(call, None)
                 page, cursor = read_page(method, answered.result, answered.revision)
             except MethodNotFound:
@@ -196,19 +234,32 @@ class GatewayUpstream:
         Raises ToolError where it is not to be had now.
         """
         self.breaker.check(self.alias)
-        places = self._places
+        if self.auth is not None:
+            prepared = await self.auth.prepare(call)
+            if isinstance(prepared, InputRequiredResult):
+                return Answered(prepared, MODERN)
+            call = prepared
+        places = self.places
         if places.free:
             places.free -= 1
         elif places.waiting >= self.settings.queue:
             raise self.lanes.busy(f"{self.settings.concurrency} calls under way, and too many wait")
         else:
             await places.wait()
+        tally, began = self.tally, time.perf_counter()
         try:
-            lane = self.lanes.modern
+            # With a credential of its own a call has a connection of its own.
+            lane = self.lanes.modern if self.auth is None else None
             if lane is not None and not call.reply.asks:
                 return Answered(await self._send(lane, call), lane.revision)
             return await self._with_questions(call, bound)
+        except (Error, ToolError):
+            tally.errors += 1
+            raise
         finally:
+            seconds = time.perf_counter() - began
+            tally.counts[bisect_left(BUCKETS, seconds)] += 1
+            tally.seconds += seconds
             places.give()
 
     async def _with_questions(self, call: Call, bound: Callable[[], bytes]) -> Answered:
@@ -237,26 +288,27 @@ class GatewayUpstream:
     async def _send(self, lane: Lane, call: Call, parked: Parked | None = None) -> Any:
         try:
             result = await lane.send(call, parked)
-        except TransportError as failure:
-            if not lane.alive:
-                await self.lanes.lose(lane)
-            self.breaker.failed(failure)
-            if isinstance(failure, BadStatus) or self.breaker.is_open:
-                raise self.breaker.refusal(self.alias) from None
-            raise ToolError(
-                f"{self.alias}: {brief(self._secrets.mask(str(failure)))}",
-                kind="ServiceUnavailable",
-                details={"upstream": self.alias},
-            ) from None
-        except ProtocolError as refusal:
-            if refusal.retry_after is not None:
-                # Its HTTP status says that it is overwhelmed, whatever else stands in the answer.
-                self.breaker.failed(refusal)
-                raise self.breaker.refusal(self.alias) from None
-            self.breaker.succeeded()
-            raise
+        except (TransportError, ProtocolError) as failure:
+            raise await self.failed(lane, failure) from None
         self.breaker.succeeded()
         return result
+
+    async def failed(self, lane: Lane, failure: TransportError | ProtocolError) -> Exception:
+        """Take note of a failure; gives what the client is told."""
+        if isinstance(failure, ProtocolError):
+            if failure.retry_after is None:
+                self.breaker.succeeded()
+                return failure
+            # Its HTTP status says that it is overwhelmed, whatever else stands in the answer.
+            self.breaker.failed(failure)
+            return self.breaker.refusal(self.alias)
+        if not lane.alive:
+            await self.lanes.lose(lane)
+        self.breaker.failed(failure)
+        if isinstance(failure, BadStatus) or self.breaker.is_open:
+            return self.breaker.refusal(self.alias)
+        what = f"{self.alias}: {brief(self._secrets.mask(str(failure)))}"
+        return ToolError(what, kind="ServiceUnavailable", details={"upstream": self.alias})
 
     async def _ask_here(self, call: Call) -> Answered:
         target = self.settings.target
@@ -273,17 +325,24 @@ class GatewayUpstream:
     def status(self) -> dict[str, Any]:
         """What an operator wants to know of it."""
         lanes = list(self.lanes)
+        last = self.breaker.failure.partition(SAID_LAST)[2]
+        lines = last.splitlines() or [line for lane in lanes for line in lane.last_lines]
         return {
             "alias": self.alias,
             "up": self.breaker.since is None and not self.settings.problem,
             "error": self.settings.problem or self.breaker.failure,
+            "since": self.breaker.since,
             "retry_after": round(self.breaker.retry_after, 1),
             "revision": lanes[0].revision if lanes else None,
             "connections": len(lanes),
             "in_flight": sum(lane.in_flight for lane in lanes),
+            "calls": self.tally.calls,
+            "errors": self.tally.errors,
             **{kind: len(self.entries.get(f"{kind}/list", ())) for kind in ("tools", "prompts", "resources")},
             "listed": self.listed.is_set(),
+            "lists_from": "store" if self._is_recalled else "upstream" if self.listed.is_set() else None,
             "pins": self.settings.pins,
+            "stderr": [self._secrets.mask(line) for line in lines[-MOST_LAST_LINES:]],
         }
 
 

@@ -152,6 +152,8 @@ class Server(FamiliarServer, Registrar):
         if auth is not None:
             self.auth = load_module("portico.auth.resource").resource_server(auth)
         self.pages: list[PageRoute] = []
+        # Where people connect their accounts at other servers, if they can.
+        self.connector: Any = None
         self._middleware = list(middleware)
         self._chain: Handler | None = None
         # What each service has registered, by its name; and the services whose methods are answered.
@@ -160,7 +162,7 @@ class Server(FamiliarServer, Registrar):
         # What was taken away for a while.
         self._disabled: list[Component] = []
         self._endpoints: dict[str, Handler] = {}
-        self._mounts = Mounts(self.subscriptions.publish)
+        self._mounts = Mounts(self.subscriptions.publish_everywhere)
         # Who is asked for what is not our own.
         self._others: Others = self._mounts
         # What is put around the answers, as soon as something is to be protected.
@@ -172,7 +174,7 @@ class Server(FamiliarServer, Registrar):
             # Without a key of its own it is a guard against mistakes, not against intent; then a cursor is worth
             # something in every process of this name, and does no more than to lead on in a list.
             cursors=ListCursors(state_key or name.encode()),
-            publish=self.subscriptions.publish,
+            publish=self.subscriptions.publish_everywhere,
         )
         self.tools, self.prompts = self.registry.tools, self.registry.prompts
         self.resources, self.templates = self.registry.resources, self.registry.templates
@@ -383,9 +385,14 @@ class Server(FamiliarServer, Registrar):
     def _shows(self, facet: Facet | None, uri: str) -> bool:
         return facet is None or facet.shows(*self.owner_of("resource", uri))
 
-    def resource_updated(self, uri: str) -> None:
-        """Tell those who subscribed to it that a resource has changed."""
-        self.subscriptions.publish(notices.RESOURCE_UPDATED, uri)
+    def resource_updated(self, uri: str, *, everywhere: bool = True) -> None:
+        """Tell those who subscribed to it that a resource has changed.
+
+        * **everywhere** – also those whom other processes serve, where there are several; False: each of them learns of
+          the change by itself.
+        """
+        told = self.subscriptions.publish_everywhere if everywhere else self.subscriptions.publish
+        told(notices.RESOURCE_UPDATED, uri)
 
     # Whose something is, and who may have it
 

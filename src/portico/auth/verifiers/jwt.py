@@ -11,7 +11,7 @@ from portico.auth.errors import AuthorizationFailed, quoted
 from portico.auth.verifiers import signatures
 from portico.auth.verifiers.claims import ClaimNames, check_audience, check_time, verified
 from portico.auth.verifiers.credentials import MustWait, RequestCredentials, TokenInvalid, Verified
-from portico.auth.verifiers.keys import IssuerKeys
+from portico.auth.verifiers.keys import IssuerKeys, KeySource
 from portico.auth.verifiers.signatures import SignedToken
 from portico.wire.errors import UsageError
 
@@ -33,6 +33,7 @@ class JwtVerifier:
     * **leeway** – how many seconds the clocks may differ.
     * **jwks_uri** – where the keys are, for an issuer that does not publish that.
     * **claims** – where in a token the id, the scopes and the groups are.
+    * **keys** – where the keys come from, if they are not published.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class JwtVerifier:
         leeway: float = LEEWAY_SECONDS,
         jwks_uri: str | None = None,
         claims: ClaimNames = ClaimNames(),
+        keys: KeySource | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         _check_issuer(issuer)
@@ -56,7 +58,7 @@ class JwtVerifier:
         self._leeway = leeway
         self._claims = claims
         self._clock = clock
-        self._keys = IssuerKeys(issuer, jwks_uri)
+        self._keys: KeySource = keys or IssuerKeys(issuer, jwks_uri)
 
     def at_once(self, credentials: RequestCredentials) -> Verified | None:
         """With the keys that are at hand; raises MustWait if they do not suffice."""

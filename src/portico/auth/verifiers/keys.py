@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 from msgspec import Struct
@@ -84,6 +84,15 @@ def _keys(said: list[Any]) -> Iterable[tuple[str, Any]]:
         if key is not None:
             kid = document.get("kid")
             yield kid if isinstance(kid, str) and kid else signatures.thumbprint(key), key
+
+
+class KeySource(Protocol):
+    """Where the keys come from that tokens are checked with."""
+
+    def candidates(self, token: SignedToken) -> list[Any]: ...
+    def must_fetch(self, token: SignedToken) -> bool: ...
+    async def fetch(self, token: SignedToken, fetcher: Fetcher | None) -> None: ...
+    def freshen(self, fetcher: Fetcher) -> None: ...
 
 
 class IssuerKeys:

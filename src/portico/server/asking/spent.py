@@ -25,6 +25,15 @@ MOST_REMEMBERED = 100_000
 MIGRATIONS = Path(__file__).with_name("migrations")
 
 
+# Where those of servers without a store are kept that share their clients with other processes.
+_of_process: list[str] = []
+
+
+def use_store(url: str) -> None:
+    """From now on servers of this process that have no store share this one with other processes."""
+    _of_process[:] = [url]
+
+
 class SpentStates:
     """In the store, where the server has one that others see as well; otherwise in memory."""
 
@@ -48,7 +57,11 @@ class SpentStates:
     @property
     def is_shared(self) -> bool:
         """Whether other processes may see what is spent here."""
-        return bool(self._store or os.environ.get("PORTICO_STORE"))
+        return self._url is not None
+
+    @property
+    def _url(self) -> str | None:
+        return self._store or os.environ.get("PORTICO_STORE") or next(iter(_of_process), None)
 
     async def add(self, id: str, expires: float) -> bool:
         """Whether this is the first time."""
@@ -72,7 +85,7 @@ class SpentStates:
 
     async def _opened(self) -> Database | None:
         """The store is opened with the first answer: most servers ask nothing."""
-        url = self._store or os.environ.get("PORTICO_STORE")
+        url = self._url
         if self._database is None and url:
             async with self._opening:
                 if self._database is None:

@@ -143,6 +143,8 @@ class Subscriptions:
         self._index = _SubscriberIndex()
         # What has changed, and for whom: None is for all.
         self._waiting: dict[tuple[str, str | None], Facets | None] = {}
+        # Tells other processes that serve the same clients.
+        self.spread: Callable[[str, str | None], None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def listen(
@@ -193,6 +195,12 @@ class Subscriptions:
         if self._loop is None or not self._listeners:
             return
         self._loop.call_soon_threadsafe(self._gather, method, uri, facets)
+
+    def publish_everywhere(self, method: str, uri: str | None = None) -> None:
+        """The same for the listeners of other processes too, where this one is one of several."""
+        self.publish(method, uri)
+        if self.spread is not None:
+            self.spread(method, uri)
 
     def _gather(self, method: str, uri: str | None, facets: Facets | None) -> None:
         if not self._waiting and self._loop is not None:

@@ -43,3 +43,6 @@ class Elsewhere(Protocol):
 
     def changed(self, session: HttpSession) -> None: ...
     def ended(self, session: HttpSession) -> None: ...
+
+    async def leave(self) -> None:
+        """This process ends: its sessions are left to the others."""

@@ -272,6 +272,13 @@ class Endpoint:
     def expire(self) -> None:
         self.sessions.expire(self.settings.idle_session)
 
+    def end_streams(self) -> None:
+        self.stateless.end_listening()
+        for session in self.sessions.values():
+            session.end_listening()
+        for old in list(self._old.values()):
+            old.writer.end()
+
     def ending(self, grace: float) -> list[Awaitable[Any]]:
         """Streams are ended properly. Gives what is still running."""
         waiting = self.stateless.end_listening()

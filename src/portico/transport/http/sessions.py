@@ -378,6 +378,11 @@ class HttpSession:
         else:
             raise Closed("it takes no events, and listens to no stream by which it could be asked")
 
+    def end_listening(self) -> None:
+        """End the streams by GET; a client comes back for what it has not seen."""
+        for stream in list(self._open):
+            stream.end()
+
     # Going on in another process
 
     def memo(self, *, events: bool = False) -> SessionMemo | None:
