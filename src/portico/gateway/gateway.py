@@ -25,7 +25,11 @@ from portico.gateway.config import (
 from portico.gateway.kept import KeptLists
 from portico.gateway.names import folded_alias
 from portico.gateway.routes import Routes
+from portico.gateway.task_ids import TaskIds
+from portico.gateway.tasks import GatewayTasks
 from portico.gateway.upstream import GatewayUpstream
+from portico.rpc.call import Call
+from portico.server.registry.service import Service
 from portico.server.server import Server
 from portico.transport.targets import target_of
 from portico.wire.errors import UsageError
@@ -60,6 +64,11 @@ class Gateway(Server):
         self._settings = GatewaySettings()
         self._routes = Routes(self.subscriptions.publish, self.seal)
         self._others = self._routes
+        self._tasks = GatewayTasks(
+            lambda: self._routes.upstreams, TaskIds(self.seal), self.registry.cursors, self._routes.outward_result
+        )
+        self._routes.tasks = self._tasks
+        super()._add_service(self._tasks)
         self._lifespans.add(self._routes, self._serving)
         for alias, target in _given(upstreams or {}, self._secrets):
             self._add(target if isinstance(target, UpstreamSettings) else settings_for(alias, target_of(target), {}))
@@ -112,6 +121,24 @@ class Gateway(Server):
             self._ending.add(task)
             task.add_done_callback(self._ending.discard)
 
+    def _add_service(self, service: Service) -> None:
+        """Tasks of upstreams come last, around those that this server may have itself."""
+        self._services.remove(self._tasks)
+        super()._add_service(service)
+        self._tasks.beside_own = self.tasks is not None
+        self._services.append(self._tasks)
+        self._extend()
+
+    @property
+    def services(self) -> tuple[Service, ...]:
+        return tuple(service for service in super().services if service is not self._tasks)
+
+    async def _discover(self, call: Call) -> Any:  # type: ignore[override]
+        """What it can do depends on its upstreams, so that it waits for them as a first list does."""
+        await self._routes.settled()
+        self._extend()
+        return super()._discover(call)
+
     def mount(self, target: Any, prefix: str | None = None) -> None:
         """The same as `add`, with the prefix as the alias."""
         if prefix is None:
@@ -149,6 +176,7 @@ class Gateway(Server):
             for task in tasks:
                 task.cancel()
             self._bridge.close()
+            await self._tasks.close()
             await asyncio.gather(*(one.close() for one in self._routes.upstreams.values()), *self._ending)
             await self._kept.close()
 

@@ -164,7 +164,7 @@ class Lanes:
         self._followed.discard(known)
         for key, group in list(self._lanes.items()):
             if isinstance(key, tuple) and key[1] == known:
-                for lane in list(group):
+                for lane in [one for one in group if not one.has_tasks]:
                     # Its calls were cancelled in this very turn of the loop.
                     self._forget(lane)
 

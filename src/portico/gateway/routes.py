@@ -13,10 +13,11 @@ from msgspec import UNSET, Raw, Struct
 from msgspec.structs import replace
 
 from portico.gateway.changes import ResourceRelay
-from portico.gateway.entries import LISTS, ListedEntry, list_page, members, own_entry, result_at, written
+from portico.gateway.entries import LISTS, ListedEntry, list_page, members, own_entry, result_at, task_support, written
 from portico.gateway.names import inward_uri, outward_uri
 from portico.gateway.params import spliced
-from portico.gateway.upstream import GatewayUpstream
+from portico.gateway.tasks import GatewayTasks
+from portico.gateway.upstream import Answered, Detach, GatewayUpstream
 from portico.rpc.call import Call
 from portico.rpc.questions import asked_by
 from portico.schema.problems import nearest
@@ -29,7 +30,7 @@ from portico.wire.completion import CompleteParams, PromptReference
 from portico.wire.errors import InvalidParams, MethodNotFound, ResourceNotFound, ToolError, Unknown, UsageError
 from portico.wire.methods import ASKABLE
 from portico.wire.mirrors import KEYWORD, Mirror, mirrors
-from portico.wire.revisions import LATEST, MODERN, Revision
+from portico.wire.revisions import LATEST, MODERN, V2025_11_25, Revision
 from portico.wire.subscriptions import Filter
 from portico.wire.uris import Template
 
@@ -57,6 +58,15 @@ class OutwardRoute(Struct, frozen=True):
     entry: ListedEntry
     # The members that are shown otherwise.
     shown: dict[str, Any]
+    # Whether it may be called as a task: 2025-11-25 says so of each tool.
+    task_support: str = ""
+
+    def shown_at(self, method: str, revision: Revision) -> dict[str, Any]:
+        """2025-11-25 wants to know of each tool whether it may be a task; 2026-07-28 says nothing of that."""
+        traits = self.upstream.traits
+        if method == "tools/list" and revision == V2025_11_25 and traits.tasks and not traits.sessions:
+            return {**self.shown, "execution": {"taskSupport": "optional"}}
+        return self.shown
 
 
 class _Relays(Struct, eq=False):
@@ -75,6 +85,8 @@ class Routes:
         self._seal = seal
         self.protection: Protection | None = None
         self.upstreams: dict[str, GatewayUpstream] = {}
+        # Those of the upstreams.
+        self.tasks: GatewayTasks | None = None
         # What was hidden because another has its name.
         self.clashes: list[str] = []
         # The arguments of each tool that stand in HTTP headers too.
@@ -202,7 +214,7 @@ class Routes:
                 shown: dict[str, Any] = {} if outward == name else {LISTS[method].key: outward}
                 if name in settings.descriptions and method == "tools/list":
                     shown["description"] = settings.descriptions[name]
-                found[outward] = OutwardRoute(upstream, name, entry, shown)
+                found[outward] = OutwardRoute(upstream, name, entry, shown, task_support(entry))
         return found
 
     def outward_uri(self, upstream: GatewayUpstream, uri: str) -> str:
@@ -272,7 +284,7 @@ class Routes:
                 self._pages.clear()
             seen = definitions if view is None else view.definitions(catalog)
             own: list[tuple[ListedEntry, dict[str, Any]]] = [(own_entry(method, one), {}) for one in seen]
-            others = [(route.entry, route.shown) for name, route in self._seen(catalog, view)]
+            others = [(route.entry, route.shown_at(method, revision)) for _, route in self._seen(catalog, view)]
             entries = [*own, *others]
             end = start + catalog.page_size
             part = [written(method, entry, shown, revision) for entry, shown in entries[start:end]]
@@ -303,6 +315,9 @@ class Routes:
             route = self.routes(method).get(name)
         if route is None or not await self._admits(call, kind, Owned(route.upstream.alias, route.inward)):
             raise await self.unknown(call, kind, name, catalog)
+        if kind == "tool" and self.tasks is not None and self.tasks.concerns(call, route):
+            said = await self.tasks.call(call, route, partial(self._send, route.upstream, "name", route.inward))
+            return self._outward(route.upstream, call, said) if isinstance(said, Answered) else said
         return await self._delegate(route.upstream, call, "name", route.inward)
 
     async def unknown(self, call: Call, kind: str, name: str, catalog: Catalog[Any]) -> Unknown:
@@ -351,21 +366,32 @@ class Routes:
 
     async def _delegate(self, upstream: GatewayUpstream, call: Call, member: str, inward: Any) -> Any:
         """The same call with the inward name, and its answer under ours."""
+        return self._outward(upstream, call, await self._send(upstream, member, inward, call))
+
+    async def _send(
+        self, upstream: GatewayUpstream, member: str, inward: Any, call: Call, detach: Detach | None = None
+    ) -> Answered:
         # A digest, which most calls do without.
         bound = partial(self._binding, call)
         params = spliced(call, inward) or self._inward(call, {member: inward}, bound)
-        answered = await upstream.call(replace(call, params=params, read=None), bound)
+        return await upstream.call(replace(call, params=params, read=None), bound, detach)
+
+    def _outward(self, upstream: GatewayUpstream, call: Call, answered: Answered) -> Any:
         asked = asked_by(call.method, answered.result)
         if asked is None:
-            try:
-                return result_at(call.method, answered.result, answered.revision, call.revision or MODERN)
-            except (msgspec.DecodeError, RecursionError):
-                raise ToolError(f"{upstream.alias} gave a result that cannot be read.") from None
+            return self.outward_result(upstream, call, answered)
         if type(answered.result) is Raw:
             answered_state = None if asked.request_state is UNSET else asked.request_state
             steps = {"state": Raw(jsonrpc.encode(answered_state))}
-            asked.request_state = self._seal.close(bound(), {}, steps, list(asked.input_requests or {}))
+            asked.request_state = self._seal.close(self._binding(call), {}, steps, list(asked.input_requests or {}))
         return asked
+
+    def outward_result(self, upstream: GatewayUpstream, call: Call, answered: Answered) -> Raw:
+        """An upstream's result as its client is to see it."""
+        try:
+            return result_at(call.method, answered.result, answered.revision, call.revision or MODERN)
+        except (msgspec.DecodeError, RecursionError):
+            raise ToolError(f"{upstream.alias} gave a result that cannot be read.") from None
 
     def _inward(self, call: Call, changed: dict[str, Any], bound: Callable[[], bytes]) -> Raw:
         """The params with other members in place of their own, and the state that the upstream gave."""

@@ -372,7 +372,9 @@ class Upstream:
         if call.method == "tools/list":
             return await self._list_tools(call)
         try:
-            return await self.ask(call, self._timeout, call.method != "tools/call")
+            # What waits for the end of a task waits as long as that takes.
+            seconds = self._timeout if call.method != "tasks/result" else None
+            return await self.ask(call, seconds, call.method != "tools/call")
         except HeaderMismatch:
             if call.method != "tools/call":
                 raise
@@ -419,7 +421,8 @@ class Upstream:
             raise TimedOut(f"{self.name}: {what}") from None
 
     def _limit(self, seconds: float | None) -> contextlib.AbstractContextManager[TimeLimit]:
-        limit = self._time_limits.limit(seconds)
+        # One without an end is none that could be suspended.
+        limit = (TimeLimits() if seconds is None else self._time_limits).limit(seconds)
         return limit if self._auth is None else suspendable(limit)
 
     @contextlib.contextmanager

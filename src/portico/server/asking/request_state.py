@@ -22,6 +22,7 @@ from portico.wire.errors import InternalError, InvalidParams
 LIFETIME_SECONDS = 600.0
 LARGEST_STATE = 256 * 1024
 _MAC = 32
+_MARK = 18
 
 
 class State(Struct, array_like=True):
@@ -78,6 +79,15 @@ class Seal:
         except ValueError:
             return None
 
+    def mark(self, said: bytes) -> str:
+        """A short text that only a holder of the key can make of this, the same each time."""
+        return urlsafe_b64encode(self._mac(said)[:_MARK]).decode().rstrip("=")
+
+    def is_mark(self, mark: str, said: bytes) -> bool:
+        import hmac
+
+        return hmac.compare_digest(mark.encode(), self.mark(said).encode())
+
     # Cryptography is loaded with the first question, not with every server.
 
     def _mac(self, body: bytes) -> bytes:
@@ -95,10 +105,10 @@ def binding(method: str, target: str, arguments: Any, principal: Any) -> bytes:
     """A digest of what must stay the same between the rounds of one call, however the client writes it down."""
     from hashlib import sha256
 
-    said = msgspec.json.encode([method, target, arguments, _identity(principal)], order="deterministic")
+    said = msgspec.json.encode([method, target, arguments, identity(principal)], order="deterministic")
     return sha256(said).digest()
 
 
-def _identity(principal: Any) -> str | None:
+def identity(principal: Any) -> str | None:
     """Who it is, in every process the same, and whatever a refreshed token allows."""
     return None if principal is None else str(getattr(principal, "id", None) or principal)
