@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable
 from importlib import import_module
 
-from portico.services.memory.screening import checksums
-from portico.services.memory.screening import numbers as ours
+from portico.screening import checksums
+from portico.screening import numbers as ours
 
 DIGITS, LETTERS = "0123456789", "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 Check = Callable[[str], object]

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from peers import NotInstalled, environment, npm_install, place
-from portico.services.memory.screening import find
+from portico.screening import find
 from secrets_samples import PARTS, Sample, samples
 
 Spans = list[tuple[int, int]]

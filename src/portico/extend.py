@@ -13,7 +13,7 @@ from portico._lazy import public_names
 # ruff: isort: off
 # fmt: off
 if TYPE_CHECKING:
-    from portico import beneath as beneath
+    from portico import beneath as beneath, screening as screening
     from portico._options import expand_paths as expand_paths, explained as explained
     from portico.auth.principal import Principal as Principal
     from portico.client.listen import Change as Change
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
         SqliteTransaction as SqliteTransaction, explain_sqlite as explain_sqlite,
     )
     from portico.store.transaction import Transaction as Transaction
-    from portico.transport.http.listener import is_loopback as is_loopback
+    from portico.transport.http.place import is_loopback as is_loopback
     from portico.transport.http_client.browser import headless as headless
     from portico.transport.http_client.once import HttpAnswer as HttpAnswer, http_exchange as http_exchange
     from portico.wire.completion import MOST_COMPLETIONS as MOST_COMPLETIONS, Completion as Completion
@@ -98,6 +98,7 @@ if TYPE_CHECKING:
 
 _HOMES: dict[str, tuple[str, ...]] = {
     "portico.beneath": (),
+    "portico.screening": (),
     "portico._options": ("expand_paths", "explained"),
     "portico.auth.principal": ("Principal",),
     "portico.client.listen": ("Change",),
@@ -127,7 +128,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "portico.store.rows": ("json_column",),
     "portico.store.sqlite_transaction": ("SqliteTransaction", "explain_sqlite"),
     "portico.store.transaction": ("Event", "Transaction"),
-    "portico.transport.http.listener": ("is_loopback",),
+    "portico.transport.http.place": ("is_loopback",),
     "portico.transport.http_client.browser": ("headless",),
     "portico.transport.http_client.once": ("HttpAnswer", "http_exchange"),
     "portico.wire.completion": ("MOST_COMPLETIONS", "Completion"),

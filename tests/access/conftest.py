@@ -90,8 +90,11 @@ class Standing:
         assert status == 201, client
         return client
 
+    def prepare(self, client_id: str, **more: str) -> Login:
+        return Login(self, client_id, more)
+
     async def login(self, client_id: str, browser: oidc.Browser | None = None, **more: str) -> Login:
-        login = Login(self, client_id, more)
+        login = self.prepare(client_id, **more)
         until = more.get("redirect_uri", REDIRECT_URI)
         login.answer = await asyncio.to_thread((browser or oidc.Browser()).visit, login.url, until)
         return login

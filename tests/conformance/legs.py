@@ -140,6 +140,13 @@ sep-2640-client-verify-size                              1           1
 sep-2640-client-verify-frontmatter                       1           1
 """
 
+# And for an authorization server: our face in front of a login.
+AUTHORIZATION_CHECKS = """
+scenario                                        2025-11-25  2026-07-28
+authorization-server-metadata-endpoint                   2           2
+authorization-code-grant                                 1           1
+"""
+
 # Run with a requirement set and reported, but no part of the set: the suite itself does not judge them, we do.
 BESIDE_THE_SET = {
     "2025-11-25": {
@@ -172,7 +179,7 @@ class Leg:
     """One run of the suite; or, for a client, one run for each scenario."""
 
     name: str
-    side: str  # what is under test, which is also the suite's command: "server" or "client"
+    side: str  # what is under test, which is also the suite's command: "server", "client" or "authorization"
     options: tuple[str, ...]
     checks: dict[str, int]  # how many must pass, by scenario
     required: frozenset[str] = frozenset()  # the scenarios of a requirement set
@@ -275,7 +282,15 @@ def _client_legs() -> list[Leg]:
     return legs
 
 
+def _authorization_legs() -> list[Leg]:
+    return [
+        Leg(f"authorization-{revision}", "authorization", ("--spec-version", revision), checks)
+        for revision, checks in _table(AUTHORIZATION_CHECKS).items()
+    ]
+
+
 SERVER_LEGS = _server_legs()
 GATEWAY_LEGS = _gateway_legs()
 CLIENT_LEGS = _client_legs()
-LEGS = {leg.name: leg for leg in (*SERVER_LEGS, *GATEWAY_LEGS, *CLIENT_LEGS)}
+AUTHORIZATION_LEGS = _authorization_legs()
+LEGS = {leg.name: leg for leg in (*SERVER_LEGS, *GATEWAY_LEGS, *AUTHORIZATION_LEGS, *CLIENT_LEGS)}

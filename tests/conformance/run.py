@@ -18,9 +18,9 @@ from pathlib import Path
 
 sys.path.insert(1, str(Path(__file__).resolve().parent.parent))  # for node.py
 
-from legs import CLIENT_LEGS, GATEWAY_LEGS, LEGS, SERVER_LEGS, Leg
+from legs import AUTHORIZATION_LEGS, CLIENT_LEGS, GATEWAY_LEGS, LEGS, SERVER_LEGS, Leg
 from suite import install
-from under_test import Client, NotServing, Server, our_client, reached, serving
+from under_test import Client, NotServing, Server, facing, our_client, reached, serving
 from verdict import report, table
 
 from node import NotInstalled
@@ -48,8 +48,8 @@ def chosen(options: argparse.Namespace) -> list[Leg]:
         return [LEGS[name] for name in options.leg]
     servers = [] if options.command and not options.url else SERVER_LEGS
     clients = [] if options.url and not options.command else CLIENT_LEGS
-    gateways = [] if options.command or options.url else GATEWAY_LEGS
-    return [*servers, *gateways, *clients]
+    others = [] if options.command or options.url else [*GATEWAY_LEGS, *AUTHORIZATION_LEGS]
+    return [*servers, *others, *clients]
 
 
 def run(options: argparse.Namespace, folder: Path) -> int:
@@ -57,17 +57,20 @@ def run(options: argparse.Namespace, folder: Path) -> int:
     nothing = folder / "nothing.yml"
     nothing.write_text(NOTHING_EXPECTED, encoding="utf-8")
     client = Client(options.command) if options.command else our_client()
-    # By the revision of what is behind a gateway, or "".
+    # By the revision of what is behind a gateway, or ""; and the authorization server.
     servers: dict[str, Server] = {}
     outcomes = []
     with ExitStack() as stack:
         for leg in chosen(options):
             say(f"running {leg.name}")
+            if leg.side == "authorization" and leg.side not in servers:
+                servers[leg.side] = stack.enter_context(facing(folder / "face.log"))
             if leg.side == "server" and leg.upstream not in servers:
                 log = folder / f"server{leg.upstream}.log"
                 started = reached(options.url) if options.url else stack.enter_context(serving(log, leg.upstream))
                 servers[leg.upstream] = started
-            tested = client if leg.side == "client" else servers[leg.upstream]
+            place = leg.side if leg.side == "authorization" else leg.upstream
+            tested = client if leg.side == "client" else servers[place]
             expected = nothing if options.strict else leg.expected_file
             outcomes.append(suite.run(leg, tested.target, folder / leg.name, expected))
         wrong = [outcome for outcome in outcomes if outcome.complaints]

@@ -10,12 +10,14 @@ import subprocess
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 from child import Child
 from legs import Leg
 from verdict import Ending, Outcome, judge, read
 
 import node
+import oidc
 
 HERE = Path(__file__).resolve().parent
 LEG_SECONDS = 300
@@ -25,6 +27,8 @@ AT_ONCE = 2
 PAUSE = 0.02
 
 CLIENT_ENDED = re.compile(r"^Client (exited with code -?\d+|timed out after \d+ms)$", re.MULTILINE)
+# The page to show to a person.
+SHOWN = re.compile(r"^http://127\.0\.0\.1:\d+/authorize\?\S+$", re.MULTILINE)
 LISTED = re.compile(r"^  - (?P<scenario>\S+) \[(?P<revisions>\S+)\]$", re.MULTILINE)
 
 
@@ -46,6 +50,8 @@ class Suite:
         began = time.monotonic()
         if leg.side == "client":
             endings = self._run_each(leg, target, folder)
+        elif leg.side == "authorization":
+            endings = self._run_with_browser(leg, target, folder)
         else:
             endings = self._run_all(leg, target, folder, expected)
         return judge(leg, read(results), expected, endings, time.monotonic() - began)
@@ -70,6 +76,25 @@ class Suite:
         if code == 0:
             return {}
         text = f"the suite ended with {code}" if code is not None else f"the suite did not end within {LEG_SECONDS} s"
+        return {"": Ending(text, child.said())}
+
+    def _run_with_browser(self, leg: Leg, target: list[str], folder: Path) -> dict[str, Ending]:
+        """The suite says which page it wants shown to a person, and waits for the browser to come back to it."""
+        command = self._command(leg, target, folder)
+        deadline = time.monotonic() + SCENARIO_SECONDS
+        with Child(command, folder / "suite.log", cwd=folder, env=node.environment()) as child:
+            shown = None
+            while child.code is None and time.monotonic() < deadline:
+                found = SHOWN.search(child.said(lines=10_000))
+                if found is not None and shown is None:
+                    shown, browser = found[0], oidc.Browser()
+                    callback = parse_qs(urlsplit(shown).query)["redirect_uri"][0]
+                    browser.request("GET", browser.visit(shown, until=callback))
+                time.sleep(PAUSE)
+            code = child.code
+        if code == 0:
+            return {}
+        text = f"the suite ended with {code}" if code is not None else f"the suite did not end in {SCENARIO_SECONDS} s"
         return {"": Ending(text, child.said())}
 
     def _run_each(self, leg: Leg, target: list[str], folder: Path) -> dict[str, Ending]:

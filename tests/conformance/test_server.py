@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from legs import GATEWAY_LEGS, SERVER_LEGS, Leg
+from legs import AUTHORIZATION_LEGS, GATEWAY_LEGS, SERVER_LEGS, Leg
 from suite import Suite
-from under_test import Server, serving
+from under_test import Face, Server, facing, serving
 from verdict import report
 
 
@@ -38,4 +38,20 @@ def test_the_official_suite_finds_nothing_wrong(leg: Leg, suite: Suite, server: 
     outcome = suite.run(leg, server.target, tmp_path, leg.expected_file)
     if outcome.complaints:
         pytest.fail(f"{report(outcome)}\n\n{server.said()}", pytrace=False)
+    assert outcome.passing >= outcome.due > 0
+
+
+@pytest.fixture(scope="session")
+def face(suite: Suite, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Face]:
+    with facing(tmp_path_factory.mktemp("face") / "log") as face:
+        yield face
+
+
+@pytest.mark.parametrize("leg", AUTHORIZATION_LEGS, ids=lambda leg: leg.name)
+def test_the_suite_finds_nothing_wrong_with_the_authorization_server(
+    leg: Leg, suite: Suite, face: Face, tmp_path: Path
+) -> None:
+    outcome = suite.run(leg, face.target, tmp_path, leg.expected_file)
+    if outcome.complaints:
+        pytest.fail(f"{report(outcome)}\n\n{face.said()}", pytrace=False)
     assert outcome.passing >= outcome.due > 0

@@ -15,7 +15,10 @@ from urllib.parse import urlsplit
 
 from child import Child
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+import oidc
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
 EXAMPLE = "examples/everything.py"
 EXAMPLE_CLIENT = "examples/everything_client.py"
 START_SECONDS = 30.0
@@ -59,6 +62,18 @@ class Client:
         return ["--command", self.command]
 
 
+@dataclass(frozen=True)
+class Face(Server):
+    """An authorization server, and the client that it knows."""
+
+    callback_port: int = 0
+
+    @property
+    def target(self) -> list[str]:
+        client = ["--client-id", "suite", "--port", str(self.callback_port)]
+        return [*super().target, *client, "--resource", f"{self.url}/mcp"]
+
+
 def our_client() -> Client:
     """The example with everything in it. `exec`, because the shell that the suite runs it in is all it can end."""
     return Client(f"exec {shlex.quote(sys.executable)} {shlex.quote(str(ROOT / EXAMPLE_CLIENT))}")
@@ -79,6 +94,24 @@ def serving(log: Path, upstream: str = "") -> Iterator[Server]:
         server = Server(f"http://127.0.0.1:{port}/mcp", child)
         _wait_for("127.0.0.1", port, START_SECONDS, server)
         yield server
+
+
+@contextmanager
+def facing(log: Path) -> Iterator[Face]:
+    """Our authorization-server face in front of a real login, for as long as the `with`."""
+    port, callback = _free_port(), _free_port()
+    client = {
+        "client_id": "portico",
+        "client_secret": "known to both",
+        "redirect_uris": [f"http://127.0.0.1:{port}/callback"],
+    }
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PORTICO_")}
+    with oidc.provider(log.parent, clients=[client]) as login:
+        command = [sys.executable, str(HERE / "face_server.py"), str(port), login, str(callback)]
+        with Child(command, log, cwd=ROOT, env=environment) as child:
+            face = Face(f"http://127.0.0.1:{port}", child, callback)
+            _wait_for("127.0.0.1", port, START_SECONDS, face)
+            yield face
 
 
 def _behind_gateway(file: Path, revision: str) -> Path:

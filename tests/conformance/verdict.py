@@ -19,7 +19,7 @@ from legs import ALWAYS_SKIPPED, Leg, expected_failures
 
 STATUSES = ("SUCCESS", "FAILURE", "WARNING", "SKIPPED")
 NOT_COUNTED = "INFO"
-FOLDER = re.compile(r"(?:server-)?(?P<scenario>.+)-\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d-\d{3}Z")
+FOLDER = re.compile(r"(?:authorization-server-|server-)?(?P<scenario>.+)-\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d-\d{3}Z")
 DETAILS_LINES = 40
 
 Check = dict[str, Any]

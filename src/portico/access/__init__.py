@@ -1,0 +1,1 @@
+"""Who may do what: rules, limits and the audit, on any Server."""

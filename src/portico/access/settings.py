@@ -13,6 +13,8 @@ from typing import Any
 from msgspec import Struct
 
 from portico.access import authorization
+from portico.access.audit import audit
+from portico.access.audit import settings as audit_settings
 from portico.server.server import Server
 from portico.wire.errors import UsageError
 
@@ -27,6 +29,7 @@ class AccessSection(Struct, frozen=True):
 # In the order in which they are applied.
 SECTIONS: dict[str, AccessSection] = {
     "auth": AccessSection(authorization.read, authorization.apply),
+    "audit": AccessSection(audit_settings.read, audit.apply),
 }
 
 

@@ -151,6 +151,14 @@ def _port(text: str) -> int:
     return number
 
 
+def _workers(text: str) -> int | str:
+    return text if text == "auto" else _count(text)
+
+
+def _descriptor(text: str) -> int | str:
+    return text if text == "systemd" else _count(text)
+
+
 # Options that several commands have
 
 _CONNECTION = {
@@ -257,6 +265,21 @@ FORMS: dict[str, CommandForm] = {
             "over HTTP": (
                 flag("--host", default="127.0.0.1", help="the address to listen on (default: %(default)s)"),
                 flag("--port", type=_port, default=8080, help="the port (default: %(default)s; 0: any free one)"),
+                flag("--unix", metavar="PATH", help="listen on a Unix socket, which is for this user alone"),
+                flag(
+                    "--fd",
+                    nargs="?",
+                    const="systemd",
+                    type=_descriptor,
+                    metavar="N",
+                    help="listen on a socket that is open already; without a number: on those of systemd",
+                ),
+                flag(
+                    "--workers",
+                    type=_workers,
+                    metavar="N",
+                    help="serve with so many processes; auto: one for each core (default: PORTICO_WORKERS)",
+                ),
                 flag("--path", default="/mcp", help="the endpoint (default: %(default)s; / is the same)"),
                 flag(
                     "--allow-host",
@@ -361,6 +384,47 @@ FORMS: dict[str, CommandForm] = {
             )
         },
         "Exit status: 0; 1 when something could not be changed; 2 for a mistake on this line.",
+    ),
+    "audit": CommandForm(
+        "portico audit verify | list | export | head [options]",
+        "What was asked of a server with an [audit], and whether the record of it is whole.\n\n"
+        "  verify   name the first record that was changed, removed, reordered, inserted or cut off\n"
+        "  list     the newest records               head   the last checkpoint, to be kept elsewhere\n"
+        "  export   all records, a line each, with what is signed of them",
+        (word("action", choices=("verify", "list", "export", "head"), metavar="ACTION"),),
+        {
+            "": (
+                flag("--since", metavar="WHEN", help="of list and export: a date, a moment, or 2h for so long ago"),
+                flag("--until", metavar="WHEN", help="the same, for the last one"),
+                flag("--principal", metavar="ID", help="only what this one has asked"),
+                flag("--tool", metavar="NAME", help="only this tool, resource or prompt; OWNER.* are all of one owner"),
+                flag("--outcome", metavar="WORD", help="ok, error, denied, unknown, invalid, failed, limited, …"),
+                _limit(50),
+                flag("--format", choices=("jsonl", "ocsf", "cef"), default="jsonl", help="of export (default: jsonl)"),
+                flag(
+                    "--file",
+                    action="append",
+                    default=[],
+                    metavar="FILE",
+                    help="of verify: JSON lines of a sink or an "
+                    "export, in place of a store; repeatable, the oldest first",
+                ),
+                flag(
+                    "--key",
+                    action="append",
+                    default=[],
+                    metavar="FILE",
+                    help="of verify: the public keys to believe (default: audit-keys.pub in the data directory)",
+                ),
+                flag(
+                    "--expect", metavar="NUMBER:HASH", help="of verify: a checkpoint that is known to have been written"
+                ),
+                *_STORE,
+                _SHORT_OUTPUT,
+                _JSON,
+            )
+        },
+        "Exit status: 0; 1 when the audit is not whole; 2 for a mistake on this line.",
     ),
     "contracts": _asking(
         "contracts",

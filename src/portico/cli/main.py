@@ -33,6 +33,7 @@ COMMANDS = {
     "gateway": CommandEntry("portico.cli.gateway", "look at the servers behind a gateway: check"),
     "work": CommandEntry("portico.cli.serve", "run the tasks of a server, and nothing else", "run_work"),
     "jobs": CommandEntry("portico.cli.jobs", "look at the tasks in a store; cancel or retry them"),
+    "audit": CommandEntry("portico.cli.audit", "what was asked of a server, and whether the record of it is whole"),
     "contracts": CommandEntry("portico.cli.contracts", "what tools promise: render, lint, diff, codegen, lock, check"),
     "memory": CommandEntry("portico.cli.memory", "store and find memories; answer the hooks of assistants"),
     "tasks": CommandEntry("portico.cli.tasks", "work items: add, list, next, done, tree, …"),

@@ -36,6 +36,8 @@ def run(words: list[str]) -> None:
     if arguments.target is not None and arguments.target.endswith((".json", ".toml")):
         server.store = store_url(arguments.store, arguments.data, server.info.name)
     options = _options(arguments, serving)
+    if arguments.workers is not None and arguments.transport != "http":
+        raise UsageError("--workers is for --transport http: on stdio there is one client")
     if arguments.transport == "http" and arguments.target is None:
         _serve_guarded(server, arguments, options)
     else:
@@ -54,7 +56,10 @@ def _serve_guarded(server: Server, arguments: argparse.Namespace, options: dict[
     services = {service.name for service in server.services}
     # What is not there yet may be switched on.
     personal = _PERSONAL & services or OPERATOR in services
-    guarded = os.environ.get("PORTICO_TOKEN") or not personal or not endpoint.is_loopback(arguments.host)
+    near = arguments.unix is None and endpoint.Place(host=arguments.host, fd=arguments.fd).is_local()
+    # The path of a Unix socket is for this user alone.
+    guarded = os.environ.get("PORTICO_TOKEN") or not personal or not near
+    port = arguments.port if arguments.unix is None and arguments.fd is None else 0
     announce = None
     if guarded:
         pass
@@ -62,12 +67,12 @@ def _serve_guarded(server: Server, arguments: argparse.Namespace, options: dict[
         why = "--open" if arguments.open else f"as the profile {arguments.profile!r} has it"
         announce = partial(_announce_open, f"without a token, {why}: every user of this machine can use it")
     else:
-        known = local_token.find(arguments.port, arguments.data) if arguments.port else None
+        known = local_token.find(port, arguments.data) if port else None
         options["token"] = known or local_token.make()
         announce = partial(_announce_token, options["token"], arguments.data, known is None)
     if OPERATOR in services:
         said = os.environ.get("PORTICO_OPERATOR_TOKEN")
-        known = local_token.find(arguments.port, arguments.data, OPERATOR) if arguments.port else None
+        known = local_token.find(port, arguments.data, OPERATOR) if port else None
         options["operator_token"] = said or known or local_token.make()
         if not said:
             announce = partial(_announce_operator, options["operator_token"], arguments.data, announce)
@@ -197,7 +202,7 @@ def _options(arguments: argparse.Namespace, serving: Any) -> dict[str, Any]:
 
 
 def _http(arguments: argparse.Namespace) -> dict[str, Any]:
-    names = ("host", "port", "path", "insecure", "sse", "certificate", "key")
+    names = ("host", "port", "unix", "fd", "workers", "path", "insecure", "sse", "certificate", "key")
     given = {name: getattr(arguments, name) for name in names}
     lists = {"allow_hosts": "allow_host", "allow_origins": "allow_origin", "trusted_proxies": "trusted_proxy"}
     return given | {name: getattr(arguments, option) for name, option in lists.items()}

@@ -52,6 +52,8 @@ class Reply:
     asks = False
     # The code of the error that was the answer, for transports that have a status of their own.
     error = 0
+    # How many bytes the answer had.
+    size = 0
     # Refused before the handler was asked: the envelope was at fault.
     refused = False
     # Whether log messages may be sent: the server has declared them, and the client wants them.

@@ -205,6 +205,7 @@ class Door:
             message, failure, result = self._failed(call, raised), raised, None
         if metrics is not None:
             metrics.end(call, result, failure, began)
+        call.reply.size = len(message)
         call.reply.close()
         return message
 
@@ -221,6 +222,7 @@ class Door:
         finally:
             if self.metrics is not None:
                 self.metrics.end(call, result, failure, began)
+            reply.size = 0 if message is None else len(message)
             # A body may swallow its cancellation; the answer is dropped all the same.
             reply.finish(None if reply.cancelled else message)
 

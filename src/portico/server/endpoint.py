@@ -4,23 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import chain
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, cast
 
 from msgspec import Struct
 
 from portico._options import check_options
+from portico.fleet import assignment
+from portico.fleet.assignment import Post
+from portico.fleet.supervisor import Supervisor, obeying_signals
+from portico.fleet.worker import FleetWorker
 from portico.legacy.session import Lifecycle
+from portico.server.asking.request_state import use_key
+from portico.transport import loops
 from portico.transport.http import listener
 from portico.transport.http.asgi import Application
 from portico.transport.http.exchange import Exchange, Settings
-from portico.transport.http.listener import Place, is_loopback
+from portico.transport.http.place import Place
 from portico.wire.errors import UsageError
 from portico.wire.revisions import Revision
 
 if TYPE_CHECKING:
     from portico.server.server import Server
+
+MOST_WORKERS = 512
 
 
 def exchange(server: Server, settings: Settings) -> Exchange:
@@ -50,6 +62,9 @@ class EndpointOptions(TypedDict, total=False):
 class HttpOptions(EndpointOptions, total=False):
     host: str
     port: int
+    unix: str | None
+    fd: int | Literal["systemd"] | None
+    workers: int | Literal["auto"] | None
     insecure: bool
     certificate: str | None
     key: str | None
@@ -67,7 +82,93 @@ def run(server: Server, *, announce: Callable[[str], None] | None = None, **opti
     check_options('run("http")', options, HttpOptions)
     place = Place(**_fields(Place, options))
     told = None if options.get("quiet") else announce or _announce
-    listener.run(_exchange_at(place, server, options), place, server.lifespan, told)
+    post = assignment.take()
+    if post is not None:
+        loops.run(_worker(server, post, place, options).serve, server.lifespan)
+    elif (count := _processes(options)) is not None:
+        with _supervised(server, place, options, count, told) as supervisor, obeying_signals(supervisor):
+            status = supervisor.run()
+        if status:
+            raise SystemExit(status)
+    else:
+        listener.run(_exchange_at(place, server, options), place, server.lifespan, told)
+
+
+async def run_async(server: Server, **options: Unpack[HttpOptions]) -> None:
+    """The same on a loop that runs already."""
+    check_options('run_async("http")', options, HttpOptions)
+    place = Place(**_fields(Place, options))
+    told = None if options.get("quiet") else _announce
+    post = assignment.take()
+    if post is not None:
+        async with server.lifespan():
+            await _worker(server, post, place, options).serve()
+    elif (count := _processes(options)) is not None:
+        with _supervised(server, place, options, count, told) as supervisor:
+            await _watch(supervisor)
+    else:
+        async with server.lifespan():
+            await listener.serve(_exchange_at(place, server, options), place, ready=told)
+
+
+async def _watch(supervisor: Supervisor) -> None:
+    """Run a supervisor in a thread, while this loop does other things."""
+    running = asyncio.ensure_future(asyncio.to_thread(supervisor.run))
+    try:
+        with loops.on_signals(supervisor.stop), loops.on_signals(supervisor.replace_all, (signal.SIGHUP,)):
+            status = await asyncio.shield(running)
+    finally:
+        supervisor.stop()
+        await asyncio.wait([running])
+    if status:
+        raise SystemExit(status)
+
+
+def _processes(options: HttpOptions) -> int | None:
+    """How many workers there are to be; None: none but this process."""
+    said: Any = options.get("workers")
+    if said is None:
+        said = os.environ.get("PORTICO_WORKERS") or None
+    if said is None:
+        return None
+    if said == "auto":
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if not str(said).isdecimal() or not 1 <= int(said) <= MOST_WORKERS:
+        raise UsageError(f"workers are 1 to {MOST_WORKERS}, or auto: not {said!r}")
+    if os.name != "posix":
+        raise UsageError("workers need a system that hands open sockets on to other processes; this one does not")
+    return int(said)
+
+
+@contextmanager
+def _supervised(
+    server: Server, place: Place, options: HttpOptions, count: int, told: Callable[[str], None] | None
+) -> Iterator[Supervisor]:
+    """A supervisor with open sockets. What is wrong with the options is found here, before anything is started."""
+    path = _exchange_at(place, server, options).settings.path
+    place.tls()
+    sockets = place.open(count)
+    url = place.url(sockets[0][0], path)
+    settled = {name: options.get(name) for name in ("token", "operator_token") if options.get(name)}
+    with TemporaryDirectory(prefix="portico-") as folder:
+        try:
+            yield Supervisor(
+                sockets,
+                folder=folder,
+                options=settled,
+                grace=place.grace,
+                ready=lambda: told(url) if told is not None else None,
+            )
+        finally:
+            for one in chain.from_iterable(sockets):
+                one.close()
+            place.leave()
+
+
+def _worker(server: Server, post: Post, place: Place, options: HttpOptions) -> FleetWorker:
+    given = cast("HttpOptions", {**options, **post.assignment.options})
+    use_key(post.assignment.key)
+    return FleetWorker(post, exchange(server, _settings(server, given, named=_named(place))), place)
 
 
 async def serve_http(
@@ -86,9 +187,8 @@ async def serve_http(
 
 def _exchange_at(place: Place, server: Server, options: HttpOptions) -> Exchange:
     """Beyond this machine only with a token, or with `insecure`."""
-    named = () if place.host in ("0.0.0.0", "::", "") else (place.host,)
-    settings = _settings(server, options, named=named)
-    local = is_loopback(place.host)
+    settings = _settings(server, options, named=_named(place))
+    local = place.is_local()
     alone = _local_service(server)
     if alone is not None and not local:
         raise UsageError(
@@ -100,6 +200,10 @@ def _exchange_at(place: Place, server: Server, options: HttpOptions) -> Exchange
             f"{place.host} can be reached from other machines: set PORTICO_TOKEN, or say --insecure (insecure=True)"
         )
     return exchange(server, settings)
+
+
+def _named(place: Place) -> Sequence[str]:
+    return () if place.host in ("0.0.0.0", "::", "") else (place.host,)
 
 
 def asgi(server: Server, **options: Unpack[AsgiOptions]) -> Application:

@@ -57,6 +57,12 @@ class Passage(Struct, eq=False):
     # Whether it was counted by the meter, and whether the person has agreed to it.
     counted: bool = False
     agreed: bool = False
+    # Which upstream or mount it was passed on to, and which task runs it with which arguments.
+    upstream: str = ""
+    job: str = ""
+    arguments: Raw | None = None
+    # When it began, in nanoseconds since 1970: for the witness.
+    began: int = 0
 
 
 class AccessGuard(Protocol):
@@ -90,7 +96,7 @@ class Meter(Protocol):
 
 
 class Witness(Protocol):
-    """Takes note of what was asked, and of what came of it."""
+    """Takes note of what was asked, and of what came of it. One with a `lifespan` is open as long as its server."""
 
     def begins(self, passage: Passage) -> None:
         """Before anything is done. May raise what the request is refused with."""

@@ -6,7 +6,7 @@ before its services are asked; what it passes on, where it is known whose it is:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from types import CoroutineType
 from typing import Any, NoReturn, Protocol
@@ -191,12 +191,28 @@ class Protection:
         """Whether a call may go on to something that is not the server's own; if not, it is not there. Raises what it
         is refused with for another reason."""
         passage = current.get() or Passage(call)
+        passage.upstream = owned.owner
         if not self._allows(passage, kind, owned, arguments):
             return False
         waiting = self._clear(passage, arguments)
         if waiting is not None:
             await waiting
         return True
+
+    async def watch(self, call: Call, job: str, owned: Owned, arguments: Raw, running: Awaitable[Any]) -> Any:
+        """What a task comes to, which the witness is told of as of a call."""
+        passage = Passage(call, "tool", owned, job=job, arguments=arguments)
+        if self.witness is not None:
+            self.witness.begins(passage)
+        try:
+            result = await running
+        except BaseException as failure:
+            if self.witness is not None:
+                self.witness.ended(passage, None, failure)
+            raise
+        if self.witness is not None:
+            self.witness.ended(passage, result, None)
+        return result
 
     def still_allows(self, call: Call, owned: Owned, arguments: bytes | Raw) -> bool:
         """Whether a call that was admitted earlier, and waited in a queue, may still be made."""

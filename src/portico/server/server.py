@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial, reduce
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Literal, Unpack, cast, overload
@@ -111,7 +111,7 @@ class Server(Registrar):
         self.info = Implementation(name, version, title, description, website_url, checked_icons(icons))
         self.instructions = instructions
         self.threads = Threads(most_threads)
-        self.seal = Seal(state_key)
+        self.seal = Seal(state_key, name=name)
         self.argument_errors = argument_errors
         self.runtime = Runtime(name, self, self.threads, self.seal, SpentStates(store), argument_errors)
         self.capabilities = ServerCapabilities(**(CAPABILITIES if capabilities is None else capabilities))
@@ -122,6 +122,8 @@ class Server(Registrar):
         self._lifespans = Lifespans()
         # Where tasks are stored: a URL of the store. None: PORTICO_STORE, or memory.
         self.store = store
+        # Where it keeps files of its own. None: PORTICO_DATA, or the place that the system has for it.
+        self.data: str | None = None
         # Its tasks, from the first tool on that may become one.
         self.tasks: TaskService | None = None
         if lifespan is not None:
@@ -408,7 +410,11 @@ class Server(Registrar):
         protection = self.protection
         protection.guard = guard or protection.guard
         protection.meter = meter or protection.meter
-        protection.witness = witness or protection.witness
+        if witness is not None:
+            self._lifespans.remove(protection.witness)
+            protection.witness = witness
+            # What others still do while they end is noted too.
+            self._lifespans.add(witness, getattr(witness, "lifespan", nullcontext), first=True)
         if guard is not None:
             # What a caller is shown depends on who it is, so it is not for everybody's cache.
             self._hints["cache_scope"] = "private"
@@ -568,6 +574,10 @@ class Server(Registrar):
         Over HTTP:
 
         * **host**, **port** – where to listen: 127.0.0.1 and 8080 unless said otherwise.
+        * **unix** – a path to listen at in place of an address: a socket for this user alone.
+        * **fd** – a socket that is open already, by its number; "systemd": those that systemd has opened.
+        * **workers** – how many processes serve; "auto": one for each core. They are started with the command line of
+          this process, so what stands before this call is run by each of them. PORTICO_WORKERS unless said otherwise.
         * **insecure** – whether other machines may come in without a token.
         * **certificate**, **key** – the files for `https`.
         * **reuse_port** – whether several processes listen on the port.
@@ -580,6 +590,22 @@ class Server(Registrar):
             stdio.run(self, self.lifespan, **options)
         elif transport == "http":
             _endpoint().run(self, **options)
+        else:
+            raise UsageError(f"unknown transport {transport!r}; there are 'stdio' and 'http'")
+
+    @overload
+    async def run_async(self, transport: Literal["stdio"] = "stdio", **options: Unpack[StdioOptions]) -> None: ...
+    @overload
+    async def run_async(self, transport: Literal["http"], **options: Unpack[HttpOptions]) -> None: ...
+    async def run_async(self, transport: str = "stdio", **options: Any) -> None:
+        """`run` inside a loop that runs already; it has the same options."""
+        if transport == "stdio":
+            check_options('run_async("stdio")', options, stdio.StdioOptions)
+            stdin, stdout = stdio.claim()
+            async with self.lifespan():
+                await stdio.serve(self, stdin, stdout, **options)
+        elif transport == "http":
+            await _endpoint().run_async(self, **options)
         else:
             raise UsageError(f"unknown transport {transport!r}; there are 'stdio' and 'http'")
 

@@ -6,7 +6,7 @@ import asyncio
 import gc
 import logging
 import signal
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Any
 
@@ -25,11 +25,11 @@ def new_loop() -> asyncio.AbstractEventLoop:
 
 
 @contextmanager
-def on_signals(stop: Callable[[], None]) -> Iterator[None]:
+def on_signals(stop: Callable[[], None], numbers: Sequence[int] = (signal.SIGTERM, signal.SIGINT)) -> Iterator[None]:
     """SIGTERM and SIGINT ask us to stop, where signals can be had: in the main thread, on systems that have them."""
     loop = asyncio.get_running_loop()
     handled = []
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in numbers:
         try:
             loop.add_signal_handler(number, stop)
             handled.append(number)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from portico.services.memory.screening import NAMES, Finding, Rules, find, redact, screen
+from portico.screening import NAMES, Finding, Rules, find, redact, screen
 from portico.wire.errors import UsageError
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "benchmarks"))

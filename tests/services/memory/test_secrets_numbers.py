@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from portico.services.memory.screening import checksums, find
+from portico.screening import checksums, find
 
 EXAMPLES: list[tuple[Callable[[str], bool | None], str]] = [
     (checksums.luhn, "79927398713"),

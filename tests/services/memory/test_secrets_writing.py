@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from portico.services.memory.screening import Rules, screen
-from portico.services.memory.screening.detector import find
-from portico.services.memory.screening.plain import plain
+from portico.screening import Rules, screen
+from portico.screening.detector import find
+from portico.screening.plain import plain
 
 VALUE = "kV9_tr4w-Lq2z"
 

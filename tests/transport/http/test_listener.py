@@ -23,8 +23,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from portico import Server
-from portico.transport.http import listener as listening
 from portico.transport.http.listener import Deadlines
+from portico.transport.http.place import Place, is_loopback
 from portico.transport.http.response import MOST_UNREAD
 from portico.transport.http.stateless import HttpReply
 from portico.wire.errors import UsageError
@@ -1025,7 +1025,7 @@ async def test_it_speaks_tls(
 ) -> None:
     """docs/guide/deployment.md: `--certificate`, `--key`; TLS 1.2 at least."""
     made, key = certificate(tmp_path)
-    place = listening.Place(certificate=str(made), key=str(key))
+    place = Place(certificate=str(made), key=str(key))
     context = place.tls()
     assert context is not None
     assert context.minimum_version == ssl.TLSVersion.TLSv1_2
@@ -1049,7 +1049,7 @@ async def test_plain_http_to_tls_is_closed(
 ) -> None:
     """A mistake of a client, and none of ours."""
     made, key = certificate(tmp_path)
-    site = await serve(server, tls=listening.Place(certificate=str(made), key=str(key)).tls())
+    site = await serve(server, tls=Place(certificate=str(made), key=str(key)).tls())
     raw = await site.connect()
     raw.send(HEALTH)
     assert b"200 OK" not in await raw.rest()
@@ -1059,9 +1059,9 @@ def test_a_certificate_that_is_none_is_a_usage_error(tmp_path: Path) -> None:
     """Misuse is told while building."""
     (tmp_path / "no.pem").write_text("nothing")
     with pytest.raises(UsageError):
-        listening.Place(certificate=str(tmp_path / "no.pem")).tls()
+        Place(certificate=str(tmp_path / "no.pem")).tls()
     with pytest.raises(UsageError):
-        listening.Place(certificate=str(tmp_path / "absent.pem")).tls()
+        Place(certificate=str(tmp_path / "absent.pem")).tls()
 
 
 @pytest.mark.skipif(not hasattr(socket, "SO_REUSEPORT"), reason="This system has no SO_REUSEPORT.")
@@ -1099,7 +1099,7 @@ async def test_a_port_that_is_taken_is_a_usage_error(serve: Serve, server: Serve
 )
 def test_what_counts_as_this_machine(host: str, loopback: bool) -> None:
     """2026-07-28, basic/transports: bind to loopback when running locally."""
-    assert listening.is_loopback(host) is loopback
+    assert is_loopback(host) is loopback
 
 
 SCRIPT = """

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -71,6 +71,8 @@ class Face:
         self._fetcher = Fetcher(partial(addresses_of, where.issuer))
         # Grants that were revoked while access tokens of theirs may still be about, and until when to remember.
         self._revoked: dict[str, float] = {}
+        # Called when a grant is revoked, by whichever process.
+        self.on_revoked: Callable[[], None] | None = None
 
     @property
     def database(self) -> Database:
@@ -134,6 +136,8 @@ class Face:
         for old in [one for one, until in self._revoked.items() if until < now]:
             del self._revoked[old]
         self._revoked[grant_id] = now + 2 * self.settings.access_seconds
+        if self.on_revoked is not None:
+            self.on_revoked()
 
     # Clients
 

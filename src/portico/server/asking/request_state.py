@@ -41,11 +41,24 @@ class State(Struct, array_like=True):
 _decoder = msgspec.json.Decoder(State)
 
 
-class Seal:
-    """Closes and opens states. Processes that serve the same clients must share the key."""
+# What servers without a key of their own seal with. The workers of one supervisor have the same.
+_of_process = [os.urandom(32)]
 
-    def __init__(self, key: bytes | None = None, lifetime: float = LIFETIME_SECONDS) -> None:
-        self._key = key or os.urandom(32)
+
+def use_key(key: bytes) -> None:
+    """From now on servers of this process that have no key of their own share this one with other processes."""
+    _of_process[:] = [key]
+
+
+class Seal:
+    """Closes and opens states. Processes that serve the same clients must share the key.
+
+    Without one it is made of that of the process, for the server of this `name` alone.
+    """
+
+    def __init__(self, key: bytes | None = None, lifetime: float = LIFETIME_SECONDS, name: str = "") -> None:
+        self._given = key
+        self._name = name
         self.lifetime = lifetime
 
     def close(self, binding: bytes, answers: dict[str, Raw], steps: dict[str, Raw], asked: list[str]) -> str:
@@ -93,7 +106,8 @@ class Seal:
     def _mac(self, body: bytes) -> bytes:
         import hmac
 
-        return hmac.digest(self._key, body, "sha256")
+        key = self._given or hmac.digest(_of_process[0], b"state of " + self._name.encode(), "sha256")
+        return hmac.digest(key, body, "sha256")
 
     def _is_ours(self, mac: bytes, body: bytes) -> bool:
         import hmac

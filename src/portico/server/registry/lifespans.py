@@ -23,8 +23,9 @@ class Lifespans:
         self._ending: set[asyncio.Task[None]] = set()
         self._users = 0
 
-    def add(self, key: object, lifespan: Lifespan) -> None:
-        self._known[key] = lifespan
+    def add(self, key: object, lifespan: Lifespan, *, first: bool = False) -> None:
+        """`first`: it is entered before the others, and left after them."""
+        self._known = {key: lifespan, **self._known} if first else {**self._known, key: lifespan}
         if self._users:
             self._hold(key)
 

@@ -197,10 +197,14 @@ class RefusedAnswer(Struct):
 
 
 async def run(
-    running: RunningJob, tool: Tool | None, runtime: Runtime, check: Callable[[Call, Tool], None] | None = None
+    running: RunningJob,
+    tool: Tool | None,
+    runtime: Runtime,
+    check: Callable[[Call, Tool], None] | None = None,
+    watch: Callable[[Call, Tool, Awaitable[Any]], Awaitable[Any]] | None = None,
 ) -> Outcome:
     """Run the body of a job from its beginning; finished steps are not done again. `check` raises what a call is
-    refused with that may not be made any more."""
+    refused with that may not be made any more; `watch` awaits the rest, and takes note of it."""
     if tool is None:
         raise LeaseLost  # removed since the job was claimed; another process may have the tool
     job = running.job
@@ -221,7 +225,8 @@ async def run(
     try:
         if check is not None:
             check(call, tool)
-        return _completed(await tool.call(call, CallToolParams(job.tool, job.arguments), runtime))
+        work: Awaitable[Any] = tool.call(call, CallToolParams(job.tool, job.arguments), runtime)
+        return _completed(await (work if watch is None else watch(call, tool, work)))
     except BaseException as failure:
         return _failed(failure, job.tool, caller.revision)
     finally:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import re
-from collections.abc import AsyncIterator, Collection, Iterator
+from collections.abc import AsyncIterator, Awaitable, Collection, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from hashlib import sha256
@@ -136,8 +136,15 @@ class TaskService(Service):
 
     async def _run(self, running: RunningJob) -> Outcome:
         tool = self._host.registry.tool(running.job.tool)
-        check = None if self._host.protection is None else partial(self._check, running.job)
-        return await run(running, tool, self._host.runtime, check)
+        if self._host.protection is None:
+            return await run(running, tool, self._host.runtime)
+        check, watch = partial(self._check, running.job), partial(self._watch, running.job)
+        return await run(running, tool, self._host.runtime, check, watch)
+
+    async def _watch(self, job: Job, call: Call, tool: Tool, work: Awaitable[Any]) -> Any:
+        protection = self._host.protection
+        assert protection is not None
+        return await protection.watch(call, job.id, self._host.owned(tool), job.arguments, work)
 
     def _check(self, job: Job, call: Call, tool: Tool) -> None:
         """What was allowed when the job was made may not be any more."""

@@ -70,6 +70,8 @@ class Accepting(Protocol):
 
     # The bytes of bodies that are being read or answered.
     held: int
+    # Whether others take what comes from now on.
+    retiring: bool
 
     def add(self, connection: Connection) -> None: ...
     def remove(self, connection: Connection) -> None: ...
@@ -450,6 +452,8 @@ class Connection(asyncio.Protocol):
     # In turn
 
     def _enqueue(self, turn: Turn) -> None:
+        if self.listener.retiring:
+            turn.keep = False
         if self._turn is None and not self._queue and not self._stalled:
             self._serve(turn)
             return

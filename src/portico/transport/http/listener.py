@@ -8,19 +8,18 @@ import socket
 import ssl
 import sys
 import time
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
 from email.utils import formatdate
 from http import HTTPStatus
-
-from msgspec import Struct
+from typing import Any
 
 from portico.transport import loops
 from portico.transport.http.connection import TICK_SECONDS, Connection, Deadlines
 from portico.transport.http.exchange import KEEP_ALIVE_SECONDS, Exchange
+from portico.transport.http.place import BACKLOG, Place
 from portico.transport.http.response import Pairs, Request
 from portico.transport.loops import Lifespan, on_signals
-from portico.wire.errors import UsageError
 
 log = logging.getLogger("portico")
 
@@ -45,6 +44,9 @@ class Listener:
         # One client leaves room for others. A proxy, who is many clients, is not counted.
         self.most_per_address = most_per_address or max(1, self.most_connections * 3 // 4)
         self.held = 0
+        self.retiring = False
+        # Set when the last connection has gone.
+        self._empty = asyncio.Event()
         self.now = time.monotonic()
         # The beginnings of responses, for as long as they have the same date.
         self.heads: dict[tuple[int, Pairs, bool], bytes] = {}
@@ -75,6 +77,8 @@ class Listener:
 
     def remove(self, connection: Connection) -> None:
         self._connections.discard(connection)
+        if not self._connections:
+            self._empty.set()
         beside = self._addresses.get(connection.peer, {})
         beside.pop(connection, None)
         if not beside:
@@ -83,18 +87,27 @@ class Listener:
     async def start(
         self, host: str, port: int, *, tls: ssl.SSLContext | None = None, reuse_port: bool = False
     ) -> list[tuple[str, int]]:
-        """Listen. Gives the addresses, for a port that was left to the system."""
+        """Listen at an address. Gives the addresses, for a port that was left to the system."""
+        [sockets] = Place(host=host, port=port, reuse_port=reuse_port).open()
+        await self.start_on(sockets, tls)
+        return [one.getsockname()[:2] for one in sockets]
+
+    async def start_on(self, sockets: Sequence[socket.socket], tls: ssl.SSLContext | None = None) -> None:
+        """Take what comes by these sockets, which are closed at the end."""
         loop = asyncio.get_running_loop()
         self._tick()
-        try:
-            server = await loop.create_server(
-                lambda: Connection(self), host, port, ssl=tls, reuse_port=reuse_port or None, backlog=1024
-            )
-        except OSError as failure:
-            raise UsageError(f"cannot listen on {host}:{port}: {failure.strerror or failure}") from None
-        self._servers.append(server)
+        for one in sockets:
+            if one.family == socket.AF_UNIX:
+                # Others may listen at the path as well: it is not for us to remove.
+                stays: dict[str, Any] = {"cleanup_socket": False} if sys.version_info >= (3, 13) else {}
+                server = await loop.create_unix_server(self._made, sock=one, ssl=tls, backlog=BACKLOG, **stays)
+            else:
+                server = await loop.create_server(self._made, sock=one, ssl=tls, backlog=BACKLOG)
+            self._servers.append(server)
         self._ticking = loop.create_task(self._tick_on())
-        return [one.getsockname()[:2] for one in server.sockets]
+
+    def _made(self) -> Connection:
+        return Connection(self)
 
     def _tick(self) -> None:
         self.now = time.monotonic()
@@ -124,6 +137,18 @@ class Listener:
                 last_words = now
                 self.exchange.keep_alive()
 
+    async def retire(self, seconds: float) -> None:
+        """No new connections, while others take them: what comes by those that are open is still answered, and each
+        answer says that it is the last one there."""
+        for server in self._servers:
+            server.close()
+        self.retiring = True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                self._empty.clear()
+                if self._connections:
+                    await self._empty.wait()
+
     async def stop(self, grace: float) -> None:
         """No new connections, no new calls; what is running may finish; streams end properly."""
         for server in self._servers:
@@ -140,54 +165,27 @@ class Listener:
         await asyncio.sleep(0)
 
 
-class Place(Struct, kw_only=True):
-    """Where to listen, and how."""
-
-    host: str = "127.0.0.1"
-    port: int = 8080
-    certificate: str | None = None
-    key: str | None = None
-    reuse_port: bool = False
-    grace: float = 10.0
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.port <= 65535:
-            # What is above would be cut to sixteen bits.
-            raise UsageError(f"{self.port} is no port: there are 0 to 65535")
-
-    def tls(self) -> ssl.SSLContext | None:
-        if self.certificate is None:
-            return None
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        try:
-            context.load_cert_chain(self.certificate, self.key)
-        except (OSError, ssl.SSLError) as failure:
-            raise UsageError(f"cannot use the certificate: {failure}") from None
-        return context
-
-
 async def serve(
-    exchange: Exchange, place: Place, *, ready: Callable[[str], None] | None = None, stop: asyncio.Event | None = None
+    exchange: Exchange,
+    place: Place,
+    *,
+    ready: Callable[[str], None] | None = None,
+    stop: asyncio.Event | None = None,
 ) -> None:
     """Serve until told to stop, by a signal or by `stop`."""
     stop = stop or asyncio.Event()
     listener = Listener(exchange)
     try:
         with on_signals(stop.set):
-            addresses = await listener.start(place.host, place.port, tls=place.tls(), reuse_port=place.reuse_port)
+            [sockets] = place.open()
+            await listener.start_on(sockets, place.tls())
             if ready is not None:
-                scheme = "https" if place.certificate else "http"
-                ready(f"{scheme}://{_shown(addresses[0])}{exchange.settings.path}")
+                ready(place.url(sockets[0], exchange.settings.path))
             await stop.wait()
     finally:
         # A second signal does what it always does: there is a limit to patience.
         await listener.stop(place.grace)
-
-
-def _shown(address: tuple[str, int]) -> str:
-    host, port = address
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        place.leave()
 
 
 def run(
@@ -208,12 +206,3 @@ def _most_sockets() -> int:
         return sys.maxsize
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return sys.maxsize if limit == resource.RLIM_INFINITY else max(1, limit * 9 // 10)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an address cannot be reached from other machines."""
-    try:
-        found = socket.getaddrinfo(host, None)
-    except OSError:
-        return False
-    return all(str(address[4][0]).startswith("127.") or address[4][0] == "::1" for address in found)

@@ -7,11 +7,10 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from portico import UsageError
+from portico.extend import screening
 from portico.services.memory.errors import Blocked
-from portico.services.memory.screening import Rules, screen
-from portico.services.memory.screening.rules import Action
 
-Policy = Action
+Policy = screening.Action
 
 # As many characters are looked through on the loop, within a millisecond; more have a thread.
 QUICK = 4_000
@@ -39,7 +38,7 @@ class Guard:
     ) -> None:
         if not isinstance(names or {}, Mapping):
             raise UsageError(f"{names!r} is no table of names and what to do about them")
-        self.rules = Rules(secrets, personal, dict(names or {}))
+        self.rules = screening.Rules(secrets, personal, dict(names or {}))
 
     async def check(self, *texts: str | None) -> Passed:
         """As `look`, without holding up the loop. None is an empty text."""
@@ -58,7 +57,7 @@ class Guard:
             if not text:
                 kept.append(text)
                 continue
-            screened = screen(text, self.rules, tell=True)
+            screened = screening.screen(text, self.rules, tell=True)
             kept.append(screened.text or "")
             hidden |= screened.redacted.keys()
             seen |= screened.allowed.keys()
@@ -73,7 +72,7 @@ class Guard:
 
     def passed(self, text: str) -> tuple[str, list[str]]:
         """The text as it may be stored, and the names of what was blacked out. For threads, and for short texts."""
-        found = screen(text, self.rules)
+        found = screening.screen(text, self.rules)
         if not found.redacted and not found.blocked:
             return text, []
         # What is allowed is looked for as well: it may overlap with what is not.

@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from portico.services.memory.screening.patterns import pattern
-from portico.services.memory.screening.randomness import is_number, is_placeholder, is_random, wordiness
+from portico.screening.patterns import pattern
+from portico.screening.randomness import is_number, is_placeholder, is_random, wordiness
 
 Writing = Literal["quoted", "line", "bare", "prose"]
 """In quotes; after `NAME=` as in a file of settings; after `:` or `=` elsewhere; after `is` and the like."""

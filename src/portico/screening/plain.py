@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 
-from portico.services.memory.screening.patterns import pattern
+from portico.screening.patterns import pattern
 
 _SPACES = (
     "\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u200b\u202f\u205f\u2060\u3000\ufeff"

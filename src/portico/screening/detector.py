@@ -10,8 +10,8 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterator, Sequence
 from itertools import chain
 
-from portico.services.memory.screening.addresses import ip_addresses, mail_addresses
-from portico.services.memory.screening.assignments import (
+from portico.screening.addresses import ip_addresses, mail_addresses
+from portico.screening.assignments import (
     beside,
     commented,
     in_queries,
@@ -19,15 +19,15 @@ from portico.services.memory.screening.assignments import (
     named_secrets,
     nearby,
 )
-from portico.services.memory.screening.documents import documents
-from portico.services.memory.screening.findings import KINDS, Finding, Kind, without_overlaps
-from portico.services.memory.screening.names import SECRET_SIGNS
-from portico.services.memory.screening.numbers import ibans, identities_with_letters, numbers, vat_numbers
-from portico.services.memory.screening.patterns import pattern
-from portico.services.memory.screening.plain import plain
-from portico.services.memory.screening.providers import provider_keys, shaped_keys
-from portico.services.memory.screening.randomness import is_random
-from portico.services.memory.screening.structures import (
+from portico.screening.documents import documents
+from portico.screening.findings import KINDS, Finding, Kind, without_overlaps
+from portico.screening.names import SECRET_SIGNS
+from portico.screening.numbers import ibans, identities_with_letters, numbers, vat_numbers
+from portico.screening.patterns import pattern
+from portico.screening.plain import plain
+from portico.screening.providers import provider_keys, shaped_keys
+from portico.screening.randomness import is_random
+from portico.screening.structures import (
     command_secrets,
     header_credentials,
     private_keys,

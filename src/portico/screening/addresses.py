@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from portico.services.memory.screening.findings import Finding
-from portico.services.memory.screening.patterns import pattern
+from portico.screening.findings import Finding
+from portico.screening.patterns import pattern
 
 # E-mail
 

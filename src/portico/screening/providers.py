@@ -14,9 +14,9 @@ from pathlib import Path
 
 import msgspec
 
-from portico.services.memory.screening.findings import Finding
-from portico.services.memory.screening.patterns import pattern
-from portico.services.memory.screening.randomness import entropy, stands_for, wordiness
+from portico.screening.findings import Finding
+from portico.screening.patterns import pattern
+from portico.screening.randomness import entropy, stands_for, wordiness
 
 
 class PrefixedKey(msgspec.Struct, frozen=True, array_like=True):

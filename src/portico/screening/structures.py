@@ -9,10 +9,10 @@ from binascii import a2b_base64
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from portico.services.memory.screening.findings import Finding
-from portico.services.memory.screening.passwords import Writing, is_password
-from portico.services.memory.screening.patterns import pattern
-from portico.services.memory.screening.randomness import entropy, is_placeholder, is_random, is_uuid, stands_for
+from portico.screening.findings import Finding
+from portico.screening.passwords import Writing, is_password
+from portico.screening.patterns import pattern
+from portico.screening.randomness import entropy, is_placeholder, is_random, is_uuid, stands_for
 
 # Private keys. The body is what may stand between the two marks, in a file or in a string of some language: Base64,
 # headers, written newlines, quotes. It ends at the next mark whatever that is, so no part of a text is read twice.

@@ -12,7 +12,7 @@ from collections import Counter
 from itertools import pairwise
 from math import log2
 
-from portico.services.memory.screening.patterns import pattern
+from portico.screening.patterns import pattern
 
 # A letter, and those that often follow it.
 _PAIRS = """

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from portico.services.memory.screening.names import PASSWORD_WORDS, SECRET_WORDS
-from portico.services.memory.screening.passwords import Writing, is_name
-from portico.services.memory.screening.patterns import pattern
+from portico.screening.names import PASSWORD_WORDS, SECRET_WORDS
+from portico.screening.passwords import Writing, is_name
+from portico.screening.patterns import pattern
 
 # `token: str = …` has a type before the sign; `name: TOKEN, value: …` has the value in a field of its own, and so has
 # `<key>Token</key><string>…`; `token: |` has it below.

@@ -6,12 +6,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from portico.services.memory.screening.findings import Finding
-from portico.services.memory.screening.names import SecretKind, is_specific_key, kind_named_by
-from portico.services.memory.screening.passwords import is_code, is_name, is_passphrase, is_password, is_path
-from portico.services.memory.screening.patterns import pattern
-from portico.services.memory.screening.randomness import is_hex, is_random, is_uuid
-from portico.services.memory.screening.values import BARE, NameAndSign, NamedValue, names, value_of, whole_name
+from portico.screening.findings import Finding
+from portico.screening.names import SecretKind, is_specific_key, kind_named_by
+from portico.screening.passwords import is_code, is_name, is_passphrase, is_password, is_path
+from portico.screening.patterns import pattern
+from portico.screening.randomness import is_hex, is_random, is_uuid
+from portico.screening.values import BARE, NameAndSign, NamedValue, names, value_of, whole_name
 
 _GOES_ON = pattern(r"[0-9A-Za-z+/=_\-.%]{0,16000}+")
 _MOST_NAMES = 1000

@@ -12,9 +12,9 @@ import string
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from portico.services.memory.screening import checksums
-from portico.services.memory.screening.findings import Finding
-from portico.services.memory.screening.patterns import pattern
+from portico.screening import checksums
+from portico.screening.findings import Finding
+from portico.screening.patterns import pattern
 
 # The words before a number
 

@@ -9,10 +9,10 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from portico import UsageError
-from portico.services.memory.screening.detector import scan
-from portico.services.memory.screening.findings import KINDS, Finding, Kind, mark
-from portico.services.memory.screening.numbers import IDENTITY_NAMES
-from portico.services.memory.screening.providers import PROVIDER_NAMES
+from portico.screening.detector import scan
+from portico.screening.findings import KINDS, Finding, Kind, mark
+from portico.screening.numbers import IDENTITY_NAMES
+from portico.screening.providers import PROVIDER_NAMES
 
 Action = Literal["block", "redact", "allow"]
 ACTIONS: tuple[Action, ...] = ("block", "redact", "allow")

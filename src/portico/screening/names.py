@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from portico.services.memory.screening.patterns import pattern
+from portico.screening.patterns import pattern
 
 SecretKind = Literal["password", "secret", "token", "key", "credential"]
 

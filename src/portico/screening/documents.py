@@ -9,9 +9,9 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from portico.services.memory.screening import checksums
-from portico.services.memory.screening.findings import Finding
-from portico.services.memory.screening.patterns import pattern
+from portico.screening import checksums
+from portico.screening.findings import Finding
+from portico.screening.patterns import pattern
 
 _DATE = (
     r"(?:[0-9]{4}[\-/.][0-9]{1,2}[\-/.][0-9]{1,2}|[0-9]{1,2}[\-/.][0-9]{1,2}[\-/.](?:19|20)?[0-9]{2}"

@@ -1,0 +1,146 @@
+"""The audit in a store: its records, its checkpoints, and how far each chain has come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from msgspec import Struct
+
+from portico.access.audit.chain import ChainHead, marks
+from portico.access.audit.checkpoints import FIRST, ChainMarks, Checkpoint, Cut, StoredCheckpoint, signed
+from portico.access.audit.keys import AuditKey
+from portico.store.transaction import Transaction
+
+HISTORY = "audit"
+MIGRATIONS = Path(__file__).parent / "migrations"
+# Read at once.
+PAGE = 20_000
+
+
+class StoredRecord(Struct, frozen=True, array_like=True):
+    """One row. The body is what was hashed; `at` stands beside it to be searched by."""
+
+    chain: str
+    number: int
+    at: int
+    body: str
+    hash: str
+
+
+def has_record(tx: Transaction, row: StoredRecord) -> bool:
+    found = tx.maybe(str, "select hash from audit_record where chain = ? and number = ?", [row.chain, row.number])
+    return found == row.hash
+
+
+def add_records(tx: Transaction, chain: str, rows: list[StoredRecord], ended: bool) -> None:
+    tx.many(
+        "insert into audit_record (chain, number, at, body, hash) values (?, ?, ?, ?, ?)",
+        [(chain, one.number, one.at, one.body, one.hash) for one in rows],
+    )
+    last = rows[-1]
+    tx.run(
+        "insert into audit_head (chain, number, hash, ended) values (:chain, :number, :hash, :ended) "
+        "on conflict (chain) do update set number = excluded.number, hash = excluded.hash, ended = excluded.ended",
+        {"chain": chain, "number": last.number, "hash": last.hash, "ended": ended},
+    )
+
+
+def lock(tx: Transaction) -> None:
+    """Only one process signs at a time."""
+    tx.lock("portico audit checkpoint")
+
+
+def last_checkpoint(tx: Transaction) -> StoredCheckpoint | None:
+    return tx.maybe(
+        StoredCheckpoint, "select number, body, signature from audit_checkpoint order by number desc limit 1"
+    )
+
+
+class OwnPart(Struct, frozen=True):
+    """What a process says of its own chain: how far it has come, and the hashes since its last checkpoint."""
+
+    chain: str
+    head: ChainHead
+    hashes: list[bytes]
+
+    def marks(self) -> dict[str, ChainMarks]:
+        first = self.head.number - len(self.hashes) + 1
+        return {self.chain: ChainMarks(first, marks(self.hashes))} if self.hashes else {}
+
+
+def add_checkpoint(
+    tx: Transaction, key: AuditKey, at: int, own: OwnPart | None, seen: int, cut: Cut | None = None
+) -> StoredCheckpoint:
+    """Sign what all chains have come to. `seen` is the highest number that is known to have been given: if the store
+    has forgotten it, the gap stays."""
+    lock(tx)
+    last = last_checkpoint(tx)
+    number = max(seen, last.number if last is not None else 0) + 1
+    heads = {
+        chain: ChainHead(length, hash, ended)
+        for chain, length, hash, ended in tx.all(
+            tuple[str, int, str, bool], "select chain, number, hash, ended from audit_head where number > covered"
+        )
+    }
+    written: dict[str, ChainMarks] = {}
+    if own is not None:
+        # Our own word counts, not what the store has made of it.
+        heads[own.chain] = own.head
+        written = own.marks()
+    previous = FIRST if last is None else last.hash
+    stored = signed(Checkpoint(number, at, previous, key.id, heads=heads, marks=written, cut=cut), key)
+    tx.run(
+        "insert into audit_checkpoint (number, at, body, signature) values (?, ?, ?, ?)",
+        [number, at, stored.body, stored.signature],
+    )
+    for chain, head in heads.items():
+        tx.run(
+            "update audit_head set covered = :number where chain = :chain and covered < :number",
+            {"chain": chain, "number": head.number},
+        )
+    return stored
+
+
+# Reading
+
+
+def checkpoints(tx: Transaction) -> Iterator[StoredCheckpoint]:
+    after = 0
+    while True:
+        page = tx.all(
+            StoredCheckpoint,
+            "select number, body, signature from audit_checkpoint where number > ? order by number limit ?",
+            [after, PAGE],
+        )
+        yield from page
+        if len(page) < PAGE:
+            return
+        after = page[-1].number
+
+
+def chains(tx: Transaction) -> Iterator[str]:
+    """The names of all chains that have records. By steps: to look for what is distinct would read every row."""
+    name = ""
+    while True:
+        found = tx.maybe(str, "select min(chain) from audit_record where chain > ?", [name])
+        if found is None:
+            return
+        yield found
+        name = found
+
+
+def records_of(tx: Transaction, chain: str) -> Iterator[list[tuple[int, int, str, str]]]:
+    """The number, moment, body and hash of each record, in the order of their numbers, a page at a time."""
+    after = -(2**62)
+    while True:
+        page = tx.all(
+            tuple[int, int, str, str],
+            "select number, at, body, hash from audit_record where chain = ? and number > ? order by number limit ?",
+            [chain, after, PAGE],
+        )
+        if page:
+            yield page
+        if len(page) < PAGE:
+            return
+        after = page[-1][0]

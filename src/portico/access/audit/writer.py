@@ -1,0 +1,367 @@
+"""The writer: takes note of calls that have ended, and writes them in groups.
+
+On the loop a call costs an entry in a list. A thread makes records and hashes of them, and the store's own thread
+writes a group of them at once. Every thousand records, or every ten seconds, a checkpoint goes with them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from portico import __version__
+from portico.access.audit import chain, retention, tables
+from portico.access.audit.chain import ChainHead
+from portico.access.audit.checkpoints import FIRST, Checkpoint, HeadFile, StoredCheckpoint
+from portico.access.audit.checkpoints import signed as sign
+from portico.access.audit.formats import WRITERS, Format, written_checkpoint
+from portico.access.audit.keys import AuditKey
+from portico.access.audit.records import ArgumentPolicy, CallRecord, EndedCall, Screen, record_of
+from portico.access.audit.settings import AuditSettings
+from portico.access.audit.sinks import Sink
+from portico.access.audit.tables import OwnPart, StoredRecord
+from portico.store.database import Database, when_ready
+from portico.store.errors import OutcomeUnknown, StoreError
+from portico.store.transaction import Transaction
+
+log = logging.getLogger("portico")
+
+# How long records wait for others, and how many make a group at once.
+GROUP_SECONDS = 0.25
+GROUP = 1000
+# How often what was written is signed.
+CHECKPOINT_RECORDS = 1000
+CHECKPOINT_SECONDS = 10.0
+# What the params and results of calls may have together that wait to be written.
+MOST_BYTES = 64 * 1024 * 1024
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 10.0
+# How long the end of a server waits for a store that is away.
+END_SECONDS = 10.0
+CUT_SECONDS = 3600.0
+
+Waiting = EndedCall | Callable[[int], CallRecord]
+"""A call, or a record that wants only its number."""
+
+
+class _RecordGroup(Struct, eq=False):
+    """Records that are made, and wait for the store."""
+
+    rows: list[StoredRecord]
+    records: list[CallRecord]
+    hashes: list[bytes]
+
+
+class AuditWriter:
+    """The chain of one process, and what waits to become part of it."""
+
+    def __init__(
+        self, settings: AuditSettings, server: str, data: Path, store: str | None, screen: Screen, key: AuditKey
+    ) -> None:
+        self._settings = settings
+        self._server = server
+        self._key = key
+        self._policy = ArgumentPolicy(settings.arguments, settings.shown_fields, key.salt, screen)
+        self._database = None if store is None else Database(store, connections=1)
+        self._head_file = None if store is None else HeadFile(data, store)
+        self._sinks = [Sink(one) for one in settings.sink_addresses]
+        self._waiting: list[Waiting] = []
+        self._waiting_bytes = 0
+        self._dropped = 0
+        self._failing = False
+        self._due: asyncio.Event | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._chain = chain.new_name()
+        self._last = chain.origin(self._chain)
+        self._number = 0
+        # The hashes since our last checkpoint, the highest number that one is known to have, and when ours was.
+        self._unsigned: list[bytes] = []
+        self._seen = 0
+        self._previous = FIRST
+        self._signed_at = 0.0
+        self._cut_after = 0.0
+        # Made, and not written yet; and whether the store may have it although it did not say so.
+        self._made: _RecordGroup | None = None
+        self._unsure = False
+        # Those who wait until all is written.
+        self._listeners: set[asyncio.Event] = set()
+
+    # On the loop, for each call
+
+    @property
+    def is_full(self) -> bool:
+        if len(self._waiting) >= self._settings.most_waiting or self._waiting_bytes > MOST_BYTES:
+            return True
+        return self._database is None and any(sink.is_full for sink in self._sinks)
+
+    def add(self, ended: Waiting, size: int = 0) -> None:
+        if self.is_full:
+            self._dropped += 1
+            return
+        self._waiting.append(ended)
+        self._waiting_bytes += size
+        if self._due is None:
+            return  # the server has not begun: it is written when it does
+        if len(self._waiting) >= GROUP:
+            self._due.set()
+        elif self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(GROUP_SECONDS, self._due.set)
+
+    # In the background
+
+    @asynccontextmanager
+    async def lifespan(self) -> AsyncIterator[None]:
+        self._due = asyncio.Event()
+        if self._database is not None:
+            await when_ready(self._open)
+        self.add(self._begin())
+        await self._write_all(signed=True)
+        task = asyncio.create_task(self._run())
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+            await self._end()
+
+    async def _open(self) -> None:
+        assert self._database is not None
+        await self._database.open()
+        try:
+            await self._database.migrate(tables.HISTORY, tables.MIGRATIONS)
+            last = await self._database.read(tables.last_checkpoint)
+        except BaseException:
+            await self._database.close()
+            raise
+        self._compare(last)
+
+    def _compare(self, last: StoredCheckpoint | None) -> None:
+        """With what is known to have been written: a store that has forgotten it is an older copy."""
+        known = None if self._head_file is None else self._head_file.read()
+        self._seen = last.number if last is not None else 0
+        if known is None or known.number <= self._seen:
+            return
+        log.error(
+            "the audit's store ends with checkpoint %d, and checkpoint %d was written: an older copy was put back",
+            self._seen,
+            known.number,
+        )
+        note = {"found": self._seen, "written": str(known)}
+        self.add(lambda number: CallRecord(number=number, at=_now(), kind="restored", owner=self._server, note=note))
+        self._seen = known.number
+
+    def _begin(self) -> Callable[[int], CallRecord]:
+        note = {
+            "process": os.getpid(),
+            "host": socket.gethostname(),
+            "version": __version__,
+            "checkpoint": self._seen,
+            "key": self._key.id,
+        }
+        return lambda number: CallRecord(number=number, at=_now(), kind="begin", owner=self._server, note=note)
+
+    async def _run(self) -> None:
+        assert self._due is not None
+        pause_seconds = FIRST_PAUSE_SECONDS
+        while True:
+            try:
+                async with asyncio.timeout(self._until_checkpoint()):
+                    await self._due.wait()
+            except TimeoutError:
+                pass
+            self._due.clear()
+            try:
+                await self._write_all(signed=self._is_checkpoint_due)
+                if time.monotonic() >= self._cut_after:
+                    await self.cut()
+                pause_seconds = FIRST_PAUSE_SECONDS
+            except Exception as failure:
+                cause = None if isinstance(failure, StoreError) else failure
+                level = logging.DEBUG if self._failing else logging.ERROR
+                log.log(level, "the audit cannot be written: %s", failure, exc_info=cause)
+                self._failing = True
+                await asyncio.sleep(pause_seconds)
+                pause_seconds = min(pause_seconds * 2, LONGEST_PAUSE_SECONDS)
+                self._due.set()
+
+    @property
+    def _is_checkpoint_due(self) -> bool:
+        return bool(self._unsigned) and time.monotonic() - self._signed_at >= CHECKPOINT_SECONDS
+
+    def _until_checkpoint(self) -> float | None:
+        if not self._unsigned:
+            return None
+        return max(0.0, self._signed_at + CHECKPOINT_SECONDS - time.monotonic())
+
+    async def written(self) -> None:
+        """Wait until everything that was noted so far is written."""
+        if self._due is None:
+            return
+        while self._waiting or self._made is not None or self._dropped:
+            heard = asyncio.Event()
+            self._listeners.add(heard)
+            self._due.set()
+            try:
+                await heard.wait()
+            finally:
+                self._listeners.discard(heard)
+
+    async def _write_all(self, *, signed: bool = False, ended: bool = False) -> None:
+        """Write what waits; sign it too, if that is wanted or due. Raises StoreError: then it goes on waiting."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        while self._made is not None or self._waiting or self._dropped or signed:
+            if self._made is None:
+                self._made = await asyncio.to_thread(self._make, self._take())
+            group, last = self._made, not self._waiting
+            signs = (signed and last) or len(self._unsigned) + len(group.hashes) >= CHECKPOINT_RECORDS
+            stored = await self._keep(group, signs, ended and last)
+            self._made = None
+            self._unsigned += group.hashes
+            if stored is not None:
+                self._unsigned, self._seen, self._previous = [], stored.number, stored.hash
+                self._signed_at = time.monotonic()
+            signed = signed and not last
+            await asyncio.to_thread(self._tell, group, stored)
+        if self._failing:
+            log.warning("the audit is written again")
+            self._failing = False
+        for one in self._listeners:
+            one.set()
+
+    def _take(self) -> list[Waiting]:
+        some, self._waiting = self._waiting[:GROUP], self._waiting[GROUP:]
+        if not self._waiting:
+            self._waiting_bytes = 0
+        if self._dropped:
+            note = {"count": self._dropped}
+            self._dropped = 0
+            some.append(
+                lambda number: CallRecord(number=number, at=_now(), kind="dropped", owner=self._server, note=note)
+            )
+        return some
+
+    def _make(self, some: list[Waiting]) -> _RecordGroup:
+        """Records, each bound to the one before. In a thread; one group at a time."""
+        rows, records, hashes = [], [], []
+        for one in some:
+            self._number += 1
+            number = self._number
+            record, body = self._encoded(one, number)
+            self._last = chain.link(self._last, body)
+            rows.append(StoredRecord(self._chain, number, record.at, body.decode(), self._last.hex()))
+            records.append(record)
+            hashes.append(self._last)
+        return _RecordGroup(rows, records, hashes)
+
+    def _encoded(self, one: Waiting, number: int) -> tuple[CallRecord, bytes]:
+        """What cannot be written down is still a record: that it was there counts."""
+        try:
+            record = record_of(one, number, self._policy) if isinstance(one, EndedCall) else one(number)
+            return record, _encode(record)
+        except Exception as failure:
+            log.error("a call cannot be recorded as it was", exc_info=failure)
+            method, outcome = (one.call.method, one.outcome) if isinstance(one, EndedCall) else ("", "")
+            error = type(failure).__name__
+            poor = CallRecord(number=number, at=_now(), owner=self._server, method=method, outcome=outcome, error=error)
+            return poor, _encode(poor)
+
+    async def _keep(self, group: _RecordGroup, signs: bool, ended: bool) -> StoredCheckpoint | None:
+        """In the store, or nowhere if there is none; the checkpoint that went with it."""
+        head = ChainHead(self._number, self._last.hex(), ended)
+        own = OwnPart(self._chain, head, self._unsigned + group.hashes)
+        if self._database is None:
+            return self._sign_alone(own) if signs else None
+        try:
+            done = await self._database.write(
+                lambda tx: self._store(tx, group, own if signs else None, ended), isolation="read committed"
+            )
+        except OutcomeUnknown:
+            self._unsure = True
+            raise
+        self._unsure = False
+        return done
+
+    def _store(self, tx: Transaction, group: _RecordGroup, own: OwnPart | None, ended: bool) -> StoredCheckpoint | None:
+        if group.rows:
+            if self._unsure and tables.has_record(tx, group.rows[-1]):
+                return None
+            tables.add_records(tx, self._chain, group.rows, ended)
+        return None if own is None else tables.add_checkpoint(tx, self._key, _now(), own, self._seen)
+
+    def _sign_alone(self, own: OwnPart) -> StoredCheckpoint:
+        checkpoint = Checkpoint(
+            self._seen + 1,
+            _now(),
+            self._previous,
+            self._key.id,
+            self._chain,
+            heads={own.chain: own.head},
+            marks=own.marks(),
+        )
+        return sign(checkpoint, self._key)
+
+    def _tell(self, group: _RecordGroup, stored: StoredCheckpoint | None) -> None:
+        """To the sinks, and the head to its file. In a thread."""
+        written: dict[Format, list[str]] = {}
+        for sink in self._sinks:
+            form = sink.address.format
+            if form not in written:
+                lines = [
+                    WRITERS[form](row.chain, row.hash, one) for row, one in zip(group.rows, group.records, strict=True)
+                ]
+                written[form] = lines if stored is None else [*lines, written_checkpoint(form, stored, _now())]
+            sink.write(written[form])
+        if stored is not None and self._head_file is not None:
+            try:
+                self._head_file.write(stored.head)
+            except OSError as failure:
+                log.error("the last checkpoint of the audit cannot be written down: %s", failure)
+
+    async def cut(self) -> None:
+        """Take away what is older than it has to be kept. Raises StoreError."""
+        keep = self._settings.keep_seconds
+        self._cut_after = time.monotonic() + CUT_SECONDS
+        if keep is None or self._database is None:
+            return
+        moment = _now()
+        before = moment - keep * 1_000_000
+        stored = await self._database.write(
+            lambda tx: retention.cut(tx, self._key, moment, before, self._seen), isolation="read committed"
+        )
+        if stored is not None:
+            self._seen = stored.number
+            await asyncio.to_thread(self._tell, _RecordGroup([], [], []), stored)
+
+    async def _end(self) -> None:
+        self.add(lambda number: CallRecord(number=number, at=_now(), kind="end", owner=self._server))
+        try:
+            async with asyncio.timeout(END_SECONDS):
+                await self._write_all(signed=True, ended=True)
+        except (StoreError, TimeoutError) as failure:
+            lost = len(self._waiting) + (0 if self._made is None else len(self._made.rows))
+            log.error("%d records of the audit are lost: %s", lost, str(failure) or "the store did not answer")
+        self._due = None
+        if self._database is not None:
+            await self._database.close()
+        await asyncio.to_thread(self._close_sinks)
+
+    def _close_sinks(self) -> None:
+        for sink in self._sinks:
+            sink.close()
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+def _now() -> int:
+    return time.time_ns() // 1000

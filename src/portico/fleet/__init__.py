@@ -1,0 +1,1 @@
+"""Many processes that are one server to their clients."""

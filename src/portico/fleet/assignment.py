@@ -1,0 +1,83 @@
+"""What a supervisor tells a worker at its start, by a socket that only the two have.
+
+A worker is started with the command line of its supervisor. By a variable it finds that it is one: the number of the
+socket, and the process that it must come from. So nothing that a worker starts takes itself for another worker, and
+what is secret stands neither in the environment nor on a command line.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from portico.wire.errors import UsageError
+
+VARIABLE = "PORTICO_WORKER"
+LONGEST_LINE = 1024 * 1024
+
+
+class Assignment(Struct, kw_only=True):
+    """The place of one worker among the others."""
+
+    # This process, and no other that ever was.
+    id: str
+    # The descriptors to listen on.
+    sockets: list[int]
+    # What all workers of one supervisor seal and sign with.
+    key: bytes
+    # A folder for the sockets by which workers reach each other.
+    folder: str
+    # Options that the supervisor has settled for all.
+    options: dict[str, Any] = {}
+
+
+_decoder = msgspec.json.Decoder(Assignment)
+
+
+class Post:
+    """A worker's side of the socket between it and its supervisor."""
+
+    def __init__(self, line: socket.socket, assignment: Assignment) -> None:
+        self.line = line
+        self.assignment = assignment
+
+    @property
+    def sockets(self) -> list[socket.socket]:
+        return [socket.socket(fileno=number) for number in self.assignment.sockets]
+
+    def tell(self, **what: Any) -> None:
+        """Say something to the supervisor. One that is gone hears nothing."""
+        try:
+            self.line.sendall(msgspec.json.encode(what) + b"\n")
+        except OSError:
+            pass
+
+
+def variable(line: socket.socket) -> dict[str, str]:
+    """What a worker's environment has besides that of its supervisor."""
+    return {VARIABLE: f"{line.fileno()}:{os.getpid()}"}
+
+
+def take(environment: Mapping[str, str] | None = None) -> Post | None:
+    """What this process was told, if it was started as a worker. Once: what it starts itself is none."""
+    said = (os.environ.pop(VARIABLE, "") if environment is None else environment.get(VARIABLE, "")).split(":")
+    if len(said) != 2 or not all(one.isdecimal() for one in said) or int(said[1]) != os.getppid():
+        return None
+    line = socket.socket(fileno=int(said[0]))
+    line.setblocking(True)
+    os.set_inheritable(line.fileno(), False)
+    read = b""
+    while not read.endswith(b"\n"):
+        part = line.recv(65536)
+        read += part
+        if not part or len(read) > LONGEST_LINE:
+            raise UsageError("the supervisor of this worker is gone")
+    post = Post(line, _decoder.decode(read))
+    for number in post.assignment.sockets:
+        os.set_inheritable(number, False)
+    return post

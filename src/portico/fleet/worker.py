@@ -1,0 +1,72 @@
+"""One of the processes that a supervisor starts: it serves on the sockets that it was given."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+
+import msgspec
+
+from portico.fleet.assignment import Post
+from portico.transport.http.exchange import Exchange
+from portico.transport.http.listener import Listener
+from portico.transport.http.place import Place
+from portico.transport.loops import on_signals
+
+
+class FleetWorker:
+    """Serves until its supervisor, or a signal, tells it to stop; or until another has taken its place."""
+
+    def __init__(self, post: Post, exchange: Exchange, place: Place) -> None:
+        self._post = post
+        self._place = place
+        self._listener = Listener(exchange)
+        self._stop = asyncio.Event()
+        self._retires = False
+
+    async def serve(self) -> None:
+        # A terminal's hangup is for the supervisor. Not ignored: what we start would ignore it as well.
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGHUP, lambda *_: None)
+        loop = asyncio.get_running_loop()
+        line = self._post.line
+        line.setblocking(False)
+        loop.add_reader(line, self._hear)
+        try:
+            with on_signals(self._stop.set):
+                await self._listener.start_on(self._post.sockets, self._place.tls())
+                self._post.tell(ready=True)
+                await self._stop.wait()
+                if self._retires:
+                    await self._let_go()
+        finally:
+            loop.remove_reader(line)
+            await self._listener.stop(self._place.grace)
+            line.close()
+
+    async def _let_go(self) -> None:
+        """Retire; a signal meanwhile ends that."""
+        self._stop.clear()
+        letting_go = asyncio.ensure_future(self._listener.retire(self._place.grace))
+        told = asyncio.ensure_future(self._stop.wait())
+        await asyncio.wait({letting_go, told}, return_when=asyncio.FIRST_COMPLETED)
+        letting_go.cancel()
+        told.cancel()
+
+    def _hear(self) -> None:
+        """What the supervisor says. If it is gone, no other process would replace us: that is an end as well."""
+        try:
+            said = self._post.line.recv(65536)
+        except BlockingIOError:
+            return
+        except OSError:
+            said = b""
+        if not said:
+            asyncio.get_running_loop().remove_reader(self._post.line)
+            self._retires = False
+            self._stop.set()
+        for one in said.splitlines():
+            if msgspec.json.decode(one).get("retire"):
+                self._retires = True
+                self._stop.set()

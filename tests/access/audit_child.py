@@ -1,0 +1,32 @@
+"""A server that calls itself, in a process of its own: `audit_child.py FOLDER STORE CALLS`. Then it waits to be killed,
+or for its standard input to end."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+from portico import Client, Server
+from portico.access import settings
+
+
+async def main(folder: str, store: str, number: int) -> None:
+    server = Server("child")
+
+    @server.tool
+    async def add(a: int, b: int) -> int:
+        """Add."""
+        return a + b
+
+    settings.apply(server, settings.read({"audit": {"stdio": True, "data": folder, "store": store}}))
+    assert server.protection is not None
+    async with Client(server) as client:
+        for at in range(number):
+            await client.call_tool("add", {"a": at, "b": 1})
+        await server.protection.witness.writer.written()  # type: ignore[union-attr]
+        print("written", flush=True)
+        await asyncio.to_thread(sys.stdin.read)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))

@@ -1,0 +1,400 @@
+"""Whatever is done to an audit, verifying names the first record that it was done to."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from portico import Client, Server
+from portico.access import settings
+from portico.access.audit import retention, writer
+from portico.access.audit.chain import link, origin
+from portico.access.audit.checkpoints import ExpectedHead, HeadFile
+from portico.access.audit.keys import PUBLIC, TrustedKeys, load_or_make, read_public
+from portico.access.audit.places import verify_store
+from portico.access.audit.verify import AuditReport
+from portico.store.database import Database
+from portico.store.transaction import Transaction
+
+CHILD = Path(__file__).with_name("audit_child.py")
+PATIENCE = 60.0
+CALLS = 20
+# With its begin and its end.
+LAST = CALLS + 2
+
+Harm = Callable[[Transaction], object]
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return str(tmp_path / "audit.db")
+    found: str = request.getfixturevalue("postgres_url")
+    return found
+
+
+async def record(folder: Path, store: str, calls: int = CALLS) -> None:
+    server = Server("house")
+
+    @server.tool
+    async def add(a: int, b: int) -> int:
+        """Add."""
+        return a + b
+
+    settings.apply(server, settings.read({"audit": {"stdio": True, "data": str(folder), "store": store}}))
+    async with Client(server) as client:
+        for at in range(calls):
+            await client.call_tool("add", {"a": at, "b": 1})
+
+
+async def verified(folder: Path, store: str, expected: ExpectedHead | None = None) -> AuditReport:
+    keys = TrustedKeys(read_public(folder / PUBLIC))
+    head = expected or HeadFile(folder, store).read()
+    async with Database(store) as database:
+        return await database.read(lambda tx: verify_store(tx, keys, head))
+
+
+async def harmed(folder: Path, store: str, harm: Harm) -> AuditReport:
+    async with Database(store) as database:
+        await database.write(harm)
+    return await verified(folder, store)
+
+
+def first(report: AuditReport) -> tuple[str, int]:
+    """What happened, and to which record."""
+    found = next(one for one in report.found if one.chain)
+    assert f"record {found.number} of the chain {found.chain}" in found.what
+    return found.damage, found.number
+
+
+async def test_what_was_not_touched_is_whole(tmp_path: Path, store: str) -> None:
+    await record(tmp_path, store)
+    await record(tmp_path, store)
+    report = await verified(tmp_path, store)
+    assert (report.found, report.notes) == ([], [])
+    assert (report.records, report.chains, report.checkpoints) == (2 * LAST, 2, 4)
+    assert str(HeadFile(tmp_path, store).read()) == report.head
+
+
+# One record
+
+
+def _set(number: int, **columns: Any) -> Harm:
+    said = ", ".join(f"{name} = :{name}" for name in columns)
+    return lambda tx: tx.run(f"update audit_record set {said} where number = :n", {**columns, "n": number})
+
+
+def _bent(tx: Transaction, number: int) -> str:
+    body = tx.one(str, "select body from audit_record where number = ?", [number])
+    return body.replace('"outcome":"ok"', '"outcome":"no"')
+
+
+def _change(tx: Transaction) -> None:
+    _set(7, body=_bent(tx, 7))(tx)
+
+
+def _change_with_its_hash(tx: Transaction) -> None:
+    body = _bent(tx, 7)
+    before = tx.one(str, "select hash from audit_record where number = 6")
+    _set(7, body=body, hash=link(bytes.fromhex(before), body.encode()).hex())(tx)
+
+
+def _change_and_make_all_hashes_anew(tx: Transaction) -> None:
+    _change(tx)
+    _anew(tx)
+
+
+def _anew(tx: Transaction) -> None:
+    chain = tx.one(str, "select min(chain) from audit_record")
+    before = origin(chain)
+    for number, body in tx.all(tuple[int, str], "select number, body from audit_record order by number"):
+        before = link(before, body.encode())
+        _set(number, hash=before.hex())(tx)
+    tx.run("update audit_head set hash = ?", [before.hex()])
+
+
+def _change_the_moment(tx: Transaction) -> None:
+    _set(7, at=5)(tx)
+
+
+def _change_a_hash(tx: Transaction) -> None:
+    _set(7, hash="0" * 64)(tx)
+
+
+def _remove(tx: Transaction) -> None:
+    tx.run("delete from audit_record where number = 7")
+
+
+def _remove_and_close_the_gap(tx: Transaction) -> None:
+    tx.run("delete from audit_record where number = 7")
+    for number in range(8, LAST + 1):
+        body = tx.one(str, "select body from audit_record where number = ?", [number])
+        body = body.replace(f'"number":{number},', f'"number":{number - 1},')
+        tx.run("update audit_record set number = ?, body = ? where number = ?", [number - 1, body, number])
+    _anew(tx)
+
+
+def _swap(tx: Transaction) -> None:
+    tx.run("update audit_record set number = -1 where number = 7")
+    tx.run("update audit_record set number = 7 where number = 8")
+    tx.run("update audit_record set number = 8 where number = -1")
+
+
+def _insert(tx: Transaction) -> None:
+    chain = tx.one(str, "select min(chain) from audit_record")
+    for number in range(LAST, 6, -1):
+        tx.run("update audit_record set number = ? where number = ?", [number + 1, number])
+    forged = tx.one(str, "select body from audit_record where number = 6").replace('"number":6,', '"number":7,')
+    before = tx.one(str, "select hash from audit_record where number = 6")
+    at = tx.one(int, "select at from audit_record where number = 6")
+    tx.run(
+        "insert into audit_record (chain, number, at, body, hash) values (?, 7, ?, ?, ?)",
+        [chain, at, forged, link(bytes.fromhex(before), forged.encode()).hex()],
+    )
+
+
+def _append(tx: Transaction) -> None:
+    chain, at, hash = tx.one(
+        tuple[str, int, str], "select chain, at, hash from audit_record order by number desc limit 1"
+    )
+    body = f'{{"number":{LAST + 1},"at":{at}}}'
+    tx.run(
+        "insert into audit_record (chain, number, at, body, hash) values (?, ?, ?, ?, ?)",
+        [chain, LAST + 1, at, body, link(bytes.fromhex(hash), body.encode()).hex()],
+    )
+
+
+def _forge_a_chain(tx: Transaction) -> None:
+    body = '{"number":1,"at":2}'
+    tx.run(
+        "insert into audit_record (chain, number, at, body, hash) values ('0', 1, 2, ?, ?)",
+        [body, link(origin("0"), body.encode()).hex()],
+    )
+
+
+def _cut_off(tx: Transaction) -> None:
+    tx.run("delete from audit_record where number > 12")
+    tx.run("update audit_head set number = 12, covered = 0")
+
+
+def _remove_all(tx: Transaction) -> None:
+    tx.run("delete from audit_record")
+    tx.run("delete from audit_head")
+
+
+@pytest.mark.parametrize(
+    ("harm", "damage", "number"),
+    [
+        (_change, "changed", 7),
+        (_change_with_its_hash, "changed", 7),
+        (_change_and_make_all_hashes_anew, "changed", 7),
+        (_change_the_moment, "changed", 7),
+        (_change_a_hash, "changed", 7),
+        (_remove, "removed", 7),
+        (_remove_and_close_the_gap, "changed", 7),
+        (_swap, "reordered", 7),
+        (_insert, "inserted", 7),
+        (_append, "inserted", LAST + 1),
+        (_forge_a_chain, "inserted", 1),
+        (_cut_off, "cut off", 13),
+        (_remove_all, "cut off", 1),
+    ],
+)
+async def test_the_first_record_is_named(tmp_path: Path, store: str, harm: Harm, damage: str, number: int) -> None:
+    await record(tmp_path, store)
+    assert first(await harmed(tmp_path, store, harm)) == (damage, number)
+
+
+# Checkpoints
+
+
+async def _three_checkpoints(folder: Path, store: str) -> None:
+    await record(folder, store, 2)
+    await record(folder, store, 2)
+
+
+@pytest.mark.parametrize(
+    ("harm", "damage", "number"),
+    [
+        (
+            "update audit_checkpoint set body = replace(body, '\"number\":2', '\"number\": 2') where number = 2",
+            "changed",
+            2,
+        ),
+        ("update audit_checkpoint set signature = 'AAAA' where number = 2", "changed", 2),
+        ("delete from audit_checkpoint where number = 2", "removed", 2),
+        ("delete from audit_checkpoint where number = 1", "removed", 1),
+        ("delete from audit_checkpoint where number = 4", "put back", 4),
+        ("delete from audit_checkpoint", "put back", 4),
+    ],
+)
+async def test_the_first_checkpoint_is_named(tmp_path: Path, store: str, harm: str, damage: str, number: int) -> None:
+    await _three_checkpoints(tmp_path, store)
+    report = await harmed(tmp_path, store, lambda tx: tx.run(harm))
+    assert (report.found[0].damage, report.found[0].number) == (damage, number)
+
+
+async def test_a_key_that_is_not_known_signs_nothing(tmp_path: Path, store: str) -> None:
+    await record(tmp_path, store, 2)
+    other = tmp_path / "other"
+    load_or_make(other)
+    shutil.copy(other / PUBLIC, tmp_path / PUBLIC)
+    report = await verified(tmp_path, store)
+    assert "a key that is not known here" in report.found[0].what
+
+
+# An older copy
+
+
+def _copy(folder: Path, there: Path) -> None:
+    shutil.copytree(folder, there, ignore=shutil.ignore_patterns("audit-head-*", "older"))
+
+
+async def test_an_older_copy_that_was_put_back_is_noticed(tmp_path: Path) -> None:
+    data, older = tmp_path / "data", tmp_path / "older"
+    store = str(data / "audit.db")
+    await record(data, store, 3)
+    _copy(data, older)
+    await record(data, store, 3)
+    shutil.copytree(older, data, dirs_exist_ok=True)
+    report = await verified(data, store)
+    assert [one.damage for one in report.found] == ["put back"]
+    assert "checkpoint 4 was written, and the last one is 2" in report.found[0].what
+
+
+async def test_an_older_copy_that_was_written_to_since_is_noticed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    data, older = tmp_path / "data", tmp_path / "older"
+    store = str(data / "audit.db")
+    await record(data, store, 3)
+    _copy(data, older)
+    await record(data, store, 3)
+    shutil.copytree(older, data, dirs_exist_ok=True)
+    await record(data, store, 3)
+    assert "an older copy was put back" in caplog.text
+    report = await verified(data, store)
+    assert [(one.damage, one.number) for one in report.found] == [("put back", 3)]
+
+
+async def test_a_checkpoint_that_was_kept_elsewhere_finds_what_the_machine_has_forgotten(tmp_path: Path) -> None:
+    data, older = tmp_path / "data", tmp_path / "older"
+    store = str(data / "audit.db")
+    await record(data, store, 3)
+    shutil.copytree(data, older)
+    await record(data, store, 3)
+    kept = ExpectedHead.parse((await verified(data, store)).head)
+    shutil.rmtree(data)
+    shutil.copytree(older, data)
+    assert (await verified(data, store)).found == []
+    assert [one.damage for one in (await verified(data, store, kept)).found] == ["put back"]
+    await record(data, store, 3)
+    assert [one.damage for one in (await verified(data, store, kept)).found] == ["put back"]
+
+
+# Several processes, and one that is killed
+
+
+async def _child(folder: Path, store: str, calls: int) -> asyncio.subprocess.Process:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        str(CHILD),
+        str(folder),
+        store,
+        str(calls),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    async with asyncio.timeout(PATIENCE):
+        assert await process.stdout.readline() == b"written\n"
+    return process
+
+
+async def test_several_processes_have_a_chain_each_in_one_store(tmp_path: Path, store: str) -> None:
+    children = await asyncio.gather(*(_child(tmp_path, store, 1200) for _ in range(2)))
+    for child in children:
+        async with asyncio.timeout(PATIENCE):
+            await child.communicate(b"")
+    report = await verified(tmp_path, store)
+    assert (report.found, report.notes) == ([], [])
+    assert (report.chains, report.records) == (2, 2 * 1202)
+    # At the begin, after a thousand, and at the end of each.
+    assert report.checkpoints == 6
+    assert first(await harmed(tmp_path, store, lambda tx: tx.run("delete from audit_record where number = 700"))) == (
+        "removed",
+        700,
+    )
+
+
+async def test_one_that_was_killed_is_no_tampering(tmp_path: Path, store: str) -> None:
+    child = await _child(tmp_path, store, 30)
+    child.kill()
+    await child.wait()
+    child.stdin.close()  # type: ignore[union-attr]
+    report = await verified(tmp_path, store)
+    assert report.found == []
+    assert report.records == 31
+    assert "30 records that no checkpoint has signed yet" in report.notes[0]
+    assert "has no end: its process still runs, or was killed" in report.notes[1]
+    # The next one signs what was left.
+    await record(tmp_path, store, 1)
+    report = await verified(tmp_path, store)
+    assert report.found == []
+    assert not any("signed" in note for note in report.notes)
+    assert first(await harmed(tmp_path, store, lambda tx: tx.run("delete from audit_record where number = 31"))) == (
+        "cut off",
+        31,
+    )
+
+
+# What is kept no longer
+
+
+async def test_what_is_too_old_is_cut_off_and_the_rest_stays_verifiable(tmp_path: Path, store: str) -> None:
+    await record(tmp_path, store, 5)
+    await record(tmp_path, store, 5)
+    key = load_or_make(tmp_path)
+
+    def cut(tx: Transaction) -> None:
+        moments = tx.all(int, "select at from audit_record order by at")
+        assert retention.cut(tx, key, moments[-1] + 1, moments[9], 0) is not None
+
+    report = await harmed(tmp_path, store, cut)
+    assert report.found == []
+    assert report.records == 5
+    # Without the word that was signed, the same is tampering.
+    report = await harmed(tmp_path, store, lambda tx: tx.run("delete from audit_checkpoint where number = 5"))
+    assert {one.damage for one in report.found} >= {"removed"}
+    await record(tmp_path, store, 1)
+
+
+async def test_the_writer_cuts_by_itself(tmp_path: Path, store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    await record(tmp_path, store, 5)
+    async with Database(store) as database:
+        before = await database.read(lambda tx: tx.one(int, "select count(*) from audit_record"))
+    assert before == 7
+    server = Server("house")
+    said = {"stdio": True, "data": str(tmp_path), "store": store, "keep": "1d"}
+    settings.apply(server, settings.read({"audit": said}))
+    now = writer._now
+    monkeypatch.setattr(writer, "_now", lambda: now() + 2 * 86400 * 1_000_000)
+    async with server.lifespan():
+        assert server.protection is not None
+        await server.protection.witness.writer.cut()  # type: ignore[union-attr]
+    report = await verified(tmp_path, store)
+    assert report.found == []
+    assert report.records == 2
+
+
+async def test_a_body_that_is_no_record_is_named(tmp_path: Path, store: str) -> None:
+    await record(tmp_path, store)
+    for body in ("", "{}", "[" * 5000, msgspec.json.encode({"number": "x"}).decode()):
+        assert first(await harmed(tmp_path, store, _set(3, body=body))) == ("changed", 3)

@@ -1,0 +1,72 @@
+"""What the tests of many processes need: a supervisor with its workers, and clients by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleets import SERVER, Fleet, Line
+
+Serve = Callable[..., Awaitable[Fleet]]
+
+
+@pytest.fixture
+async def start() -> AsyncIterator[Serve]:
+    """`await start("-m", "portico", …)` is a Fleet that says where it serves."""
+    fleets: list[Fleet] = []
+
+    async def begin(*words: str | Path, env: dict[str, str] | None = None, ready: bool = True, **how: Any) -> Fleet:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *map(str, words),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+            env={**os.environ, **(env or {})},
+            **how,
+        )
+        fleets.append(Fleet(process))
+        if ready:
+            await fleets[-1].ready()
+        return fleets[-1]
+
+    yield begin
+    for one in fleets:
+        await one.close()
+
+
+@pytest.fixture
+def server_file(tmp_path: Path) -> Path:
+    path = tmp_path / "many.py"
+    path.write_text(SERVER)
+    return path
+
+
+@pytest.fixture
+def serve(start: Serve, server_file: Path) -> Serve:
+    """`await serve("--workers", "2")`: our server over HTTP, at a port that is free."""
+
+    async def begin(*options: str | Path, target: str | Path = server_file, **how: Any) -> Fleet:
+        return await start("-m", "portico", "serve", target, "--transport", "http", "--port", "0", *options, **how)
+
+    return begin
+
+
+@pytest.fixture
+async def line() -> AsyncIterator[Callable[..., Awaitable[Line]]]:
+    """`await line(port)` is a new connection."""
+    lines: list[Line] = []
+
+    async def connect(port: int, **how: Any) -> Line:
+        lines.append(await Line.to(port, **how))
+        return lines[-1]
+
+    yield connect
+    for one in lines:
+        await one.close()
