@@ -57,6 +57,7 @@ class Lanes:
         # Those of which it is known when they end; and the connections that are just being closed.
         self._followed: set[ref[Conversation]] = set()
         self._closing: set[asyncio.Task[None]] = set()
+        self._closed = False
 
     def __iter__(self) -> Any:
         return iter([lane for group in self._lanes.values() for lane in group])
@@ -78,6 +79,7 @@ class Lanes:
                 if lane is None:
                     # Many may have waited for one attempt, which failed.
                     self._breaker.check(self.alias)
+                    self._check_open()
                     lane = await self._open(key, able)
                     self._follow(call)
         return lane
@@ -120,9 +122,18 @@ class Lanes:
             self._breaker.failed(failure, at_once=True)
             log.warning("%s cannot be reached: %s", self.alias, self._breaker.failure)
             raise self._breaker.refusal(self.alias) from None
+        try:
+            self._check_open()
+        except ToolError:
+            await _close(lane)
+            raise
         self._lanes.setdefault(MODERN_KEY if lane.modern else key, []).append(lane)
         self._opened(lane)
         return lane
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ToolError(f"{self.alias} was removed.", kind="ServiceUnavailable", details={"upstream": self.alias})
 
     async def _make_room(self) -> None:
         idle = self._idle()
@@ -195,6 +206,7 @@ class Lanes:
                 await _close(lane)
 
     async def close(self) -> None:
+        self._closed = True
         lanes = list(self)
         self._lanes.clear()
         await asyncio.gather(*map(_close, lanes), *self._closing, return_exceptions=True)

@@ -26,7 +26,7 @@ from portico.wire.tasks import (
 _detailed = msgspec.json.Decoder(DetailedTask)
 
 
-class _Kind(Struct, rename="camel"):
+class _BegunResult(Struct, rename="camel"):
     result_type: str = "complete"
     task_id: str = ""
     task: Task | None = None
@@ -37,7 +37,7 @@ def begun(result: Raw) -> TaskHandle | None:
     if b'"taskId"' not in bytes(result):
         return None
     try:
-        kind = msgspec.json.decode(result, type=_Kind)
+        kind = msgspec.json.decode(result, type=_BegunResult)
         if kind.result_type == "task":
             return msgspec.json.decode(result, type=TaskHandle)
     except (msgspec.DecodeError, RecursionError):
