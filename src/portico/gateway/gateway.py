@@ -136,8 +136,14 @@ class Gateway(Server):
     async def _discover(self, call: Call) -> Any:  # type: ignore[override]
         """What it can do depends on its upstreams, so that it waits for them as a first list does."""
         await self._routes.settled()
-        self._extend()
+        self.advertise()
         return super()._discover(call)
+
+    def advertise(self) -> None:
+        """Say what is known by now of what its upstreams can do."""
+        known = {name for service in self._services for name in service.extensions()}
+        if not known <= set(self.capabilities.extensions or {}):
+            self._extend()
 
     def mount(self, target: Any, prefix: str | None = None) -> None:
         """The same as `add`, with the prefix as the alias."""

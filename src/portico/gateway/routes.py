@@ -240,7 +240,7 @@ class Routes:
 
     # Lists
 
-    async def settled(self, seconds: float = FIRST_SECONDS) -> None:
+    async def settled(self, seconds: float | None = None) -> None:
         """Wait until all upstreams are listed, or a little: what comes later comes as a change."""
         waiting = [one for one in self.upstreams.values() if not one.listed.is_set() and not one.breaker.is_open]
         if not waiting:
@@ -249,7 +249,9 @@ class Routes:
             upstream.begin_listing()
         tasks = [asyncio.ensure_future(one.listed_or_failed()) for one in waiting]
         try:
-            await asyncio.wait(tasks, timeout=max(one.left_of(seconds) for one in waiting))
+            await asyncio.wait(
+                tasks, timeout=max(one.left_of(FIRST_SECONDS if seconds is None else seconds) for one in waiting)
+            )
         finally:
             for task in tasks:
                 task.cancel()

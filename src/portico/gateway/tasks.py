@@ -44,6 +44,10 @@ Found = tuple[GatewayUpstream, str] | BridgedTask
 """A task of an upstream by its own id, or one that goes on here."""
 
 
+class _Advertising(Protocol):
+    def advertise(self) -> None: ...
+
+
 class TaskRoute(Protocol):
     """What has to be known of a tool to call it as a task."""
 
@@ -86,6 +90,9 @@ class GatewayTasks(Service):
         await self._theirs.close()
 
     # As a service
+
+    def added(self, server: _Advertising) -> None:
+        self._server = server
 
     def extensions(self) -> dict[str, dict[str, Any]]:
         able = any(one.traits.tasks or one.traits.sessions for one in self._upstreams().values())
@@ -400,6 +407,7 @@ class GatewayTasks(Service):
 
     async def _listen_to(self, answer: Answer, call: Call, found: dict[str, Found]) -> Any:
         _check(call)
+        self._server.advertise()
         params: ListenParams = call.typed()
         ids = [id for id in params.notifications.task_ids or () if self.beside_own or id in found]
         params = replace(params, notifications=replace(params.notifications, task_ids=ids))
