@@ -18,13 +18,14 @@ RIGHT_PYTHON := if command -v $(PYTHON) >/dev/null 2>&1 && ! $(PYTHON) -c 'impor
 # The tests start hundreds of processes; each would compile everything anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install serve test check format specifications conform bench clean
+.PHONY: help install serve test check format specifications conform real-servers bench clean
 
 help:
 	@echo "make serve    serve the five services on http://127.0.0.1:8080/mcp"
 	@echo "make test     run all tests"
 	@echo "make check    format, lint, types, layers, names"
 	@echo "make conform  run the official conformance suite against it"
+	@echo "make real-servers  dozens of servers from npm and PyPI behind one gateway"
 	@echo "make bench    measure Portico and its peers, in one run"
 	@echo "make format   put the code into shape"
 	@echo "make specifications  write docs/specifications/ anew, from what the services offer"
@@ -77,6 +78,10 @@ specifications: $(READY)
 
 conform: $(READY)
 	$(BIN)/python tests/conformance/run.py
+
+# Installs dozens of other people's servers, so it is not a test.
+real-servers: $(READY)
+	$(BIN)/python tests/peers/real_servers.py
 
 bench: $(READY)
 	$(BIN)/python benchmarks/run.py

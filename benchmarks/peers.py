@@ -26,6 +26,7 @@ PINS: dict[str, tuple[str, ...]] = {
     "regipy": ("6.5.0",),
     "pydantic-monty": ("1.4.0",),
     "pyeryx": ("0.11.0",),
+    "mcp-proxy": ("0.13.0",),
 }
 
 ROOT = Path(__file__).resolve().parent.parent

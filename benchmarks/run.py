@@ -1,7 +1,7 @@
 """Portico beside its peers, on stdio, over HTTP, as clients, with tasks, and its services: one run, a table for each.
 
-    python benchmarks/run.py [--quick] [--table stdio|http|client|tasks|system|live|memory|items] [--only portico,mcp]
-                             [--markdown] [--json FILE]
+    python benchmarks/run.py [--quick] [--table stdio|http|client|tasks|gateway|system|live|memory|items]
+                             [--only portico,mcp] [--markdown] [--json FILE]
 
 Peers are installed under `.bench/` on first use, at the versions pinned in peers.py and http_peers.py.
 """
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import client_table
+import gateway_table
 import http_table
 import live_table
 import memory_table
@@ -37,6 +38,7 @@ from questions import FULL, QUICK, SECTIONS, Answers, Size
 PROTOCOL = ("stdio", "http", "client", "tasks")
 # A service's table is a line here: see services_table.py.
 SERVICES = {
+    "gateway": gateway_table,
     "system": system_table,
     "live": live_table,
     "memory": memory_table,

@@ -32,8 +32,9 @@ def together() -> object:
     """The same server as a part of a FastAPI application."""
     from fastapi import FastAPI
 
-    api = FastAPI()
-    api.mount("/tools", server.asgi())
+    tools = server.asgi()
+    api = FastAPI(lifespan=tools.lifespan)
+    api.mount("/tools", tools)
     return api
 
 

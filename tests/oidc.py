@@ -80,8 +80,10 @@ class Seen:
 class Browser:
     """Cookies by host; those of one are shown to no other."""
 
-    def __init__(self, account: str = "anna", answer: str = "yes") -> None:
+    def __init__(self, account: str = "anna", answer: str = "yes", accounts: dict[str, str] | None = None) -> None:
         self.account = account
+        # Those that have other names elsewhere, by issuer.
+        self.accounts = accounts or {}
         self.answer = answer
         self.cookies: dict[str, dict[str, str]] = {}
         self.seen: list[Seen] = []
@@ -141,7 +143,8 @@ class Browser:
             if name is not None:
                 said[name[1]] = unescape(value[1]) if value else ""
         if "login" in said:
-            said |= {"login": self.account, "password": "anything"}
+            origin = "{0.scheme}://{0.netloc}".format(urlsplit(seen.url))
+            said |= {"login": self.accounts.get(origin, self.account), "password": "anything"}
         if 'name="answer"' in form[2]:
             said["answer"] = self.answer
         return self.request("POST", urljoin(seen.url, unescape(action[1]) if action else ""), said)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         Members as Members, Middleware as Middleware, Reply as Reply, members as members,
     )
     from portico.rpc.door import failed_result as failed_result, respond as respond
+    from portico.rpc.identity import identity_of as identity_of
     from portico.server.asking.context import Elicitation as Elicitation, Sample as Sample
     from portico.server.asking.rounds import rounds_of as rounds_of
     from portico.server.calling.completion import Completer as Completer
@@ -61,8 +62,9 @@ if TYPE_CHECKING:
         Result as Result, TextContent as TextContent, TextContents as TextContents,
     )
     from portico.wire.errors import (
-        BadStatus as BadStatus, Closed as Closed, HeaderMismatch as HeaderMismatch, InternalError as InternalError,
-        InvalidParams as InvalidParams, MethodNotFound as MethodNotFound, MissingCapability as MissingCapability,
+        BadStatus as BadStatus, Closed as Closed, HeaderMismatch as HeaderMismatch,
+        InsufficientScope as InsufficientScope, InternalError as InternalError, InvalidParams as InvalidParams,
+        MethodNotFound as MethodNotFound, MissingCapability as MissingCapability,
         ResourceNotFound as ResourceNotFound, TimedOut as TimedOut, TransportError as TransportError,
         Unknown as Unknown, from_wire as from_wire,
     )
@@ -108,6 +110,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "Call", "Conversation", "Emit", "Handler", "Listening", "Members", "Middleware", "Reply", "members",
     ),
     "portico.rpc.door": ("failed_result", "respond"),
+    "portico.rpc.identity": ("identity_of",),
     "portico.server.asking.context": ("Elicitation", "Sample"),
     "portico.server.asking.rounds": ("rounds_of",),
     "portico.server.calling.completion": ("Completer",),
@@ -137,8 +140,8 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "Result", "TextContent", "TextContents",
     ),
     "portico.wire.errors": (
-        "BadStatus", "Closed", "HeaderMismatch", "InternalError", "InvalidParams", "MethodNotFound",
-        "MissingCapability", "ResourceNotFound", "TimedOut", "TransportError", "Unknown", "from_wire",
+        "BadStatus", "Closed", "HeaderMismatch", "InsufficientScope", "InternalError", "InvalidParams",
+        "MethodNotFound", "MissingCapability", "ResourceNotFound", "TimedOut", "TransportError", "Unknown", "from_wire",
     ),
     "portico.wire.inputs": (
         "CreateMessageParams", "CreateMessageResult", "ElicitParams", "ElicitResult", "InputRequiredResult",

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
-import base64
-import hashlib
 import os
-import secrets
-import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlencode, urlsplit
+from urllib.parse import urlsplit
 
-import msgspec
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from access_desk import Standing, free_port, served
 
 import oidc
 from node import NotInstalled
 from portico import Server
-from portico.access.face import settings as face_settings
-from portico.access.face.face import Face
-from portico.server.endpoint import serve_http
+from portico.access import settings as access_settings
 
 PATIENCE = 60.0
 REDIRECT_URI = "http://127.0.0.1:9/callback"
@@ -60,105 +55,6 @@ def login_issuer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         pytest.skip(f"oidc-provider cannot be installed: {why}")
 
 
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
-        return port
-
-
-class Standing:
-    """A face that serves, and how its clients see it."""
-
-    def __init__(self, face: Face, issuer: str) -> None:
-        self.face = face
-        self.issuer = issuer
-        self.resource = f"{issuer}/mcp"
-
-    async def request(self, browser: oidc.Browser, method: str, path: str, **how: Any) -> oidc.Seen:
-        return await asyncio.to_thread(browser.request, method, self.issuer + path, **how)
-
-    async def post(
-        self, path: str, form: dict[str, str] | None = None, body: bytes | None = None, **headers: str
-    ) -> tuple[int, dict[str, Any]]:
-        """A client's request, which is no browser's."""
-        return await asyncio.to_thread(_post, self.issuer + path, form, body, headers)
-
-    async def register(self, **said: Any) -> dict[str, Any]:
-        more = {"redirect_uris": [REDIRECT_URI], "token_endpoint_auth_method": "none", "client_name": "A program"}
-        status, client = await self.post("/register", body=msgspec.json.encode({**more, **said}))
-        assert status == 201, client
-        return client
-
-    def prepare(self, client_id: str, **more: str) -> Login:
-        return Login(self, client_id, more)
-
-    async def login(self, client_id: str, browser: oidc.Browser | None = None, **more: str) -> Login:
-        login = self.prepare(client_id, **more)
-        until = more.get("redirect_uri", REDIRECT_URI)
-        login.answer = await asyncio.to_thread((browser or oidc.Browser()).visit, login.url, until)
-        return login
-
-
-class Login:
-    """One way through the face, with what a client remembers of it."""
-
-    def __init__(self, standing: Standing, client_id: str, more: dict[str, str]) -> None:
-        self._standing = standing
-        self.client_id = client_id
-        self.verifier = secrets.token_urlsafe(48)
-        challenge = base64.urlsafe_b64encode(hashlib.sha256(self.verifier.encode()).digest()).rstrip(b"=").decode()
-        self.said = {
-            "response_type": "code",
-            "client_id": client_id,
-            "redirect_uri": REDIRECT_URI,
-            "state": "what the client remembers",
-            "code_challenge": challenge,
-            "code_challenge_method": "S256",
-            "resource": standing.resource,
-            **more,
-        }
-        self.url = f"{standing.issuer}/authorize?{urlencode(self.said)}"
-        self.answer = ""
-
-    @property
-    def parameters(self) -> dict[str, str]:
-        return {name: values[0] for name, values in parse_qs(urlsplit(self.answer).query).items()}
-
-    async def redeem(self, **more: str) -> tuple[int, dict[str, Any]]:
-        form = {
-            "grant_type": "authorization_code",
-            "code": self.parameters["code"],
-            "redirect_uri": self.said["redirect_uri"],
-            "code_verifier": self.verifier,
-            "client_id": self.client_id,
-            **more,
-        }
-        return await self._standing.post("/token", form)
-
-    async def refresh(self, token: str, **more: str) -> tuple[int, dict[str, Any]]:
-        form = {"grant_type": "refresh_token", "refresh_token": token, "client_id": self.client_id, **more}
-        return await self._standing.post("/token", form)
-
-
-def _post(
-    url: str, form: dict[str, str] | None, body: bytes | None, headers: dict[str, str]
-) -> tuple[int, dict[str, Any]]:
-    import http.client
-
-    parts = urlsplit(url)
-    connection = http.client.HTTPConnection(parts.netloc, timeout=PATIENCE)
-    kind = "application/json" if form is None else "application/x-www-form-urlencoded"
-    try:
-        sent = urlencode(form) if form is not None else body
-        connection.request("POST", parts.path, sent, {"Content-Type": kind, **headers})
-        answer = connection.getresponse()
-        said = answer.read()
-        return answer.status, msgspec.json.decode(said) if said[:1] == b"{" else {"text": said.decode()}
-    finally:
-        connection.close()
-
-
 Stand = Callable[..., Any]
 
 
@@ -167,10 +63,12 @@ def stand(login_issuer: str) -> Stand:
     """Serve a face with these settings, for as long as the block lasts."""
 
     @asynccontextmanager
-    async def standing(store: str | None = None, **options: Any) -> AsyncIterator[Standing]:
+    async def standing(
+        store: str | None = None, server: Server | None = None, auth: dict[str, Any] | None = None, **options: Any
+    ) -> AsyncIterator[Standing]:
         issuer = f"http://127.0.0.1:{free_port()}"
-        server = Server("desk", store=store)
-        said = {
+        server = server or Server("desk", store=store)
+        proxy = {
             "provider": "oidc",
             "issuer": login_issuer,
             "client_id": "portico",
@@ -179,19 +77,9 @@ def stand(login_issuer: str) -> Stand:
             "default_scopes": ["notes:read"],
             **options,
         }
-        face = face_settings.put_on(server, face_settings.read(said), issuer, f"{issuer}/mcp")
-        ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        stop = asyncio.Event()
-        port = urlsplit(issuer).port or 0
-        serving = asyncio.create_task(serve_http(server, port=port, ready=ready.set_result, stop=stop))
-        try:
-            await asyncio.wait([ready, serving], timeout=PATIENCE, return_when=asyncio.FIRST_COMPLETED)
-            if serving.done():
-                await serving
-            yield Standing(face, issuer)
-        finally:
-            stop.set()
-            async with asyncio.timeout(PATIENCE):
-                await serving
+        said = {"auth": {"public_url": issuer, "proxy": proxy, **(auth or {})}}
+        access_settings.apply(server, access_settings.read(said))
+        async with served(server, urlsplit(issuer).port or 0):
+            yield Standing(server, issuer)
 
     return standing

@@ -228,7 +228,7 @@ async def test_an_answer_of_another_issuer_is_dropped(stand: Stand, iss: str | N
         browser, login = oidc.Browser(), face.prepare((await face.register())["client_id"])
         callback = await asyncio.to_thread(browser.visit, login.url, f"{face.issuer}/callback")
         query = {name: values[0] for name, values in parse_qs(urlsplit(callback).query).items()}
-        assert query.pop("iss") == face.face.where.issuer
+        assert query.pop("iss") == face.face.logins.where.issuer
         more = "" if iss is None else f"&iss={iss}"
         url = f"{face.issuer}/callback?state={query['state']}&code={query['code']}{more}"
         seen = await asyncio.to_thread(browser.request, "GET", url)

@@ -187,6 +187,27 @@ async def test_over_stdio(habit: str, monkeypatch: pytest.MonkeyPatch) -> None:
         assert await client.list_tools() == []
 
 
+# A program that takes long to start, and then keeps to the era of what it hears first. It lets the question wait until
+# the handshake is there.
+LATE = CHILD.replace(
+    "for line in sys.stdin:",
+    """waiting = sys.stdin.readline()
+while '"initialize"' not in (line := sys.stdin.readline()): pass
+said = json.loads(waiting); discovery(MODERN)
+said = json.loads(line); error(-32600)
+sys.argv.append("discovery(MODERN)")
+for line in sys.stdin:""",
+)
+
+
+async def test_a_program_that_is_slow_to_start_may_be_of_the_newest_revision(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upstreams, "PROBE_SECONDS", 0.2)
+    client = Client([sys.executable, "-S", "-c", LATE], timeout=PATIENCE)
+    async with asyncio.timeout(PATIENCE), client:
+        assert client.revision == MODERN
+        assert await client.list_tools() == []
+
+
 # Remembering
 
 

@@ -36,7 +36,7 @@ MISTAKES: dict[str, tuple[Callable[..., Any], str]] = {
     "a Resource": (
         lambda: Resource(hello, "a://b", zzz=1),
         "a resource has no option 'zzz'; there are annotations, description, icons, inline, meta, mime_type, name, "
-        "size, title",
+        "size, tags, title",
     ),
     "a server": (
         lambda: Server("x", instruction="y"),
@@ -72,5 +72,5 @@ def test_the_options_of_a_client_can_be_seen() -> None:
 
 
 def test_what_is_missing_is_python_s_own_affair() -> None:
-    with pytest.raises(TypeError, match="name"):
-        Server()  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="uri"):
+        Resource(hello)  # type: ignore[call-arg]

@@ -2,14 +2,70 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
+from portico.access.face import settings as face_settings
+from portico.access.face.face import Face
+from portico.access.face.verifier import FaceVerifier
+from portico.access.secrets import Secrets
+from portico.auth.resource import Proving, ResourceServer
+from portico.auth.verifiers.certificates import CertificateVerifier
+from portico.auth.verifiers.claims import ClaimNames
+from portico.auth.verifiers.credentials import Verifier
+from portico.auth.verifiers.introspection import IntrospectionVerifier
+from portico.auth.verifiers.jwt import ALGORITHMS, LEEWAY_SECONDS, JwtVerifier
 from portico.server.server import Server
 from portico.wire.errors import UsageError
+
+Texts = str | tuple[str, ...]
+
+# Where endpoints are, unless it is said otherwise.
+ENDPOINT = "/mcp"
+
+
+class ClaimSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """`[auth.claims]`: where in a token to look."""
+
+    id: str = "sub"
+    scopes: Texts = ("scope", "scp")
+    groups: Texts = ("groups",)
+
+    def names(self) -> ClaimNames:
+        return ClaimNames(self.id, _many(self.scopes), _many(self.groups))
+
+
+class IssuerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[[auth.issuer]]`: an issuer of which there is more to say than where it is."""
+
+    url: str
+    audience: Texts | None = None
+    jwks_uri: str | None = None
+    algorithms: tuple[str, ...] | None = None
+    claims: ClaimSettings | None = None
+
+
+class IntrospectionSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[auth.introspection]`: an issuer that is asked what its tokens stand for."""
+
+    issuer: str
+    client_id: str
+    client_secret: str
+    url: str | None = None
+    audience: Texts | None = None
+    require_audience: bool = True
+
+
+class CertificateSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[auth.certificate]`: clients whose certificate a trusted proxy has checked."""
+
+    header: str
+    verified_header: str | None = None
+    scopes: tuple[str, ...] = ()
 
 
 class AuthSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -17,20 +73,131 @@ class AuthSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     # Whose tokens are good here.
     issuers: tuple[str, ...] = ()
+    issuer: tuple[IssuerSettings, ...] = ()
     # What a token has to be for. None: the URL of the endpoint.
-    audience: str | None = None
-    # What this server is called from outside.
+    audience: Texts | None = None
+    # What this server is called from outside, without the path of the endpoint.
     public_url: str | None = None
     # What each scope implies.
-    scopes: dict[str, tuple[str, ...]] = {}
+    scopes: dict[str, Texts] = field(default_factory=dict)
+    # Without these nothing is answered.
+    required: tuple[str, ...] = ()
+    scopes_supported: tuple[str, ...] | None = None
+    algorithms: tuple[str, ...] = ALGORITHMS
+    leeway: float = LEEWAY_SECONDS
+    claims: ClaimSettings = ClaimSettings()
+    # A file of tokens that were given out by hand.
+    tokens: str | None = None
+    introspection: IntrospectionSettings | None = None
+    certificate: CertificateSettings | None = None
+    dpop: Proving = "optional"
+    dpop_nonce: bool = False
+    # Whether those who show nothing are let in, too.
+    anonymous: bool = False
+    documentation: str | None = None
+    # An authorization server of our own, in front of a login that people have already.
+    proxy: dict[str, Any] | None = None
+    # Where people log in at our pages, if not by the proxy: to connect their accounts at upstreams.
+    login: dict[str, Any] | None = None
 
 
 def read(said: Any, folder: Path) -> AuthSettings:
+    """What the section says, its secrets filled in. Relative paths are below the folder of the file."""
     try:
-        return msgspec.convert(said, AuthSettings)
+        settings = msgspec.convert(said, AuthSettings)
     except msgspec.ValidationError as mistake:
         raise UsageError(f"[auth]: {mistake}") from None
+    if settings.tokens is not None:
+        settings = msgspec.structs.replace(settings, tokens=str(folder / os.path.expanduser(settings.tokens)))
+    if settings.introspection is not None:
+        secret = Secrets().resolve(settings.introspection.client_secret)
+        asking = msgspec.structs.replace(settings.introspection, client_secret=secret)
+        settings = msgspec.structs.replace(settings, introspection=asking)
+    return settings
 
 
 def apply(server: Server, settings: AuthSettings) -> None:
-    raise UsageError("it is not read yet")
+    """Put it on a server, in place of what that says itself."""
+    face = None
+    if settings.proxy is not None:
+        face = face_settings.put_on(
+            server, face_settings.read(settings.proxy), *_names(settings, "proxy"), only=settings.audience is not None
+        )
+    elif settings.login is not None:
+        face_settings.let_connect(server, settings.login, _names(settings, "login")[0], settings.claims.id)
+    server.auth = auth = resource_of(settings, server, face)
+    if face is not None:
+        face.on_revoked = auth.forget
+
+
+def _names(settings: AuthSettings, section: str) -> tuple[str, str]:
+    """What the pages are called from outside, and what tokens are for if a client does not say."""
+    if settings.public_url is None:
+        raise UsageError(f"{section} needs public_url: what this server is called from outside, without /mcp")
+    home = settings.public_url.rstrip("/")
+    home = home.removesuffix(ENDPOINT)
+    return home, _many(settings.audience)[0] if settings.audience else home + ENDPOINT
+
+
+def resource_of(settings: AuthSettings, server: Server, face: Face | None = None) -> ResourceServer:
+    own: list[Verifier] = [] if face is None else [FaceVerifier(face)]
+    scopes = settings.scopes_supported
+    if scopes is None and face is not None:
+        scopes = tuple(face.settings.scopes)
+    return ResourceServer(
+        [*own, *_verifiers(settings)],
+        audience=_texts(settings.audience),
+        public_url=settings.public_url,
+        tokens=settings.tokens,
+        required=settings.required,
+        implies={scope: _many(implied) for scope, implied in settings.scopes.items()},
+        scopes_supported=scopes,
+        authorization_servers=None if face is None else [face.settings.issuer],
+        dpop=settings.dpop,
+        dpop_nonce=settings.dpop_nonce,
+        anonymous=settings.anonymous,
+        name=server.info.title or server.info.name,
+        documentation=settings.documentation,
+    )
+
+
+def _verifiers(settings: AuthSettings) -> list[Verifier]:
+    listed = [IssuerSettings(url=url) for url in settings.issuers]
+    found: list[Verifier] = [_jwt(one, settings) for one in (*listed, *settings.issuer)]
+    if settings.certificate is not None:
+        about = settings.certificate
+        found.append(CertificateVerifier(about.header, scopes=about.scopes, verified_header=about.verified_header))
+    if settings.introspection is not None:
+        asked = settings.introspection
+        found.append(
+            IntrospectionVerifier(
+                asked.issuer,
+                asked.client_id,
+                asked.client_secret,
+                url=asked.url,
+                audience=_texts(asked.audience or settings.audience),
+                require_audience=asked.require_audience,
+                leeway=settings.leeway,
+                claims=settings.claims.names(),
+            )
+        )
+    return found
+
+
+def _jwt(issuer: IssuerSettings, settings: AuthSettings) -> JwtVerifier:
+    return JwtVerifier(
+        issuer.url,
+        audience=_texts(issuer.audience or settings.audience),
+        algorithms=issuer.algorithms or settings.algorithms,
+        leeway=settings.leeway,
+        jwks_uri=issuer.jwks_uri,
+        claims=(issuer.claims or settings.claims).names(),
+    )
+
+
+def _many(said: Texts) -> tuple[str, ...]:
+    return (said,) if isinstance(said, str) else tuple(said)
+
+
+def _texts(said: Texts | None) -> str | list[str] | None:
+    return list(said) if isinstance(said, tuple) else said

@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from portico.access import authorization
+from portico.access import authorization, tables
 from portico.access.audit import audit
 from portico.access.audit import settings as audit_settings
 from portico.server.server import Server
@@ -29,6 +29,9 @@ class AccessSection(Struct, frozen=True):
 # In the order in which they are applied.
 SECTIONS: dict[str, AccessSection] = {
     "auth": AccessSection(authorization.read, authorization.apply),
+    "rule": AccessSection(tables.read_rules, tables.apply_rules),
+    "require": AccessSection(tables.read_requirements, tables.apply_requirements),
+    "limit": AccessSection(tables.read_limits, tables.apply_limits),
     "audit": AccessSection(audit_settings.read, audit.apply),
 }
 

@@ -1,4 +1,5 @@
-"""Who is asking. The names below are for clients: each is imported when it is first used."""
+"""Who is asking. The names below are for clients that log in, and for servers that let them in: each is imported when
+it is first used."""
 
 from __future__ import annotations
 
@@ -20,6 +21,14 @@ if TYPE_CHECKING:
     )
     from portico.auth.grants import ClientCredentials, EnterpriseManaged, Grant, IdentityProvider, WorkloadIdentity
     from portico.auth.oauth import OAuth
+    from portico.auth.principal import Principal
+    from portico.auth.resource import ResourceServer
+    from portico.auth.verifiers.certificates import CertificateVerifier
+    from portico.auth.verifiers.claims import ClaimNames
+    from portico.auth.verifiers.credentials import RequestCredentials, TokenInvalid, Unavailable, Verified, Verifier
+    from portico.auth.verifiers.introspection import IntrospectionVerifier
+    from portico.auth.verifiers.jwt import JwtVerifier
+    from portico.auth.verifiers.token_file import TokenFileVerifier
 
 _HOMES = {
     "portico.auth.assertions": ("SigningKey",),
@@ -35,26 +44,52 @@ _HOMES = {
     ),
     "portico.auth.grants": ("ClientCredentials", "EnterpriseManaged", "Grant", "IdentityProvider", "WorkloadIdentity"),
     "portico.auth.oauth": ("OAuth",),
+    "portico.auth.principal": ("Principal",),
+    "portico.auth.resource": ("ResourceServer",),
+    "portico.auth.verifiers.certificates": ("CertificateVerifier",),
+    "portico.auth.verifiers.claims": ("ClaimNames",),
+    "portico.auth.verifiers.credentials": (
+        "RequestCredentials",
+        "TokenInvalid",
+        "Unavailable",
+        "Verified",
+        "Verifier",
+    ),
+    "portico.auth.verifiers.introspection": ("IntrospectionVerifier",),
+    "portico.auth.verifiers.jwt": ("JwtVerifier",),
+    "portico.auth.verifiers.token_file": ("TokenFileVerifier",),
 }
 
 __all__ = [
     "AuthorizationCode",
     "AuthorizationFailed",
+    "CertificateVerifier",
+    "ClaimNames",
     "ClientCredentials",
     "Credentials",
     "EnterpriseManaged",
     "File",
     "Grant",
     "IdentityProvider",
+    "IntrospectionVerifier",
     "IssuerMismatch",
+    "JwtVerifier",
     "Keyring",
     "Memory",
     "OAuth",
+    "Principal",
     "RedirectRejected",
     "Registration",
+    "RequestCredentials",
     "ResourceMismatch",
+    "ResourceServer",
     "ScopeRejected",
     "SigningKey",
+    "TokenFileVerifier",
+    "TokenInvalid",
+    "Unavailable",
+    "Verified",
+    "Verifier",
     "WorkloadIdentity",
 ]
 

@@ -115,7 +115,23 @@ class AuthorizationCode:
         ask.credentials.keep_registration(ask.issuer, registered)
         return registered
 
+    def begin(self, ask: Ask) -> Conversation[tuple[str, PendingCode]]:
+        """The page to show, and what to remember until the browser comes back: for those who cannot wait for that."""
+        _check_pkce(ask.found.server)
+        client = yield from self._identify(ask)
+        return self._page(ask, client)
+
+    def finish(self, ask: Ask, pending: PendingCode, returned: Mapping[str, str]) -> Conversation[Token]:
+        """The token, once the browser is back with this."""
+        client = yield from self._identify(ask)
+        return (yield from self._redeem(ask, client, pending, returned))
+
     def _authorize(self, ask: Ask, client: Registration) -> Conversation[Token]:
+        url, pending = self._page(ask, client)
+        returned = yield from visit(url, self._redirect_uri)
+        return (yield from self._redeem(ask, client, pending, returned))
+
+    def _page(self, ask: Ask, client: Registration) -> tuple[str, PendingCode]:
         pending = PendingCode(ask.issuer, secrets.token_urlsafe(32), secrets.token_urlsafe(48))
         parameters = {
             "response_type": "code",
@@ -135,8 +151,11 @@ class AuthorizationCode:
         endpoint = ask.found.server.authorization_endpoint
         if endpoint is None:
             raise DiscoveryFailed(f"{quoted(ask.issuer)} has no page where a user could log in.")
-        url = endpoint + ("&" if "?" in endpoint else "?") + urlencode(parameters)
-        returned = yield from visit(url, self._redirect_uri)
+        return endpoint + ("&" if "?" in endpoint else "?") + urlencode(parameters), pending
+
+    def _redeem(
+        self, ask: Ask, client: Registration, pending: PendingCode, returned: Mapping[str, str]
+    ) -> Conversation[Token]:
         code = pending.code(returned, ask.found.server)
         asked = f"Redeeming a login at {quoted(ask.issuer)}"
         form = ask.form(

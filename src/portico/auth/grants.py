@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
+import msgspec
 from msgspec import Struct
 
 from portico.auth.assertions import Prover
@@ -19,6 +20,7 @@ JWT_BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 TOKEN_EXCHANGE = "urn:ietf:params:oauth:grant-type:token-exchange"
 ID_JAG = "urn:ietf:params:oauth:token-type:id-jag"
 ID_TOKEN = "urn:ietf:params:oauth:token-type:id_token"
+ACCESS_TOKEN = "urn:ietf:params:oauth:token-type:access_token"
 
 # A server may say once that it wants a nonce, and once more if the nonce grew old on the way.
 _NONCE_TRIES = 2
@@ -177,7 +179,7 @@ class EnterpriseManaged(_ConfiguredClient):
 
     def token(self, ask: Ask) -> Conversation[Token]:
         client = bound(ask, self._client)
-        provider = yield from self._metadata(ask)
+        provider = yield from _metadata(self._provider, ask)
         form = ask.form(
             TOKEN_EXCHANGE,
             requested_token_type=ID_JAG,
@@ -195,10 +197,50 @@ class EnterpriseManaged(_ConfiguredClient):
         issued = yield from request_token(ask, ask.form(JWT_BEARER, assertion=granted.token), client, asked)
         return keep(ask, issued, asked)
 
-    def _metadata(self, ask: Ask) -> Conversation[ServerMetadata]:
-        if self._provider.token_endpoint is None:
-            return (yield from find_server(MetadataSearch(ask.server), self._provider.issuer))
-        return ServerMetadata(issuer=self._provider.issuer, token_endpoint=self._provider.token_endpoint)
+
+class TokenExchange(_ConfiguredClient):
+    """A token for another one (RFC 8693): who the first speaks of is who the second speaks of, for another audience.
+
+    Without a provider the authorization server of the resource itself is asked. `subject` is the token that is given
+    in exchange, or a function that gives it when it is needed.
+    """
+
+    def __init__(
+        self,
+        client: Registration,
+        subject: str | Callable[[], str],
+        provider: IdentityProvider | None = None,
+        subject_type: str = ACCESS_TOKEN,
+        audience: str | None = None,
+    ) -> None:
+        self._client = client
+        self._subject = subject
+        self._provider = provider
+        self._subject_type = subject_type
+        self._audience = audience
+
+    def token(self, ask: Ask) -> Conversation[Token]:
+        form = ask.form(
+            TOKEN_EXCHANGE,
+            requested_token_type=ACCESS_TOKEN,
+            subject_token=self._subject() if callable(self._subject) else self._subject,
+            subject_token_type=self._subject_type,
+            **({"audience": self._audience} if self._audience is not None else {}),
+        )
+        provider = None if self._provider is None else (yield from _metadata(self._provider, ask))
+        client = self._client if provider is not None else bound(ask, self._client)
+        asked = f"Exchanging a token at {quoted(provider.issuer if provider is not None else ask.issuer)}"
+        issued = yield from request_token(ask, form, client, asked, provider)
+        if issued.kind not in (None, ACCESS_TOKEN, "urn:ietf:params:oauth:token-type:jwt"):
+            raise AuthorizationFailed(f"{asked}: it gave a {quoted(issued.kind)} and no access token.")
+        # The next one comes by another exchange: what a refresh token outlives is the first token.
+        return keep(ask, msgspec.structs.replace(issued, refresh_token=None), asked)
+
+
+def _metadata(provider: IdentityProvider, ask: Ask) -> Conversation[ServerMetadata]:
+    if provider.token_endpoint is None:
+        return (yield from find_server(MetadataSearch(ask.server), provider.issuer))
+    return ServerMetadata(issuer=provider.issuer, token_endpoint=provider.token_endpoint)
 
 
 class WorkloadIdentity:

@@ -60,6 +60,3 @@ class BearerTokens:
         given = authorization[7:].strip()
         found = [principal for token, principal in self._known if hmac.compare_digest(given, token)]
         return found[0] if found else None
-
-    def admits(self, authorization: bytes | None) -> bool:
-        return not self.required or self.verify(authorization) is not None

@@ -231,6 +231,7 @@ FORMS: dict[str, CommandForm] = {
                     help="whether requests must wait for notifications/initialized (default: auto, by revision)",
                 ),
                 flag("--max-message", type=int, metavar="BYTES", help="the longest message accepted (default: 4 MiB)"),
+                flag("--view", metavar="NAME", help="on stdio: one view of a gateway.toml in place of all of it"),
             ),
             "the built-in services": (
                 flag("--services", metavar="NAMES", help="which ones, separated by commas"),
@@ -362,6 +363,26 @@ FORMS: dict[str, CommandForm] = {
         {"": (flag("--timeout", type=_seconds, default=30.0, metavar="SECONDS", help="default: %(default)g"),)},
         "Exit status: 0; 1 when a server cannot be reached, lacks a secret, or has a name that is taken; 2 for a\n"
         "mistake in the file.",
+    ),
+    "pins": CommandForm(
+        "portico pins list|diff|approve FILE [options]",
+        "What the tools behind a gateway were when they were approved, what has changed, and the approval of it.",
+        (
+            word("action", choices=("list", "diff", "approve")),
+            word("file", "file", metavar="FILE", help="a gateway.toml or an mcp.json whose upstreams have pins"),
+        ),
+        {
+            "": (
+                flag(
+                    "--upstream", action="append", default=[], metavar="ALIAS", help="only of this one; may be repeated"
+                ),
+                flag("--tool", action="append", default=[], metavar="NAME", help="only this one; may be repeated"),
+                flag("--yes", action="store_true", help="approve without being asked"),
+                flag("--timeout", type=_seconds, default=30.0, metavar="SECONDS", help="default: %(default)g"),
+            )
+        },
+        "Exit status: 0; 1 when something is not as it was approved; 2 for a mistake in the file;\n"
+        "3 when an upstream cannot be reached.",
     ),
     "work": CommandForm(
         "portico work TARGET [options]",

@@ -20,6 +20,9 @@ def run(words: list[str]) -> int:
     with asyncio.Runner(loop_factory=new_loop) as runner:
         rows, problems = runner.run(_check(gateway, arguments.timeout))
     sys.stdout.write(plain_table(("UPSTREAM", "REVISION", "TOOLS", "PROMPTS", "RESOURCES", "STATE"), rows))
+    if gateway.views:
+        shown = [(name, view.settings.path, *map(str, gateway.counts(view))) for name, view in gateway.views.items()]
+        sys.stdout.write("\n" + plain_table(("VIEW", "PATH", "TOOLS", "PROMPTS", "RESOURCES"), shown))
     for problem in problems:
         print(problem, file=sys.stderr)
     return 1 if problems else 0

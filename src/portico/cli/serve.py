@@ -18,7 +18,7 @@ from portico.cli.data import made_directory, store_url
 from portico.cli.forms import parser_for
 from portico.cli.logs import set_log_level
 from portico.server.server import Server
-from portico.transport import modules
+from portico.transport import modules, stdio
 from portico.transport.loops import new_loop, on_signals
 from portico.wire.errors import UsageError
 
@@ -38,10 +38,24 @@ def run(words: list[str]) -> None:
     options = _options(arguments, serving)
     if arguments.workers is not None and arguments.transport != "http":
         raise UsageError("--workers is for --transport http: on stdio there is one client")
+    if arguments.view is not None:
+        _serve_view(server, arguments, options)
+        return
     if arguments.transport == "http" and arguments.target is None:
         _serve_guarded(server, arguments, options)
     else:
         server.run(arguments.transport, **options)
+
+
+def _serve_view(server: Server, arguments: argparse.Namespace, options: dict[str, Any]) -> None:
+    """One view of a gateway, on stdio; over HTTP each has its path."""
+    if arguments.transport == "http":
+        raise UsageError("--view is for stdio: over HTTP each view has a path of its own")
+    views: dict[str, Any] = getattr(server, "views", {})
+    if arguments.view not in views:
+        known = f"there are {', '.join(views)}" if views else "there is none"
+        raise UsageError(f"there is no view {arguments.view!r} in {arguments.target or 'this server'}; {known}")
+    stdio.run(views[arguments.view], server.lifespan, **options)
 
 
 # The services that hold a person's own: what was said, planned, run and stored.

@@ -5,22 +5,28 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
+import time
 
 import msgspec
 
 from portico.fleet.assignment import Post
+from portico.fleet.fleet import Fleet
 from portico.transport.http.exchange import Exchange
 from portico.transport.http.listener import Listener
 from portico.transport.http.place import Place
 from portico.transport.loops import on_signals
 
+# How often it is looked whether the calls of a session have come to their end.
+LOOK_SECONDS = 0.1
+
 
 class FleetWorker:
     """Serves until its supervisor, or a signal, tells it to stop; or until another has taken its place."""
 
-    def __init__(self, post: Post, exchange: Exchange, place: Place) -> None:
+    def __init__(self, post: Post, exchange: Exchange, place: Place, fleet: Fleet) -> None:
         self._post = post
         self._place = place
+        self._fleet = fleet
         self._listener = Listener(exchange)
         self._stop = asyncio.Event()
         self._retires = False
@@ -35,7 +41,10 @@ class FleetWorker:
         loop.add_reader(line, self._hear)
         try:
             with on_signals(self._stop.set):
-                await self._listener.start_on(self._post.sockets, self._place.tls())
+                await self._fleet.start()
+                sockets = self._post.sockets
+                await self._listener.start_on(sockets, self._place.tls())
+                self._fleet.listens_at(self._place.address(sockets[0]))
                 self._post.tell(ready=True)
                 await self._stop.wait()
                 if self._retires:
@@ -43,16 +52,28 @@ class FleetWorker:
         finally:
             loop.remove_reader(line)
             await self._listener.stop(self._place.grace)
+            await self._fleet.close()
             line.close()
 
     async def _let_go(self) -> None:
         """Retire; a signal meanwhile ends that."""
         self._stop.clear()
-        letting_go = asyncio.ensure_future(self._listener.retire(self._place.grace))
+        letting_go = asyncio.ensure_future(self._retire())
         told = asyncio.ensure_future(self._stop.wait())
         await asyncio.wait({letting_go, told}, return_when=asyncio.FIRST_COMPLETED)
         letting_go.cancel()
         told.cancel()
+
+    async def _retire(self) -> None:
+        """Leave the sessions to the others, each as soon as nothing is worked on in it; then the connections."""
+        self._listener.retire()
+        until = time.monotonic() + self._place.grace
+        while True:
+            stay = await self._fleet.give_up()
+            left = until - time.monotonic()
+            if left <= 0 or (not stay and self._listener.is_empty):
+                return
+            await self._listener.emptied(min(LOOK_SECONDS, left))
 
     def _hear(self) -> None:
         """What the supervisor says. If it is gone, no other process would replace us: that is an end as well."""

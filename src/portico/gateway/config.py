@@ -16,14 +16,22 @@ from typing import Any, Literal, TypedDict
 from msgspec import Struct, field
 
 from portico._options import check_options
+from portico.access import settings as access
+from portico.access.outgoing_settings import check as check_outgoing
 from portico.access.secrets import Secrets
+from portico.access.settings import AccessSettings
 from portico.gateway.names import LONGEST_NAME, PREFIX, folded_alias, outward
-from portico.transport.targets import Target, target_of
+from portico.gateway.pins import FILE, NewTools, PinMode
+from portico.gateway.views import ViewSettings, checked_views, view_of
+from portico.transport.targets import Target, Url, target_of
 from portico.wire.errors import UsageError
 from portico.wire.revisions import Revision
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+# What [gateway] says for all upstreams that say nothing else.
+_SHARED = ("prefix", "longest_name", "pins", "new_tools")
 
 Isolation = Literal["shared", "principal", "session"]
 
@@ -48,6 +56,11 @@ class UpstreamOptions(TypedDict, total=False):
     idle: float | str
     # The revision to speak, where it is not to be found out.
     revision: Revision
+    # Which credential it is shown: a table with a `kind`, and what that needs.
+    auth: Mapping[str, Any]
+    # What happens to a tool that is not as it was when it was approved, and to one that is new since.
+    pins: PinMode
+    new_tools: NewTools
 
 
 class _UpstreamPlace(TypedDict, total=False):
@@ -72,6 +85,9 @@ class _GatewayTable(TypedDict, total=False):
     instructions: str
     prefix: str
     longest_name: int
+    pins: PinMode
+    new_tools: NewTools
+    lock: str
 
 
 class UpstreamSettings(Struct, frozen=True, kw_only=True):
@@ -94,6 +110,9 @@ class UpstreamSettings(Struct, frozen=True, kw_only=True):
     lanes: int = 20
     idle: float = 600.0
     revision: Revision | None = None
+    auth: dict[str, Any] | None = None
+    pins: PinMode = "off"
+    new_tools: NewTools = "hold"
 
     def shows(self, name: str) -> bool:
         """Whether something of this name is to be seen at all."""
@@ -109,6 +128,11 @@ class GatewaySettings(Struct, frozen=True, kw_only=True):
 
     about: dict[str, Any] = field(default_factory=dict)
     upstreams: dict[str, UpstreamSettings] = field(default_factory=dict)
+    views: dict[str, ViewSettings] = field(default_factory=dict)
+    # The file of the pins.
+    lock: Path | None = None
+    # What the file says of who may come in and do what.
+    access: AccessSettings = AccessSettings()
 
 
 def read(path: str | Path, secrets: Secrets) -> GatewaySettings:
@@ -122,30 +146,45 @@ def read(path: str | Path, secrets: Secrets) -> GatewaySettings:
     except (ValueError, RecursionError) as failure:
         raise UsageError(f"{path} cannot be read: {failure}") from None
     try:
-        return settings_of(said, secrets)
+        return settings_of(said, secrets, Path(path).parent)
     except UsageError as mistake:
         raise UsageError(f"{path}: {mistake}") from None
 
 
-def settings_of(said: Any, secrets: Secrets) -> GatewaySettings:
-    """The settings in a file's tables; an mcp.json has its servers in `mcpServers` or `servers`."""
+def settings_of(said: Any, secrets: Secrets, folder: Path = Path()) -> GatewaySettings:
+    """The settings in a file's tables; an mcp.json has its servers in `mcpServers` or `servers`.
+
+    `folder` is that of the file.
+    """
     if not isinstance(said, Mapping):
         raise UsageError("it holds no table")
     servers = said.get("mcpServers", said.get("servers"))
     if isinstance(servers, Mapping):
         found = {alias: _of_entry(alias, entry, secrets) for alias, entry in servers.items()}
-        return GatewaySettings(upstreams=_named_apart({alias: one for alias, one in found.items() if one is not None}))
-    unknown = sorted(set(said) - {"gateway", "upstream"})
+        upstreams = _named_apart({alias: one for alias, one in found.items() if one is not None})
+        return GatewaySettings(upstreams=upstreams, lock=folder / FILE)
+    unknown = sorted(set(said) - {"gateway", "upstream", "view", *access.SECTIONS})
     if unknown:
-        raise UsageError(f"there is no [{unknown[0]}]; there are [gateway] and [upstream.NAME]")
+        raise UsageError(f"there is no [{unknown[0]}]; there are [gateway], [upstream.NAME] and [view.NAME]")
     about = _table("gateway", said.get("gateway", {}), _GatewayTable)
-    shared: dict[str, Any] = {name: about.pop(name) for name in ("prefix", "longest_name") if name in about}
+    lock = about.pop("lock", FILE)
+    shared: dict[str, Any] = {name: about.pop(name) for name in _SHARED if name in about}
     upstreams = {
         alias: upstream_of(alias, {**shared, **_is_table(f"upstream.{alias}", table)}, secrets)
         for alias, table in _is_table("upstream", said.get("upstream", {})).items()
         if not (isinstance(table, Mapping) and table.get("disabled") is True)
     }
-    return GatewaySettings(about=about, upstreams=_named_apart(upstreams))
+    views = {
+        name: view_of(name, _is_table(f"view.{name}", table))
+        for name, table in _is_table("view", said.get("view", {})).items()
+    }
+    return GatewaySettings(
+        about=about,
+        upstreams=_named_apart(upstreams),
+        views=checked_views(views),
+        lock=folder / lock,
+        access=access.read(said, folder),
+    )
 
 
 def _of_entry(alias: str, entry: Any, secrets: Secrets) -> UpstreamSettings | None:
@@ -164,10 +203,11 @@ def upstream_of(alias: str, table: Mapping[str, Any], secrets: Secrets) -> Upstr
     """An upstream of these settings; a secret that is missing is a problem of this one alone."""
     place = {name: value for name, value in table.items() if name in _UpstreamPlace.__annotations__}
     options = {name: value for name, value in table.items() if name not in place}
+    problem = _fill_auth(options, secrets)
     what = f"upstream.{alias}"
     check_options(what, options, UpstreamOptions)
     check_options(what, place, _UpstreamPlace)
-    target, problem = None, ""
+    target = None
     try:
         target = _target(what, place, secrets)
     except _Missing as missing:
@@ -189,9 +229,24 @@ def settings_for(alias: str, target: Target | None, options: Mapping[str, Any], 
     for name in ("longest_name", "concurrency", "lanes"):
         if given.get(name, 64) < (16 if name == "longest_name" else 1):
             raise UsageError(f"upstream.{alias}: {name} is {given[name]}, which is too small")
+    if "auth" in given:
+        check_outgoing(f"upstream.{alias}", given["auth"])
+        given["auth"] = dict(given["auth"])
+        if not isinstance(target, Url) and target is not None:
+            raise UsageError(f"upstream.{alias}: auth is for servers at a URL")
     for name in ("rename", "descriptions"):
         given[name] = dict(given.get(name, {}))
     return UpstreamSettings(alias=alias, target=target, problem=problem, **given)
+
+
+def _fill_auth(options: dict[str, Any], secrets: Secrets) -> str:
+    """Put the secrets into `auth`; a sentence if one is missing."""
+    try:
+        if isinstance(options.get("auth"), Mapping):
+            options["auth"] = _filled(options["auth"], secrets.resolve)
+    except UsageError as missing:
+        return str(missing)
+    return ""
 
 
 class _Missing(UsageError):

@@ -16,6 +16,7 @@ from portico.gateway.config import UpstreamSettings
 from portico.rpc.call import Call
 from portico.rpc.questions import put, require
 from portico.transport.greeting import ClientIdentity
+from portico.transport.http_client.streamable import RequestSender
 from portico.transport.link import on_own_stream
 from portico.transport.upstream import Upstream
 from portico.wire import notices
@@ -60,6 +61,7 @@ class Lane:
         opened: Callable[[Lane], None],
         missed: Callable[[], None],
         asked: Callable[[], None],
+        auth: RequestSender | None = None,
     ) -> None:
         assert settings.target is not None
         self._told = told
@@ -80,6 +82,7 @@ class Lane:
             ClientIdentity(info, able),
             revision=settings.revision,
             timeout=settings.timeout,
+            auth=auth,
             longest_wait=0.0,
             on_reopened=self._reopened,
             on_gap=self._gap,

@@ -10,11 +10,13 @@ from functools import partial
 from typing import Any, TypeVar
 from weakref import ref
 
+from portico.access.outgoing import OutgoingAuth
 from portico.gateway.bridge import Bridge
 from portico.gateway.config import UpstreamSettings
 from portico.gateway.health import Breaker
 from portico.gateway.lane import Lane, Told, carried
 from portico.rpc.call import Call, Conversation
+from portico.rpc.identity import identity_of
 from portico.wire import jsonrpc
 from portico.wire.errors import Error, ProtocolError, ToolError, TransportError
 from portico.wire.meta import ClientCapabilities, Implementation
@@ -24,7 +26,8 @@ log = logging.getLogger("portico.gateway")
 T = TypeVar("T")
 
 # A server without sessions has one connection, for all calls.
-MODERN_KEY = "modern"
+MODERN = "modern"
+MODERN_KEY: tuple[str, ...] = (MODERN,)
 
 
 class Lanes:
@@ -42,11 +45,13 @@ class Lanes:
         opened: Callable[[Lane], None],
         missed: Callable[[], None],
         learnt: Callable[[], None],
+        auth: OutgoingAuth | None = None,
     ) -> None:
         self.settings = settings
         self.alias = settings.alias
         # Whether each connection has one call at a time, so that it can be told whose a question is.
         self.asks = False
+        self._auth = auth
         self._info = info
         self._bridge = bridge
         self._breaker = breaker
@@ -68,6 +73,13 @@ class Lanes:
     def __len__(self) -> int:
         return sum(map(len, self._lanes.values()))
 
+    @property
+    def modern(self) -> Lane | None:
+        """The one connection to a server without sessions, if it is there."""
+        for lane in self._lanes.get(MODERN_KEY, ()):
+            return None if lane.broken else lane
+        return None
+
     async def find(self, call: Call) -> Lane:
         """A connection for a call: one for all at a server without sessions, else one for those who may share it."""
         if self.settings.problem:
@@ -88,7 +100,7 @@ class Lanes:
                 # Many may have waited for one attempt, which failed.
                 self._breaker.check(self.alias)
                 self._check_open()
-                await self._open(key, able)
+                await self._open(key, able, call)
                 self._follow(call)
 
     def _run(self, errand: Coroutine[Any, Any, T], among: set[asyncio.Task[Any]]) -> asyncio.Task[T]:
@@ -104,9 +116,15 @@ class Lanes:
             task.exception()
 
     def _key(self, call: Call, able: ClientCapabilities) -> Any:
-        if MODERN_KEY in self._lanes:
-            return MODERN_KEY
-        return jsonrpc.encode(able), self._sharing(call)
+        modern = MODERN_KEY if self._auth is None else self._modern_key(call)
+        if modern in self._lanes:
+            return modern
+        return jsonrpc.encode(able), self._sharing(call), modern
+
+    def _modern_key(self, call: Call) -> tuple[str, ...]:
+        """A credential of one principal is on no connection of another."""
+        who = None if self._auth is None else self._auth.share(call)
+        return MODERN_KEY if who is None else (MODERN, who)
 
     def _sharing(self, call: Call) -> Any:
         """Those who share a connection have this in common: the client's own session, where there is one and it is to
@@ -116,7 +134,7 @@ class Lanes:
             return ref(conversation)
         if isolation == "shared" or call.principal is None:
             return None
-        return str(getattr(call.principal, "id", None) or call.principal)
+        return identity_of(call.principal)
 
     def _free(self, key: Any) -> Lane | None:
         for lane in self._lanes.get(key, ()):
@@ -124,16 +142,17 @@ class Lanes:
                 # One that ended while nothing used it: another is made, or it is known at once that none can be.
                 self._forget(lane)
                 return self._free(key)
-            if not self.asks or key == MODERN_KEY or not lane.in_flight:
+            if not self.asks or key[0] == MODERN or not lane.in_flight:
                 return lane
         return None
 
     # Opening
 
-    async def _open(self, key: Any, able: ClientCapabilities) -> None:
+    async def _open(self, key: Any, able: ClientCapabilities, call: Call) -> None:
         if len(self) >= self.settings.lanes:
             await self._make_room()
-        lane = Lane(self.settings, self._info, able, self._told, self._opened, self._missed, self.note_question)
+        sender = None if self._auth is None else self._auth.sender(call)
+        lane = Lane(self.settings, self._info, able, self._told, self._opened, self._missed, self.note_question, sender)
         try:
             await lane.open()
         except (TransportError, ProtocolError) as failure:
@@ -141,7 +160,7 @@ class Lanes:
             self._breaker.failed(failure, at_once=True)
             log.warning("%s cannot be reached: %s", self.alias, self._breaker.failure)
             raise self._breaker.refusal(self.alias) from None
-        self._lanes.setdefault(MODERN_KEY if lane.modern else key, []).append(lane)
+        self._lanes.setdefault(self._modern_key(call) if lane.modern else key, []).append(lane)
         self._opened(lane)
 
     def _check_open(self) -> None:
@@ -187,7 +206,7 @@ class Lanes:
     def _leave(self, known: ref[Conversation]) -> None:
         self._followed.discard(known)
         for key, group in list(self._lanes.items()):
-            if isinstance(key, tuple) and key[1] == known:
+            if key[0] != MODERN and key[1] == known:
                 for lane in [one for one in group if not one.has_tasks]:
                     # Its calls were cancelled in this very turn of the loop.
                     self._forget(lane)

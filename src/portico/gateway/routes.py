@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 from msgspec import UNSET, Raw, Struct
 from msgspec.structs import replace
 
-from portico.gateway.changes import ResourceRelay
-from portico.gateway.entries import LISTS, ListedEntry, list_page, members, own_entry, result_at, task_support, written
-from portico.gateway.names import inward_uri, outward_uri
+from portico.gateway.changes import GATHER_SECONDS, ResourceRelay
+from portico.gateway.entries import LISTS, ListedEntry, list_page, members, own_entry, result_at, written
+from portico.gateway.links import link_result
 from portico.gateway.params import spliced
+from portico.gateway.table import RESOURCES, TEMPLATES, Held, OutwardRoute, RouteTable
 from portico.gateway.tasks import GatewayTasks
 from portico.gateway.upstream import Answered, Detach, GatewayUpstream
-from portico.rpc.call import Call
+from portico.rpc.call import Call, Facet
 from portico.rpc.questions import asked_by
 from portico.schema.problems import nearest
 from portico.server.asking.request_state import Seal, binding
@@ -27,12 +28,10 @@ from portico.server.registry.catalog import Catalog
 from portico.server.registry.views import KINDS, CallerView
 from portico.wire import jsonrpc, notices
 from portico.wire.completion import CompleteParams, PromptReference
-from portico.wire.errors import InvalidParams, MethodNotFound, ResourceNotFound, ToolError, Unknown, UsageError
+from portico.wire.errors import InvalidParams, MethodNotFound, ResourceNotFound, ToolError, Unknown
 from portico.wire.methods import ASKABLE
-from portico.wire.mirrors import KEYWORD, Mirror, mirrors
-from portico.wire.revisions import LATEST, MODERN, V2025_11_25, Revision
+from portico.wire.revisions import LATEST, MODERN, Revision
 from portico.wire.subscriptions import Filter
-from portico.wire.uris import Template
 
 if TYPE_CHECKING:
     from portico.server.protection import Protection
@@ -50,23 +49,8 @@ _NOTICES = {
 }
 
 
-class OutwardRoute(Struct, frozen=True):
-    """Where a name leads."""
-
-    upstream: GatewayUpstream
-    inward: str
-    entry: ListedEntry
-    # The members that are shown otherwise.
-    shown: dict[str, Any]
-    # Whether it may be called as a task: 2025-11-25 says so of each tool.
-    task_support: str = ""
-
-    def shown_at(self, method: str, revision: Revision) -> dict[str, Any]:
-        """2025-11-25 wants to know of each tool whether it may be a task; 2026-07-28 says nothing of that."""
-        traits = self.upstream.traits
-        if method == "tools/list" and revision == V2025_11_25 and traits.tasks and not traits.sessions:
-            return {**self.shown, "execution": {"taskSupport": "optional"}}
-        return self.shown
+def _never_held(alias: str, method: str, entry: ListedEntry) -> str:
+    return ""
 
 
 class _Relays(Struct, eq=False):
@@ -75,27 +59,37 @@ class _Relays(Struct, eq=False):
     users: int
     relays: list[ResourceRelay]
     unheard: set[str]
+    facet: Facet | None
+
+
+class Publish(Protocol):
+    """Tells those who listen of a change; of those only who listen to one of these facets."""
+
+    def __call__(self, method: str, uri: str | None, facets: frozenset[Facet | None] | None = None) -> None: ...
 
 
 class Routes:
-    """The upstreams of a gateway, in the order of its file. `publish` is told of changes."""
+    """The upstreams of a gateway, and what is answered in their stead. `publish` is told of changes."""
 
-    def __init__(self, publish: Callable[[str, str | None], None], seal: Seal) -> None:
+    def __init__(
+        self, publish: Publish, seal: Seal, owned: Callable[[Any], Owned], held: Held = lambda alias, method, entry: ""
+    ) -> None:
         self._publish = publish
         self._seal = seal
+        # Whose a component is that the gateway has itself.
+        self._owned = owned
         self.protection: Protection | None = None
-        self.upstreams: dict[str, GatewayUpstream] = {}
+        self.table = RouteTable(held)
         # Those of the upstreams.
         self.tasks: GatewayTasks | None = None
-        # What was hidden because another has its name.
-        self.clashes: list[str] = []
-        # The arguments of each tool that stand in HTTP headers too.
-        self.mirrored: dict[str, Sequence[Mirror]] = {}
-        self._routes: dict[str, dict[str, OutwardRoute]] | None = None
-        self._pages: dict[Any, Raw] = {}
-        # The lists that a client has been given.
-        self._shown: set[str] = set()
-        self._relays: dict[tuple[str, ...], _Relays] = {}
+        self._parts: dict[Any, tuple[list[Raw], Any]] = {}
+        # Whole pages, each with the hints in it.
+        self._pages: dict[Any, tuple[Mapping[str, Any], Raw]] = {}
+        # What those who were given a list have: its fingerprint, by the method and the facet.
+        self._given: dict[tuple[str, Facet | None], bytes] = {}
+        self._changed: set[str] = set()
+        self._telling: asyncio.TimerHandle | None = None
+        self._relays: dict[Any, _Relays] = {}
 
     def __bool__(self) -> bool:
         return True
@@ -103,52 +97,83 @@ class Routes:
     def __len__(self) -> int:
         return len(self.upstreams)
 
+    @property
+    def upstreams(self) -> dict[str, GatewayUpstream]:
+        return self.table.upstreams
+
     def put_in_order(self, aliases: list[str]) -> None:
         """The first one in the file has a name that two want."""
         rest = [alias for alias in self.upstreams if alias not in aliases]
-        self.upstreams = {alias: self.upstreams[alias] for alias in [*aliases, *rest] if alias in self.upstreams}
+        ordered = [alias for alias in [*aliases, *rest] if alias in self.upstreams]
+        self.table.upstreams = {alias: self.upstreams[alias] for alias in ordered}
         self.changed()
+
+    def close(self) -> None:
+        if self._telling is not None:
+            self._telling.cancel()
+            self._telling = None
+
+    def forget_facet(self, facet: Facet) -> None:
+        """No client sees it any more."""
+        self.table.forget()
+        self._parts.clear()
+        self._pages.clear()
+        self._given = {key: given for key, given in self._given.items() if key[1] is not facet}
 
     # Changes
 
     def changed(self, methods: Iterable[str] = tuple(LISTS)) -> None:
-        """These lists are others now. Those that no client was given are no news."""
-        self._routes = None
+        """These lists may be others now. Changes that come together are told together."""
+        self.table.forget()
+        self._parts.clear()
         self._pages.clear()
-        self._mirror()
         for shared in self._relays.values():
             self._listen(shared)
-        for notice in {_NOTICES[method] for method in methods if method in self._shown}:
-            self._publish(notice, None)
+        self._changed |= set(methods)
+        if self._given and self._telling is None:
+            # No client can have been given a list before there was a loop.
+            self._telling = asyncio.get_running_loop().call_later(GATHER_SECONDS, self._tell)
 
-    def _mirror(self) -> None:
-        self.mirrored.clear()
-        for name, route in self.routes("tools/list").items():
-            schema = bytes(route.entry.members["inputSchema"])
-            if KEYWORD.encode() in schema:
-                with contextlib.suppress(ValueError):
-                    self.mirrored[name] = mirrors(msgspec.json.decode(schema))
+    def _tell(self) -> None:
+        """Tell those whose own list is not what they were given."""
+        self._telling = None
+        changed, self._changed = self._changed, set()
+        news: dict[str, set[Facet | None]] = {}
+        for (method, facet), before in self._given.items():
+            if method in changed:
+                self._given[method, facet] = now = self._fingerprint(method, facet)
+                if now != before:
+                    news.setdefault(_NOTICES[method], set()).add(facet)
+        for notice, facets in news.items():
+            self._publish(notice, None, frozenset(facets))
+
+    def _fingerprint(self, method: str, facet: Facet | None) -> bytes:
+        found = sha256()
+        for name, route in self.table.routes(method, facet).items():
+            found.update(jsonrpc.encode([name, route.entry.digest().hex(), route.shown]))
+        return found.digest()
 
     def updated(self, upstream: GatewayUpstream, uri: str) -> None:
-        self._publish(notices.RESOURCE_UPDATED, self.outward_uri(upstream, uri))
+        self._publish(notices.RESOURCE_UPDATED, self.table.outward_uri(upstream, uri))
 
-    def hear(self, wanted: Filter) -> list[tuple[str, ...]]:
+    def hear(self, wanted: Filter, facet: Facet | None) -> list[Any]:
         for upstream in self.upstreams.values():
             upstream.begin_listing()
         uris = tuple(sorted(set(wanted.resource_subscriptions or ())))
         if not uris:
             return []
-        if uris not in self._relays:
-            self._relays[uris] = _Relays(0, [], set(uris))
-            self._listen(self._relays[uris])
-        self._relays[uris].users += 1
-        return [uris]
+        key = (facet, uris)
+        if key not in self._relays:
+            self._relays[key] = _Relays(0, [], set(uris), facet)
+            self._listen(self._relays[key])
+        self._relays[key].users += 1
+        return [key]
 
     def _listen(self, shared: _Relays) -> None:
         """Hear of those whose upstream is known, and has not been asked yet."""
         by_upstream: dict[str, list[str]] = {}
         for uri in sorted(shared.unheard):
-            for upstream, inward in self._owners(uri):
+            for upstream, inward in self.table.owners(uri, shared.facet):
                 by_upstream.setdefault(upstream.alias, []).append(inward)
                 shared.unheard.remove(uri)
                 break
@@ -156,7 +181,7 @@ class Routes:
             upstream = self.upstreams[alias]
             shared.relays.append(upstream.changes.follow(inside))
 
-    def unhear(self, keys: list[tuple[str, ...]]) -> None:
+    def unhear(self, keys: list[Any]) -> None:
         for key in keys:
             shared = self._relays[key]
             shared.users -= 1
@@ -165,9 +190,9 @@ class Routes:
                 for relay in shared.relays:
                     relay.end()
 
-    def may_have(self, uri: str, view: CallerView | None = None) -> bool:
+    def may_have(self, uri: str, facet: Facet | None, view: CallerView | None = None) -> bool:
         """Whether an upstream has a resource, or may turn out to when it is listed."""
-        for upstream, inward in self._owners(uri):
+        for upstream, inward in self.table.owners(uri, facet):
             if view is None or view.sees("resource", Owned(upstream.alias, inward)):
                 return True
         return view is None and not all(one.listed.is_set() for one in self.upstreams.values())
@@ -176,67 +201,15 @@ class Routes:
 
     def owner_of(self, kind: Kind, name: str) -> Owned | None:
         if kind == "resource":
-            return next((Owned(upstream.alias, inward) for upstream, inward in self._owners(name)), None)
-        method = "resources/templates/list" if kind == "template" else f"{kind}s/list"
-        route = self.routes(method).get(name)
+            return next((Owned(upstream.alias, inward) for upstream, inward in self.table.owners(name, None)), None)
+        route = self.table.routes(TEMPLATES if kind == "template" else f"{kind}s/list").get(name)
         if route is None and kind == "template":
-            route = self.routes("resources/list").get(name)
+            route = self.table.routes(RESOURCES).get(name)
         return None if route is None else Owned(route.upstream.alias, route.inward)
 
     def canonical(self, kind: Kind, name: str) -> str | None:
         """Upstreams are routed to by the names that they list, so there is one name for each."""
         return name if self.owner_of(kind, name) is not None else None
-
-    # Names
-
-    def routes(self, method: str) -> dict[str, OutwardRoute]:
-        if self._routes is None:
-            self.clashes = []
-            self._routes = {method: self._gather(method) for method in LISTS}
-        return self._routes[method]
-
-    def _gather(self, method: str) -> dict[str, OutwardRoute]:
-        by_name = LISTS[method].key == "name"
-        found: dict[str, OutwardRoute] = {}
-        for upstream in self.upstreams.values():
-            settings = upstream.settings
-            for entry in upstream.entries.get(method, ()):
-                name = entry.key
-                if not settings.shows(name):
-                    continue
-                outward = settings.outward(name) if by_name else name
-                if outward in found and not by_name:
-                    outward = outward_uri(upstream.alias, name)
-                if outward in found:
-                    other = found[outward].upstream.alias
-                    self.clashes.append(f"{outward}: {other} has it, so that of {upstream.alias} ({name}) is hidden")
-                    continue
-                shown: dict[str, Any] = {} if outward == name else {LISTS[method].key: outward}
-                if name in settings.descriptions and method == "tools/list":
-                    shown["description"] = settings.descriptions[name]
-                found[outward] = OutwardRoute(upstream, name, entry, shown, task_support(entry))
-        return found
-
-    def outward_uri(self, upstream: GatewayUpstream, uri: str) -> str:
-        """The address under which a resource of an upstream is known here."""
-        route = self.routes("resources/list").get(uri)
-        if route is not None and route.upstream is not upstream:
-            return outward_uri(upstream.alias, uri)
-        return uri
-
-    def _owners(self, uri: str) -> Iterator[tuple[GatewayUpstream, str]]:
-        """Those who may have a resource, the most likely first, each with its own address of it."""
-        route = self.routes("resources/list").get(uri)
-        if route is not None:
-            yield route.upstream, route.inward
-            return
-        for template, route in self.routes("resources/templates/list").items():
-            if _matches(template, uri):
-                yield route.upstream, uri if template == route.inward else inward_uri(route.upstream.alias, uri) or uri
-        for upstream in self.upstreams.values():
-            inward = inward_uri(upstream.alias, uri)
-            if inward is not None and upstream.settings.shows(inward):
-                yield upstream, inward
 
     # Lists
 
@@ -262,42 +235,67 @@ class Routes:
     def page(self, catalog: Catalog[Any], call: Call, cursor: str | None, view: CallerView | None = None) -> Any:
         """A page of our own list and those of the upstreams, or a coroutine that comes to it."""
         for upstream in self.upstreams.values():
-            upstream.begin_listing()
+            upstream.begin_listing(call)
         if all(one.listed.is_set() or one.breaker.is_open for one in self.upstreams.values()):
-            return self._page(catalog, call.revision or LATEST, cursor, view)
+            return self._page(catalog, call, cursor, view)
         return self._page_when_settled(catalog, call, cursor, view)
 
     async def _page_when_settled(
         self, catalog: Catalog[Any], call: Call, cursor: str | None, view: CallerView | None
     ) -> Raw:
         await self.settled()
-        return self._page(catalog, call.revision or LATEST, cursor, view)
+        return self._page(catalog, call, cursor, view)
 
-    def _page(self, catalog: Catalog[Any], revision: Revision, cursor: str | None, view: CallerView | None) -> Raw:
-        method = catalog.method
-        self._shown.add(method)
-        routes = self.routes(method)
-        start = 0 if cursor is None else catalog.start(cursor, len(catalog) + len(routes))
-        definitions = catalog.definitions
-        key = (method, revision, start, id(definitions), None if view is None else view.sight.view)
-        page = self._pages.get(key)
-        if page is None:
-            if len(self._pages) >= MOST_PAGES:
+    def _page(self, catalog: Catalog[Any], call: Call, cursor: str | None, view: CallerView | None) -> Raw:
+        method, facet, revision = catalog.method, call.facet, call.revision or LATEST
+        if (method, facet) not in self._given:
+            self._given[method, facet] = self._fingerprint(method, facet)
+        start = 0 if cursor is None else catalog.start(cursor, len(catalog) + len(self.table.routes(method, facet)))
+        key = (method, facet, revision, start, id(catalog.definitions), None if view is None else view.sight.view)
+        found = self._parts.get(key)
+        if found is None:
+            if len(self._parts) >= MOST_PAGES:
+                self._parts.clear()
                 self._pages.clear()
-            seen = definitions if view is None else view.definitions(catalog)
-            own: list[tuple[ListedEntry, dict[str, Any]]] = [(own_entry(method, one), {}) for one in seen]
-            others = [(route.entry, route.shown_at(method, revision)) for _, route in self._seen(catalog, view)]
-            entries = [*own, *others]
-            end = start + catalog.page_size
-            part = [written(method, entry, shown, revision) for entry, shown in entries[start:end]]
-            after = catalog.cursor(end) if end < len(entries) else UNSET
-            page = self._pages[key] = list_page(method, part, after, catalog.hints, revision)
-        return page
+            found = self._parts[key] = self._part(catalog, facet, view, revision, start)
+        hints = catalog.hints
+        page = self._pages.get(key)
+        if page is None or page[0] != hints:
+            page = self._pages[key] = (hints, list_page(method, *found, hints, revision))
+        return page[1]
 
-    def _seen(self, catalog: Catalog[Any], view: CallerView | None) -> Iterator[tuple[str, OutwardRoute]]:
+    def _part(
+        self, catalog: Catalog[Any], facet: Facet | None, view: CallerView | None, revision: Revision, start: int
+    ) -> tuple[list[Raw], Any]:
+        """The entries of a page, and the cursor of the next one."""
+        method = catalog.method
+        own: list[tuple[ListedEntry, dict[str, Any]]] = [
+            (own_entry(method, one), {}) for one in self._own(catalog, facet, view)
+        ]
+        entries = [
+            *own,
+            *((route.entry, route.shown_at(method, revision)) for _, route in self._seen(catalog, facet, view)),
+        ]
+        end = start + catalog.page_size
+        part = [written(method, entry, shown, revision) for entry, shown in entries[start:end]]
+        return part, catalog.cursor(end) if end < len(entries) else UNSET
+
+    def _own(self, catalog: Catalog[Any], facet: Facet | None, view: CallerView | None) -> list[Any]:
+        """What the gateway has itself, as far as the caller may see it."""
+        kind = KINDS[catalog.method]
+        found = [(one.definition, self._owned(one)) for one in catalog]
+        return [
+            definition
+            for definition, owned in found
+            if (facet is None or facet.shows(*owned)) and (view is None or view.sees(kind, owned))
+        ]
+
+    def _seen(
+        self, catalog: Catalog[Any], facet: Facet | None, view: CallerView | None
+    ) -> Iterator[tuple[str, OutwardRoute]]:
         """What the upstreams add to a list, as far as the caller may see it."""
         kind = KINDS[catalog.method]
-        for name, route in self.routes(catalog.method).items():
+        for name, route in self.table.routes(catalog.method, facet).items():
             if name in catalog:
                 continue
             if view is not None:
@@ -311,10 +309,12 @@ class Routes:
     async def call(self, call: Call, kind: str, name: str, catalog: Catalog[Any]) -> Any:
         """The answer of the upstream whose tool or prompt it is."""
         method = f"{kind}s/list"
-        route = self.routes(method).get(name)
+        route = self.table.routes(method, call.facet).get(name)
         if route is None:
             await self.settled()
-            route = self.routes(method).get(name)
+            route = self.table.routes(method, call.facet).get(name)
+        if route is None:
+            await self._refuse_held(call, kind, name)
         if route is None or not await self._admits(call, kind, Owned(route.upstream.alias, route.inward)):
             raise await self.unknown(call, kind, name, catalog)
         if kind == "tool" and self.tasks is not None and self.tasks.concerns(call, route):
@@ -322,12 +322,20 @@ class Routes:
             return self._outward(route.upstream, call, said) if isinstance(said, Answered) else said
         return await self._delegate(route.upstream, call, "name", route.inward)
 
+    async def _refuse_held(self, call: Call, kind: str, name: str) -> None:
+        """Say why something is not to be had, to those who would have it otherwise."""
+        held = self.table.held.get((f"{kind}s/list", name))
+        if held is None or not (call.facet is None or call.facet.shows(held.alias, held.inward)):
+            return
+        if await self._admits(call, kind, Owned(held.alias, held.inward)):
+            raise ToolError(f"{name} is held back: {held.why}.", kind="PermissionDenied")
+
     async def unknown(self, call: Call, kind: str, name: str, catalog: Catalog[Any]) -> Unknown:
         """The refusal of a name that is not there, with those that may have been meant, as far as the caller sees."""
         await self.settled()
         view = None if self.protection is None else self.protection.view(call)
-        own = catalog.definitions if view is None else view.definitions(catalog)
-        names = [one.name for one in own] + [one for one, _ in self._seen(catalog, view)]
+        own = [one.name for one in self._own(catalog, call.facet, view)]
+        names = [*own, *(one for one, _ in self._seen(catalog, call.facet, view))]
         return Unknown(kind, name, nearest(name, names, most=3))
 
     def nothing_to_complete(self, name: str) -> InvalidParams:
@@ -343,7 +351,7 @@ class Routes:
 
     async def read(self, call: Call, uri: str) -> Any:
         await self.settled()
-        for upstream, inward in self._owners(uri):
+        for upstream, inward in self.table.owners(uri, call.facet):
             if not await self._admits(call, "resource", Owned(upstream.alias, inward)):
                 continue
             try:
@@ -354,12 +362,12 @@ class Routes:
 
     async def complete(self, call: Call, params: CompleteParams) -> Any:
         await self.settled()
-        ref = params.ref
+        ref, table, facet = params.ref, self.table, call.facet
         if isinstance(ref, PromptReference):
-            route = self.routes("prompts/list").get(ref.name)
+            route = table.routes("prompts/list", facet).get(ref.name)
             inner = {"type": "ref/prompt", "name": route.inward if route else ""}
         else:
-            route = self.routes("resources/templates/list").get(ref.uri) or self.routes("resources/list").get(ref.uri)
+            route = table.routes(TEMPLATES, facet).get(ref.uri) or table.routes(RESOURCES, facet).get(ref.uri)
             inner = {"type": "ref/resource", "uri": route.inward if route else ""}
         kind = "prompt" if isinstance(ref, PromptReference) else "template"
         if route is None or not await self._admits(call, kind, Owned(route.upstream.alias, route.inward)):
@@ -368,15 +376,19 @@ class Routes:
 
     async def _delegate(self, upstream: GatewayUpstream, call: Call, member: str, inward: Any) -> Any:
         """The same call with the inward name, and its answer under ours."""
-        return self._outward(upstream, call, await self._send(upstream, member, inward, call))
+        # A digest, which most calls do without.
+        bound = partial(self._binding, call)
+        params = spliced(call, inward) or self._inward(call, {member: inward}, bound)
+        answered = await upstream.call(replace(call, params=params, read=None, facet=None), bound)
+        return self._outward(upstream, call, answered)
 
     async def _send(
         self, upstream: GatewayUpstream, member: str, inward: Any, call: Call, detach: Detach | None = None
     ) -> Answered:
-        # A digest, which most calls do without.
+        """What an upstream answers to a call that may become a task."""
         bound = partial(self._binding, call)
         params = spliced(call, inward) or self._inward(call, {member: inward}, bound)
-        return await upstream.call(replace(call, params=params, read=None), bound, detach)
+        return await upstream.call(replace(call, params=params, read=None, facet=None), bound, detach)
 
     def _outward(self, upstream: GatewayUpstream, call: Call, answered: Answered) -> Any:
         asked = asked_by(call.method, answered.result)
@@ -391,7 +403,10 @@ class Routes:
     def outward_result(self, upstream: GatewayUpstream, call: Call, answered: Answered) -> Raw:
         """An upstream's result as its client is to see it."""
         try:
-            return result_at(call.method, answered.result, answered.revision, call.revision or MODERN)
+            said = result_at(call.method, answered.result, answered.revision, call.revision or MODERN)
+            if self.table.crosses and (b'"uri"' in (data := bytes(said)) or b"esourceUri" in data):
+                return link_result(call.method, said, partial(self.table.outward_uri, upstream))
+            return said
         except (msgspec.DecodeError, RecursionError):
             raise ToolError(f"{upstream.alias} gave a result that cannot be read.") from None
 
@@ -400,7 +415,7 @@ class Routes:
         params: dict[str, Any] = {**members.decode(call.params), **changed}
         if "requestState" in params and call.method in ASKABLE:
             state = self._opened(params["requestState"], bound())
-            if state == b"null":
+            if state is not None and bytes(state) == b"null":
                 del params["requestState"]
             elif state is not None:
                 params["requestState"] = state
@@ -418,17 +433,3 @@ class Routes:
         target = given.get("name") or given.get("uri") or given.get("ref") or b""
         arguments = msgspec.json.decode(given["arguments"]) if "arguments" in given else None
         return binding(call.method, bytes(target).decode(), arguments, call.principal)
-
-
-def _matches(template: str, uri: str) -> bool:
-    found = _parsed(template)
-    return found is not None and found.match(uri) is not None
-
-
-@lru_cache(maxsize=10_000)
-def _parsed(template: str) -> Template | None:
-    """None: it is none that could match anything."""
-    try:
-        return Template(template)
-    except UsageError:
-        return None

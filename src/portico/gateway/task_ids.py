@@ -10,7 +10,8 @@ from typing import Any
 
 import msgspec
 
-from portico.server.asking.request_state import Seal, identity
+from portico.rpc.identity import identity_of
+from portico.server.asking.request_state import Seal
 
 # Above this an id is none that we gave.
 LONGEST_ID = 8 * 1024
@@ -41,4 +42,4 @@ class TaskIds:
 
 
 def _said(alias: str, id: str, principal: Any) -> bytes:
-    return msgspec.json.encode(["task", alias, id, identity(principal)])
+    return msgspec.json.encode(["task", alias, id, identity_of(principal)])

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct
 from msgspec.structs import replace
 
+from portico.access.outgoing import OutgoingAuth
 from portico.access.secrets import Secrets
 from portico.gateway.bridge import Bridge, Parked
 from portico.gateway.changes import ALL_CAPABILITIES, UpstreamChanges
@@ -24,6 +25,7 @@ from portico.gateway.health import Breaker, brief
 from portico.gateway.kept import KeptLists, Traits
 from portico.gateway.lane import Lane, carried
 from portico.gateway.lanes import Lanes
+from portico.gateway.places import CallPlaces
 from portico.legacy.push import push
 from portico.rpc.call import Call, members
 from portico.rpc.questions import asked_by
@@ -33,6 +35,7 @@ from portico.wire import jsonrpc, notices
 from portico.wire.capabilities import TASK_CALLS, declares
 from portico.wire.discover import DiscoverResult
 from portico.wire.errors import BadStatus, Error, MethodNotFound, ProtocolError, ToolError, TransportError
+from portico.wire.inputs import InputRequiredResult
 from portico.wire.meta import NO_CAPABILITIES, ClientCapabilities, Implementation, ServerCapabilities
 from portico.wire.methods import ASKABLE
 from portico.wire.revisions import MODERN, Revision
@@ -71,6 +74,7 @@ class GatewayUpstream:
         kept: KeptLists,
         changed: Callable[[Sequence[str]], None],
         updated: Callable[[GatewayUpstream, str], None],
+        auth: OutgoingAuth | None = None,
     ) -> None:
         self.settings = settings
         self.alias = settings.alias
@@ -86,13 +90,15 @@ class GatewayUpstream:
         self._kept = kept
         self._changed = changed
         here = settings.target.handler if isinstance(settings.target, Here) else None
-        self.lanes = Lanes(settings, info, bridge, self.breaker, self._tell, self._opened, self._missed, self._learnt)
+        self.auth = auth
+        self.lanes = Lanes(
+            settings, info, bridge, self.breaker, self._tell, self._opened, self._missed, self._learnt, auth
+        )
         self.changes = UpstreamChanges(here, self.lanes.find, self._try_refresh, partial(updated, self))
-        self._slots = asyncio.Semaphore(settings.concurrency)
-        self._waiting = 0
         # Where tasks began; and what is set when one is told of.
         self._task_lanes: OrderedDict[str, Lane] = OrderedDict()
         self.task_news: dict[str, set[asyncio.Event]] = {}
+        self._places = CallPlaces(settings.concurrency)
         self._errands: set[asyncio.Task[None]] = set()
         self._host: HeldLifespan | None = None
         self._first: asyncio.Task[None] | None = None
@@ -112,12 +118,17 @@ class GatewayUpstream:
             self._is_recalled = True
             self._changed(tuple(lists))
 
-    def begin_listing(self) -> None:
-        """Ask for its lists in the background, unless they are known for sure, or asked for already."""
+    def begin_listing(self, by: Call | None = None) -> None:
+        """Ask for its lists in the background, unless they are known for sure, or asked for already.
+
+        One that wants to know who asks is asked on behalf of the one who wants to see its lists, and of no other.
+        """
         known = self.listed.is_set() and not self._is_recalled
+        if self.personal and (by is None or by.principal is None):
+            return
         if not known and (self._first is None or self._first.done()) and not self.breaker.is_open:
             self._began = self._began or time.monotonic()
-            self._first = asyncio.create_task(self._try_refresh(tuple(LISTS)))
+            self._first = asyncio.create_task(self._try_refresh(tuple(LISTS), by))
 
     def left_of(self, seconds: float) -> float:
         """What is left of the time that is waited for its first lists: one that hangs is waited for once."""
@@ -128,9 +139,16 @@ class GatewayUpstream:
         if self._first is not None:
             await asyncio.wait([self._first])
 
-    async def _try_refresh(self, methods: tuple[str, ...]) -> None:
+    @property
+    def personal(self) -> bool:
+        """Whether it is asked in the name of the one who asks."""
+        return self.auth is not None and self.auth.personal
+
+    async def _try_refresh(self, methods: tuple[str, ...], by: Call | None = None) -> None:
+        if self.personal and by is None:
+            return
         try:
-            await self.refresh(methods)
+            await self.refresh(methods, by)
         except (Error, ToolError) as failure:
             log.warning("%s cannot be listed: %s", self.alias, self._secrets.mask(str(failure)))
 
@@ -148,15 +166,15 @@ class GatewayUpstream:
 
     # Lists
 
-    async def refresh(self, methods: tuple[str, ...] = tuple(LISTS)) -> None:
-        """Ask for its lists anew. Tells of those that are others now."""
+    async def refresh(self, methods: tuple[str, ...] = tuple(LISTS), by: Call | None = None) -> None:
+        """Ask for its lists anew, on behalf of a call if that matters. Tells of those that are others now."""
         if isinstance(self.settings.target, Here):
             await self._look_here()
         found = dict(self.entries)
         refused: list[ProtocolError] = []
         for method in methods:
             try:
-                found[method] = tuple(await self._list(method))
+                found[method] = tuple(await self._list(method, by))
             except ProtocolError as refusal:
                 # One list that it does not give hides no other.
                 log.warning("%s does not answer %s: %s", self.alias, method, self._secrets.mask(str(refusal)))
@@ -171,7 +189,8 @@ class GatewayUpstream:
         if first or others:
             self._changed(others)
             await self._kept.keep(self.settings, found)
-        self.changes.begin()
+        if not self.personal:
+            self.changes.begin()
 
     async def _look_here(self) -> None:
         """What runs in this process is asked what it can do; others have said so when they were greeted."""
@@ -180,13 +199,15 @@ class GatewayUpstream:
             about = msgspec.json.decode(said.result, type=DiscoverResult)
             self._note(_traits(about.capabilities, MODERN, False))
 
-    async def _list(self, method: str) -> list[ListedEntry]:
+    async def _list(self, method: str, by: Call | None) -> list[ListedEntry]:
         found: list[ListedEntry] = []
         cursor: str | None = None
         for _ in range(MOST_PAGES):
             params = Raw(jsonrpc.encode({} if cursor is None else {"cursor": cursor}))
             try:
                 call = Call(method=method, params=params, id=0, revision=MODERN, capabilities=ALL_CAPABILITIES)
+                if by is not None:
+                    call = replace(call, principal=by.principal, headers=by.headers)
                 answered = await self._ask(call, None)
                 page, cursor = read_page(method, answered.result, answered.revision)
             except MethodNotFound:
@@ -235,17 +256,25 @@ class GatewayUpstream:
         Raises ToolError where it is not to be had now.
         """
         self.breaker.check(self.alias)
-        if self._slots.locked() and self._waiting >= self.settings.queue:
+        if self.auth is not None:
+            prepared = await self.auth.prepare(call)
+            if isinstance(prepared, InputRequiredResult):
+                return Answered(prepared, MODERN)
+            call = prepared
+        places = self._places
+        if places.free:
+            places.free -= 1
+        elif places.waiting >= self.settings.queue:
             raise self.lanes.busy(f"{self.settings.concurrency} calls under way, and too many wait")
-        self._waiting += 1
+        else:
+            await places.wait()
         try:
-            await self._slots.acquire()
-        finally:
-            self._waiting -= 1
-        try:
+            lane = self.lanes.modern
+            if lane is not None and not call.reply.asks:
+                return Answered(await self._send(lane, call), lane.revision)
             return await self._with_questions(call, bound, detach)
         finally:
-            self._slots.release()
+            places.give()
 
     async def _with_questions(self, call: Call, bound: Callable[[], bytes], detach: Detach | None) -> Answered:
         """Questions go to the client in the way its revision has."""
@@ -280,6 +309,11 @@ class GatewayUpstream:
     async def about_task(self, call: Call, id: str, parked: Parked | None = None) -> Answered:
         """The answer to a request about a task: on the connection where the task began, if it is still there."""
         self.breaker.check(self.alias)
+        if self.auth is not None:
+            prepared = await self.auth.prepare(call)
+            if isinstance(prepared, InputRequiredResult):
+                raise ToolError(f"{self.alias} has to be connected to before its tasks can be asked for.")
+            call = prepared
         if isinstance(self.settings.target, Here):
             return await self._ask_here(call)
         lane = self._task_lanes.get(id)
@@ -344,6 +378,7 @@ class GatewayUpstream:
             "in_flight": sum(lane.in_flight for lane in lanes),
             **{kind: len(self.entries.get(f"{kind}/list", ())) for kind in ("tools", "prompts", "resources")},
             "listed": self.listed.is_set(),
+            "pins": self.settings.pins,
         }
 
 

@@ -12,13 +12,13 @@ made of `server/discover`, and subscriptions of `subscriptions/listen`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from functools import partial
 from types import CoroutineType
 from typing import Any, Literal, Protocol
 
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from portico.legacy import translate
@@ -56,6 +56,17 @@ MOST_SUBSCRIPTIONS = 1000
 READY_SECONDS = 30.0
 _MAY_ASK = (InputRequiredResult, Raw)
 _HEARS_OF_TASKS = ClientCapabilities(extensions={EXTENSION: {}, PROGRESS: {}})
+
+
+class SessionFacts(Struct, kw_only=True, omit_defaults=True):
+    """What a handshake has settled, and what the client has asked for since."""
+
+    revision: Revision
+    capabilities: ClientCapabilities = NO_CAPABILITIES
+    client: Implementation | None = None
+    log_level: str = "info"
+    operating: bool = False
+    subscribed: list[str] = []
 
 
 class PushStream(Protocol):
@@ -106,6 +117,8 @@ class Session:
         self._ready: asyncio.Event | None = None
         # While the handler's word on what it is comes from a task.
         self._settling = False
+        # Told when there are other facts.
+        self.on_change: Callable[[], None] | None = None
 
     def open(self, frame: Frame, reply: Reply, sender: Sender, meta: Meta, typed: Any) -> Call:
         """The Call of a frame that belongs to this session."""
@@ -166,6 +179,45 @@ class Session:
         if isinstance(result, CreateTaskResult):
             self._follow(result.task.task_id, call)
         return translate.result(result, self.revision)
+
+    # Going on in another process
+
+    @property
+    def facts(self) -> SessionFacts | None:
+        """What another process needs to go on with it; None before the handshake and after the end."""
+        if self.revision is None or self.state in ("CREATED", "SHUTDOWN"):
+            return None
+        return SessionFacts(
+            revision=self.revision,
+            capabilities=self.capabilities,
+            client=self.client,
+            log_level=self.log_level,
+            operating=self.state == "OPERATING",
+            subscribed=list(self._subscribed),
+        )
+
+    async def restore(self, facts: SessionFacts, principal: Any) -> None:
+        """Go on where another process has stopped. What has changed meanwhile is not known, so all is said to have."""
+        about = self._start(Call(method="server/discover", id=0, revision=MODERN, principal=principal))
+        discovered = await about if type(about) is CoroutineType else about
+        offered = msgspec.json.decode(jsonrpc.encode(discovered), type=DiscoverResult).capabilities
+        self._offered, self._logs = offered, offered.logging is not None
+        self.capabilities, self.client, self.log_level = facts.capabilities, facts.client, facts.log_level
+        self.assume(facts.revision)
+        self.state = "INITIALIZING"
+        if facts.operating:
+            self._operate()
+            told = [
+                (getattr(offered, one) or {}).get("listChanged", False) for one in ("tools", "prompts", "resources")
+            ]
+            self._seen = tuple(count - bool(one) for count, one in zip(self._changes.seen, told, strict=True))
+        for uri in facts.subscribed:
+            self._subscribed[uri] = self._relay(uri)
+            self._tell_of_resource(notices.RESOURCE_UPDATED, notices.ResourceUpdatedParams(uri=uri))
+
+    def _changed(self) -> None:
+        if self.on_change is not None:
+            self.on_change()
 
     # The state machine
 
@@ -275,6 +327,7 @@ class Session:
     def _set_level(self, call: Call) -> EmptyResult:
         self._admit_feature(call, self._offered.logging is not None)
         self.log_level = call.typed().level
+        self._changed()
         return EmptyResult()
 
     def _operate(self) -> None:
@@ -286,6 +339,7 @@ class Session:
             self._seen = self._changes.seen
             if self._reachable:
                 self._changes.join(self._tell_of_list, self._seen)
+        self._changed()
 
     async def _until_ready(self) -> None:
         """2025-03-26, basic/lifecycle: before `initialized` a server should send no request. Calls may overtake it."""
@@ -377,9 +431,13 @@ class Session:
             raise relay.refusal or InternalError("Changes cannot be listened to at the moment")
         raise ResourceNotFound(uri)
 
+    def _relay(self, uri: str) -> ChangeRelay:
+        return ChangeRelay(self.handler, Filter(resource_subscriptions=[uri]), self._tell_of_resource)
+
     def _unsubscribe(self, call: Call) -> EmptyResult:
         self._admit_feature(call, (self._offered.resources or {}).get("subscribe"))
         self._unsubscribe_from(call.typed().uri)
+        self._changed()
         return EmptyResult()
 
     def _unsubscribe_from(self, uri: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, Protocol
 
@@ -52,8 +52,12 @@ class Reply:
     asks = False
     # The code of the error that was the answer, for transports that have a status of their own.
     error = 0
+    # The scopes without which the handler would not answer.
+    lacking: frozenset[str] | None = None
     # How many bytes the answer had.
     size = 0
+    # The seconds after which to try again, where too much was asked.
+    retry_after: float | None = None
     # Refused before the handler was asked: the envelope was at fault.
     refused = False
     # Whether log messages may be sent: the server has declared them, and the client wants them.
@@ -93,6 +97,10 @@ class Reply:
 
     def release(self) -> None:
         """Let go of the connection while the work goes on; a client of 2025-11-25 over HTTP comes back."""
+
+    def lack(self, scopes: frozenset[str]) -> None:
+        """The handler would not answer for want of these scopes; a transport may know where to get them."""
+        self.lacking = scopes
 
     def close(self) -> None:
         """Cut it off: nothing can be said on it any more."""
@@ -144,6 +152,14 @@ class _Silent(Reply):
     def cancel(self) -> None: ...
 
 
+class Facet(Protocol):
+    """A part of a server that can be spoken to by itself."""
+
+    def shows(self, owner: str, name: str) -> bool:
+        """Whether something is part of it: by whose it is, and the name that it has there."""
+        ...
+
+
 class Call(Struct, frozen=True, kw_only=True):
     """A request (or a notification, when it has no id) with everything that is known about its sender.
 
@@ -164,6 +180,8 @@ class Call(Struct, frozen=True, kw_only=True):
     headers: Mapping[bytes, bytes] | None = None
     address: str | None = None
     reply: Reply = _Silent()
+    # The part of the server that it was sent to; None is all of it.
+    facet: Facet | None = None
     # The params as the door has read them already, and the bytes they were read from: see `typed`.
     read: tuple[Raw, Any] | None = None
 
@@ -207,6 +225,8 @@ class Members(Struct, frozen=True):
     listed: Callable[[str], Sequence[Any] | None]
     # Whether it may send log messages; one that does not say what it can do may.
     logs: bool
+    # The scopes that a method needs for what its request is about, such as the name of a tool; empty if it is unknown.
+    needs: Callable[[str, str], Collection[str]]
     # What it calls a thing of a kind itself, given any name of it; None if there is none. One that does not say knows
     # everything by one name.
     canonical: Callable[[str, str], str | None]
@@ -226,10 +246,15 @@ def members(handler: Handler) -> Members:
         mirrored=getattr(handler, "mirrored", {}),
         listed=getattr(handler, "listed", _not_at_hand),
         logs=not isinstance(able, ServerCapabilities) or able.logging is not None,
+        needs=getattr(handler, "needs", _nothing_needed),
         canonical=getattr(handler, "canonical", _same_name),
         hides=getattr(handler, "hides", _hides_nothing),
         endpoints=getattr(handler, "endpoints", _no_endpoints),
     )
+
+
+def _nothing_needed(method: str, name: str) -> Collection[str]:
+    return ()
 
 
 def _no_endpoints() -> Mapping[str, Handler]:

@@ -44,6 +44,9 @@ class Stream(Protocol):
     def send(self) -> Callable[[bytes], None]:
         """Sends a question on the way to the answer."""
 
+    def lack(self, scopes: frozenset[str]) -> None:
+        """Scopes without which the request is not answered."""
+
     def finish(self, message: bytes | None) -> None:
         """The answer; None when there will be none, because the request was cancelled."""
 
@@ -72,6 +75,9 @@ class ChannelReply(Reply):
 
     async def _ask(self, method: str, params: Any) -> Raw:
         return await self._channel.request(method, params, timeout=QUESTION_SECONDS, send=self._stream.send)
+
+    def lack(self, scopes: frozenset[str]) -> None:
+        self._stream.lack(scopes)
 
     async def drain(self) -> None:
         await self._stream.drain()
@@ -152,13 +158,13 @@ class Channel:
 
     # Reading
 
-    def receive(self, data: bytes) -> bytes | None:
+    def receive(self, data: bytes, sender: Sender | None = None) -> bytes | None:
         """Take one message. What can be said at once is returned; the rest follows through `send`."""
         frame = jsonrpc.decode(data, jsonrpc.MOST_NODES)
         if type(frame) is Malformed and self._spoken is None and not frame.is_response and VERSION_KEY in data:
             # Nothing came before it that could say of which era the other side is, but it does so itself.
             return jsonrpc.error(frame.id, frame.error, MODERN)
-        return self.accept(frame)
+        return self.accept(frame, sender=sender)
 
     def accept(
         self,
@@ -291,6 +297,9 @@ class Channel:
         if self.congested is not None and method in _MISSABLE and self.congested():
             return
         self.send(jsonrpc.notification(method, params))
+
+    def lack(self, scopes: frozenset[str]) -> None:
+        """There is nowhere to get them from: what is said is said in the answer."""
 
     def finish(self, message: bytes | None) -> None:
         if message is not None:

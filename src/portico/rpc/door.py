@@ -31,7 +31,14 @@ from portico.rpc.turns import UNCOUNTED
 from portico.wire import jsonrpc, methods
 from portico.wire import meta as metas
 from portico.wire.content import TextContent, strip_result_type
-from portico.wire.errors import InternalError, InvalidParams, ProtocolError, ToolError, UnsupportedVersion
+from portico.wire.errors import (
+    InsufficientScope,
+    InternalError,
+    InvalidParams,
+    ProtocolError,
+    ToolError,
+    UnsupportedVersion,
+)
 from portico.wire.inputs import InputRequiredResult
 from portico.wire.jsonrpc import Frame
 from portico.wire.meta import CLIENT_CAPABILITIES, PROTOCOL_VERSION, SERVER_INFO, Meta
@@ -276,6 +283,8 @@ class Door:
         """The response to a request that failed: all of what was meant for the client, and nothing of the rest."""
         if isinstance(failure, KeyboardInterrupt | GeneratorExit) or _is_cancelled(call, failure):
             raise failure
+        if isinstance(failure, InsufficientScope):
+            call.reply.lack(failure.scopes)
         try:
             if isinstance(failure, ProtocolError):
                 return self._refuse(call, failure)
@@ -292,6 +301,7 @@ class Door:
 
     def _refuse(self, call: Call, failure: ProtocolError) -> bytes:
         call.reply.error = failure.code_at(call.revision)
+        call.reply.retry_after = failure.retry_after
         return jsonrpc.error(call.id, failure, call.revision)
 
 

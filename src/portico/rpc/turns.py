@@ -14,6 +14,7 @@ from types import CoroutineType
 from typing import Any, Generic, TypeVar
 
 from portico.rpc.call import Call
+from portico.rpc.identity import identity_of
 from portico.wire.errors import ToolError
 
 # How many calls of one caller may wait for a turn, and of all.
@@ -39,8 +40,7 @@ def caller_of(call: Call) -> Caller:
 
 
 def _owner(call: Call) -> str:
-    principal = call.principal
-    return "" if principal is None else str(getattr(principal, "id", None) or repr(principal))
+    return identity_of(call.principal) or ""
 
 
 class Turns(Generic[T]):

@@ -5,22 +5,30 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from itertools import chain
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, cast
+from urllib.parse import urlsplit
 
 from msgspec import Struct
 
 from portico._options import check_options
 from portico.fleet import assignment
 from portico.fleet.assignment import Post
+from portico.fleet.fleet import Fleet, FleetPlace, shared_folder
 from portico.fleet.supervisor import Supervisor, obeying_signals
 from portico.fleet.worker import FleetWorker
 from portico.legacy.session import Lifecycle
-from portico.server.asking.request_state import use_key
+from portico.server.asking.request_state import use_keys
+from portico.server.asking.spent import use_store
+from portico.server.proofs import SharedReplays
+from portico.store.database import parse
+from portico.store.sqlite import MEMORY
 from portico.transport import loops
 from portico.transport.http import listener
 from portico.transport.http.asgi import Application
@@ -36,7 +44,17 @@ MOST_WORKERS = 512
 
 
 def exchange(server: Server, settings: Settings) -> Exchange:
-    return Exchange(server, settings, lambda: {"name": server.name, "version": server.version}, server.pages)
+    settings.allow_hosts = (*settings.allow_hosts, *_public_host(server))
+    _share_proofs(server)
+    return Exchange(
+        server, settings, lambda: {"name": server.name, "version": server.version}, server.pages, server.auth
+    )
+
+
+def _share_proofs(server: Server) -> None:
+    """Proofs of DPoP are good once in all processes, and each knows the nonces of the others."""
+    if server.auth is not None and server.auth.proofs is not None:
+        server.auth.proofs.share(SharedReplays(server.runtime.spent), server.seal.derived(b"dpop nonces"))
 
 
 class EndpointOptions(TypedDict, total=False):
@@ -91,7 +109,7 @@ def run(server: Server, *, announce: Callable[[str], None] | None = None, **opti
         if status:
             raise SystemExit(status)
     else:
-        listener.run(_exchange_at(place, server, options), place, server.lifespan, told)
+        loops.run(partial(_serve_alone, server, place, options, told))
 
 
 async def run_async(server: Server, **options: Unpack[HttpOptions]) -> None:
@@ -107,8 +125,7 @@ async def run_async(server: Server, **options: Unpack[HttpOptions]) -> None:
         with _supervised(server, place, options, count, told) as supervisor:
             await _watch(supervisor)
     else:
-        async with server.lifespan():
-            await listener.serve(_exchange_at(place, server, options), place, ready=told)
+        await _serve_alone(server, place, options, told)
 
 
 async def _watch(supervisor: Supervisor) -> None:
@@ -166,9 +183,75 @@ def _supervised(
 
 
 def _worker(server: Server, post: Post, place: Place, options: HttpOptions) -> FleetWorker:
-    given = cast("HttpOptions", {**options, **post.assignment.options})
-    use_key(post.assignment.key)
-    return FleetWorker(post, exchange(server, _settings(server, given, named=_named(place))), place)
+    given, told = cast("HttpOptions", {**options, **post.assignment.options}), post.assignment
+    made = exchange(server, _settings(server, given, named=_named(place)))
+    store = _shared_store(server)
+    if store is None:
+        # A database of the fleet's own, which ends with it.
+        at = FleetPlace(
+            id=told.id, server=server.name, store=f"{told.folder}/fleet.db", folder=told.folder, key=told.key
+        )
+        use_store(at.store)
+        if server.tasks is not None:
+            server.store = at.store
+    else:
+        at = FleetPlace(id=told.id, server=server.name, store=store, folder=shared_folder(store))
+    return FleetWorker(post, made, place, _fleet(server, made, at))
+
+
+def _fleet(server: Server, made: Exchange, place: FleetPlace) -> Fleet:
+    def use(keys: Sequence[bytes]) -> None:
+        use_keys(keys)
+        _share_proofs(server)
+
+    fleet = Fleet(place, made, use, server.subscriptions.publish)
+    server.subscriptions.spread = fleet.spread
+    return fleet
+
+
+def _shared_store(server: Server) -> str | None:
+    """What the processes of one server share; nothing that is in the memory of one of them."""
+    url = server.store or os.environ.get("PORTICO_STORE")
+    return url if url and parse(url) != ("sqlite", MEMORY) else None
+
+
+@asynccontextmanager
+async def _among_others(server: Server, made: Exchange, *, files: bool) -> AsyncIterator[Fleet | None]:
+    """The server's lifespan, in which it is one of the processes that share its store; `files`: also one in a file."""
+    store = _shared_store(server) if os.name == "posix" else None
+    async with server.lifespan():
+        if store is None or (parse(store)[0] == "sqlite" and not files):
+            yield None
+            return
+        at = FleetPlace(server=server.name, store=store, folder=shared_folder(store))
+        at.address = os.environ.get("PORTICO_ADDRESS")
+        fleet = _fleet(server, made, at)
+        try:
+            await fleet.start()
+            yield fleet
+        finally:
+            server.subscriptions.spread = None
+            await fleet.close()
+
+
+async def _serve_alone(
+    server: Server,
+    place: Place,
+    options: HttpOptions,
+    told: Callable[[str], None] | None,
+    stop: asyncio.Event | None = None,
+) -> None:
+    """Serve in this process; others may do so at other addresses, or on other machines."""
+    made = _exchange_at(place, server, options)
+    async with _among_others(server, made, files=False) as fleet:
+
+        def ready(url: str, listening: socket.socket) -> None:
+            if fleet is not None:
+                fleet.listens_at(place.address(listening))
+            if told is not None:
+                told(url)
+
+        await listener.serve(made, place, ready=ready, stop=stop)
 
 
 async def serve_http(
@@ -181,8 +264,7 @@ async def serve_http(
     """The same on a loop that runs already. `ready` is told the URL, and `stop` ends it."""
     check_options("serve_http()", options, HttpOptions)
     place = Place(**_fields(Place, options))
-    async with server.lifespan():
-        await listener.serve(_exchange_at(place, server, options), place, ready=ready, stop=stop)
+    await _serve_alone(server, place, options, ready, stop)
 
 
 def _exchange_at(place: Place, server: Server, options: HttpOptions) -> Exchange:
@@ -195,11 +277,24 @@ def _exchange_at(place: Place, server: Server, options: HttpOptions) -> Exchange
             f"{place.host} can be reached from other machines, and the service {alone!r} is for this one alone; leave "
             "it out, or tell it that others are meant: remote = true in its settings"
         )
-    if not local and settings.token is None and not options.get("insecure"):
+    guarded = settings.token is not None or (server.auth is not None and not server.auth.anonymous)
+    if not local and not guarded and not options.get("insecure"):
         raise UsageError(
-            f"{place.host} can be reached from other machines: set PORTICO_TOKEN, or say --insecure (insecure=True)"
+            f"{place.host} can be reached from other machines: set PORTICO_TOKEN, say who gives out tokens with "
+            "--auth-issuer (auth=…), or say --insecure (insecure=True)"
         )
+    if not local:
+        _check_public_url(server)
     return exchange(server, settings)
+
+
+def _check_public_url(server: Server) -> None:
+    """Where others come in, what a token is for cannot be read off a request: the client would have chosen it."""
+    auth = server.auth
+    if auth is not None and auth.public_url is None and auth.audiences is None:
+        raise UsageError(
+            "say what clients call this server: --public-url https://… (public_url), or --audience; tokens are for that"
+        )
 
 
 def _named(place: Place) -> Sequence[str]:
@@ -209,7 +304,10 @@ def _named(place: Place) -> Sequence[str]:
 def asgi(server: Server, **options: Unpack[AsgiOptions]) -> Application:
     """An ASGI application. Mounted or not, what is left of the path is the endpoint."""
     check_options("asgi()", options, AsgiOptions)
-    return Application(exchange(server, _settings(server, options)), server.lifespan)
+    if options.get("allow_hosts") or from_environment("PORTICO_ALLOW_HOST"):
+        _check_public_url(server)
+    made = exchange(server, _settings(server, options))
+    return Application(made, partial(_among_others, server, made, files=True))
 
 
 def _local_service(server: Server) -> str | None:
@@ -230,6 +328,12 @@ def _settings(server: Server, options: EndpointOptions, *, named: Sequence[str] 
         "local_only": _local_service(server) is not None,
     }
     return Settings(**_fields(Settings, options) | decided)
+
+
+def _public_host(server: Server) -> list[str]:
+    """The name in the public URL is ours."""
+    url = server.auth.public_url if server.auth is not None else None
+    return [] if url is None else [urlsplit(url).netloc]
 
 
 def _fields(of: type[Struct], options: Mapping[str, Any]) -> dict[str, Any]:

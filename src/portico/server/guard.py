@@ -54,9 +54,15 @@ class Passage(Struct, eq=False):
     kind: Kind | None = None
     owned: Owned | None = None
     decision: Decision | None = None
-    # Whether it was counted by the meter, and whether the person has agreed to it.
-    counted: bool = False
+    # Whether the person has agreed to it; and the round that it comes with, if that was asked before.
     agreed: bool = False
+    round: Any = None
+    # Whether it goes on with what was counted already, and whether it was counted by what it is about; the call that it
+    # is part of; and what the meter holds for it.
+    later: bool = False
+    reached: bool = False
+    parent: Passage | None = None
+    held: list[Any] = []
     # Which upstream or mount it was passed on to, and which task runs it with which arguments.
     upstream: str = ""
     job: str = ""
@@ -86,12 +92,16 @@ class Meter(Protocol):
     """Counts what is asked."""
 
     def enter(self, passage: Passage) -> Awaitable[None] | None:
-        """Count a request, and say so in it; what is returned has to be waited for. Raises what one too many is refused
-        with."""
+        """Count a request, whatever it is about; what is returned has to be waited for. Raises what one too many is
+        refused with."""
+        ...
+
+    def reach(self, passage: Passage) -> Awaitable[None] | None:
+        """Count it again as soon as it is known what it is about, and that it may be had."""
         ...
 
     def leave(self, passage: Passage) -> None:
-        """A request that was counted is over."""
+        """A request is over."""
         ...
 
 

@@ -12,10 +12,13 @@ from types import CoroutineType
 from typing import Any, NoReturn, Protocol
 
 import msgspec
-from msgspec import Raw
+from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
 from portico.rpc.call import Call
+from portico.rpc.questions import asked_by
+from portico.server.asking.consent import Consents, QuestionFirst
+from portico.server.calling.runtime import Runtime
 from portico.server.guard import AccessGuard, Decision, Kind, Meter, Owned, Passage, Witness, current
 from portico.server.registry.catalog import Catalog
 from portico.server.registry.mounted import Others
@@ -24,12 +27,15 @@ from portico.server.registry.views import KINDS, CallerView, KeptViews
 from portico.wire.completion import PromptReference
 from portico.wire.errors import ResourceNotFound
 from portico.wire.jsonrpc import NOTHING, encode
+from portico.wire.methods import ASKABLE
 
 Entering = Callable[[Passage, Answer], Any]
 
 
 class Protected(Protocol):
     """What protection needs of its server."""
+
+    runtime: Runtime
 
     def own(self, kind: Kind, name: str) -> Owned | None: ...
     def owned(self, component: Any) -> Owned: ...
@@ -48,6 +54,7 @@ class Protection:
         self.meter: Meter | None = None
         self.witness: Witness | None = None
         self.views = KeptViews()
+        self._consents = Consents(server.runtime.seal, server.runtime.spent)
 
     # Around the answers
 
@@ -63,26 +70,43 @@ class Protection:
         return partial(self._pass, partial(enter or Protection._plain, self), answer)
 
     def _pass(self, enter: Entering, answer: Answer, call: Call) -> Any:
-        passage = Passage(call)
+        passage = Passage(call, parent=current.get())
+        if call.method in ASKABLE and call.typed().request_state is not UNSET:
+            passage.later = self.meter is not None and self._consents.goes_on(call)
+            passage.round = None if self.guard is None else self._consents.opened(call)
+            if passage.round is not None:
+                passage.call = passage.round.call
         if self.witness is not None:
             self.witness.begins(passage)
         token = current.set(passage)
         try:
-            result = enter(passage, answer)
+            waiting = None if self.meter is None else self.meter.enter(passage)
+            result = enter(passage, answer) if waiting is None else self._after(waiting, enter, passage, answer)
         except BaseException as failure:
             self._end(passage, None, failure)
             raise
         finally:
             current.reset(token)
         if type(result) is CoroutineType:
-            return self._finish(passage, result)
+            return self._finish(passage, result, call)
         self._end(passage, result, None)
         return result
 
-    async def _finish(self, passage: Passage, coroutine: CoroutineType[Any, Any, Any]) -> Any:
+    async def _after(self, waiting: Awaitable[None], enter: Entering, passage: Passage, answer: Answer) -> Any:
+        await waiting
+        result = enter(passage, answer)
+        return await result if type(result) is CoroutineType else result
+
+    async def _finish(self, passage: Passage, coroutine: CoroutineType[Any, Any, Any], call: Call) -> Any:
+        """`call` is as the client has sent it."""
         token = current.set(passage)
         try:
             result = await coroutine
+            if passage.agreed:
+                asked = asked_by(call.method, result)
+                result = result if asked is None else self._consents.wrapped(call, asked)
+        except QuestionFirst as question:
+            result = question.result
         except BaseException as failure:
             self._end(passage, None, failure)
             raise
@@ -92,7 +116,7 @@ class Protection:
         return result
 
     def _end(self, passage: Passage, result: Any, failure: BaseException | None) -> None:
-        if self.meter is not None and passage.counted:
+        if passage.held and self.meter is not None:
             self.meter.leave(passage)
         if self.witness is not None:
             self.witness.ended(passage, result, failure)
@@ -145,7 +169,7 @@ class Protection:
     # What is listed, and listened to
 
     def _list(self, passage: Passage, answer: Answer) -> Any:
-        return self._counted(passage, answer if self.guard is None else self._seen)
+        return answer(passage.call) if self.guard is None else self._seen(passage.call)
 
     def _seen(self, call: Call) -> Any:
         """A list without what the caller may not see."""
@@ -159,11 +183,7 @@ class Protection:
         return view.page(catalog, (catalog.definitions,), make, call.revision, cursor)
 
     def _plain(self, passage: Passage, answer: Answer) -> Any:
-        return self._counted(passage, answer)
-
-    def _counted(self, passage: Passage, answer: Answer) -> Any:
-        waiting = None if self.meter is None or passage.counted else self.meter.enter(passage)
-        return answer(passage.call) if waiting is None else self._when_clear(waiting, answer, passage.call)
+        return answer(passage.call)
 
     # Methods that come with a service: what they name by a URI is a resource of that service
 
@@ -172,7 +192,7 @@ class Protection:
         uri = _uri_in(call)
         if uri is not None and not self._allows(passage, "resource", Owned(service, uri), NOTHING):
             raise ResourceNotFound(uri)
-        result = self._counted(passage, answer)
+        result = answer(call)
         result = await result if type(result) is CoroutineType else result
         if self.guard is None:
             return result
@@ -231,9 +251,24 @@ class Protection:
     def _clear(self, passage: Passage, arguments: bytes | Raw) -> Any:
         """What else has to be met by a call that is allowed. None: nothing, or what has to be waited for."""
         assert passage.kind is not None and passage.owned is not None
-        if self.guard is not None:
-            self.guard.require(passage.call, passage.kind, passage.owned, arguments)
-        return None if self.meter is None or passage.counted else self.meter.enter(passage)
+        call = passage.call
+        questions = [] if self.guard is None else self.guard.require(call, passage.kind, passage.owned, arguments)
+        waiting = None
+        if self.meter is not None and not passage.reached:
+            passage.reached = True
+            waiting = self.meter.reach(passage)
+        if questions and call.method in ASKABLE and not passage.agreed:
+            return self._agreed(waiting, passage, questions)
+        if passage.round is not None and not passage.agreed:
+            # A state of ours that no question asks for any more is not good for a second call all the same.
+            return self._agreed(waiting, passage, [])
+        return waiting
+
+    async def _agreed(self, waiting: Any, passage: Passage, questions: list[str]) -> None:
+        if waiting is not None:
+            await waiting
+        await self._consents.agree(passage.call, questions, passage.round)
+        passage.agreed = True
 
 
 _ENTERING: dict[str, Callable[[Protection, Passage, Answer], Any]] = {

@@ -13,15 +13,22 @@ from msgspec.structs import replace
 
 from portico._lazy import load_module
 from portico._options import check_options, explained
-from portico.rpc.call import Call, Handler, Middleware, members
+from portico.rpc.call import Call, Facet, Handler, Middleware, members
 from portico.server.asking.request_state import Seal
 from portico.server.asking.spent import SpentStates
 from portico.server.calling import completion
-from portico.server.calling.checks import checked_extensions, checked_hints, checked_icons, checked_page_size
+from portico.server.calling.checks import (
+    checked_extensions,
+    checked_headers,
+    checked_hints,
+    checked_icons,
+    checked_page_size,
+)
 from portico.server.calling.prompts import Prompt
 from portico.server.calling.resources import Resource
 from portico.server.calling.runtime import MOST_THREADS, ArgumentErrors, Runtime, Threads
 from portico.server.calling.tools import Tool
+from portico.server.familiar import FamiliarServer, familiar_transport, set_log_level
 from portico.server.guard import AccessGuard, Kind, Meter, Owned, Witness
 from portico.server.registry.catalog import PAGE_SIZE, Catalog
 from portico.server.registry.cursors import ListCursors
@@ -35,7 +42,7 @@ from portico.wire import jsonrpc, notices
 from portico.wire.completion import CompleteParams, PromptReference
 from portico.wire.discover import DiscoverResult
 from portico.wire.errors import InternalError, InvalidParams, MethodNotFound, UsageError
-from portico.wire.meta import SERVER_INFO, Icon, Implementation, ServerCapabilities
+from portico.wire.meta import SERVER_INFO, Implementation, ServerCapabilities
 from portico.wire.mirrors import Mirror
 from portico.wire.prompts import GetPromptParams
 from portico.wire.resources import ReadResourceParams, ReadResourceResult
@@ -44,6 +51,8 @@ from portico.wire.subscriptions import ListenParams
 from portico.wire.tools import CallToolParams
 
 if TYPE_CHECKING:
+    from portico.auth.resource import ResourceServer
+    from portico.auth.verifiers.credentials import Verifier
     from portico.server.endpoint import AsgiOptions, HttpOptions
     from portico.server.protection import Protection
     from portico.server.tasks.tasks import TaskService
@@ -62,7 +71,7 @@ CAPABILITIES: dict[str, Any] = {
 }
 
 
-class Server(Registrar):
+class Server(FamiliarServer, Registrar):
     """A server that people write: register with the decorators, then `run()`.
 
     It is a Handler. It speaks 2026-07-28; the handshake revisions reach it through a session that the transport
@@ -84,18 +93,22 @@ class Server(Registrar):
       the same key; otherwise each makes its own.
     * **store** – where tasks are kept, and which answers of clients were used: a URL of the store. None:
       PORTICO_STORE, or memory.
+    * **log_level** – of what Portico itself logs: "debug", "info", "warning", "error" or "critical".
+    * **auth** – over HTTP, whose tokens are good: a `portico.auth.ResourceServer`, the URL of an issuer, or an async
+      function from the credentials of a request to a Principal.
+    * **headers** – the names of those headers of a request that bodies see, in `ctx.headers`.
     """
 
     @explained
     def __init__(
         self,
-        name: str,
+        name: str = "server",
         *,
         version: str = "0.0.0",
         title: str | None = None,
         description: str | None = None,
         website_url: str | None = None,
-        icons: Sequence[Icon] | None = None,
+        icons: Sequence[Any] | None = None,
         instructions: str | None = None,
         capabilities: dict[str, Any] | None = None,
         middleware: Iterable[Middleware] = (),
@@ -107,13 +120,19 @@ class Server(Registrar):
         cache_scope: Literal["public", "private"] = "private",
         state_key: bytes | None = None,
         store: str | None = None,
+        log_level: str | None = None,
+        auth: ResourceServer | Verifier | str | None = None,
+        headers: Iterable[str] = (),
     ) -> None:
+        if log_level is not None:
+            set_log_level(log_level)
         self.info = Implementation(name, version, title, description, website_url, checked_icons(icons))
         self.instructions = instructions
         self.threads = Threads(most_threads)
         self.seal = Seal(state_key, name=name)
         self.argument_errors = argument_errors
-        self.runtime = Runtime(name, self, self.threads, self.seal, SpentStates(store), argument_errors)
+        seen = checked_headers(headers)
+        self.runtime = Runtime(name, self, self.threads, self.seal, SpentStates(store), argument_errors, seen)
         self.capabilities = ServerCapabilities(**(CAPABILITIES if capabilities is None else capabilities))
         self._extensions: dict[str, Any] = self.capabilities.extensions or {}
         checked_extensions(self._extensions)
@@ -128,15 +147,20 @@ class Server(Registrar):
         self.tasks: TaskService | None = None
         if lifespan is not None:
             self._lifespans.add(self, partial(lifespan, self))
-        # Over HTTP, beside the endpoint; read when that is opened.
+        # Over HTTP: who is let in; and pages beside the endpoint. Both are read when that is opened.
+        self.auth: ResourceServer | None = None
+        if auth is not None:
+            self.auth = load_module("portico.auth.resource").resource_server(auth)
         self.pages: list[PageRoute] = []
+        # Where people connect their accounts at other servers, if they can.
+        self.connector: Any = None
         self._middleware = list(middleware)
         self._chain: Handler | None = None
         # What each service has registered, by its name; and the services whose methods are answered.
         self._bundles: dict[str, list[Component]] = {}
         self._services: list[Service] = []
         self._endpoints: dict[str, Handler] = {}
-        self._mounts = Mounts(self.subscriptions.publish)
+        self._mounts = Mounts(self.subscriptions.publish_everywhere)
         # Who is asked for what is not our own.
         self._others: Others = self._mounts
         # What is put around the answers, as soon as something is to be protected.
@@ -148,7 +172,7 @@ class Server(Registrar):
             # Without a key of its own it is a guard against mistakes, not against intent; then a cursor is worth
             # something in every process of this name, and does no more than to lead on in a list.
             cursors=ListCursors(state_key or name.encode()),
-            publish=self.subscriptions.publish,
+            publish=self.subscriptions.publish_everywhere,
         )
         self.tools, self.prompts = self.registry.tools, self.registry.prompts
         self.resources, self.templates = self.registry.resources, self.registry.templates
@@ -207,6 +231,11 @@ class Server(Registrar):
     def version(self) -> str:
         return self.info.version
 
+    @property
+    def yielded(self) -> Any:
+        """What the lifespan of this server has yielded; None before, and without one."""
+        return self._lifespans.value(self)
+
     # Answering
 
     async def __call__(self, call: Call) -> Any:
@@ -256,6 +285,11 @@ class Server(Registrar):
         catalog: Catalog[Any] = cast("partial[Any]", answer).args[0]
         return self._others.listed(catalog) if self._others else catalog.definitions
 
+    def needs(self, method: str, name: str) -> frozenset[str]:
+        """The scopes that a principal has to have for a request about this name; none for what is not ours."""
+        tool = self.registry.by_name.get(name) if method == "tools/call" else None
+        return frozenset() if tool is None else tool.needs
+
     def _call_tool(self, call: Call) -> Any:
         params: CallToolParams = call.typed()
         tool = self.registry.by_name.get(params.name)
@@ -294,6 +328,9 @@ class Server(Registrar):
             component = self.templates.get(params.ref.uri) or self.resources.get(params.ref.uri)
         if component is None:
             return await self._others.complete(call, params)
+        everything = self.registry.completes_all
+        if everything is not None:
+            return await everything.complete(call, params, self.runtime)
         completer = self.registry.completer(component, argument)
         if completer is not None:
             return await completer.complete(call, params, self.runtime)
@@ -312,7 +349,7 @@ class Server(Registrar):
     def _listen(self, call: Call) -> Any:
         params: ListenParams = call.typed()
         wanted = honoured(params.notifications, self.capabilities, partial(self._has, call))
-        unhear = partial(self._others.unhear, self._others.hear(wanted))
+        unhear = partial(self._others.unhear, self._others.hear(wanted, call.facet))
         try:
             return self.subscriptions.listen(call, wanted, unhear, self._sees(call))
         except InternalError:
@@ -323,24 +360,37 @@ class Server(Registrar):
         """Whether something can be told of this resource: it is there, or lies above one; a mount may have it, and so
         may a middleware or a service that is put around the answers."""
         view = None if self.protection is None else self.protection.view(call)
-        if view is not None:
-            owned = self.own("resource", uri)
-            if owned is not None:
-                return view.sees("resource", owned)
-            below = any(view.sees(_kind(one), self.owned(one)) for one in self.registry.below(uri))
-            return below or self._others.may_have(uri, view)
-        known = self._chain is None and self._unprotected.get("resources/read") == self._read_resource
-        return not known or self.registry.has(uri) or self._others.may_have(uri)
+        facet = call.facet
+        if view is None and facet is None:
+            known = self._chain is None and self._unprotected.get("resources/read") == self._read_resource
+            return not known or self.registry.has(uri) or self._others.may_have(uri, None)
+
+        def seen(kind: Kind, owned: Owned) -> bool:
+            return (facet is None or facet.shows(*owned)) and (view is None or view.sees(kind, owned))
+
+        owned = self.own("resource", uri)
+        if owned is not None:
+            return seen("resource", owned)
+        below = any(seen(_kind(one), self.owned(one)) for one in self.registry.below(uri))
+        return below or self._others.may_have(uri, facet, view)
 
     def _sees(self, call: Call) -> Callable[[str], bool] | None:
         """Whether the sender of a call may be told of a resource; None: of all."""
-        if self.protection is None or self.protection.guard is None:
+        if call.facet is None and (self.protection is None or self.protection.guard is None):
             return None
-        return lambda uri: not self.hides(call, "resource", uri)
+        return lambda uri: self._shows(call.facet, uri) and not self.hides(call, "resource", uri)
 
-    def resource_updated(self, uri: str) -> None:
-        """Tell those who subscribed to it that a resource has changed."""
-        self.subscriptions.publish(notices.RESOURCE_UPDATED, uri)
+    def _shows(self, facet: Facet | None, uri: str) -> bool:
+        return facet is None or facet.shows(*self.owner_of("resource", uri))
+
+    def resource_updated(self, uri: str, *, everywhere: bool = True) -> None:
+        """Tell those who subscribed to it that a resource has changed.
+
+        * **everywhere** – also those whom other processes serve, where there are several; False: each of them learns of
+          the change by itself.
+        """
+        told = self.subscriptions.publish_everywhere if everywhere else self.subscriptions.publish
+        told(notices.RESOURCE_UPDATED, uri)
 
     # Whose something is, and who may have it
 
@@ -409,7 +459,10 @@ class Server(Registrar):
             self._others.protection = self._mounts.protection = self.protection
         protection = self.protection
         protection.guard = guard or protection.guard
-        protection.meter = meter or protection.meter
+        if meter is not None:
+            self._lifespans.remove(protection.meter)
+            protection.meter = meter
+            self._lifespans.add(meter, getattr(meter, "lifespan", nullcontext), first=True)
         if witness is not None:
             self._lifespans.remove(protection.witness)
             protection.witness = witness
@@ -488,12 +541,17 @@ class Server(Registrar):
             raise UsageError(f"there is nothing called {name!r} to remove")
         self.registry.remove(named)
 
-    def mount(self, target: Any, prefix: str | None = None) -> None:
+    def mount(
+        self, target: Any = None, prefix: str | None = None, *, server: Any = None, namespace: str | None = None
+    ) -> None:
         """Make another server part of this one: its `add` becomes `prefix_add`.
 
         The target is a Server, a Client or any Handler; or what a Client takes: a URL, a command, a `module:object`. A
-        connection is opened and closed with this server.
+        connection is opened and closed with this server. `server` and `namespace` mean the same as target and prefix.
         """
+        target, prefix = server if target is None else target, namespace if prefix is None else prefix
+        if target is None:
+            raise UsageError("mount needs the server to mount")
         if target is self:
             raise UsageError("a server cannot be mounted in itself")
         mount = self._mounts.add(target, prefix)
@@ -560,7 +618,7 @@ class Server(Registrar):
     @overload
     def run(self, transport: Literal["stdio"] = "stdio", **options: Unpack[StdioOptions]) -> None: ...
     @overload
-    def run(self, transport: Literal["http"], **options: Unpack[HttpOptions]) -> None: ...
+    def run(self, transport: Literal["http", "streamable-http", "sse"], **options: Unpack[HttpOptions]) -> None: ...
     def run(self, transport: str = "stdio", **options: Any) -> None:
         """Serve one client on stdio until it goes away, or everybody over HTTP: `server.run("http", port=8080)`.
 
@@ -585,6 +643,7 @@ class Server(Registrar):
         * **quiet** – whether the URL is left unsaid on stderr.
         * and those of `asgi()`, except `loopback`.
         """
+        transport, options = familiar_transport(transport, options)
         if transport == "stdio":
             check_options('run("stdio")', options, stdio.StdioOptions)
             stdio.run(self, self.lifespan, **options)

@@ -32,6 +32,7 @@ from portico.extend import (
     GetPromptParams,
     GetPromptResult,
     Handler,
+    InsufficientScope,
     Middleware,
     Prompt,
     PromptMessage,
@@ -189,7 +190,7 @@ class ShapedTool(Tool):
         reaches_out = said.annotations is None or said.annotations.open_world_hint is not False
         self._limiter = Limiter(shape.rate, shape.burst, time.monotonic) if shape.rate and reaches_out else None
 
-    def start(self, call: Call, params: CallToolParams, runtime: Runtime) -> Any:
+    def start(self, call: Call, params: CallToolParams, runtime: Runtime, *, allowed: bool = False) -> Any:
         return self._shaped(call, params, runtime)
 
     async def _shaped(self, call: Call, params: CallToolParams, runtime: Runtime) -> Any:
@@ -201,6 +202,8 @@ class ShapedTool(Tool):
             refusal.message = self._words(refusal.message)
             raise
         except ToolError as refusal:
+            if isinstance(refusal, InsufficientScope):
+                call.reply.lack(refusal.scopes)
             problems = refusal.details.get("problems") if refusal.kind == "ValidationError" else None
             error = _mistake(problems[0], self.definition.input_schema, params) if problems else None
             return self._said(failed_result(call, refusal), call, error)
@@ -210,8 +213,8 @@ class ShapedTool(Tool):
             return self._said(failed_result(call, failure), call)
         return self._said(result, call) if type(result) is CallToolResult else result
 
-    def check(self, call: Call, params: CallToolParams, runtime: Runtime) -> None:
-        self._tool.check(call, params, runtime)
+    async def check(self, call: Call, params: CallToolParams, runtime: Runtime) -> None:
+        await self._tool.check(call, params, runtime)
 
     def _said(self, result: CallToolResult, call: Call, error: Mapping[str, Any] | None = None) -> Any:
         about, revision = _about(result), call.revision or MODERN

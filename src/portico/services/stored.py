@@ -111,7 +111,8 @@ class StoredService(Service, Generic[StoreT]):
         """Tells the subscribers of every server that these resources have changed."""
         for uri in uris:
             for server in self._servers:
-                server.resource_updated(uri)
+                # Every process hears of it from the store.
+                server.resource_updated(uri, everywhere=False)
 
 
 def requester(ctx: Context, author: str | None = None) -> str:

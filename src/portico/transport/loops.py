@@ -7,7 +7,7 @@ import gc
 import logging
 import signal
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from typing import Any
 
 log = logging.getLogger("portico")
@@ -42,7 +42,37 @@ def on_signals(stop: Callable[[], None], numbers: Sequence[int] = (signal.SIGTER
             loop.remove_signal_handler(number)
 
 
-def run(serve: Callable[[], Awaitable[None]], lifespan: Lifespan) -> None:
+@contextmanager
+def before_signals(ending: Callable[[], None]) -> Iterator[None]:
+    """Be told of SIGTERM and SIGINT besides who handles them: a server that runs us does."""
+    loop = asyncio.get_running_loop()
+    before: dict[int, Any] = {}
+
+    def told(number: int, frame: Any) -> None:
+        loop.call_soon_threadsafe(ending)
+        handler = before[number]
+        if callable(handler):
+            handler(number, frame)
+        elif handler == signal.SIG_DFL:
+            # It would have ended us, and does.
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+
+    try:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            # Where a loop handles it, that has its own way of being told, and is.
+            before[number] = signal.signal(number, told)
+    except ValueError:
+        log.debug("signals are left alone: this is not the main thread")
+    try:
+        yield
+    finally:
+        for known, handler in before.items():
+            if signal.getsignal(known) is told:
+                signal.signal(known, handler)
+
+
+def run(serve: Callable[[], Awaitable[None]], lifespan: Lifespan = nullcontext) -> None:
     """Serve in a loop of our own, inside the lifespan."""
     # What is there now stays for as long as the process does; the collector need not look at it again.
     gc.freeze()
@@ -62,12 +92,14 @@ class HeldLifespan:
         loop = asyncio.get_running_loop()
         # Fails with what the lifespan could not be entered for.
         self.entered: asyncio.Future[None] = loop.create_future()
+        # What it has yielded.
+        self.value: Any = None
         self._leaving = asyncio.Event()
         self.task = loop.create_task(self._hold(lifespan))
 
     async def _hold(self, lifespan: Lifespan) -> None:
         try:
-            async with lifespan():
+            async with lifespan() as self.value:
                 self.entered.set_result(None)
                 await self._leaving.wait()
         except BaseException as failure:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from asyncio import current_task, get_running_loop
 from types import TracebackType
 from typing import Any
+
+_NEVER = float("inf")
 
 
 class TimeLimit:
@@ -12,19 +15,24 @@ class TimeLimit:
 
     __slots__ = ("_all", "_before", "_over", "_task", "until")
 
-    def __init__(self, all: TimeLimits, until: float | None) -> None:
+    def __init__(self, all: TimeLimits, seconds: float | None) -> None:
         self._all = all
         # By the clock of the loop; None: never.
-        self.until = until
+        self.until = None if seconds is None else get_running_loop().time() + seconds
         self._over = False
 
     def __enter__(self) -> TimeLimit:
-        task = asyncio.current_task()
+        task = current_task()
         assert task is not None
         self._task: asyncio.Task[Any] = task
         self._before = task.cancelling()
-        self._all.add(self)
+        self._all.limits.add(self)
+        self._watch()
         return self
+
+    def _watch(self) -> None:
+        if self.until is not None and self.until < self._all.next:
+            self._all.look_at(self.until)
 
     def __exit__(
         self, kind: type[BaseException] | None, failure: BaseException | None, where: TracebackType | None
@@ -43,7 +51,7 @@ class TimeLimit:
     def reschedule(self, when: float | None) -> None:
         if not self._over:
             self.until = when
-            self._all.add(self)
+            self._watch()
 
     def expire(self) -> None:
         self._over = True
@@ -55,38 +63,34 @@ class TimeLimits:
 
     def __init__(self) -> None:
         self.limits: set[TimeLimit] = set()
+        # When they are looked at.
+        self.next = _NEVER
         self._timer: asyncio.TimerHandle | None = None
-        self._next = 0.0
 
     def limit(self, seconds: float | None) -> TimeLimit:
-        return TimeLimit(self, None if seconds is None else asyncio.get_running_loop().time() + seconds)
+        return TimeLimit(self, seconds)
 
-    def add(self, limit: TimeLimit) -> None:
-        self.limits.add(limit)
-        if limit.until is not None and (self._timer is None or limit.until < self._next):
-            self._set(limit.until)
-
-    def _set(self, when: float) -> None:
+    def look_at(self, when: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._next = when
-        self._timer = asyncio.get_running_loop().call_at(when, self._look)
+        self.next = when
+        self._timer = get_running_loop().call_at(when, self._look)
 
     def _look(self) -> None:
         """End those whose time is over, and look again when the next one's is."""
-        self._timer = None
         # A timer may go off a little early.
-        now = max(asyncio.get_running_loop().time(), self._next)
+        now = max(get_running_loop().time(), self.next)
+        self._timer, self.next = None, _NEVER
         timed = [limit for limit in self.limits if limit.until is not None and not limit.expired()]
         for limit in timed:
             if limit.until <= now:  # type: ignore[operator]
                 limit.expire()
         left = [limit.until for limit in timed if not limit.expired()]
         if left:
-            self._set(min(left))  # type: ignore[type-var, arg-type]
+            self.look_at(min(left))  # type: ignore[type-var, arg-type]
 
     def close(self) -> None:
         """Nothing is under way any more that it would have to look at; a call that still is ends otherwise."""
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
+        self._timer, self.next = None, _NEVER

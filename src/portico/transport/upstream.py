@@ -298,15 +298,28 @@ class Upstream:
                 raise self._not_spoken("")
         try:
             greeting = await self._shake_hands(None)
-        except (ProtocolError, BadStatus):
+        except (ProtocolError, BadStatus) as failure:
             if known is not False:
-                raise
+                return await self._greet_late(failure)
             # It was restarted as something newer.
             self._remember(modern=None)
             if self.link.closed or isinstance(self.link, HttpSse):
                 await self._replace()
             return await self._greet()
         self._remember(modern=False)
+        return greeting
+
+    async def _greet_late(self, failure: ProtocolError | BadStatus) -> Greeting:
+        """A program that was slow to start has heard the first question by now, and may be of the newest revision."""
+        if not isinstance(self.target, Command) or self.link.closed:
+            raise failure
+        try:
+            greeting = await discover(self.link, self.identity, self._timeout)
+        except Error:
+            greeting = None
+        if greeting is None:
+            raise failure
+        self._remember(modern=True)
         return greeting
 
     async def _discover(self) -> Greeting | None:
@@ -399,7 +412,9 @@ class Upstream:
         reached = False
         tries = 0
         try:
-            with self._limit(timeout) as limit:
+            # One without an end is none that could be suspended.
+            limit = TimeLimit(self._time_limits if timeout is not None else TimeLimits(), timeout)
+            with limit if self._auth is None else suspendable(limit):
                 while True:
                     link = self._link
                     try:
@@ -419,11 +434,6 @@ class Upstream:
             if reached and self._link is not None:
                 what = f"{call.method} was not answered within {timeout:g} s{self._link.hint}"
             raise TimedOut(f"{self.name}: {what}") from None
-
-    def _limit(self, seconds: float | None) -> contextlib.AbstractContextManager[TimeLimit]:
-        # One without an end is none that could be suspended.
-        limit = (TimeLimits() if seconds is None else self._time_limits).limit(seconds)
-        return limit if self._auth is None else suspendable(limit)
 
     @contextlib.contextmanager
     def unhurried(self) -> Iterator[None]:

@@ -10,6 +10,7 @@ Error                        everything we raise on purpose
 │   │   ├── Unknown                        a tool or prompt that is not there
 │   │   └── ResourceNotFound       -32602, and -32002 before 2026-07-28
 │   ├── InternalError              -32603
+│   ├── TooManyRequests            -32005  and 429 over HTTP
 │   ├── HeaderMismatch             -32020  2026-07-28
 │   ├── MissingCapability          -32021  2026-07-28
 │   └── UnsupportedVersion         -32022  2026-07-28
@@ -20,6 +21,7 @@ Error                        everything we raise on purpose
 │   ├── TimedOut                   no answer in time
 │   └── BadStatus                  an HTTP status where an answer should be
 ├── ToolError                a tool said no: an isError result, never a JSON-RPC error
+│   ├── InsufficientScope          because the principal lacks scopes
 │   └── Refused                    because the client would not answer what the tool asked of it
 └── UsageError               our API was misused; raised while building, never while answering
 ```
@@ -27,7 +29,7 @@ Error                        everything we raise on purpose
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 from portico.wire.revisions import MODERN, Revision
@@ -51,7 +53,7 @@ class ProtocolError(Error):
     title: ClassVar[str] = "Internal error"
     # The HTTP status that it came with, where it came over HTTP.
     status: int = 0
-    # After how many seconds the server wants to be asked again, where its HTTP status says to wait.
+    # After how many seconds the server wants to be asked again, where it says to wait.
     retry_after: float | None = None
 
     def __init__(self, message: str = "", data: Any = None, *, code: int | None = None) -> None:
@@ -135,6 +137,17 @@ class InternalError(ProtocolError):
     title = "Internal error"
 
 
+class TooManyRequests(ProtocolError):
+    """More is asked than is allowed; `retry_after` are the seconds to wait."""
+
+    code = -32005
+    title = "Too many requests"
+
+    def __init__(self, retry_after: int) -> None:
+        super().__init__(f"{self.title}: wait {retry_after} s", {"retryAfter": retry_after})
+        self.retry_after = retry_after
+
+
 class HeaderMismatch(ProtocolError):
     code = -32020
     title = "Header mismatch"
@@ -179,6 +192,7 @@ _RECEIVED: tuple[type[ProtocolError], ...] = (
     MissingCapability,
     ResourceNotFound,
     Unknown,
+    TooManyRequests,
     ParseError,
     InvalidRequest,
     MethodNotFound,
@@ -258,6 +272,20 @@ class ToolError(Error):
         if not self.kind and not self.details:
             return None
         return {"error_type": self.kind or "ToolExecutionError", "retryable": self.retryable, **self.details}
+
+
+class InsufficientScope(ToolError):
+    """The principal lacks scopes. `scopes` are all that this operation needs, so that they can be had in one go.
+
+    Over HTTP, where tokens come from an authorization server, it is a 403 that says so; elsewhere the model reads it.
+    """
+
+    kind = "PermissionError"
+
+    def __init__(self, what: str, scopes: Iterable[str], missing: Iterable[str] | None = None) -> None:
+        self.scopes = frozenset(scopes)
+        lacking = ", ".join(sorted(self.scopes if missing is None else missing))
+        super().__init__(f"{what} needs the scope {lacking}.")
 
 
 class Refused(ToolError):

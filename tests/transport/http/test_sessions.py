@@ -15,6 +15,8 @@ import pytest
 
 from portico import Server
 from portico.auth.principal import Principal
+from portico.auth.resource import ResourceServer
+from portico.auth.verifiers.credentials import RequestCredentials
 from portico.transport.http import sessions as keeping
 
 R2, R3, R4 = "2025-03-26", "2025-06-18", "2025-11-25"
@@ -229,22 +231,14 @@ async def test_a_deleted_session_leaves_nobody_waiting(serve: Serve, server: Ser
 
 
 @pytest.mark.requirement("sessions.other-principal")
-async def test_a_session_of_another_principal_is_not_there(
-    serve: Serve, server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_session_of_another_principal_is_not_there(serve: Serve, server: Server) -> None:
     """Somebody else's session must look like none; security best practices, Session Hijacking."""
 
-    class Two:
-        required = True
+    async def believing(credentials: RequestCredentials) -> Principal:
+        return Principal(credentials.token)
 
-        def admits(self, authorization: bytes | None) -> bool:
-            return authorization is not None
-
-        def verify(self, authorization: bytes | None) -> Principal | None:
-            return Principal(authorization.decode()) if authorization else None
-
-    site = await serve(server, token="any")
-    monkeypatch.setattr(site.exchange, "_tokens", Two())
+    server.auth = ResourceServer(believing)
+    site = await serve(server)
     session = await site.initialize(R4, headers={"authorization": "Bearer ada"})
     assert (await session.post(LIST)).status == 200
     eve = {"authorization": "Bearer eve"}

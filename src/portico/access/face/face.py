@@ -9,43 +9,28 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
-from msgspec import Struct
 
-import portico.auth.provider
 from portico.access.face.documents import ClientDocuments
+from portico.access.face.logins import BrowserLogins
 from portico.auth.assertions import ALGORITHM, verify_signature
-from portico.auth.provider import login, rows
+from portico.auth.provider import rows
 from portico.auth.provider.clients import KnownClient, authenticated, is_document_url
 from portico.auth.provider.keys import FaceKeys, fresh_keys, read_keys
-from portico.auth.provider.login import Identity, PendingLogin
-from portico.auth.provider.presets import LoginSettings
-from portico.auth.provider.refusals import GrantRefused, PageRefused
+from portico.auth.provider.login import Identity
+from portico.auth.provider.refusals import GrantRefused
 from portico.auth.provider.requests import AuthorizationRequest, target
 from portico.auth.provider.settings import FaceSettings
-from portico.auth.sealing import KeyRing, Unsealable
 from portico.store.bus import Subscription
 from portico.store.database import Database
-from portico.transport.http_client.fetcher import Fetcher, addresses_of
-from portico.wire.errors import UsageError
 
 log = logging.getLogger("portico.access")
 
-MIGRATIONS = Path(portico.auth.provider.__file__).with_name("migrations")
 # How long a client's document is believed.
 DOCUMENT_SECONDS = 3600.0
 _UNKNOWN = GrantRefused("invalid_client", "There is no such client, or it has not shown that it is the one.", 401)
-
-
-class Flow(Struct, frozen=True):
-    """What a browser is about: what a client wants, and the login that has begun for it, once it has."""
-
-    asked: AuthorizationRequest
-    client: KnownClient
-    pending: PendingLogin | None = None
 
 
 class Issuance(NamedTuple):
@@ -57,18 +42,15 @@ class Issuance(NamedTuple):
 
 
 class Face:
-    """An authorization server of our own in front of a login elsewhere."""
+    """An authorization server of our own in front of a login elsewhere. Its rows are those of the logins."""
 
-    def __init__(self, settings: FaceSettings, where: LoginSettings, store: str | None, ring: KeyRing) -> None:
+    def __init__(self, settings: FaceSettings, logins: BrowserLogins) -> None:
         self.settings = settings
-        self.where = where
-        self.ring = ring
-        self._store = store or "sqlite://"
-        self._database: Database | None = None
+        self.logins = logins
+        self.ring = logins.ring
         self._keys: FaceKeys | None = None
         self._configured = {client.id: client for client in settings.clients}
         self._documents = ClientDocuments(settings)
-        self._fetcher = Fetcher(partial(addresses_of, where.issuer))
         # Grants that were revoked while access tokens of theirs may still be about, and until when to remember.
         self._revoked: dict[str, float] = {}
         # Called when a grant is revoked, by whichever process.
@@ -76,27 +58,20 @@ class Face:
 
     @property
     def database(self) -> Database:
-        if self._database is None:
-            raise UsageError("the face is not open")
-        return self._database
+        return self.logins.database
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
-        async with Database(self._store) as database:
-            await database.migrate("provider", MIGRATIONS)
-            self._database = database
-            async with database.subscribe(rows.REVOKED, rows.KEYS) as events:
-                await self.fresh_keys()
-                await self._recall()
-                listening = asyncio.create_task(self._listen(events))
-                try:
-                    yield
-                finally:
-                    listening.cancel()
-                    with contextlib.suppress(asyncio.CancelledError):
-                        await listening
-                    await self._fetcher.close()
-                    self._database = None
+        async with self.database.subscribe(rows.REVOKED, rows.KEYS) as events:
+            await self.fresh_keys()
+            await self._recall()
+            listening = asyncio.create_task(self._listen(events))
+            try:
+                yield
+            finally:
+                listening.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await listening
 
     async def _listen(self, events: Subscription) -> None:
         async for event in events:
@@ -113,6 +88,11 @@ class Face:
             self._note_revoked(grant_id)
 
     # Keys and tokens
+
+    @property
+    def keys(self) -> FaceKeys | None:
+        """As they were last read."""
+        return self._keys
 
     async def fresh_keys(self) -> FaceKeys:
         """The keys, with one that may sign."""
@@ -173,30 +153,6 @@ class Face:
             raise _UNKNOWN
         return known
 
-    # A browser's way
-
-    async def begin(self, flow: str, browser: str, about: Flow) -> None:
-        body = self.ring.seal(msgspec.json.encode(about), "provider_flow")
-        await self.database.write(partial(rows.begin_flow, flow=flow, browser=browser, body=body, now=time.time()))
-
-    async def resume(self, flow: str, browser: str | None) -> Flow:
-        """What a browser was about, once. Raises PageRefused for another browser, or a second time."""
-        body = None
-        if browser is not None and flow:
-            body = await self.database.write(partial(rows.end_flow, flow=flow, browser=browser, now=time.time()))
-        try:
-            if body is not None:
-                return msgspec.json.decode(self.ring.open(body, "provider_flow"), type=Flow)
-        except (Unsealable, msgspec.DecodeError):
-            pass
-        raise PageRefused("This page is out of date, or was opened in another browser. Start again from your program.")
-
-    async def login_url(self, callback: str) -> tuple[str, PendingLogin]:
-        return await self._fetcher.hold(login.begin(self.where, callback))
-
-    async def logged_in(self, pending: PendingLogin, returned: Mapping[str, str], callback: str) -> Identity:
-        return await self._fetcher.hold(login.finish(self.where, pending, returned, callback, time.time()))
-
     async def grant(self, asked: AuthorizationRequest, who: Identity) -> str:
         """A code."""
         identity = msgspec.json.encode(who.told())
@@ -220,7 +176,8 @@ class Face:
         redeem = kinds.get(form.get("grant_type", ""))
         if redeem is None:
             raise GrantRefused("unsupported_grant_type", "The grant_type is authorization_code or refresh_token.")
-        target(form, self.settings, GrantRefused)
+        if "resource" in form:
+            form = {**form, "resource": target(form, self.settings, GrantRefused)}
         done = await self.database.write(partial(redeem, face=self.settings, client=client, form=form, now=time.time()))
         if isinstance(done, rows.Reused):
             log.warning("a code or refresh token of the grant %s came again; the grant is revoked", done.grant_id)

@@ -19,6 +19,7 @@ _STYLE = (
     "@media(prefers-color-scheme:dark){body{color:#eee;background:#161616}dt{color:#aaa}"
     "button{background:#222;color:#eee}.care{background:#4a3a10}}"
 )
+FORM = b"application/x-www-form-urlencoded"
 _HASH = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
 
 # `form-action` holds for every redirect that follows a form, so no form of ours is answered with a redirect to

@@ -14,7 +14,10 @@ from msgspec.structs import replace
 from portico._options import check_options
 from portico.access.face.endpoints import FaceEndpoints
 from portico.access.face.face import Face
+from portico.access.face.logins import BrowserLogins
 from portico.access.secrets import Secrets
+from portico.access.vault.connect import Connector
+from portico.access.vault.vault import Vault
 from portico.auth.addresses import check_url
 from portico.auth.clients import BASIC, NONE
 from portico.auth.errors import UnsafeAddress
@@ -129,16 +132,50 @@ def read(said: Any) -> ProxySettings:
     return ProxySettings(login_settings(login), given, keys)
 
 
-def put_on(server: Server, said: ProxySettings, issuer: str, resource: str) -> Face:
-    """Give a server the pages of a face, which is open for as long as the server is."""
-    settings = said.face_for(issuer, resource)
+def put_on(server: Server, said: ProxySettings, issuer: str, resource: str, *, only: bool = False) -> Face:
+    """Give a server the pages of a face, which is open for as long as the server is. `only`: all its tokens are for
+    this resource, whatever clients call it."""
+    settings = replace(said.face_for(issuer, resource), audience_only=only)
     if not said.face.get("title"):
         settings = replace(settings, title=shown(server.info.title or server.name))
-    store = server.store or os.environ.get("PORTICO_STORE")
-    face = Face(settings, said.login, store, ring_for(store, said.keys))
+    logins = logins_for(server, said.login, issuer, said.keys)
+    face = Face(settings, logins)
     server.pages += FaceEndpoints(face).pages()
     server.hold(face.serving)
+    connect_with(server, logins, issuer)
     return face
+
+
+def let_connect(server: Server, said: Any, home: str, subject: str) -> Connector:
+    """`[auth.login]`: where people log in at our pages, to connect their accounts; `subject` is the claim that says who
+    they are, in their tokens as here."""
+    if not isinstance(said, Mapping):
+        raise UsageError("auth.login is no table")
+    check_options("auth.login", said, LoginOptions)
+    given = _filled({"subject": subject, **said}, Secrets())
+    if "login_scopes" in given:
+        given["scopes"] = given.pop("login_scopes")
+    where = login_settings(given)
+    return connect_with(server, logins_for(server, where, home), where.issuer)
+
+
+def connect_with(server: Server, logins: BrowserLogins, issuer: str) -> Connector:
+    """Let the principals that an issuer names connect their accounts elsewhere: they log in as they always do."""
+    store = server.store or os.environ.get("PORTICO_STORE")
+    vault = Vault(logins.home, store, logins.ring)
+    server.connector = connector = Connector(logins, vault, issuer, shown(server.info.title or server.name))
+    server.pages += connector.pages()
+    server.hold(vault.serving)
+    return connector
+
+
+def logins_for(server: Server, where: LoginSettings, home: str, keys: Sequence[str] = ()) -> BrowserLogins:
+    """How people log in at the pages of a server."""
+    store = server.store or os.environ.get("PORTICO_STORE")
+    logins = BrowserLogins(home.rstrip("/"), where, store, ring_for(store, keys))
+    server.pages += logins.routes()
+    server.hold(logins.serving)
+    return logins
 
 
 def _client(said: Any) -> KnownClient:

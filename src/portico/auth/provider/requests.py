@@ -12,6 +12,7 @@ from urllib.parse import parse_qsl, unquote_plus, urlencode, urlsplit
 
 from msgspec import Struct
 
+from portico.auth.addresses import covers
 from portico.auth.provider.clients import KnownClient, redirects_to
 from portico.auth.provider.refusals import GrantRefused, PageRefused, SentBack
 from portico.auth.provider.settings import FaceSettings
@@ -83,11 +84,13 @@ def granted(scope: str | None, face: FaceSettings) -> tuple[str, ...]:
 
 
 def target(said: Mapping[str, str], face: FaceSettings, refusal: type[GrantRefused] | type[SentBack]) -> str:
-    """RFC 8707: whom the token is for. There is one resource here, with or without a slash at its end."""
+    """RFC 8707: whom the token is for: the server behind us, or another of its endpoints, and no other server."""
     named = said.get("resource", face.resource)
-    if named.rstrip("/") != face.resource.rstrip("/"):
-        raise refusal("invalid_target", "The resource is not one that tokens are given for here.")
-    return face.resource
+    if named.rstrip("/") == face.resource.rstrip("/"):
+        return face.resource
+    if covers(face.issuer, named):
+        return face.resource if face.audience_only else named
+    raise refusal("invalid_target", "The resource is not one that tokens are given for here.")
 
 
 def answer_url(request_uri: str, issuer: str, state: str | None, said: Mapping[str, str]) -> str:

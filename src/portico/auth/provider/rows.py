@@ -176,6 +176,7 @@ def redeem_code(
     if code.used_at is not None:
         revoke(tx, grant.id, now)
         return Reused(grant.id)
+    _check_target(form, grant)
     tx.run("update provider_code set used_at = :now where id = :id", {"now": now, "id": name})
     unfit = code.expires_at <= now or grant.revoked_at is not None or form.get("redirect_uri") != code.redirect_uri
     if unfit or not verifies(form.get("code_verifier", ""), code.challenge):
@@ -200,8 +201,15 @@ def rotate(
         return Reused(grant.id)
     if grant.revoked_at is not None or token.expires_at <= now or grant.expires_at <= now:
         raise _USED
+    _check_target(form, grant)
     tx.run("update provider_refresh set used_at = :now where id = :id", {"now": now, "id": name})
     return Renewed(grant, _refresh_token(tx, face, grant, now))
+
+
+def _check_target(form: Mapping[str, str], grant: GrantRow) -> None:
+    """RFC 8707, section 2.2: a token is for what the person was asked about, and nothing else."""
+    if form.get("resource", grant.resource).rstrip("/") != grant.resource.rstrip("/"):
+        raise GrantRefused("invalid_target", "The grant is for another resource.")
 
 
 def revoke_token(tx: Transaction, client: KnownClient, token: str, now: float) -> str | None:

@@ -20,6 +20,8 @@ class FaceSettings(Struct, frozen=True, kw_only=True):
 
     issuer: str
     resource: str
+    # Whether tokens are always for that; otherwise for what a client names that is below the issuer.
+    audience_only: bool = False
     # What is shown to people.
     title: str = "this server"
     # Scope → what it lets a client do, in words for the consent page. Nothing else is granted.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast, overload
 
 import msgspec
@@ -14,6 +14,7 @@ from portico.rpc.call import Call, Conversation, Reply
 from portico.rpc.questions import check_answer, new_elicitation_id
 from portico.rpc.turns import caller_of
 from portico.server.asking import elicitation
+from portico.server.asking.familiar_context import FamiliarContext
 from portico.server.asking.rounds import BodyReply, Detached, Rounds, rounds_of
 from portico.server.calling.runtime import Runtime
 from portico.wire import meta as metas
@@ -55,6 +56,25 @@ class Elicitation(Struct, Generic[T]):
     id: str | None = None
 
 
+class AcceptedElicitation(Elicitation[T], tag=False):
+    """The user has answered."""
+
+
+class DeclinedElicitation(Elicitation[T], tag=False):
+    """The user has said no."""
+
+
+class CancelledElicitation(Elicitation[T], tag=False):
+    """The user has not answered."""
+
+
+_OUTCOMES: dict[str, type[Elicitation[Any]]] = {
+    "accept": AcceptedElicitation,
+    "decline": DeclinedElicitation,
+    "cancel": CancelledElicitation,
+}
+
+
 class Sample(Struct):
     """What the client's model said."""
 
@@ -81,7 +101,7 @@ class Sent:
         yield from self._reply.drain().__await__()
 
 
-class Context:
+class Context(FamiliarContext):
     """One call, as its body sees it. Ask for it with a parameter: `ctx: Context`."""
 
     __slots__ = ("_call", "_loop", "_rounds", "_runtime", "_start", "_task")
@@ -156,6 +176,19 @@ class Context:
         return self._call.address
 
     @property
+    def client_address(self) -> str | None:
+        """The same. A proxy's word on it is taken from trusted proxies alone."""
+        return self._call.address
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Those headers of the request that the server asks for by name, `Server(headers=["x-tenant"])`, in lower
+        case, as far as they came. Over HTTP only; a task that goes on later has none."""
+        said = self._call.headers or {}
+        named = ((name, said.get(name.encode())) for name in self._runtime.headers)
+        return {name: value.decode("latin-1") for name, value in named if value is not None}
+
+    @property
     def conversation(self) -> Conversation | None:
         """The same for all calls of one client; None where each stands alone, as over HTTP at 2026-07-28."""
         return self._call.reply.conversation
@@ -173,6 +206,15 @@ class Context:
     def cancelled(self) -> bool:
         """Whether the client has lost interest. A body in a thread should look now and then."""
         return self._call.reply.cancelled or self._call.reply.closed
+
+    def _changed(self, method: str, uri: str | None = None) -> Awaitable[None]:
+        """Tell all who listen to this server that something has changed."""
+        publish = self.server.subscriptions.publish
+        if self._loop is None:
+            publish(method, uri)
+        else:
+            self._loop.call_soon_threadsafe(publish, method, uri)
+        return Sent(self._call.reply)
 
     # Saying something on the way. These may be called from a `def` body too, without `await`.
 
@@ -228,27 +270,31 @@ class Context:
     ) -> Elicitation[None]: ...
     @overload
     async def elicit(self, message: str, response_type: object, *, key: str | None = None) -> Elicitation[Any]: ...
-    async def elicit(self, message: str, response_type: Any = None, *, key: str | None = None) -> Elicitation[Any]:
+    @overload
+    async def elicit(self, message: str, *, schema: type[T], key: str | None = None) -> Elicitation[T]: ...
+    async def elicit(
+        self, message: str, response_type: Any = None, *, schema: Any = None, key: str | None = None
+    ) -> Elicitation[Any]:
         """Ask the user, and wait for the answer.
 
         * **message** – the question.
         * **response_type** – a type of flat fields (a dataclass, a TypedDict, …), the type of a single value, a Literal
-          or a list of choices, or the JSON Schema of a form. None asks only for consent.
+          or a list of choices, or the JSON Schema of a form. None asks only for consent. `schema` means the same.
         * **key** – a name for this question, where a body may ask in another order when it is run again.
         """
-        form = elicitation.form(response_type)
+        form = elicitation.form(response_type if schema is None else schema)
         params = ElicitFormParams(message=message, requested_schema=form.schema)
         said: ElicitResult = await self.begin().ask("elicitation/create", params, key)
         check_answer(params, said)
         if said.action != "accept":
-            return Elicitation(said.action)
-        return Elicitation("accept", form.read(said.content or {}))
+            return _OUTCOMES[said.action](said.action)
+        return AcceptedElicitation("accept", form.read(said.content or {}))
 
     async def elicit_url(self, message: str, url: str, *, key: str | None = None) -> Elicitation[None]:
         """Ask the user to open a page, for what must not pass through the client. Accepting is consent, not the end."""
         params = ElicitUrlParams(message=message, url=url, elicitation_id=self._elicitation_id())
         said: ElicitResult = await self.begin().ask("elicitation/create", params, key)
-        return Elicitation(said.action, id=params.elicitation_id)
+        return _OUTCOMES[said.action](said.action, id=params.elicitation_id)
 
     def elicitation_complete(self, id: str | None) -> Awaitable[None]:
         """Tell a client of 2025-11-25 that what happened on the page is over; the others have no word for it."""
@@ -336,8 +382,17 @@ class Context:
 
 
 def _conversation(messages: str | Sequence[str | SamplingMessage]) -> list[SamplingMessage]:
-    parts: Sequence[str | SamplingMessage] = [messages] if isinstance(messages, str) else messages
-    return [SamplingMessage("user", TextContent(text=part)) if isinstance(part, str) else part for part in parts]
+    parts: Sequence[Any] = [messages] if isinstance(messages, str) else messages
+    return [_sampling_message(part) for part in parts]
+
+
+def _sampling_message(part: Any) -> SamplingMessage:
+    if isinstance(part, str):
+        return SamplingMessage("user", TextContent(text=part))
+    if hasattr(part, "model_dump"):
+        # Of another library.
+        return msgspec.convert(part.model_dump(mode="json", by_alias=True, exclude_none=True), SamplingMessage)
+    return cast("SamplingMessage", part)
 
 
 def _preferences(given: str | Sequence[str] | ModelPreferences | None) -> ModelPreferences | None:

@@ -12,11 +12,13 @@ from __future__ import annotations
 import os
 import time
 from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
 from msgspec import Raw, Struct
 
+from portico.rpc.identity import identity_of
 from portico.wire.errors import InternalError, InvalidParams
 
 LIFETIME_SECONDS = 600.0
@@ -41,13 +43,13 @@ class State(Struct, array_like=True):
 _decoder = msgspec.json.Decoder(State)
 
 
-# What servers without a key of their own seal with. The workers of one supervisor have the same.
+# What servers without a key of their own seal with, the one in use first. The workers of a fleet have the same.
 _of_process = [os.urandom(32)]
 
 
-def use_key(key: bytes) -> None:
-    """From now on servers of this process that have no key of their own share this one with other processes."""
-    _of_process[:] = [key]
+def use_keys(keys: Sequence[bytes]) -> None:
+    """From now on servers of this process that have no key of their own share these with other processes."""
+    _of_process[:] = keys
 
 
 class Seal:
@@ -104,25 +106,29 @@ class Seal:
     # Cryptography is loaded with the first question, not with every server.
 
     def _mac(self, body: bytes) -> bytes:
+        return next(self._macs(body))
+
+    def _macs(self, body: bytes) -> Iterator[bytes]:
+        """By each key, the one in use first."""
         import hmac
 
-        key = self._given or hmac.digest(_of_process[0], b"state of " + self._name.encode(), "sha256")
-        return hmac.digest(key, body, "sha256")
+        about = b"state of " + self._name.encode()
+        keys = [self._given] if self._given else [hmac.digest(key, about, "sha256") for key in _of_process]
+        return (hmac.digest(key, body, "sha256") for key in keys)
+
+    def derived(self, purpose: bytes) -> bytes:
+        """Another key, for something else that the same processes share."""
+        return self._mac(b"derived for " + purpose)
 
     def _is_ours(self, mac: bytes, body: bytes) -> bool:
         import hmac
 
-        return hmac.compare_digest(self._mac(body), mac)
+        return any(hmac.compare_digest(one, mac) for one in self._macs(body))
 
 
 def binding(method: str, target: str, arguments: Any, principal: Any) -> bytes:
     """A digest of what must stay the same between the rounds of one call, however the client writes it down."""
     from hashlib import sha256
 
-    said = msgspec.json.encode([method, target, arguments, identity(principal)], order="deterministic")
+    said = msgspec.json.encode([method, target, arguments, identity_of(principal)], order="deterministic")
     return sha256(said).digest()
-
-
-def identity(principal: Any) -> str | None:
-    """Who it is, in every process the same, and whatever a refreshed token allows."""
-    return None if principal is None else str(getattr(principal, "id", None) or principal)

@@ -25,6 +25,15 @@ MOST_REMEMBERED = 100_000
 MIGRATIONS = Path(__file__).with_name("migrations")
 
 
+# Where those of servers without a store are kept that share their clients with other processes.
+_of_process: list[str] = []
+
+
+def use_store(url: str) -> None:
+    """From now on servers of this process that have no store share this one with other processes."""
+    _of_process[:] = [url]
+
+
 class SpentStates:
     """In the store, where the server has one that others see as well; otherwise in memory."""
 
@@ -39,19 +48,30 @@ class SpentStates:
 
     async def spend(self, state: State) -> None:
         """Raises InvalidParams for a state that was used before."""
-        database = await self._opened()
-        if database is None:
-            is_new = self._add(state)
-        else:
-            is_new = await database.write(partial(_insert, state=state), isolation="read committed")
-        if not is_new:
+        if not await self.add(state.id, state.expires):
             raise InvalidParams(
                 "Invalid requestState: it was used before, and what it was for may have been done; "
                 "look before you send the request again without it"
             )
 
-    def _add(self, state: State) -> bool:
-        if state.id in self._seen or state.expires <= self._forgotten:
+    @property
+    def is_shared(self) -> bool:
+        """Whether other processes may see what is spent here."""
+        return self._url is not None
+
+    @property
+    def _url(self) -> str | None:
+        return self._store or os.environ.get("PORTICO_STORE") or next(iter(_of_process), None)
+
+    async def add(self, id: str, expires: float) -> bool:
+        """Whether this is the first time."""
+        database = await self._opened()
+        if database is None:
+            return self._add(id, expires)
+        return await database.write(partial(_insert, id=id, expires=expires), isolation="read committed")
+
+    def _add(self, id: str, expires: float) -> bool:
+        if id in self._seen or expires <= self._forgotten:
             return False
         # States are issued with the same lifetime, so those that came first also end first, or nearly so.
         now = time.time()
@@ -60,12 +80,12 @@ class SpentStates:
             if self._seen[oldest] > now and len(self._seen) < self._most:
                 break
             self._forgotten = max(self._forgotten, self._seen.pop(oldest))
-        self._seen[state.id] = state.expires
+        self._seen[id] = expires
         return True
 
     async def _opened(self) -> Database | None:
         """The store is opened with the first answer: most servers ask nothing."""
-        url = self._store or os.environ.get("PORTICO_STORE")
+        url = self._url
         if self._database is None and url:
             async with self._opening:
                 if self._database is None:
@@ -88,10 +108,10 @@ async def _open(url: str) -> Database:
     return database
 
 
-def _insert(tx: Transaction, state: State) -> bool:
+def _insert(tx: Transaction, id: str, expires: float) -> bool:
     tx.run("delete from portico_spent_state where expires_at < ?", (time.time(),))
     added = tx.run(
         "insert into portico_spent_state (id, expires_at) values (?, ?) on conflict do nothing",
-        (state.id, state.expires),
+        (id, expires),
     )
     return added == 1

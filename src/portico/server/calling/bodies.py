@@ -17,10 +17,11 @@ from portico.rpc.turns import caller_of
 from portico.server.asking.context import Context
 from portico.server.asking.rounds import Rounds
 from portico.server.calling.checks import checked_timeout
+from portico.server.calling.dependencies import with_dependencies
 from portico.server.calling.runtime import Runtime
 from portico.server.calling.schema_tools import SchemaSignature, schema_signature
 from portico.server.calling.signature import Signature, signature_of
-from portico.wire.errors import ProtocolError, ToolError, UsageError
+from portico.wire.errors import InsufficientScope, ProtocolError, ToolError, UsageError
 from portico.wire.jsonrpc import NOTHING
 
 Running = Literal["async", "thread", "inline"]
@@ -44,6 +45,7 @@ class Body:
         if inline and timeout is not None:
             raise UsageError(f"{name!r}: what runs inline cannot be stopped, so it has no timeout")
         self.name = name
+        fn = with_dependencies(fn)
         self.timeout = checked_timeout(timeout, repr(name))
         self.signature: Signature | SchemaSignature = (
             signature_of(fn, context_type=Context, without_output=without_output)
@@ -57,10 +59,10 @@ class Body:
         self.service_scopes: frozenset[str] = frozenset()
 
     def authorize(self, call: Call) -> None:
-        """Raise ToolError for a principal that lacks a scope of the service."""
+        """Raise InsufficientScope for a principal that lacks a scope of the service."""
         missing = call.principal.lacks(self.service_scopes) if isinstance(call.principal, Principal) else ()
         if missing:
-            raise ToolError(f"{self.name!r} needs the scope {', '.join(sorted(missing))}.", kind="PermissionError")
+            raise InsufficientScope(repr(self.name), self.service_scopes, missing)
 
     def start(self, call: Call, runtime: Runtime, params: Any, target: str, arguments: bytes | Raw) -> Any:
         """What the function returns, or a coroutine that comes to it, or to the result that asks for more.

@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from portico.wire.content import Annotations
 from portico.wire.errors import UsageError
 from portico.wire.jsonrpc import encode
@@ -27,6 +29,8 @@ _EXPRESSION = re.compile(r"\{[^{}]*\}")
 
 _ICON_SCHEMES = ("https:", "http:", "data:")
 _AUDIENCE = frozenset({"user", "assistant"})
+_HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_SECRET_HEADERS = frozenset({"authorization", "proxy-authorization", "dpop", "cookie"})
 _CACHE_SCOPES = ("public", "private")
 
 
@@ -48,12 +52,29 @@ def checked_uri(uri: str) -> str:
     return uri
 
 
-def checked_icons(icons: Sequence[Icon] | None) -> list[Icon] | None:
-    """Icons that a client may fetch: it has to refuse other schemes than these."""
-    for icon in icons or ():
+def checked_icons(icons: Sequence[Any] | None) -> list[Icon] | None:
+    """Icons that a client may fetch: it has to refuse other schemes than these. Also as tables, or of another
+    library."""
+    found = [_icon(one) for one in icons or ()]
+    for icon in found:
         if not icon.src.lower().startswith(_ICON_SCHEMES):
             raise UsageError(f"an icon cannot be at {icon.src[:100]!r}: use https:, http: or data:")
-    return list(icons or ()) or None
+    return found or None
+
+
+def _icon(given: Any) -> Icon:
+    if isinstance(given, Icon):
+        return given
+    try:
+        return msgspec.convert(as_table(given), Icon)
+    except msgspec.ValidationError as mistake:
+        raise UsageError(f"{given!r} is no icon: {mistake}") from None
+
+
+def as_table(given: Any) -> Any:
+    """What another library has a class for, as a table; anything else as it is."""
+    dump = getattr(given, "model_dump", None)
+    return given if dump is None else dump(mode="json", by_alias=True, exclude_none=True)
 
 
 def checked_annotations(annotations: Annotations | None) -> Annotations | None:
@@ -84,6 +105,16 @@ def checked_meta(meta: Mapping[str, Any] | None) -> dict[str, Any]:
     return dict(meta or {})
 
 
+TAGS = "portico/tags"
+
+
+def described_meta(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The `_meta` that `meta` and `tags` of something come to."""
+    members = checked_meta(options.get("meta"))
+    tags = sorted(set(options.get("tags") or ()))
+    return members | {TAGS: tags} if tags else members
+
+
 def checked_timeout(seconds: float | None, what: str) -> float | None:
     if seconds is not None and not seconds > 0:
         raise UsageError(f"{what}: the timeout is {seconds!r}, and must be a number of seconds above 0")
@@ -94,6 +125,16 @@ def checked_page_size(entries: int) -> int:
     if entries < 1:
         raise UsageError(f"page_size is {entries!r}: a page has to have 1 entry or more")
     return entries
+
+
+def checked_headers(names: Iterable[str]) -> tuple[str, ...]:
+    """Names of headers, in lower case. What proves who a client is stays with the transport."""
+    for name in names:
+        if not _HEADER.fullmatch(name):
+            raise UsageError(f"{name!r} is no name of a header")
+        if name.lower() in _SECRET_HEADERS:
+            raise UsageError(f"bodies do not see the header {name}: it is a secret of the client's; see ctx.principal")
+    return tuple(name.lower() for name in names)
 
 
 def checked_extensions(ids: Iterable[str]) -> None:

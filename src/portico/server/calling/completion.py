@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from inspect import isawaitable, iscoroutinefunction, signature
-from typing import Any
+from typing import Any, get_args
+
+import msgspec
 
 from portico.rpc.call import Call
 from portico.rpc.turns import caller_of
+from portico.schema.hints import resolve
 from portico.schema.reader import Reader, types_of, values_of
 from portico.server.calling.runtime import Runtime
 from portico.wire.completion import MOST_COMPLETIONS, CompleteParams, CompleteResult, Completion
@@ -34,7 +37,45 @@ class Completer:
         return result(found)
 
 
+class CompleterOfAll(Completer):
+    """One function for every argument of every prompt and template: `complete(ref, argument, context)`.
+
+    What it is given is of the classes that its annotations name, where they are those of another library.
+    """
+
+    def __init__(self, fn: Complete) -> None:
+        super().__init__(fn)
+        hints = list(resolve(fn).values())
+        self._kinds = {kind.__name__: kind for hint in hints for kind in (hint, *get_args(hint)) if is_model(kind)}
+
+    async def complete(self, call: Call, params: CompleteParams, runtime: Runtime) -> CompleteResult:
+        args = [self._theirs(one) for one in (params.ref, params.argument, params.context)]
+        found = self.fn(*args[: len(signature(self.fn).parameters)])
+        return result(await found if isawaitable(found) else found)
+
+    def _theirs(self, value: Any) -> Any:
+        name = _THEIR_NAMES.get(type(value).__name__, "")
+        if name not in self._kinds:
+            return value
+        return self._kinds[name].model_validate(msgspec.to_builtins(value))
+
+
+# Ours, and what the official SDK calls them.
+_THEIR_NAMES = {
+    "PromptReference": "PromptReference",
+    "ResourceReference": "ResourceTemplateReference",
+    "CompletionArgument": "CompletionArgument",
+    "CompletionContext": "CompletionContext",
+}
+
+
+def is_model(kind: Any) -> bool:
+    return isinstance(kind, type) and hasattr(kind, "model_validate")
+
+
 def result(found: Any) -> CompleteResult:
+    if is_model(type(found)) and hasattr(found, "values"):
+        found = Completion(list(found.values), found.total, found.has_more)
     if isinstance(found, Completion):
         shown = found.values[:MOST_COMPLETIONS]
         more = found.has_more or len(shown) < len(found.values) or None

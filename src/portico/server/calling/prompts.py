@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypedDict, Unpack
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Literal, TypedDict, Unpack
 
 import msgspec
 
 from portico._options import check_options
 from portico.rpc.call import Call
 from portico.server.calling.bodies import Body
-from portico.server.calling.checks import checked_icons, checked_meta, given_name
+from portico.server.calling.checks import checked_icons, described_meta, given_name
+from portico.server.calling.foreign import ours
 from portico.server.calling.results import to_block
 from portico.server.calling.runtime import Runtime
 from portico.server.calling.signature import ArgumentError
 from portico.wire.errors import InvalidParams
 from portico.wire.inputs import InputRequiredResult
-from portico.wire.meta import Icon
 from portico.wire.prompts import GetPromptParams, GetPromptResult, PromptArgument, PromptMessage
 from portico.wire.prompts import Prompt as Definition
 
@@ -27,7 +27,8 @@ class PromptOptions(TypedDict, total=False):
     name: str | None
     title: str | None
     description: str | None
-    icons: Sequence[Icon] | None
+    icons: Sequence[Any] | None
+    tags: Collection[str]
     meta: Mapping[str, Any] | None
     inline: bool
 
@@ -53,7 +54,7 @@ class Prompt:
             description=description if description is not None else self.body.signature.summary or None,
             arguments=self._arguments() or None,
             icons=checked_icons(options.get("icons")),
-            meta=checked_meta(options.get("meta")) or None,
+            meta=described_meta(options) or None,
         )
 
     def _arguments(self) -> list[PromptArgument]:
@@ -70,6 +71,7 @@ class Prompt:
             value = await self.body.run(call, runtime, params, params.name, arguments)
         except ArgumentError as mistake:
             raise InvalidParams(str(mistake), {"problems": mistake.problems}) from None
+        value = ours(value)
         if isinstance(value, InputRequiredResult | GetPromptResult):
             return value
         return GetPromptResult(description=self.definition.description, messages=to_messages(value, self.name))
@@ -81,9 +83,31 @@ def to_messages(value: Any, name: str) -> list[PromptMessage]:
     return [_message(part, name) for part in parts]
 
 
+class Message:
+    """What one side says in a prompt: a text, or anything that can be a content block."""
+
+    def __init__(self, content: Any, role: Literal["user", "assistant"] = "user") -> None:
+        self.content = content
+        self.role = role
+
+
+class UserMessage(Message):
+    """What the user says."""
+
+
+class AssistantMessage(Message):
+    """What the model says."""
+
+    def __init__(self, content: Any, role: Literal["assistant"] = "assistant") -> None:
+        super().__init__(content, role)
+
+
 def _message(value: Any, name: str) -> PromptMessage:
+    value = ours(value)
     if isinstance(value, PromptMessage):
         return value
     if isinstance(value, Mapping) and value.keys() >= {"role", "content"}:
         return PromptMessage(value["role"], to_block(value["content"], f"prompt://{name}"))
+    if hasattr(value, "role") and hasattr(value, "content"):
+        return PromptMessage(value.role, to_block(value.content, f"prompt://{name}"))
     return PromptMessage("user", to_block(value, f"prompt://{name}"))

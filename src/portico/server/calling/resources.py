@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypedDict, Unpack
 
 import msgspec
@@ -13,17 +13,17 @@ from portico.server.calling.bodies import Body
 from portico.server.calling.checks import (
     checked_annotations,
     checked_icons,
-    checked_meta,
     checked_uri,
+    described_meta,
     given_name,
 )
+from portico.server.calling.foreign import ours
 from portico.server.calling.results import MEDIA, contents_of, to_json
 from portico.server.calling.runtime import Runtime
 from portico.server.calling.signature import ArgumentError
 from portico.wire.content import Annotations, BlobContents, Contents, TextContents
 from portico.wire.errors import InvalidParams, ResourceNotFound, ToolError, UsageError
 from portico.wire.inputs import InputRequiredResult
-from portico.wire.meta import Icon
 from portico.wire.resources import ReadResourceParams, ReadResourceResult
 from portico.wire.resources import Resource as Definition
 from portico.wire.resources import ResourceTemplate as TemplateDefinition
@@ -41,7 +41,8 @@ class ResourceOptions(TypedDict, total=False):
     mime_type: str | None
     size: int | None
     annotations: Annotations | None
-    icons: Sequence[Icon] | None
+    icons: Sequence[Any] | None
+    tags: Collection[str]
     meta: Mapping[str, Any] | None
     inline: bool
 
@@ -69,7 +70,7 @@ class Resource:
             "mime_type": self.mime_type,
             "annotations": checked_annotations(options.get("annotations")),
             "icons": checked_icons(options.get("icons")),
-            "meta": checked_meta(options.get("meta")) or None,
+            "meta": described_meta(options) or None,
         }
         self.definition = (
             Definition(uri=uri, size=size, **described)
@@ -98,6 +99,7 @@ class Resource:
             if refusal.kind != "ResourceNotFound":
                 raise
             raise ResourceNotFound(params.uri, refusal.described()) from None
+        value = ours(value)
         if isinstance(value, InputRequiredResult | ReadResourceResult):
             return value
         return ReadResourceResult(contents=to_contents(value, params.uri, self.mime_type))
@@ -107,6 +109,8 @@ def to_contents(value: Any, uri: str, mime_type: str | None) -> list[Any]:
     """What a resource's function returned, as contents. 2026-07-28 forbids an empty answer for a missing resource."""
     if value is None:
         raise ResourceNotFound(uri)
+    if isinstance(value, list):
+        value = [ours(part) for part in value]
     parts = value if isinstance(value, list) and value and all(isinstance(p, _CONTENTS) for p in value) else [value]
     return [_one(part, uri, mime_type) for part in parts]
 

@@ -12,6 +12,7 @@ from msgspec import UNSET, Raw, Struct
 from msgspec.structs import replace
 
 from portico.server.asking.rounds import Detached
+from portico.server.calling.foreign import is_foreign_block, ours
 from portico.server.calling.signature import Verify
 from portico.wire.content import (
     BLOCKS,
@@ -103,13 +104,23 @@ class File(_Media):
         return EmbeddedResource(resource=contents_of(self.data, self.uri, self.mime_type), annotations=self.annotations)
 
 
-class ToolResult(Struct, kw_only=True):
-    """A result said in full: content for the model, `structured` for programs, `meta` for the host."""
+class ToolResult(Struct):
+    """A result said in full: content for the model, `structured_content` for programs, `meta` for the host.
+
+    `structured` is another name for `structured_content`.
+    """
 
     content: Any = None
-    structured: Any = UNSET
-    is_error: bool = False
+    structured_content: Any = UNSET
     meta: dict[str, Any] | None = None
+    is_error: bool = False
+    structured: Any = UNSET
+
+    def __post_init__(self) -> None:
+        if self.structured is UNSET:
+            self.structured = self.structured_content
+        else:
+            self.structured_content = self.structured
 
 
 MEDIA = (Image, Audio, File)
@@ -177,6 +188,9 @@ def to_result(value: Any, *, uri: str, verify: Verify | None = None) -> CallTool
         return _verified(_in_full(value, uri), verify)
     if value is None and verify is None:
         return CallToolResult(content=[], is_error=False)
+    known = ours(value)
+    if known is not value:
+        return to_result(known, uri=uri, verify=verify)
     if _is_content(value):
         return _verified(CallToolResult(content=to_blocks(value, uri), is_error=False), verify)
     result = _structured(value, verify)
@@ -226,7 +240,7 @@ def _in_full(value: ToolResult, uri: str) -> CallToolResult:
 def _is_content(value: Any) -> bool:
     if isinstance(value, _CONTENT):
         return True
-    return isinstance(value, list | tuple) and any(isinstance(part, _BLOCKS) for part in value)
+    return isinstance(value, list | tuple) and any(isinstance(one, _BLOCKS) or is_foreign_block(one) for one in value)
 
 
 def to_blocks(value: Any, uri: str) -> list[Any]:
@@ -244,4 +258,6 @@ def to_block(value: Any, uri: str) -> TextContent | ImageContent | AudioContent 
         return TextContent(text=value)
     if isinstance(value, bytes | bytearray):
         return EmbeddedResource(resource=contents_of(bytes(value), uri, "application/octet-stream"))
+    if is_foreign_block(value):
+        return ours(value)  # type: ignore[no-any-return]
     return TextContent(text=to_json(value).decode())

@@ -13,10 +13,12 @@ from collections.abc import Callable, Sequence
 from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
 from msgspec import Struct
 
 from portico.rpc.call import Handler
 from portico.rpc.turns import NO_CALLER, Caller, Turns
+from portico.server.asking.kept_state import ConversationStates
 from portico.server.asking.request_state import Seal
 from portico.server.asking.spent import SpentStates
 
@@ -143,3 +145,7 @@ class Runtime(Struct, frozen=True, eq=False):
     spent: SpentStates
     # How wrong arguments are told: by a result, by an error of the protocol, or as the revision has it.
     argument_errors: ArgumentErrors
+    # The headers that bodies see, in lower case.
+    headers: tuple[str, ...] = ()
+    # What bodies keep from one call of a conversation to the next.
+    states: ConversationStates = msgspec.field(default_factory=ConversationStates)

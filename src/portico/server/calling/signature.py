@@ -45,6 +45,7 @@ from portico.schema.problems import (
     unknown,
     whole,
 )
+from portico.server.calling.foreign import is_foreign
 from portico.wire.errors import UsageError
 
 __all__ = ["ArgumentError", "Problem", "Signature", "Verify", "signature_of", "verifier"]
@@ -310,7 +311,7 @@ def _decoder(arguments: list[_Argument], where: str) -> tuple[dict[str, Any], Ca
 def _output(hint: Any, without: tuple[type, ...]) -> dict[str, Any] | None:
     bare = strip_annotations(hint)[0]
     options = typing.get_args(bare) if is_union(bare) else (bare,)
-    if all(option in PLAIN_RESULTS for option in options) or _mentions(hint, without):
+    if all(option in PLAIN_RESULTS for option in options) or _mentions(hint, without, foreign=True):
         return None
     if bare is list or (
         typing.get_origin(bare) is list and strip_annotations(typing.get_args(bare)[0])[0] in (Any, object)
@@ -323,13 +324,14 @@ def _output(hint: Any, without: tuple[type, ...]) -> dict[str, Any] | None:
         return None
 
 
-def _mentions(hint: Any, classes: tuple[type, ...]) -> bool:
-    """Whether one of the classes stands anywhere in a type, as in `list[Image]` or `Context | None`."""
+def _mentions(hint: Any, classes: tuple[type, ...], *, foreign: bool = False) -> bool:
+    """Whether one of the classes stands anywhere in a type, as in `list[Image]` or `Context | None`; or a class of
+    another library that stands for one."""
     bare = strip_annotations(hint)[0]
     cls = typing.get_origin(bare) or bare
-    if isinstance(cls, type) and issubclass(cls, classes):
+    if isinstance(cls, type) and (issubclass(cls, classes) or (foreign and is_foreign(cls))):
         return True
-    return not is_literal(bare) and any(_mentions(arg, classes) for arg in typing.get_args(bare))
+    return not is_literal(bare) and any(_mentions(arg, classes, foreign=foreign) for arg in typing.get_args(bare))
 
 
 def _by_name(parameters: list[Parameter], passed: list[Parameter], where: str) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from inspect import isawaitable
 from types import CoroutineType
 from typing import Any, TypedDict, Unpack
 
@@ -12,16 +13,16 @@ from portico._options import check_options
 from portico.legacy import translate
 from portico.rpc.call import Call
 from portico.rpc.questions import incapable
+from portico.schema.describe import schema
 from portico.server.calling.bodies import Body, unwrap_group
-from portico.server.calling.checks import checked_icons, checked_meta, given_name
+from portico.server.calling.checks import checked_icons, described_meta, given_name
 from portico.server.calling.results import MEDIA, ToolResult, to_result
 from portico.server.calling.runtime import ArgumentErrors, Runtime
 from portico.server.calling.schema_tools import SchemaVerifier
 from portico.server.calling.signature import ArgumentError, Verify, verifier
 from portico.server.tasks.config import Mode, TaskConfig, config_of
 from portico.wire.content import BLOCKS
-from portico.wire.errors import InvalidParams, MissingCapability, ToolError, UsageError
-from portico.wire.meta import Icon
+from portico.wire.errors import InsufficientScope, InvalidParams, MissingCapability, ToolError, UsageError
 from portico.wire.mirrors import Mirror, mirrors
 from portico.wire.revisions import MODERN, V2025_11_25
 from portico.wire.tools import CallToolParams, CallToolResult, ToolAnnotations
@@ -43,14 +44,17 @@ class ToolOptions(TypedDict, total=False):
     description: str | None
     version: str | None
     annotations: ToolAnnotations | Mapping[str, Any] | None
-    icons: Sequence[Icon] | None
+    icons: Sequence[Any] | None
+    tags: Collection[str]
     meta: Mapping[str, Any] | None
     timeout: float | None
     inline: bool
     aliases: Collection[str]
     scopes: Collection[str]
+    auth: Callable[[Call], Any] | None
     input_schema: dict[str, Any] | None
     output_schema: dict[str, Any] | None
+    structured_output: bool | None
     task: Mode | TaskConfig
 
 
@@ -71,6 +75,8 @@ class Tool:
         self.task = config_of(options.get("task", "never"), self.name)
         self.aliases = tuple(checked_name(alias) for alias in options.get("aliases", ()))
         self.scopes = frozenset(options.get("scopes", ()))
+        # Whether a Call may be answered: says so, or raises.
+        self.auth = options.get("auth")
         self.body = Body(
             fn,
             self.name,
@@ -86,31 +92,43 @@ class Tool:
             title=options.get("title"),
             description=description if description is not None else signature.summary or None,
             input_schema=signature.input_schema,
-            output_schema=options.get("output_schema") or signature.output_schema,
+            output_schema=_output_schema(options, signature),
             annotations=_annotations(options.get("annotations")),
             icons=checked_icons(options.get("icons")),
             execution=None if self.task is None else {"taskSupport": self.task.mode},
-            meta=_meta(options.get("meta"), options.get("version")),
+            meta=_meta(described_meta(options), options.get("version")),
         )
         self.mirrors = _mirrors(self.name, self.definition.input_schema)
         promised = self.definition.output_schema
         self._wrapped = promised is not None and promised.get("type") != "object"
         self._verify: Verify | None = None
         if promised is not None:
-            by_author = promised is not signature.output_schema
+            by_author = options.get("output_schema") is not None
             by_type = None if by_author else verifier(signature.returns, self.name)
             self._verify = by_type or SchemaVerifier(promised, self.name, at_once=by_author)
         self._uri = f"tool://{self.name}/result"
 
-    def start(self, call: Call, params: CallToolParams, runtime: Runtime) -> Any:
-        """The result of running the body with these arguments, or a coroutine that comes to it."""
+    def start(self, call: Call, params: CallToolParams, runtime: Runtime, *, allowed: bool = False) -> Any:
+        """The result of running the body with these arguments, or a coroutine that comes to it.
+
+        `allowed`: the author's own function has been asked already.
+        """
         if self.scopes:
             self._authorize(call)
+        if self.auth is not None and not allowed:
+            return self._start_allowed(self.auth, call, params, runtime)
         try:
             value = self.body.start(call, runtime, params, params.name, params.arguments)
         except ArgumentError as mistake:
             raise self._mistaken(mistake, call, runtime) from None
         return self._finish(call, runtime, value) if type(value) is CoroutineType else self._result(call, value)
+
+    async def _start_allowed(
+        self, allow: Callable[[Call], Any], call: Call, params: CallToolParams, runtime: Runtime
+    ) -> Any:
+        await self._allow(allow, call)
+        result = Tool.start(self, call, params, runtime, allowed=True)
+        return await result if type(result) is CoroutineType else result
 
     async def _finish(self, call: Call, runtime: Runtime, coroutine: CoroutineType[Any, Any, Any]) -> Any:
         try:
@@ -134,10 +152,12 @@ class Tool:
         result = self.start(call, params, runtime)
         return await result if type(result) is CoroutineType else result
 
-    def check(self, call: Call, params: CallToolParams, runtime: Runtime) -> None:
+    async def check(self, call: Call, params: CallToolParams, runtime: Runtime) -> None:
         """Raise what a call with these arguments would be refused with, before it becomes a task."""
         if self.scopes:
             self._authorize(call)
+        if self.auth is not None:
+            await self._allow(self.auth, call)
         self.body.authorize(call)
         try:
             self.body.signature.bind(params.arguments, None)
@@ -152,16 +172,42 @@ class Tool:
             return ToolError(str(mistake), kind="ValidationError", details=problems)
         return InvalidParams(str(mistake), problems)
 
+    async def _allow(self, allow: Callable[[Call], Any], call: Call) -> None:
+        """Ask the author's own function. Raises ToolError, or what that raises."""
+        said = allow(call)
+        if isawaitable(said):
+            said = await said
+        # Nothing but a yes is one: a function that forgets to return must not let all in.
+        if said is not True:
+            raise ToolError(f"The tool {self.name!r} is not for you.", kind="PermissionError")
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """Everything that a principal with scopes has to have: what its author says, and what its service says."""
+        return self.scopes | self.body.service_scopes
+
     def _authorize(self, call: Call) -> None:
         """A client on stdio is the user of this machine and may do all; a principal has scopes, and who comes over HTTP
-        without being one has none. Raises ToolError."""
+        without being one has none. Raises InsufficientScope."""
         if call.principal is not None:
-            missing = call.principal.lacks(self.scopes)
+            missing = call.principal.lacks(self.needs)
         else:
             missing = self.scopes if call.anonymous else frozenset()
         if missing:
-            scopes = ", ".join(sorted(missing))
-            raise ToolError(f"The tool {self.name!r} needs the scope {scopes}.", kind="PermissionError")
+            raise InsufficientScope(f"The tool {self.name!r}", self.needs, missing)
+
+
+def _output_schema(options: ToolOptions, signature: Any) -> dict[str, Any] | None:
+    wanted = options.get("structured_output")
+    said = options.get("output_schema")
+    if wanted is False:
+        if said is not None:
+            raise UsageError("a tool with an output_schema has structured output")
+        return None
+    found: dict[str, Any] | None = said or signature.output_schema
+    if found is None and wanted:
+        return schema(signature.returns, output=True)
+    return found
 
 
 def _wrap(result: CallToolResult) -> None:
@@ -194,8 +240,7 @@ def _annotations(given: ToolAnnotations | Mapping[str, Any] | None) -> ToolAnnot
     return ToolAnnotations(**{known[name]: value for name, value in given.items()})
 
 
-def _meta(meta: Mapping[str, Any] | None, version: str | None) -> dict[str, Any] | None:
-    members = checked_meta(meta)
+def _meta(members: dict[str, Any], version: str | None) -> dict[str, Any] | None:
     if version is not None:
         members[VERSION] = version
     return members or None

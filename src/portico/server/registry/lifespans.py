@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from typing import Any
 
 from portico.transport.loops import HeldLifespan, Lifespan
 
@@ -36,6 +37,11 @@ class Lifespans:
             held.end()
             self._ending.add(held.task)
             held.task.add_done_callback(self._ending.discard)
+
+    def value(self, key: object) -> Any:
+        """What a lifespan has yielded; None if it has not been entered."""
+        held = self._held.get(key)
+        return None if held is None else held.value
 
     async def enter(self) -> None:
         """Enter all. Raises what the first that could not be entered raised, after leaving the others."""

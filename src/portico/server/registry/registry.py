@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from portico.server.calling.completion import Completer
+from portico.server.calling.completion import Completer, CompleterOfAll
 from portico.server.calling.prompts import Prompt
 from portico.server.calling.resources import Resource
 from portico.server.calling.tools import Tool
@@ -60,6 +60,8 @@ class Registry:
         self.by_name: dict[str, Tool] = {}
         self.mirrored: dict[str, tuple[Mirror, ...]] = {}
         self._completers: dict[tuple[str, str], Completer] = {}
+        # One function for all arguments of everything.
+        self.completes_all: CompleterOfAll | None = None
         self._matcher = Templates()
         # The URIs of the resources in their order, and of which list.
         self._sorted: tuple[Any, list[str]] = (None, [])
@@ -153,7 +155,10 @@ class Registry:
         elif isinstance(component, Prompt):
             self.prompts.add(component.name, component)
         elif isinstance(component, Completes):
-            self._completers[component.of, component.argument] = component.completer
+            if isinstance(component.completer, CompleterOfAll):
+                self.completes_all = component.completer
+            else:
+                self._completers[component.of, component.argument] = component.completer
         elif component.template is None:
             self.resources.add(component.uri, component)
         else:

@@ -10,7 +10,8 @@ from msgspec import Struct
 
 from portico._options import check_options
 from portico.rpc.call import Call
-from portico.server.calling.completion import Completer
+from portico.server.calling.checks import as_table
+from portico.server.calling.completion import Completer, CompleterOfAll
 from portico.server.calling.prompts import Prompt, PromptOptions
 from portico.server.calling.resources import Resource, ResourceOptions
 from portico.server.calling.tools import Tool, ToolOptions
@@ -50,6 +51,7 @@ class Registrar:
 
     def _offer(self, make: Callable[..., Component], what: str, known: type, fn: Any, options: dict[str, Any]) -> Any:
         """With and without parentheses, and with the name as the only positional argument."""
+        options = {name: as_table(value) for name, value in options.items()}
         check_options(what, options, known)
         if fn is None or isinstance(fn, str):
             named = options if fn is None else {"name": fn, **options}
@@ -72,12 +74,15 @@ class Registrar:
         * **annotations** – hints for clients, such as `{"readOnlyHint": True}`.
         * **icons** – pictures for people.
         * **meta** – members of its `_meta`.
+        * **tags** – words to find it by, shown in its `_meta`.
         * **timeout** – how many seconds a call may take; None for no limit.
         * **inline** – a `def` that is quick enough to run on the loop; otherwise it runs in a thread.
         * **aliases** – other names that it answers to, which are not listed.
         * **scopes** – what a principal must be allowed to call it. On stdio there is none to ask.
+        * **auth** – a function of the Call, or an async one, that says whether it is answered: True, or an exception.
         * **input_schema** – the JSON Schema of the arguments, in place of the one made from the parameters.
         * **output_schema** – the JSON Schema of the result, in place of the one made from the return type.
+        * **structured_output** – False: no output schema and no structured content; True: both, also for a text.
         * **task** – whether a call may become a task: "never", "optional", "required", or a TaskConfig.
         """
         return self._offer(Tool, "a tool", ToolOptions, fn, options)
@@ -94,6 +99,7 @@ class Registrar:
         * **description** – what it is for; the first part of the docstring otherwise.
         * **icons** – pictures for people.
         * **meta** – members of its `_meta`.
+        * **tags** – words to find it by, shown in its `_meta`.
         * **inline** – a `def` that is quick enough to run on the loop; otherwise it runs in a thread.
         """
         return self._offer(Prompt, "a prompt", PromptOptions, fn, options)
@@ -111,6 +117,7 @@ class Registrar:
         * **annotations** – for whom it is, how important it is, and when it last changed.
         * **icons** – pictures for people.
         * **meta** – members of its `_meta`.
+        * **tags** – words to find it by, shown in its `_meta`.
         * **inline** – a `def` that is quick enough to run on the loop; otherwise it runs in a thread.
         """
         if not isinstance(uri, str):
@@ -118,8 +125,19 @@ class Registrar:
         check_options("a resource", options, ResourceOptions)
         return self._decorate(lambda fn: Resource(fn, uri, **options))
 
-    def completion(self, of: str, argument: str) -> Callable[[F], F]:
-        """Complete an argument of a prompt (by its name) or of a template (by its URI or name)."""
+    @overload
+    def completion(self) -> Callable[[F], F]: ...
+    @overload
+    def completion(self, of: str, argument: str) -> Callable[[F], F]: ...
+    def completion(self, of: str | None = None, argument: str | None = None) -> Callable[[F], F]:
+        """Complete an argument of a prompt (by its name) or of a template (by its URI or name).
+
+        Without them the function is for all: `complete(ref, argument, context)`.
+        """
+        if of is None or argument is None:
+            if of is not argument:
+                raise UsageError("a completion is for an argument of something: @server.completion(of, argument)")
+            return self._decorate(lambda fn: Completes("", "", CompleterOfAll(fn)))
         return self._decorate(lambda fn: Completes(of, argument, Completer(fn)))
 
 

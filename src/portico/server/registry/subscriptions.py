@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import Raw, Struct
 
-from portico.rpc.call import Call, Emit
+from portico.rpc.call import Call, Emit, Facet
 from portico.wire import jsonrpc, notices
 from portico.wire.content import EmptyResult
 from portico.wire.errors import InternalError
@@ -29,6 +29,9 @@ MOST_CHARACTERS_IN_ALL = 16 * 1024 * 1024
 TOLD_AT_ONCE = 500
 
 
+Facets = frozenset[Facet | None]
+
+
 class Subscriber(Struct, eq=False):
     """A client that listens: what it wants, and the way to it."""
 
@@ -38,6 +41,8 @@ class Subscriber(Struct, eq=False):
     tag: dict[str, Any]
     # Whether it wants the progress of tasks in numbers too.
     progress: bool = False
+    # The part of the server that it listens to.
+    facet: Facet | None = None
     # Whether it may be told of a resource; None: of all.
     sees: Callable[[str], bool] | None = None
 
@@ -136,7 +141,10 @@ class Subscriptions:
     def __init__(self) -> None:
         self._listeners: set[Subscriber] = set()
         self._index = _SubscriberIndex()
-        self._waiting: dict[tuple[str, str | None], None] = {}
+        # What has changed, and for whom: None is for all.
+        self._waiting: dict[tuple[str, str | None], Facets | None] = {}
+        # Tells other processes that serve the same clients.
+        self.spread: Callable[[str, str | None], None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def listen(
@@ -160,7 +168,7 @@ class Subscriptions:
         ):
             raise InternalError("Refused: too many subscriptions")
         self._loop = asyncio.get_running_loop()
-        subscriber = Subscriber(call.reply.emit, wants, {SUBSCRIPTION_ID: call.id}, sees=sees)
+        subscriber = Subscriber(call.reply.emit, wants, {SUBSCRIPTION_ID: call.id}, facet=call.facet, sees=sees)
         call.reply.emit(notices.ACKNOWLEDGED, AcknowledgedParams(meta=subscriber.tag, notifications=wants))
         self._listeners.add(subscriber)
         self._index.add(subscriber)
@@ -179,21 +187,36 @@ class Subscriptions:
             ended()
         return EmptyResult(meta=Raw(jsonrpc.encode(subscriber.tag)))
 
-    def publish(self, method: str, uri: str | None = None) -> None:
-        """Tell every listener that wants it of a change, once for all changes made in one go. From any thread."""
+    def publish(self, method: str, uri: str | None = None, facets: Facets | None = None) -> None:
+        """Tell every listener that wants it of a change, once for all changes made in one go. From any thread.
+
+        With `facets`, only those who listen to one of these parts of the server.
+        """
         if self._loop is None or not self._listeners:
             return
-        self._loop.call_soon_threadsafe(self._gather, method, uri)
+        self._loop.call_soon_threadsafe(self._gather, method, uri, facets)
 
-    def _gather(self, method: str, uri: str | None) -> None:
+    def publish_everywhere(self, method: str, uri: str | None = None) -> None:
+        """The same for the listeners of other processes too, where this one is one of several."""
+        self.publish(method, uri)
+        if self.spread is not None:
+            self.spread(method, uri)
+
+    def _gather(self, method: str, uri: str | None, facets: Facets | None) -> None:
         if not self._waiting and self._loop is not None:
             self._loop.call_soon(self._flush)
-        self._waiting[method, uri] = None
+        before = self._waiting.get((method, uri), frozenset())
+        self._waiting[method, uri] = None if before is None or facets is None else before | facets
 
     def _flush(self) -> None:
-        changes, self._waiting = sorted(self._waiting, key=str), {}
+        changes, self._waiting = sorted(self._waiting.items(), key=str), {}
         self._tell_some(
-            [(subscriber, method, uri) for method, uri in changes for subscriber in self._index.find(method, uri)]
+            [
+                (subscriber, method, uri)
+                for (method, uri), facets in changes
+                for subscriber in self._index.find(method, uri)
+                if facets is None or subscriber.facet in facets
+            ]
         )
 
     def _tell_some(self, owed: list[tuple[Subscriber, str, str | None]], start: int = 0) -> None:

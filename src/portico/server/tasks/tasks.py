@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from portico.auth.principal import Principal
 from portico.rpc.call import Call
 from portico.rpc.door import unexpected
+from portico.rpc.identity import identity_of
 from portico.server.asking.rounds import BodyReply, Detached, rounds_of, typed
 from portico.server.calling.runtime import Runtime
 from portico.server.calling.tools import Tool
@@ -177,7 +178,7 @@ class TaskService(Service):
         if rounds_of(call) is not None or not self._wanted(call, params, config, tool.name):
             return await tool.call(call, params, runtime)
         if not config.detached:
-            tool.check(call, params, runtime)
+            await tool.check(call, params, runtime)
             return await self._create(call, params, tool, config)
         inner = replace(call, reply=BodyReply(call.reply, detachable=True))
         result = await tool.call(inner, params, runtime)
@@ -386,15 +387,13 @@ def _store_errors(what: str) -> Iterator[None]:
 
 
 def owner(call: Call) -> str:
-    """The owner of a client's tasks: empty without a principal, else a digest of its id."""
-    principal = call.principal
-    if principal is None:
-        return ""
-    return sha256(str(getattr(principal, "id", None) or repr(principal)).encode()).hexdigest()
+    """The owner of a client's tasks: empty without a principal, else a digest of its identity."""
+    identity = identity_of(call.principal)
+    return "" if identity is None else sha256(identity.encode()).hexdigest()
 
 
 def _principal(call: Call) -> Principal | None:
-    """The principal in storable form: id and scopes."""
+    """The principal in storable form."""
     who = call.principal
     if who is None or isinstance(who, Principal):
         return who

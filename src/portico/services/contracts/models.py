@@ -24,7 +24,7 @@ Status = Literal["success", "failure", "no_change_needed", "partial_success"]
 CONTEXT_KEY = "portico/context"
 
 
-class Message(BaseModel):
+class PublishedModel(BaseModel):
     """A model whose JSON Schema is the published one, of draft-07."""
 
     document: ClassVar[Mapping[str, Any]] = {}
@@ -34,7 +34,7 @@ class Message(BaseModel):
         return deepcopy(dict(cls.document)) or super().model_json_schema(*arguments, **options)
 
 
-class MCPToolCall(Message):
+class MCPToolCall(PublishedModel):
     """A call of a tool: its invocation name, and what it is given. Nothing else may stand beside them."""
 
     model_config = ConfigDict(extra="forbid", title="MCP Tool Call", frozen=True)
@@ -44,7 +44,7 @@ class MCPToolCall(Message):
     arguments: Annotated[dict[str, Any], Field(description="What the tool is given")]
 
 
-class MCPErrorDetail(Message):
+class MCPErrorDetail(PublishedModel):
     """What went wrong. `error_type` is one of the eight of `ERROR_TYPES` where one of them fits."""
 
     model_config = ConfigDict(extra="allow", title="MCP Error Detail", frozen=True)
@@ -55,7 +55,7 @@ class MCPErrorDetail(Message):
     error_details: dict[str, Any] | str | None = None
 
 
-class MCPToolResult(Message):
+class MCPToolResult(PublishedModel):
     """What came of a call. A failure has an error and no data; anything else may have both or neither.
 
     Members that it does not know are kept: an answer may say more than its caller was written for.
@@ -90,7 +90,7 @@ class MCPToolResult(Message):
         return self
 
 
-class ContractContext(Message):
+class ContractContext(PublishedModel):
     """What an agent tells a tool about the circumstances of a call. It travels beside the arguments, in `_meta`."""
 
     model_config = ConfigDict(extra="allow", title="MCP Contract Context")

@@ -16,7 +16,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from portico import Context, Service, ToolError, ToolResult, prompt, resource, tool
-from portico.extend import ERROR, Handler, InvalidParams, explained, notices
+from portico.extend import ERROR, Handler, InvalidParams, explained, identity_of, notices
 from portico.services.contracts import asking, definitions, jobs, outcomes, published, reading, reports, specification
 from portico.services.contracts.codegen.python import python
 from portico.services.contracts.codegen.shapes import snake, surface
@@ -428,11 +428,9 @@ def _page(name: str) -> str:
 
 
 def _owner(ctx: Context) -> str:
-    """The owner of a job: empty on stdio, and a digest of the principal's id otherwise."""
-    principal = ctx.principal
-    if principal is None:
-        return ""
-    return hashlib.sha256(str(getattr(principal, "id", None) or repr(principal)).encode()).hexdigest()
+    """The owner of a job: empty on stdio, and a digest of the principal's identity otherwise."""
+    identity = identity_of(ctx.principal)
+    return "" if identity is None else hashlib.sha256(identity.encode()).hexdigest()
 
 
 def _caller(ctx: Context) -> dict[str, Any]:

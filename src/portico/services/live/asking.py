@@ -11,7 +11,7 @@ from urllib.parse import quote
 from msgspec import Meta
 
 from portico import Context, Server, Service, ToolError, UsageError
-from portico.extend import InternalError
+from portico.extend import InternalError, identity_of
 from portico.services.live import replies
 from portico.services.live.kernel import SandboxUnavailable
 from portico.services.live.names import InspectionError
@@ -159,7 +159,7 @@ class Asking(Service):
 
 def owner(ctx: Context) -> str | None:
     """Whose sessions these are: of everybody on stdio, or of one principal."""
-    return None if ctx.principal is None else str(ctx.principal.id)
+    return identity_of(ctx.principal)
 
 
 def lost(name: str, reason: str) -> str:

@@ -198,7 +198,7 @@ class System(Service):
         grown = [name for name, stamp in now.items() if self._stamps.get(name, stamp) != stamp]
         for server in self._servers:
             for name in grown:
-                server.resource_updated(f"eventlog://{quote(name, safe='')}")
+                server.resource_updated(f"eventlog://{quote(name, safe='')}", everywhere=False)
         self._stamps = now
 
     @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -13,7 +14,9 @@ from portico.transport.http.exchange import KEEP_ALIVE_SECONDS, Exchange
 from portico.transport.http.headers import Headers
 from portico.transport.http.refusals import busy
 from portico.transport.http.response import TEXT, Answer, Pairs, Request
-from portico.transport.loops import HeldLifespan, Lifespan
+from portico.transport.loops import HeldLifespan, Lifespan, before_signals
+
+log = logging.getLogger("portico")
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -28,8 +31,8 @@ LONGEST_KNOWN = 2048
 class Application:
     """A server as an ASGI application.
 
-    Mounted in another application it never hears of that one's lifespan, so the first request starts what must be
-    running; the end of the loop, or a lifespan that does reach it, stops it.
+    Mounted in another application it never hears of that one's lifespan, unless that has `lifespan` as its own, or
+    enters it. Otherwise the first request starts what must be running, and nothing ends it properly.
     """
 
     def __init__(self, exchange: Exchange, lifespan: Lifespan) -> None:
@@ -63,6 +66,15 @@ class Application:
         await self.stop()
         await send({"type": "lifespan.shutdown.complete"})
 
+    @asynccontextmanager
+    async def lifespan(self, outer: Any = None) -> AsyncIterator[None]:
+        """For the application that this one is mounted in: `FastAPI(lifespan=tools.lifespan)`, or inside of its own."""
+        await self._start()
+        try:
+            yield
+        finally:
+            await self.stop()
+
     async def _start(self) -> None:
         if self._living is None or self._living.task.done():
             self._living = HeldLifespan(self._tended)
@@ -74,9 +86,14 @@ class Application:
         async with self._lifespan():
             tending = asyncio.get_running_loop().create_task(self._tend())
             try:
-                yield
+                with before_signals(self._end_streams):
+                    yield
             finally:
                 tending.cancel()
+
+    def _end_streams(self) -> None:
+        """The process is to end. The server that runs us waits for what it answers, and streams have no end."""
+        self.exchange.end_streams()
 
     async def _tend(self) -> None:
         while True:
@@ -93,17 +110,23 @@ class Application:
 
     async def _http(self, scope: Message, receive: Receive, send: Send) -> None:
         if self._living is None or not self._living.entered.done():
+            if self._living is None:
+                log.warning(
+                    "the lifespan of the application that this one is mounted in does not start it: "
+                    "FastAPI(lifespan=tools.lifespan), with tools = server.asgi()"
+                )
             await self._start()
         head = (scope["method"], scope["path"], scope.get("query_string", b""), *scope["headers"])
         known = self._known.get(head)
         if known is None:
             request = _request(scope, self.exchange)
-            request.peer = self._client(scope, request.headers)
+            self._locate(scope, request)
             refusal = self.exchange.refuse(request)
             if refusal is None and request.method == "POST":
                 self._remember(head, request)
         else:
-            request = replace(known, peer=self._client(scope, known.headers))
+            request = replace(known)
+            self._locate(scope, request)
             refusal = self.exchange.refuse_now(request)
         try:
             if refusal is None:
@@ -117,13 +140,14 @@ class Application:
         finally:
             self._held -= len(request.body)
 
-    def _client(self, scope: Message, headers: Headers) -> str:
-        """Where a request comes from."""
-        peer = _peer(scope)
-        if not self.exchange.settings.trusted_proxies:
-            return peer
-        proxies = self.exchange.proxies
-        return proxies.client(headers, peer) if proxies.trusts(peer) else peer
+    def _locate(self, scope: Message, request: Request) -> None:
+        """Say where a request comes from."""
+        peer = request.peer = _peer(scope)
+        if self.exchange.settings.trusted_proxies:
+            proxies = self.exchange.proxies
+            request.proxied = proxies.trusts(peer)
+            if request.proxied:
+                request.peer = proxies.client(request.headers, peer)
 
     async def _read(self, request: Request, receive: Receive) -> Answer | None:
         """Read the body of a request, or why it is not read."""
@@ -176,7 +200,8 @@ def _request(scope: Message, exchange: Exchange) -> Request:
         inner = path
     query = scope.get("query_string", b"").decode("latin-1")
     headers = Headers.lowered(scope["headers"])
-    return Request(scope["method"], inner or "/", query, headers, b"", _peer(scope), root)
+    secure = scope.get("scheme") == "https"
+    return Request(scope["method"], inner or "/", query, headers, b"", _peer(scope), root, secure=secure)
 
 
 class AsgiWriter:

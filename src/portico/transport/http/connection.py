@@ -167,6 +167,7 @@ class Connection(asyncio.Protocol):
         self.peer = ""
         # Whether it is a proxy's, who says where each request comes from.
         self.proxied = False
+        self.secure = False
         self._queue: deque[Turn] = deque()
         self._turn: Turn | None = None
         self._closing = False
@@ -197,6 +198,7 @@ class Connection(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         self.peer = str(peer[0]) if isinstance(peer, tuple) and peer else "local"
         self.proxied = self.exchange.proxies.trusts(self.peer)
+        self.secure = transport.get_extra_info("sslcontext") is not None
         self._wait(self.listener.deadlines.idle)
         self.listener.add(self)
 
@@ -300,7 +302,7 @@ class Connection(asyncio.Protocol):
         if known is None or len(data) != end + known[1]:
             return False
         peer = self._client(known[0].headers) if self.proxied else self.peer
-        request = replace(known[0], body=data[end:], peer=peer)
+        request = replace(known[0], body=data[end:], peer=peer, proxied=self.proxied)
         turn = Turn(self, self.exchange.refuse_now(request) or request)
         turn.size = known[1]
         self.listener.held += known[1]
@@ -384,7 +386,9 @@ class Connection(asyncio.Protocol):
             path = unquote(path)
         if method == "HEAD" and (path in _READABLE or "GET" in self.exchange.pages.methods(path)):
             method = "GET"
-        return Request(method, path, query, self._headers, b"", self._client(self._headers))
+        request = Request(method, path, query, self._headers, b"", self._client(self._headers))
+        request.secure, request.proxied = self.secure, self.proxied
+        return request
 
     def _judge(self, request: Request) -> Answer | None:
         headers, version = self._headers, self._parser.get_http_version()

@@ -7,9 +7,11 @@ its header that has no handshake, is judged alone; anything else belongs to a se
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from portico.rpc.call import Handler, members
 from portico.rpc.channel import refuse_batch
@@ -17,10 +19,12 @@ from portico.rpc.door import Door, Sender, brings_revision
 from portico.rpc.metrics import Metrics
 from portico.transport.http import headers as http
 from portico.transport.http import refusals, sse
+from portico.transport.http.elsewhere import Elsewhere
 from portico.transport.http.headers import Headers
+from portico.transport.http.memo import SessionMemo
 from portico.transport.http.response import JSON, MOST_UNREAD, TEXT, Answer, Pairs, Request, ResponseWriter, Traffic
 from portico.transport.http.sessions import HttpSession, Sessions
-from portico.transport.http.stateless import StatelessRequests
+from portico.transport.http.stateless import Forbidden, StatelessRequests
 from portico.wire import jsonrpc
 from portico.wire.jsonrpc import Frame, Malformed, RequestId
 from portico.wire.revisions import Revision
@@ -28,21 +32,37 @@ from portico.wire.revisions import Revision
 if TYPE_CHECKING:
     from portico.transport.http.exchange import Settings
 
-Routes = dict[tuple[str, str], Callable[[Request, ResponseWriter], None]]
+Route = Callable[[Request, ResponseWriter], None]
+
+Routes = dict[tuple[str, str], Route]
 """What answers a method and a path."""
 
 
 class Endpoint:
     """A path and its Handler. Sessions belong to their path: at another one they are not known."""
 
-    def __init__(self, handler: Handler, settings: Settings, metrics: Metrics, traffic: Traffic) -> None:
+    def __init__(
+        self,
+        handler: Handler,
+        settings: Settings,
+        metrics: Metrics,
+        traffic: Traffic,
+        forbidden: Forbidden | None = None,
+    ) -> None:
         self.handler = handler
         self.settings = settings
         self.metrics = metrics
         self.traffic = traffic
         self.sessions = Sessions(handler, settings.most_sessions, settings.most_sessions_per_client)
         self.stateless = StatelessRequests(Door(handler, metrics=metrics), members(handler).mirrored, traffic)
+        self.stateless.forbidden = self.sessions.forbidden = forbidden
         self._old: dict[str, _OldStream] = {}
+        # The other processes that serve the same clients.
+        self.elsewhere: Elsewhere | None = None
+
+    def join(self, elsewhere: Elsewhere) -> None:
+        """Be one of several processes."""
+        self.elsewhere = self.sessions.elsewhere = elsewhere
 
     def routes(self, path: str) -> Routes:
         """What answers at a path of the server."""
@@ -88,6 +108,8 @@ class Endpoint:
                 writer.answer(refusals.busy(request))
                 return
             headers = ((b"mcp-session-id", session.id.encode()), *headers)
+        elif self._is_elsewhere(request, writer, self.post):
+            return
         else:
             found = self._session(request, frame.id if isinstance(frame, Frame) and frame.id is not UNSET else None)
             if isinstance(found, Answer):
@@ -103,20 +125,54 @@ class Endpoint:
     def _accept(
         self, session: HttpSession, frame: Any, request: Request, writer: ResponseWriter, headers: Pairs
     ) -> None:
-        stream = session.open(writer, headers)
+        id = frame.id if type(frame) is Frame and frame.id is not UNSET else None
+        stream = session.open(writer, headers, id)
+        stream.asked = None if id is None else (request, id)
         stream.plain = not http.takes_events(request.headers)
-        reply = session.channel.accept(frame, stream, Sender(session.principal, request.headers, request.peer))
+        # Not the principal that has begun the session: the same one may be allowed more by now, or less.
+        reply = session.channel.accept(frame, stream, Sender(request.principal, request.headers, request.peer))
         if session.session.state == "CREATED":
             # The handshake failed, so there is no session to name, nor to come back to.
             stream.headers = request.cors
         if _expects(frame) and http.prefers_events(request.headers):
             stream.start()
         if reply is not None:
-            stream.finish(reply)
+            self._answer(session, frame, request, partial(stream.finish, reply))
         elif not _expects(frame):
             stream.finish(None)
         if session.session.state == "CREATED":
             self.sessions.end(session)
+
+    def _answer(self, session: HttpSession, frame: Any, request: Request, finish: Callable[[], None]) -> None:
+        """Say the answer; that of a handshake when other processes can find the session."""
+        opens = type(frame) is Frame and frame.method == "initialize" and session.session.facts is not None
+        if self.elsewhere is not None and opens:
+            path = self.settings.path if request.path == "/" else request.path
+            self.elsewhere.began(session, path, finish)
+        else:
+            finish()
+
+    def _is_elsewhere(
+        self, request: Request, writer: ResponseWriter, again: Callable[[Request, ResponseWriter], None]
+    ) -> bool:
+        """Whether its session is in another process, or was, and that sees to it."""
+        if self.elsewhere is None:
+            return False
+        name = request.headers.get(http.SESSION, b"").decode("latin-1")
+        known = not name or name in self.sessions or refusals.is_modern(request)
+        return not known and self.elsewhere.find(self, name, request, writer, again)
+
+    async def restore(self, id: str, memo: SessionMemo) -> bool:
+        """Go on with a session that another process has had. Whether there is room for it."""
+        sender = Sender(memo.principal, None, memo.address)
+        session = HttpSession(self.handler, sender, self.traffic, self.metrics, self.sessions, self.settings.lifecycle)
+        await session.restore(id, memo)
+        if not self.sessions.add(session):
+            session.close()
+            return False
+        if self.elsewhere is not None:
+            session.session.on_change = partial(self.elsewhere.changed, session)
+        return True
 
     def _new_session(self, request: Request, headers: Headers | None = None) -> HttpSession:
         sender = Sender(request.principal, headers, request.peer)
@@ -148,6 +204,8 @@ class Endpoint:
         if not takes and not refusals.is_modern(request):
             writer.answer(refusals.error(request, 406, "Not acceptable: this is a stream of events"))
             return
+        if self._is_elsewhere(request, writer, self._get):
+            return
         session = self._session(request)
         last = request.headers.get(http.LAST_EVENT)
         if isinstance(session, Answer):
@@ -158,6 +216,8 @@ class Endpoint:
             session.resume(last.decode("latin-1"), writer, request.cors)
 
     def _delete(self, request: Request, writer: ResponseWriter) -> None:
+        if self._is_elsewhere(request, writer, self._delete):
+            return
         session = self._session(request)
         if isinstance(session, Answer):
             writer.answer(session)
@@ -185,11 +245,18 @@ class Endpoint:
     def _post_old(self, request: Request, writer: ResponseWriter) -> None:
         id = request.query.partition("session_id=")[2].partition("&")[0]
         stream = self._old.get(id)
-        if stream is None or stream.session.principal != request.principal:
+        if (
+            stream is None
+            and self.elsewhere is not None
+            and self.elsewhere.find(self, id, request, writer, self._post_old)
+        ):
+            return
+        if stream is None or not stream.session.belongs_to(request.principal):
             writer.answer(refusals.error(request, 404, "Session not found"))
             return
         writer.answer(Answer(202, (*TEXT, *request.cors), b"Accepted\n"))
-        reply = stream.channel.receive(request.body)
+        sender = replace(stream.channel.sender, principal=request.principal)
+        reply = stream.channel.receive(request.body, sender)
         if reply is not None:
             stream.send(reply)
 
@@ -204,6 +271,13 @@ class Endpoint:
 
     def expire(self) -> None:
         self.sessions.expire(self.settings.idle_session)
+
+    def end_streams(self) -> None:
+        self.stateless.end_listening()
+        for session in self.sessions.values():
+            session.end_listening()
+        for old in list(self._old.values()):
+            old.writer.end()
 
     def ending(self, grace: float) -> list[Awaitable[Any]]:
         """Streams are ended properly. Gives what is still running."""

@@ -6,17 +6,21 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from msgspec import Struct
 
 from portico.auth.principal import BearerTokens
+from portico.auth.resource import ResourceServer
 from portico.legacy.session import Lifecycle
 from portico.rpc.call import Handler, members
 from portico.rpc.metrics import Metrics
 from portico.transport.http import refusals
-from portico.transport.http.endpoint import Endpoint, Routes
+from portico.transport.http.admission import Admission, Waiting, with_cors
+from portico.transport.http.elsewhere import SENT_ON, Elsewhere
+from portico.transport.http.endpoint import Endpoint, Route, Routes
 from portico.transport.http.headers import Gate, Headers, Proxies
 from portico.transport.http.pages import PageRoute, WebPages
 from portico.transport.http.response import JSON, TEXT, Answer, Pairs, Request, ResponseWriter, Traffic
@@ -76,19 +80,24 @@ class Exchange:
         settings: Settings,
         describe: Callable[[], dict[str, Any]],
         pages: Iterable[PageRoute] = (),
+        auth: ResourceServer | None = None,
     ) -> None:
         self.settings = settings
         self.metrics = Metrics()
         self.handler = handler
         self.draining = False
+        # The other processes that serve the same clients.
+        self.elsewhere: Elsewhere | None = None
         self._describe = describe
         self._gate = Gate(settings.allow_hosts, settings.allow_origins, loopback=settings.loopback)
-        tokens = BearerTokens(settings.token, settings.operator_token)
-        self._tokens = tokens if settings.token or settings.operator_token else None
+        self._admission = self._made_admission(auth)
+        self._forbidden = None if self._admission is None else self._admission.forbidden
+        # Requests whose tokens are being verified.
+        self._waiting: set[asyncio.Task[None]] = set()
         self.proxies = Proxies(settings.trusted_proxies)
         self._began = time.monotonic()
         self.traffic = Traffic()
-        main = Endpoint(handler, settings, self.metrics, self.traffic)
+        main = Endpoint(handler, settings, self.metrics, self.traffic, self._forbidden)
         self.sessions = main.sessions
         self._fixed: Routes = {
             ("GET", "/health"): self._health,
@@ -98,7 +107,8 @@ class Exchange:
             **main.routes(settings.path),
             **(main.old_routes() if settings.sse else {}),
         }
-        self.pages = WebPages(pages, {path for _, path in self._fixed if path != "/"})
+        own = self._admission.pages() if self._admission is not None else ()
+        self.pages = WebPages((*own, *pages), {path for _, path in self._fixed if path != "/"})
         self._routes = self._fixed
         self._endpoints = {settings.path: main}
         self._others = members(handler).endpoints
@@ -107,6 +117,25 @@ class Exchange:
         if wrong:
             raise UsageError(f"{wrong[0]} cannot be an endpoint beside {settings.path}: something else is there")
         self._follow()
+
+    def join(self, elsewhere: Elsewhere) -> None:
+        """Be one of several processes that serve the same clients."""
+        self.elsewhere = elsewhere
+        for endpoint in self._endpoints.values():
+            endpoint.join(elsewhere)
+
+    @property
+    def endpoints(self) -> Mapping[str, Endpoint]:
+        """By their paths."""
+        return self._endpoints
+
+    def answer_at(self, request: Request, writer: ResponseWriter) -> None:
+        """Answer a request whose sender is known."""
+        route = self._routes.get((request.method, request.path))
+        if route is None:
+            writer.answer(self._nowhere(request))
+        else:
+            route(request, writer)
 
     def _follow(self) -> None:
         """The handler may have other endpoints by now."""
@@ -118,9 +147,12 @@ class Exchange:
         gone = [one for path, one in known.items() if one.handler is not wanted.get(path)]
         kept = {path: one for path, one in known.items() if one not in gone}
         made = {
-            path: kept.get(path) or Endpoint(handler, self.settings, self.metrics, self.traffic)
+            path: kept.get(path) or Endpoint(handler, self.settings, self.metrics, self.traffic, self._forbidden)
             for path, handler in wanted.items()
         }
+        if self.elsewhere is not None:
+            for endpoint in made.values():
+                endpoint.join(self.elsewhere)
         self._endpoints = {self.settings.path: self._endpoints[self.settings.path], **made}
         self._routes = dict(self._fixed)
         for path, endpoint in made.items():
@@ -138,6 +170,9 @@ class Exchange:
 
     def refuse(self, request: Request) -> Answer | None:
         """What is wrong with a request before its body matters. The order is that of the ladder."""
+        if self.elsewhere is not None and SENT_ON in request.headers:
+            # It was let in by the process that has sent it on; its seal is looked at when its body is there.
+            return None
         # A probe knows an address, and no name.
         gate = self._gate.refuse_origin if self._is_probe(request) else self._gate.refusal
         reason = gate(request.headers)
@@ -161,8 +196,10 @@ class Exchange:
                 return self._refuse_page(request)
         if self._is_probe(request):
             return None
-        if self._tokens is not None and not self._tokens.admits(request.headers.get(b"authorization")):
-            return _unauthorized(request)
+        if self._admission is not None:
+            unknown = self._admission.refuse(request)
+            if unknown is not None:
+                return unknown
         if request.method == "POST":
             return self._refuse_kind(request) or self.refuse_now(request)
         return self._refuse_far(request)
@@ -173,9 +210,8 @@ class Exchange:
             return self._nowhere(request)
         if self.draining:
             return refusals.busy(request)
-        authorization = request.headers.get(b"authorization")
-        if route.guarded and self._tokens is not None and not self._tokens.admits(authorization):
-            return _unauthorized(request)
+        if route.guarded and self._admission is not None:
+            return self._admission.refuse(request) or self._refuse_far(request)
         return self._refuse_far(request)
 
     def _is_probe(self, request: Request) -> bool:
@@ -219,27 +255,64 @@ class Exchange:
     def handle(self, request: Request, writer: ResponseWriter) -> None:
         """Answer a request that was not refused."""
         self.traffic.received += len(request.body)
+        if self.elsewhere is not None and SENT_ON in request.headers:
+            self.elsewhere.receive(request, writer)
+            return
         route = self._routes.get((request.method, request.path))
         if route is None:
             self._show_page(request, writer)
             return
-        if self._tokens is not None:
-            request.principal = self._tokens.verify(request.headers.get(b"authorization"))
-            if request.principal is None and self._tokens.required and not self._is_probe(request):
-                # It was refused before, unless its headers have changed since: then they are believed no more.
-                writer.answer(_unauthorized(request))
-                return
-        route(request, writer)
+        if self._admission is None or self._is_probe(request):
+            route(request, writer)
+        else:
+            self._admit(self._admission, route, request, writer)
 
     def _show_page(self, request: Request, writer: ResponseWriter) -> None:
-        refusal = self._refuse_page(request)
-        route = self.pages.find(request.method, request.path)
-        if refusal is not None or route is None:
-            writer.answer(refusal or self._nowhere(request))
+        found = self.pages.find(request.method, request.path)
+        if found is None:
+            writer.answer(self._nowhere(request))
             return
-        if route.guarded and self._tokens is not None:
-            request.principal = self._tokens.verify(request.headers.get(b"authorization"))
-        self.pages.answer(route, request, writer)
+        show = partial(self.pages.answer, found)
+        if found.guarded and self._admission is not None:
+            self._admit(self._admission, show, request, writer)
+        else:
+            show(request, writer)
+
+    # Who comes in
+
+    def _made_admission(self, auth: ResourceServer | None) -> Admission | None:
+        """None: all are let in, and nothing is looked at."""
+        settings = self.settings
+        given = settings.token or settings.operator_token
+        tokens = BearerTokens(settings.token, settings.operator_token) if given else None
+        if tokens is None and auth is None:
+            return None
+        return Admission(tokens, auth, settings.path, lambda: self._endpoints, members(self.handler).needs)
+
+    def _admit(self, admission: Admission, route: Route, request: Request, writer: ResponseWriter) -> None:
+        """It was let in before its body was read, but what it shows may be good no longer, or wait to be verified."""
+        refused = admission.admit(request)
+        if refused is None:
+            route(request, writer)
+        elif isinstance(refused, Answer):
+            writer.answer(with_cors(refused, request))
+        else:
+            task = asyncio.get_running_loop().create_task(self._admit_later(refused, route, request, writer))
+            self._waiting.add(task)
+            task.add_done_callback(self._waiting.discard)
+            writer.on_close = task.cancel  # type: ignore[assignment]
+
+    async def _admit_later(self, verifying: Waiting, route: Route, request: Request, writer: ResponseWriter) -> None:
+        try:
+            refused = await verifying
+            writer.on_close = None
+            if refused is None:
+                route(request, writer)
+            else:
+                writer.answer(with_cors(refused, request))
+        except Exception:
+            log.exception("error while answering %s %s", request.method, request.path)
+            writer.answer(Answer(500, TEXT, b"Internal error\n"))
 
     # Looking in
 
@@ -274,11 +347,21 @@ class Exchange:
         for endpoint in self._endpoints.values():
             endpoint.expire()
 
+    def end_streams(self) -> None:
+        """No new calls, and an end to what would have none by itself; calls go on."""
+        self.draining = True
+        for endpoint in self._endpoints.values():
+            endpoint.end_streams()
+
     async def drain(self, grace: float) -> None:
         """No new calls; what is running may finish; streams are ended properly."""
         self.draining = True
+        if self.elsewhere is not None:
+            await self.elsewhere.leave()
         await self._end(list(self._endpoints.values()), grace)
         await self.pages.close()
+        for task in list(self._waiting):
+            task.cancel()
 
     async def _end(self, endpoints: list[Endpoint], grace: float) -> None:
         ending = [one for endpoint in endpoints for one in endpoint.ending(grace)]
@@ -312,11 +395,3 @@ def _preflight(headers: Headers) -> Answer:
 def is_near(peer: str) -> bool:
     """Whether a request comes from this machine."""
     return peer.startswith(("127.", "::ffff:127.")) or peer in ("::1", "local")
-
-
-def _unauthorized(request: Request) -> Answer:
-    # RFC 6750, 3.1: the error is said only to who has sent a token.
-    wrong = b"authorization" in request.headers
-    challenge = b'Bearer realm="mcp", error="invalid_token"' if wrong else b'Bearer realm="mcp"'
-    reason = "the bearer token is not valid" if wrong else "a bearer token is needed"
-    return refusals.error(request, 401, f"Unauthorized: {reason}", ((b"www-authenticate", challenge),))

@@ -9,17 +9,16 @@ import ssl
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from email.utils import formatdate
 from http import HTTPStatus
 from typing import Any
 
-from portico.transport import loops
 from portico.transport.http.connection import TICK_SECONDS, Connection, Deadlines
 from portico.transport.http.exchange import KEEP_ALIVE_SECONDS, Exchange
 from portico.transport.http.place import BACKLOG, Place
 from portico.transport.http.response import Pairs, Request
-from portico.transport.loops import Lifespan, on_signals
+from portico.transport.loops import on_signals
 
 log = logging.getLogger("portico")
 
@@ -104,7 +103,8 @@ class Listener:
             else:
                 server = await loop.create_server(self._made, sock=one, ssl=tls, backlog=BACKLOG)
             self._servers.append(server)
-        self._ticking = loop.create_task(self._tick_on())
+        if self._ticking is None:
+            self._ticking = loop.create_task(self._tick_on())
 
     def _made(self) -> Connection:
         return Connection(self)
@@ -137,17 +137,24 @@ class Listener:
                 last_words = now
                 self.exchange.keep_alive()
 
-    async def retire(self, seconds: float) -> None:
+    @property
+    def is_empty(self) -> bool:
+        return not self._connections
+
+    def retire(self) -> None:
         """No new connections, while others take them: what comes by those that are open is still answered, and each
         answer says that it is the last one there."""
         for server in self._servers:
             server.close()
         self.retiring = True
+
+    async def emptied(self, seconds: float) -> None:
+        """Wait for the last connection to go, but no longer than this."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 self._empty.clear()
-                if self._connections:
-                    await self._empty.wait()
+                # Those that wait for a session to be left to others are waited for as well.
+                await self._empty.wait()
 
     async def stop(self, grace: float) -> None:
         """No new connections, no new calls; what is running may finish; streams end properly."""
@@ -169,7 +176,7 @@ async def serve(
     exchange: Exchange,
     place: Place,
     *,
-    ready: Callable[[str], None] | None = None,
+    ready: Callable[[str, socket.socket], None] | None = None,
     stop: asyncio.Event | None = None,
 ) -> None:
     """Serve until told to stop, by a signal or by `stop`."""
@@ -180,22 +187,12 @@ async def serve(
             [sockets] = place.open()
             await listener.start_on(sockets, place.tls())
             if ready is not None:
-                ready(place.url(sockets[0], exchange.settings.path))
+                ready(place.url(sockets[0], exchange.settings.path), sockets[0])
             await stop.wait()
     finally:
         # A second signal does what it always does: there is a limit to patience.
         await listener.stop(place.grace)
         place.leave()
-
-
-def run(
-    exchange: Exchange,
-    place: Place,
-    lifespan: Lifespan = nullcontext,
-    ready: Callable[[str], None] | None = None,
-) -> None:
-    """Serve in a loop of our own."""
-    loops.run(lambda: serve(exchange, place, ready=ready), lifespan)
 
 
 def _most_sockets() -> int:

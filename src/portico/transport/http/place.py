@@ -63,6 +63,20 @@ class Place(Struct, kw_only=True):
         host, port = address[:2]
         return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}{path}"
 
+    def address(self, listening: socket.socket) -> str | None:
+        """`host:port`, by which other machines reach it without TLS; PORTICO_ADDRESS, where that was said."""
+        said = os.environ.get("PORTICO_ADDRESS")
+        bound = listening.getsockname()
+        if said or self.certificate or not isinstance(bound, tuple):
+            return said
+        host, port = bound[:2]
+        if host in ("0.0.0.0", "::"):
+            try:
+                host = socket.gethostbyname(socket.gethostname())
+            except OSError:
+                return None
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
     def open(self, processes: int = 1) -> list[list[socket.socket]]:
         """Listening sockets for so many processes: a list for each.
 

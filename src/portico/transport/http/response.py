@@ -42,6 +42,13 @@ class Request(Struct):
     # For a page whose origin was let in: what the response says to its browser.
     cors: Pairs = ()
     principal: Any = None
+    # Whether it came by TLS, and whether by a trusted proxy.
+    secure: bool = False
+    proxied: bool = False
+    # How many other processes have sent it on to us.
+    hops: int = 0
+    # Whether the last of them wants us to find its session.
+    seeks: bool = False
 
 
 class Answer(Struct):

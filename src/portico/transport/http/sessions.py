@@ -14,18 +14,21 @@ from collections import OrderedDict, deque
 from collections.abc import Iterator
 from typing import Any
 
-from msgspec import Struct
-
 from portico.legacy.changes import ListChanges
 from portico.legacy.session import Lifecycle, Session
 from portico.rpc.call import Handler
 from portico.rpc.channel import Channel
 from portico.rpc.door import Sender
+from portico.rpc.identity import identity_of
 from portico.rpc.metrics import Metrics
 from portico.transport.http import sse
-from portico.transport.http.response import JSON, MOST_UNREAD, Answer, Pairs, ResponseWriter, Traffic
+from portico.transport.http.elsewhere import Elsewhere
+from portico.transport.http.memo import EventMemo, SessionMemo
+from portico.transport.http.response import JSON, MOST_UNREAD, Answer, Pairs, Request, ResponseWriter, Traffic
+from portico.transport.http.stateless import Forbidden
 from portico.wire import jsonrpc, notices
-from portico.wire.errors import Closed
+from portico.wire.errors import Closed, InternalError
+from portico.wire.jsonrpc import RequestId
 from portico.wire.revisions import V2025_11_25
 
 # How many events a session keeps for clients that come back, and how many bytes of them.
@@ -43,14 +46,13 @@ MOST_CANDIDATES = 100
 
 _MISSABLE = frozenset({notices.MESSAGE, notices.PROGRESS})
 
-# A stream, an event of it, and which connection it was that began after that event. Streams by GET begin with an `s`.
-_EVENT_ID = re.compile(r"(s?[0-9]{1,11})-([0-9]{1,11})(?:-[0-9]{1,11})?")
-
-
-class _SentEvent(Struct):
-    stream: str
-    number: int
-    message: bytes
+# A stream, an event of it, and which connection it was that began after that event. Streams by GET begin with an `s`;
+# where sessions move, those by POST end with the id of the request.
+_EVENT_ID = re.compile(r"(s?[0-9]{1,11}(?:\.[ix][0-9a-f]{1,64})?)-([0-9]{1,11})(?:-[0-9]{1,11})?")
+LONGEST_CODED = 32
+# A session that was taken over begins its numbers here, times how often it was.
+NUMBERS_OF_MOVE = 10_000_000
+LAST_NUMBER = 99_999_999_999
 
 
 class _Events:
@@ -59,16 +61,19 @@ class _Events:
     def __init__(self, most: int, most_bytes: int) -> None:
         self._most = most
         self._most_bytes = most_bytes
-        self._kept: deque[_SentEvent] = deque()
+        self._kept: deque[EventMemo] = deque()
         self.bytes = 0
 
-    def keep(self, event: _SentEvent) -> None:
+    def keep(self, event: EventMemo) -> None:
         self._kept.append(event)
         self.bytes += len(event.message)
         while len(self._kept) > self._most or self.bytes > self._most_bytes:
             self.bytes -= len(self._kept.popleft().message)
 
-    def after(self, stream: str, number: int) -> list[_SentEvent]:
+    def __iter__(self) -> Iterator[EventMemo]:
+        return iter(self._kept)
+
+    def after(self, stream: str, number: int) -> list[EventMemo]:
         return [one for one in self._kept if one.stream == stream and one.number > number]
 
 
@@ -80,6 +85,10 @@ class SessionStream:
         self.name = name
         self.writer = writer
         self.headers: Pairs = ()
+        # The one request of a POST, and its id; none for a batch.
+        self.asked: tuple[Request, RequestId] | None = None
+        # The scopes without which it is not answered.
+        self._lacking: frozenset[str] | None = None
         # Whether its client takes events at all.
         self.plain = False
         self.done = False
@@ -101,6 +110,9 @@ class SessionStream:
         else:
             self.say(message)
 
+    def lack(self, scopes: frozenset[str]) -> None:
+        self._lacking = scopes
+
     def finish(self, message: bytes | None) -> None:
         """The answer. Plain JSON when nothing was said before it; an event otherwise."""
         if self.done:
@@ -114,10 +126,19 @@ class SessionStream:
             writer, self.writer = self.writer, None
             writer.on_close = None
             self.session.traffic.sent += len(message or b"")
-            writer.answer(
-                Answer(202, self.headers) if message is None else Answer(200, (*JSON, *self.headers), message)
-            )
+            writer.answer(self._answer(message))
         self.session.forget(self)
+
+    def _answer(self, message: bytes | None) -> Answer:
+        if message is None:
+            return Answer(202, self.headers)
+        forbidden = self.session.sessions.forbidden
+        if self._lacking is not None and self.asked is not None and forbidden is not None:
+            request, id = self.asked
+            refused = forbidden(request, self._lacking, id)
+            if refused is not None:
+                return refused
+        return Answer(200, (*JSON, *self.headers), message)
 
     def release(self) -> None:
         """Let the client go; it comes back for the rest."""
@@ -171,7 +192,7 @@ class SessionStream:
 
     def say(self, message: bytes) -> None:
         self._events = self._next()
-        self.kept.keep(_SentEvent(self.name, self._events, message))
+        self.kept.keep(EventMemo(self.name, self._events, message))
         if self.writer is None:
             return
         self.start()
@@ -225,8 +246,10 @@ class HttpSession:
         # POSTs may overtake each other, so a client is not held to the order of the handshake, unless that is wanted.
         is_strict = lifecycle == "strict"
         self.session = Session(handler, lifecycle=lifecycle, in_order=is_strict, changes=sessions.changes)
-        self.id = os.urandom(24).hex()
+        self.id = sessions.new_id()
+        # Who has begun it.
         self.principal = sender.principal
+        self._owner = identity_of(sender.principal)
         self.address = sender.address or ""
         self.channel = Channel(handler, self.say, session=self.session, metrics=metrics, sender=sender)
         self.used = time.monotonic()
@@ -242,6 +265,12 @@ class HttpSession:
         self._questions: list[bytes] = []
         # Whether there was one, and so may be again.
         self._listened = False
+        # How often it was taken over from another process.
+        self._moves = 0
+
+    def belongs_to(self, principal: Any) -> bool:
+        """Whatever it may do by now: after a step up it is the same one with more scopes."""
+        return self._owner == identity_of(principal)
 
     @property
     def resumes(self) -> bool:
@@ -252,9 +281,10 @@ class HttpSession:
         """Whether a client listens to what is said to the session as a whole."""
         return bool(self._open)
 
-    def open(self, writer: ResponseWriter, headers: Pairs) -> SessionStream:
-        """A stream for one POST."""
-        stream = SessionStream(self, str(self._new_stream()), writer)
+    def open(self, writer: ResponseWriter, headers: Pairs, id: RequestId | None = None) -> SessionStream:
+        """A stream for one POST, whose message may have an id."""
+        coded = _coded(id) if self.sessions.elsewhere is not None else ""
+        stream = SessionStream(self, f"{self._new_stream()}{coded}", writer)
         stream.headers = headers
         writer.on_close = stream.detach
         self._streams[stream.name] = stream
@@ -295,6 +325,10 @@ class HttpSession:
         """A stream that is over: what is left of it can still be read."""
         stream = SessionStream(self, name, None)
         stream.done = True
+        if self._moves and not self.kept.after(name, 0) and "." in name:
+            # The process that had it is gone, and the call with it.
+            lost = InternalError("Internal error: the process that worked on this call has ended")
+            self.kept.keep(EventMemo(name, LAST_NUMBER, jsonrpc.error(_decoded(name), lost, self.channel.revision)))
         return stream
 
     def forget(self, stream: SessionStream) -> None:
@@ -344,7 +378,45 @@ class HttpSession:
         else:
             raise Closed("it takes no events, and listens to no stream by which it could be asked")
 
+    def end_listening(self) -> None:
+        """End the streams by GET; a client comes back for what it has not seen."""
+        for stream in list(self._open):
+            stream.end()
+
+    # Going on in another process
+
+    def memo(self, *, events: bool = False) -> SessionMemo | None:
+        """What another process needs to go on with it; `events`: and what a client may still ask for."""
+        facts = self.session.facts
+        if facts is None:
+            return None
+        memo = SessionMemo(facts=facts, principal=self.principal, address=self.address, moves=self._moves)
+        if events:
+            memo.events, memo.events_of_get = list(self.kept), list(self.kept_of_get)
+            memo.notices, memo.questions = list(self._notices), self._questions
+        memo.listened = self._listened
+        return memo
+
+    async def restore(self, id: str, memo: SessionMemo) -> None:
+        """Be a session that another process has had."""
+        self.id = id
+        self._moves = memo.moves + 1
+        self._last = self._event = self._connection = self._moves * NUMBERS_OF_MOVE
+        for event in memo.events:
+            self.kept.keep(event)
+        for event in memo.events_of_get:
+            self.kept_of_get.keep(event)
+        self._questions, self._listened = memo.questions, memo.listened
+        for message in memo.notices:
+            self.say(message)
+        await self.session.restore(memo.facts, memo.principal)
+
     # Age
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is being worked on, so that it can be left to another process."""
+        return not self.channel.in_flight and not self._streams
 
     @property
     def in_use(self) -> bool:
@@ -395,8 +467,12 @@ class Sessions:
 
     def __init__(self, handler: Handler, most: int, most_per_client: int) -> None:
         self.changes = ListChanges(handler)
+        # The other processes that serve the same clients.
+        self.elsewhere: Elsewhere | None = None
         # Streams with a client that reads events.
         self.open_streams: dict[SessionStream, None] = {}
+        # Says what a client hears that lacks scopes, where it can get them.
+        self.forbidden: Forbidden | None = None
         self._most = most
         self._most_per_client = most_per_client
         self._by_id: dict[str, HttpSession] = {}
@@ -408,6 +484,12 @@ class Sessions:
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._by_id)
+
+    def __contains__(self, id: str) -> bool:
+        return id in self._by_id
+
+    def new_id(self) -> str:
+        return os.urandom(24).hex() if self.elsewhere is None else self.elsewhere.new_id()
 
     def values(self) -> list[HttpSession]:
         return list(self._by_id.values())
@@ -436,7 +518,7 @@ class Sessions:
 
     def find(self, id: str, principal: Any) -> HttpSession | None:
         session = self._by_id.get(id)
-        if session is None or session.principal != principal:
+        if session is None or not session.belongs_to(principal):
             return None
         self._use(session)
         return session
@@ -447,14 +529,20 @@ class Sessions:
         self._by_address[session.address].use(session)
 
     def end(self, session: HttpSession) -> None:
+        if self.remove(session) and self.elsewhere is not None:
+            self.elsewhere.ended(session)
+
+    def remove(self, session: HttpSession) -> bool:
+        """It is no longer here, but may be elsewhere. Whether it was here."""
         if self._by_id.pop(session.id, None) is None:
-            return
+            return False
         near = self._by_address[session.address]
         near.remove(session)
         if not near:
             del self._by_address[session.address]
         self._by_age.remove(session)
         session.close()
+        return True
 
     def expire(self, idle_seconds: float) -> int:
         """End the sessions that were idle for so long. Returns how many were looked at: the old ones, not all."""
@@ -474,5 +562,24 @@ class Sessions:
 
     def close(self) -> None:
         for session in self.values():
-            self.end(session)
+            # Other processes may go on with it.
+            self.remove(session)
         self.changes.end()
+
+
+def _coded(id: RequestId | None) -> str:
+    """The id of a request, as part of the name of its stream; nothing for one that is too long."""
+    if isinstance(id, int) and id >= 0:
+        return f".i{id:x}"
+    said = id.encode() if isinstance(id, str) else b""
+    return f".x{said.hex()}" if 0 < len(said) <= LONGEST_CODED else ""
+
+
+def _decoded(name: str) -> RequestId | None:
+    code = name.partition(".")[2]
+    if code.startswith("i"):
+        return int(code[1:], 16)
+    try:
+        return bytes.fromhex(code[1:]).decode()
+    except ValueError:
+        return None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from math import ceil
 from typing import Any
 
 from msgspec import UNSET
@@ -27,6 +28,9 @@ STATUS = {-32700: 400, -32600: 400, -32601: 404, -32020: 400, -32021: 400, -3202
 _MISSABLE = frozenset({notices.MESSAGE, notices.PROGRESS})
 
 
+Forbidden = Callable[[Request, frozenset[str], RequestId], Answer | None]
+
+
 class StatelessRequests:
     """Answers requests that bring everything with them, and knows those that are still being answered."""
 
@@ -35,6 +39,8 @@ class StatelessRequests:
         self.traffic = traffic
         self.replies: set[HttpReply] = set()
         self._mirrored = mirrored
+        # Says what a client hears that lacks scopes, where it can get them.
+        self.forbidden: Forbidden | None = None
         self._hides = members(door.handler).hides
         self._by_client = traffic.by_client
 
@@ -43,7 +49,7 @@ class StatelessRequests:
             # There is nothing a client could tell us this way; the specification has us accept it.
             writer.answer(Answer(202, request.cors))
             return
-        reply = HttpReply(self, writer, request)
+        reply = HttpReply(self, writer, request, frame.id)  # type: ignore[arg-type]
         sender = Sender(request.principal, request.headers, request.peer)
         message = self.door.enter(frame, reply, sender, modern=True, gate=self._gate)
         if message is not None:
@@ -107,16 +113,16 @@ class HttpReply(Reply):
     counts = True
     _started = False
 
-    def __init__(self, requests: StatelessRequests, writer: ResponseWriter, request: Request) -> None:
+    def __init__(self, requests: StatelessRequests, writer: ResponseWriter, request: Request, id: RequestId) -> None:
+        self.id = id
         self._requests = requests
         self._writer = writer
         self._request = request
 
     def begin(self, call: Call, task: asyncio.Task[Any]) -> None:
         """From now on it counts, and the client's going away ends it."""
-        assert call.id is not None
         # Not the Call: it and its Reply would be a circle, which only the collector of cycles could take apart.
-        self.id, self.task = call.id, task
+        self.task = task
         self.counts = call.method not in LASTING
         self._writer.on_close = self.abandon
         self._requests.replies.add(self)
@@ -162,10 +168,18 @@ class HttpReply(Reply):
         if self._started:
             writer.write(sse.event(message))
             writer.end()
+        elif self.lacking is not None and (answer := self._forbid(self.lacking)) is not None:
+            writer.answer(answer)
         else:
             status = STATUS.get(self.error, 400 if self.refused else 200) if self.error else 200
-            cors = self._request.cors
-            writer.answer(Answer(status, (*JSON, *cors) if cors else JSON, message))
+            headers = (*JSON, *self._request.cors) if self._request.cors else JSON
+            if self.retry_after is not None:
+                status, headers = 429, (*headers, (b"retry-after", b"%d" % ceil(self.retry_after)))
+            writer.answer(Answer(status, headers, message))
+
+    def _forbid(self, lacking: frozenset[str]) -> Answer | None:
+        forbidden = self._requests.forbidden
+        return None if forbidden is None else forbidden(self._request, lacking, self.id)
 
     def keep_alive(self) -> None:
         if self._started:

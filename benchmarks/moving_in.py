@@ -1,0 +1,167 @@
+"""How many example servers of FastMCP and of the official SDK work with Portico, after renaming or `portico port`.
+
+    python benchmarks/moving_in.py --fastmcp CHECKOUT --sdk CHECKOUT [--peers PYTHON] [--port] [--details]
+
+Counted are those that run as they stand in an environment that has both projects. Then only the import and the class
+are renamed, and each is imported, listed and called with the same arguments. Nothing is fetched.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+PATIENCE_SECONDS = 60.0
+_MAKES = re.compile(r"\b(FastMCP|MCPServer)\(")
+_IMPORT = re.compile(r"^(\s*)from (fastmcp|mcp\.server\.(?:mcpserver|fastmcp)|mcp\.server)(\.[\w.]+)? import ", re.M)
+_CLASS = re.compile(r"\b(FastMCP|MCPServer)\b")
+
+
+def renamed(source: str) -> str:
+    """The same with Portico's import and class, and nothing else."""
+    source = _IMPORT.sub(lambda found: f"{found[1]}from portico import ", source)
+    return _CLASS.sub("Server", re.sub(r"^import fastmcp$", "import portico as fastmcp", source, flags=re.M))
+
+
+def run(python: str, path: Path, calls: Any = None) -> dict[str, Any]:
+    try:
+        ended = subprocess.run(
+            [python, str(HERE / "moving_in_probe.py"), str(path)],
+            input=json.dumps(calls),
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_SECONDS,
+            cwd=path.parent,
+        )
+        return dict(json.loads(ended.stdout.splitlines()[-1]))
+    except subprocess.TimeoutExpired:
+        return {"imports": False, "why": "it does not end"}
+    except (ValueError, IndexError):
+        return {"imports": False, "why": f"it printed {ended.stdout[-200:]!r} {ended.stderr[-200:]!r}"}
+
+
+def alike(theirs: Any, ours: Any) -> bool:
+    """Whether two results say the same: the spacing of JSON, the words of an error and the wrapping of a value do not
+    count."""
+    if _failed(theirs) or _failed(ours):
+        return _failed(theirs) and _failed(ours)
+    if theirs.get("structuredContent") is not None and ours.get("structured") is not None:
+        return _unwrapped(theirs["structuredContent"]) == _unwrapped(ours["structured"])
+    return [_block(one) for one in theirs.get("content", ())] == [_block(one) for one in ours.get("content", ())]
+
+
+def _failed(result: Any) -> bool:
+    return "raised" in result or bool(result.get("isError"))
+
+
+def _unwrapped(value: Any) -> Any:
+    return value["result"] if isinstance(value, dict) and value.keys() == {"result"} else value
+
+
+def _block(block: Any) -> Any:
+    if block.get("type") != "text":
+        return {key: value for key, value in block.items() if value is not None}
+    try:
+        return json.loads(block["text"])
+    except ValueError:
+        return block["text"].strip()
+
+
+def try_one(python: str, path: Path, port: Any) -> dict[str, Any]:
+    before = run(python, path)
+    if not before.get("lists"):
+        return {"stands": False, "why": before.get("why")}
+    calls = {name: one["arguments"] for name, one in before["calls"].items()}
+    source = port(path) if port is not None else renamed(path.read_text())
+    copy = path.with_name(f"_moved_{path.name}")
+    copy.write_text(source)
+    try:
+        after = run(python, copy, calls)
+    finally:
+        copy.unlink()
+    told = {"stands": True, "imports": after.get("imports"), "lists": after.get("lists"), "why": after.get("why")}
+    if after.get("lists"):
+        names = {
+            kind: {one["name"] for one in before[kind]} == {one["name"] for one in after[kind]}
+            for kind in ("tools", "prompts")
+        }
+        different = [
+            (name, one["result"], after["calls"][name]["result"])
+            for name, one in before["calls"].items()
+            if not alike(one["result"], after["calls"][name]["result"])
+        ]
+        told |= {
+            "called": bool(calls),
+            "alike": not different and all(names.values()),
+            "different": different,
+            "names": names,
+        }
+        told["internal"] = [
+            name for name, theirs, ours in different if not _failed(theirs) and "Internal error" in json.dumps(ours)
+        ]
+    return told
+
+
+def ported(python: str) -> Any:
+    def port(path: Path) -> str:
+        ended = subprocess.run([python, "-m", "portico", "port", "--stdout", str(path)], capture_output=True, text=True)
+        return ended.stdout or renamed(path.read_text())
+
+    return port
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--fastmcp", type=Path)
+    parser.add_argument("--sdk", type=Path)
+    parser.add_argument("--peers", default=str(HERE.parent / ".venv/peers/bin/python"))
+    parser.add_argument("--port", action="store_true", help="rewrite with `portico port`, not by renaming")
+    parser.add_argument("--details", action="store_true")
+    parser.add_argument("--only", default="", help="only files whose path has this in it")
+    given = parser.parse_args()
+    files = [
+        path
+        for checkout in (given.fastmcp, given.sdk)
+        if checkout is not None
+        for folder in ("examples", "docs_src")
+        for path in sorted((checkout / folder).rglob("*.py"))
+        if not path.name.startswith("_moved_") and given.only in str(path) and _MAKES.search(path.read_text())
+    ]
+    if not files:
+        sys.exit("there is no example server: give --fastmcp and --sdk, the folders of checkouts")
+    port = ported(given.peers) if given.port else None
+    with ThreadPoolExecutor(3) as pool:
+        found = dict(zip(files, pool.map(lambda path: try_one(given.peers, path, port), files), strict=True))
+    report(found, given.details)
+
+
+def report(found: dict[Path, dict[str, Any]], details: bool) -> None:
+    standing = {path: one for path, one in found.items() if one["stands"]}
+    count = Counter(key for one in standing.values() for key in ("imports", "lists", "called", "alike") if one.get(key))
+    both = sum(1 for one in standing.values() if one.get("called") and one.get("alike"))
+    print(f"files                      {len(found)}")
+    print(f"run as they stand          {len(standing)}")
+    print(f"import                     {count['imports']}")
+    print(f"list                       {count['lists']}")
+    print(f"behave alike when called   {both} of {count['called']}")
+    print(f"tools: Internal error      {sum(len(one.get('internal') or ()) for one in standing.values())}")
+    if details:
+        for path, one in standing.items():
+            if not one.get("lists"):
+                print(f"\n{path}\n  {one['why']}")
+            elif not one["alike"]:
+                print(f"\n{path} {one['names']}")
+                for name, theirs, ours in one["different"]:
+                    print(f"  {name}\n    theirs {json.dumps(theirs)[:300]}\n    ours   {json.dumps(ours)[:300]}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,29 @@
+"""A bookshop whose tools get what they need: dependencies."""
+
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+from portico import Depends, Elicit, Server
+
+server = Server("bookshop")
+STOCK = {"Dune": 7, "Neuromancer": 0}
+
+
+async def stock() -> AsyncIterator[dict[str, int]]:
+    yield STOCK  # a connection, say; what follows here closes it
+
+
+def consent(title: str, books: dict[str, int] = Depends(stock)) -> bool | Elicit[bool]:
+    if books.get(title):
+        return True
+    return Elicit(f"{title} is out of stock. Wait two weeks?", bool)
+
+
+@server.tool
+async def order(title: str, agreed: Annotated[bool, Depends(consent)]) -> str:
+    """Order a book."""
+    return f"Ordered {title}." if agreed else "No order placed."
+
+
+if __name__ == "__main__":
+    server.run()

@@ -1,0 +1,69 @@
+"""The face's own tokens, checked by its own keys: what another issuer signed is none of them."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from portico.access.face.face import Face
+from portico.auth.assertions import ALGORITHM
+from portico.auth.provider.keys import FaceKeys
+from portico.auth.verifiers import signatures
+from portico.auth.verifiers.credentials import Fetcher, RequestCredentials, TokenInvalid, Unavailable, Verified
+from portico.auth.verifiers.jwt import JwtVerifier
+from portico.auth.verifiers.signatures import SignedToken
+from portico.store.errors import StoreError
+
+# A key that another process has just made is in the store; one that is made up is not, and is not looked for at once.
+_LOOK_SECONDS = 5.0
+
+
+class _OwnKeys:
+    """The public keys of the face, out of the store that it shares with its other processes."""
+
+    def __init__(self, face: Face) -> None:
+        self._face = face
+        self._read_from: FaceKeys | None = None
+        self._keys: dict[str, Any] = {}
+        self._looked = float("-inf")
+
+    def candidates(self, token: SignedToken) -> list[Any]:
+        keys = self._face.keys
+        if keys is not None and keys is not self._read_from:
+            self._keys = {one["kid"]: signatures.public_key(one) for one in keys.public()}
+            self._read_from = keys
+        kid = token.header.get("kid")
+        return [self._keys[kid]] if isinstance(kid, str) and kid in self._keys else []
+
+    def must_fetch(self, token: SignedToken) -> bool:
+        return not self.candidates(token) and time.monotonic() - self._looked >= _LOOK_SECONDS
+
+    async def fetch(self, token: SignedToken, fetcher: Fetcher | None) -> None:
+        self._looked = time.monotonic()
+        try:
+            await self._face.known_keys()
+        except StoreError as failure:
+            raise Unavailable(f"the keys cannot be read: {failure}") from None
+
+    def freshen(self, fetcher: Fetcher) -> None:
+        """The store says itself when they change."""
+
+
+class FaceVerifier:
+    """Takes exactly what the face has given out, and not revoked."""
+
+    def __init__(self, face: Face) -> None:
+        self.issuer = face.settings.issuer
+        self._face = face
+        self._tokens = JwtVerifier(self.issuer, algorithms=(ALGORITHM,), keys=_OwnKeys(face))
+
+    def at_once(self, credentials: RequestCredentials) -> Verified | None:
+        return self._standing(self._tokens.at_once(credentials))
+
+    async def __call__(self, credentials: RequestCredentials) -> Verified | None:
+        return self._standing(await self._tokens(credentials))
+
+    def _standing(self, found: Verified | None) -> Verified | None:
+        if found is not None and self._face.is_revoked(str(found.principal.claims.get("gid"))):
+            raise TokenInvalid("it was revoked")
+        return found

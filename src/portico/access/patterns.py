@@ -1,0 +1,221 @@
+"""What rules name: `owner.name`, with `*` for anything and `?` for one character; and who they name. Pure.
+
+What is allowed is matched to the letter. What is denied is matched whatever its letters look like: a name that differs
+in case, in how Unicode writes it or in characters without a shape is the same name to a rule that denies.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+from urllib.parse import unquote
+
+from msgspec import Struct
+
+from portico.schema.problems import nearest
+from portico.wire.errors import UsageError
+
+# In place of characters: what stands for any number of them, and for one.
+_MANY, _ONE = "\U0010fffe", "\U0010ffff"
+_VARIABLE = re.compile(r"\{[^{}]*\}")
+
+Globbed = Sequence[str]
+"""A glob, character by character."""
+
+
+def fold(text: str) -> str:
+    """The same for all texts that look alike."""
+    if text.isascii() and text.isprintable():
+        return text.lower()
+    plain = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
+    return "".join(char for char in plain if unicodedata.category(char) not in ("Cf", "Cc", "Mn"))
+
+
+def globbed(text: str) -> str:
+    """A glob as it is matched: wildcards become characters that no name has, a backslash makes the next one plain."""
+    found, escaped = [], False
+    for char in text:
+        if escaped or char not in "\\*?":
+            found.append(char)
+            escaped = False
+        elif char == "\\":
+            escaped = True
+        else:
+            found.append(_MANY if char == "*" else _ONE)
+    return "".join(found)
+
+
+def matches(glob: str, text: str) -> bool:
+    """Whether a glob covers a text, in time that grows with the product of their lengths at most. A text may have
+    wildcards itself: then it has to be covered whatever stands there."""
+    at = place = 0
+    star, resume = -1, 0
+    while place < len(text):
+        if at < len(glob) and (glob[at] == text[place] or (glob[at] == _ONE and text[place] not in (_MANY, _ONE))):
+            if glob[at] == _MANY:
+                star, resume = at, place
+                at += 1
+                continue
+            at, place = at + 1, place + 1
+        elif at < len(glob) and glob[at] == _MANY:
+            star, resume = at, place
+            at += 1
+        elif star >= 0:
+            resume += 1
+            at, place = star + 1, resume
+        else:
+            return False
+    return all(char == _MANY for char in glob[at:])
+
+
+def meets(one: str, other: str) -> bool:
+    """Whether some text is covered by both globs."""
+    # Row by row: which beginnings of `other` can be met by the beginning of `one` so far.
+    row = [True] + [False] * len(other)
+    for place, char in enumerate(other):
+        row[place + 1] = row[place] and char == _MANY
+    for char in one:
+        after = [row[0] and char == _MANY]
+        for place, facing in enumerate(other):
+            both = row[place] and (char == facing or _ONE in (char, facing) or _MANY in (char, facing))
+            many = (char == _MANY and (row[place + 1] or after[place])) or (
+                facing == _MANY and (after[place] or row[place + 1])
+            )
+            after.append(both or many)
+        row = after
+    return row[-1]
+
+
+def template_glob(template: str) -> str:
+    """The URIs of a template, as a glob."""
+    return _VARIABLE.sub(_MANY, template)
+
+
+@lru_cache(maxsize=4096)
+def uri_forms(uri: str) -> tuple[str, ...]:
+    """What a URI may be taken for: as it was sent, decoded, and with its dots and doubled slashes resolved."""
+    decoded = unquote(unquote(uri))
+    scheme, mark, rest = decoded.partition("://")
+    path = rest.replace("\\", "/")
+    parts: list[str] = []
+    for part in path.split("/"):
+        if part == "..":
+            del parts[-1:]
+        elif part not in ("", "."):
+            parts.append(part)
+    ends = path.endswith("/") and bool(parts)
+    resolved = f"{scheme.lower()}{mark}{'/' * path.startswith('/')}{'/'.join(parts)}{'/' * ends}" if mark else decoded
+    return tuple(dict.fromkeys((uri, decoded, resolved)))
+
+
+def _forms(kind: str, name: str) -> tuple[str, ...]:
+    return uri_forms(name) if kind == "resource" else (name,)
+
+
+def _bare(name: str) -> str:
+    """A name without the characters that stand for wildcards here, and that no honest name has."""
+    return name.replace(_MANY, "\ufffd").replace(_ONE, "\ufffd")
+
+
+class Pattern(Struct, frozen=True):
+    """`owner.name`, as it was written and as it is matched."""
+
+    text: str
+    owner: str
+    name: str
+
+    def allows(self, kind: str, owner: str, name: str) -> bool:
+        """Whether this is what a rule that allows something means: to the letter, and in every form of a URI."""
+        if not matches(self.owner, owner):
+            return False
+        if kind == "template":
+            return meets(self.name, template_glob(name))
+        return all(matches(self.name, form) for form in _forms(kind, name)) and _MANY not in name and _ONE not in name
+
+    def denies(self, kind: str, owner: str, name: str) -> bool:
+        """Whether a rule that denies something may mean this. A template is denied where all of it is."""
+        glob = fold(self.name)
+        if not matches(fold(self.owner), fold(owner)):
+            return False
+        if kind == "template":
+            return matches(glob, fold(template_glob(name)))
+        return any(matches(glob, fold(_bare(form))) for form in _forms(kind, name))
+
+    def touches(self, kind: str, owner: str, name: str) -> bool:
+        """The same for what only narrows: of a template that some of it is meant."""
+        if kind != "template":
+            return self.denies(kind, owner, name)
+        return matches(fold(self.owner), fold(owner)) and meets(fold(self.name), fold(template_glob(name)))
+
+
+def pattern(where: str, text: str) -> Pattern:
+    """Raises UsageError for what is none."""
+    if text == "*":
+        return Pattern(text, _MANY, _MANY)
+    found = re.match(r"((?:[^.\\]|\\.)+)\.(.+)", text, re.DOTALL)
+    if found is None:
+        hint = f"such as '*.{text}'" if text and "." not in text else "such as 'github.*'"
+        raise UsageError(f"{where} is {text!r}, which has no owner and name: write owner.name, {hint}")
+    return Pattern(text, globbed(found[1]), globbed(found[2]))
+
+
+# Who
+
+Who = Callable[[Any, bool], bool]
+"""Whether a principal is meant; where there is none, whether it is one of this machine who asks."""
+
+_WORDS = ("anonymous", "local", "*")
+_KEYS = ("id", "group", "scope", "client", "issuer")
+
+
+def who(where: str, said: Sequence[str], *, strict: bool) -> Who:
+    """Those whom a rule means: one of several, each of which may be several things at once, joined by `and`. `strict`:
+    to the letter, as rules that allow have it."""
+    terms = [_all_of([_term(where, part.strip(), strict) for part in re.split(r"\s+and\s+", one)]) for one in said]
+    return terms[0] if len(terms) == 1 else lambda principal, local: any(one(principal, local) for one in terms)
+
+
+def _all_of(parts: list[Who]) -> Who:
+    return parts[0] if len(parts) == 1 else lambda principal, local: all(one(principal, local) for one in parts)
+
+
+def _term(where: str, text: str, strict: bool) -> Who:
+    if text == "*":
+        return lambda principal, local: True
+    if text == "anonymous":
+        return lambda principal, local: principal is None and not local
+    if text == "local":
+        return lambda principal, local: principal is None and local
+    key, mark, value = text.partition(":")
+    if mark and key not in _KEYS:
+        close = nearest(key, _KEYS)
+        if close:
+            raise UsageError(f"{where} is {text!r}, and there is no {key!r}: did you mean {close[0]!r}?")
+        key, value = "id", text
+    elif not mark:
+        close = nearest(text, _WORDS[:2])
+        if close and text not in _WORDS:
+            raise UsageError(f"{where} is {text!r}: did you mean {close[0]!r}? A principal of that name is 'id:{text}'")
+        key, value = "id", text
+    if not value:
+        raise UsageError(f"{where} is {text!r}, which names no one")
+    return _holder(key, value, strict)
+
+
+def _holder(key: str, value: str, strict: bool) -> Who:
+    if key == "scope":
+        return lambda principal, local: principal is not None and not principal.lacks(frozenset({value}))
+    same: Callable[[str], str] = str if strict else fold
+    wanted = same(value)
+    if key == "group":
+        return lambda principal, local: any(same(one) == wanted for one in getattr(principal, "groups", ()))
+    field = {"id": "id", "client": "client_id", "issuer": "issuer"}[key]
+
+    def holds(principal: Any, local: bool) -> bool:
+        found = getattr(principal, field, None)
+        return found is not None and same(str(found)) == wanted
+
+    return holds

@@ -1,0 +1,109 @@
+"""`portico pins`: what has changed behind a gateway since it was approved, and the approval of it."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Iterator
+
+from portico.cli.forms import parser_for
+from portico.cli.logs import set_log_level
+from portico.cli.printable import one_line
+from portico.cli.printer import plain_table
+from portico.gateway.gateway import Gateway
+from portico.gateway.pins import ToolPin
+from portico.services.contracts import lock
+from portico.services.contracts.definitions import Contract, contract_of
+from portico.services.contracts.offers import offers_of
+from portico.transport.loops import new_loop
+from portico.wire.errors import ConnectFailed, UsageError
+
+LONGEST_QUOTE = 2000
+
+
+def run(words: list[str]) -> int:
+    arguments = parser_for("pins").parse_args(words)
+    set_log_level("critical")
+    gateway = Gateway.load(arguments.file)
+    if not gateway.pins.used:
+        raise UsageError(f'{arguments.file} has no pins; pins = "warn" or "hold" in [gateway] or in an upstream begins')
+    # Who only looks pins nothing.
+    gateway.pins.recording = False
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        pins = [pin for pin in runner.run(_pins(gateway, arguments.timeout)) if _is_meant(pin, arguments)]
+    if arguments.action == "list":
+        return _list(pins)
+    changed = [pin for pin in pins if pin.state != "as pinned"]
+    for pin in changed:
+        sys.stdout.write("".join(f"{line}\n" for line in _difference(pin)))
+    if not changed:
+        print("everything is as it was approved")
+        return 0
+    return _approve(gateway, changed, arguments) if arguments.action == "approve" else 1
+
+
+async def _pins(gateway: Gateway, seconds: float) -> list[ToolPin]:
+    async with gateway.lifespan():
+        await gateway.settle(seconds)
+        missing = [one for one in gateway.status() if not one["listed"] and one["pins"] != "off"]
+        if missing:
+            raise ConnectFailed(f"{missing[0]['alias']} cannot be looked at: {missing[0]['error'] or 'no answer'}")
+        return gateway.pinned()
+
+
+def _is_meant(pin: ToolPin, arguments: argparse.Namespace) -> bool:
+    if arguments.upstream and pin.alias not in arguments.upstream:
+        return False
+    return not arguments.tool or pin.name in arguments.tool or f"{pin.alias}.{pin.name}" in arguments.tool
+
+
+def _list(pins: list[ToolPin]) -> int:
+    rows = [(pin.alias, pin.kind.removesuffix("s"), one_line(pin.name), pin.state) for pin in pins]
+    sys.stdout.write(plain_table(("UPSTREAM", "KIND", "NAME", "STATE"), rows))
+    return 1 if any(pin.state in ("changed", "new") for pin in pins) else 0
+
+
+def _approve(gateway: Gateway, changed: list[ToolPin], arguments: argparse.Namespace) -> int:
+    if not arguments.yes and not _agrees(len(changed)):
+        print("nothing was approved", file=sys.stderr)
+        return 1
+    for pin in changed:
+        gateway.pins.approve(pin)
+    gateway.pins.write()
+    print(f"{gateway.pins.path}: {len(changed)} approved")
+    return 0
+
+
+def _agrees(count: int) -> bool:
+    if not sys.stdin.isatty():
+        raise UsageError("there is no terminal to ask at: with --yes what was shown is approved")
+    said = input(f"Approve {'this' if count == 1 else f'these {count}'}? [y/N] ")
+    return said.strip().lower() in ("y", "yes")
+
+
+# What has changed
+
+
+def _difference(pin: ToolPin) -> Iterator[str]:
+    """The lines that show it: what it means, and the words as they were and are."""
+    yield f"{one_line(f'{pin.alias}.{pin.name}')}: {pin.state}"
+    if pin.was is not None and pin.now is not None:
+        for change in lock.check(_contract(pin, pin.was), _contract(pin, pin.now)).changes:
+            where = ".".join(part for part in (change.place, change.path) if part and part != "tool")
+            level = "words" if change.is_words else change.level
+            yield f"  {level}: {f'{where}: ' if where else ''}{one_line(change.reason)}"
+    for member in ("title", "description"):
+        was, now = ((said or {}).get(member) for said in (pin.was, pin.now))
+        if was != now:
+            yield from (f"  {member} {word} {_quoted(said)}" for word, said in (("was", was), ("is ", now)) if said)
+
+
+def _contract(pin: ToolPin, said: dict[str, object]) -> Contract:
+    if pin.kind == "tools":
+        return contract_of([said])
+    return Contract(offers=tuple(offers_of("prompt", [said])))
+
+
+def _quoted(text: object) -> str:
+    return repr(one_line(str(text), LONGEST_QUOTE))

@@ -1,0 +1,273 @@
+"""The rows that workers share: which of them are alive, and what is known of each session.
+
+A session's row says who has it. When that worker is gone another one takes the row over, and goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from functools import partial
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from portico.store.bus import Subscription
+from portico.store.database import Database
+from portico.store.errors import StoreError
+from portico.store.transaction import Transaction
+from portico.transport.http.memo import SessionMemo
+
+log = logging.getLogger("portico")
+
+MIGRATIONS = Path(__file__).with_name("migrations")
+LEASE_SECONDS = 15.0
+# When a key is replaced, and how long until every worker has seen the new one.
+ROTATE_SECONDS = 30 * 86400.0
+SPREAD_SECONDS = 60.0
+# How long a store that is away is waited for.
+PATIENCE_SECONDS = 3.0
+# Changes that others are to hear of.
+TOPIC = "portico changes"
+MOST_AT_ONCE = 500
+# Before what could not be written is tried again.
+PAUSE_SECONDS = 1.0
+
+
+class WorkerRow(Struct, frozen=True):
+    """Where a worker is reached by other machines, if it is, and until when it says that it lives."""
+
+    id: str
+    address: str | None
+    lease_until: float
+
+
+class SigningKeyRow(Struct, frozen=True):
+    secret: str
+    created_at: float
+
+
+class SessionRow(Struct, frozen=True):
+    """Who has a session, and what is known of it."""
+
+    id: str
+    owner: str | None
+    path: str
+    memo: str
+
+    def read(self) -> SessionMemo:
+        return msgspec.json.decode(self.memo, type=SessionMemo)
+
+
+class FleetRows:
+    """What one worker reads and writes. Writes go together, in the order in which they were asked for."""
+
+    def __init__(self, database: Database, worker: str) -> None:
+        self._database = database
+        self._worker = worker
+        # What is to be written: a row, or None where it is to be removed.
+        self._waiting: dict[str, tuple[str, SessionMemo] | None] = {}
+        self._written: asyncio.Future[None] | None = None
+        self._writing: asyncio.Task[None] | None = None
+
+    # The sessions
+
+    def save(self, id: str, path: str, memo: SessionMemo) -> asyncio.Future[None]:
+        """Write a row soon. The future is done when it is written, or could not be."""
+        self._waiting[id] = path, memo
+        return self._soon()
+
+    def remove(self, id: str) -> None:
+        self._waiting[id] = None
+        self._soon()
+
+    def _soon(self) -> asyncio.Future[None]:
+        if self._written is None:
+            self._written = asyncio.get_running_loop().create_future()
+        if self._writing is None or self._writing.done():
+            self._writing = asyncio.get_running_loop().create_task(self._write())
+        return self._written
+
+    async def _write(self) -> None:
+        while self._waiting:
+            some = dict(list(self._waiting.items())[:MOST_AT_ONCE])
+            written, self._written = self._written, None
+            for id in some:
+                del self._waiting[id]
+            try:
+                await self._database.write(partial(_put, self._worker, self._worker, some), isolation="read committed")
+            except StoreError as failure:
+                log.warning("sessions could not be written down: %s", failure)
+                # What was asked for later counts more.
+                self._waiting = {**some, **self._waiting}
+                _done(written)
+                await asyncio.sleep(PAUSE_SECONDS)
+            else:
+                _done(written)
+
+    async def flush(self) -> None:
+        """Wait until everything is written, or cannot be."""
+        if self._writing is not None:
+            await asyncio.wait([self._writing], timeout=PAUSE_SECONDS)
+
+    async def find(self, id: str) -> SessionRow | None:
+        return await self._database.read(partial(_find, id))
+
+    async def adopt(self, id: str, owner: str | None) -> bool:
+        """Take a session over from a worker that is gone. Whether it was still that one's."""
+        return await self._database.write(partial(_adopt, id, owner, self._worker), isolation="read committed")
+
+    async def give_up(self, sessions: dict[str, tuple[str, SessionMemo]]) -> None:
+        """Write what is known of sessions, and leave them to whichever worker is asked for them next."""
+        for id in sessions:
+            self._waiting.pop(id, None)
+        await self._database.write(partial(_put, self._worker, None, dict(sessions)), isolation="read committed")
+
+    # The keys
+
+    async def keys(self, server: str) -> list[bytes]:
+        """What the workers of a server sign with, the one in use first. One that is old is replaced."""
+        now = time.time()
+        kept = await self._database.read(partial(_keys, server))
+        if not kept or now - kept[0].created_at > ROTATE_SECONDS:
+            kept = await self._database.write(partial(_add_key, server))
+        # One that others may not know yet opens, and does not sign.
+        known = [row for row in kept if now - row.created_at > SPREAD_SECONDS] or kept[-1:]
+        return [bytes.fromhex(row.secret) for row in (*known, *(row for row in kept if row not in known))]
+
+    # The workers
+
+    async def renew(self, address: str | None) -> None:
+        await self._database.write(partial(_renew, self._worker, address), isolation="read committed")
+
+    async def worker(self, id: str) -> WorkerRow | None:
+        return await self._database.read(partial(_worker, id))
+
+    async def bury(self, id: str) -> None:
+        """Remove the row of a worker that is known to be gone."""
+        await self._database.write(partial(_leave, id), isolation="read committed")
+
+    async def leave(self) -> None:
+        await self.flush()
+        try:
+            await self._database.write(partial(_leave, self._worker), isolation="read committed")
+        except StoreError as failure:
+            log.debug("the row of this worker stays: %s", failure)
+
+    # What has changed
+
+    async def tell(self, changes: list[str]) -> None:
+        """Tell the other workers."""
+
+        def publish(tx: Transaction) -> None:
+            for one in changes:
+                tx.publish(TOPIC, one)
+
+        await self._database.write(publish, isolation="read committed")
+
+    def heard(self) -> Subscription:
+        return self._database.subscribe(TOPIC)
+
+    async def sweep(self, idle_seconds: float) -> None:
+        """Remove what was left behind for too long; what we have is in use."""
+        await self._database.write(partial(_sweep, self._worker, idle_seconds), isolation="read committed")
+
+    async def close(self) -> None:
+        if self._writing is not None:
+            self._writing.cancel()
+        await self._database.close()
+
+
+def _done(future: asyncio.Future[None] | None) -> None:
+    if future is not None and not future.done():
+        future.set_result(None)
+
+
+async def opened(url: str, worker: str) -> FleetRows:
+    database = await Database(url, patience=PATIENCE_SECONDS, connections=2).open()
+    try:
+        await database.migrate("fleet", MIGRATIONS)
+    except BaseException:
+        await database.close()
+        raise
+    return FleetRows(database, worker)
+
+
+Rows = dict[str, tuple[str, SessionMemo] | None]
+
+
+def _put(worker: str, owner: str | None, rows: Rows, tx: Transaction) -> None:
+    """Write the rows of a worker, and whose they are then. One that another has taken meanwhile is that one's."""
+    now = time.time()
+    for id, row in rows.items():
+        if row is None:
+            tx.run("delete from portico_session where id = ? and owner = ?", (id, worker))
+        else:
+            path, memo = row
+            tx.run(
+                "insert into portico_session (id, owner, path, memo, used_at) values (?, ?, ?, ?, ?) "
+                "on conflict (id) do update set owner = excluded.owner, memo = excluded.memo, "
+                "used_at = excluded.used_at where portico_session.owner = ?",
+                (id, owner, path, msgspec.json.encode(memo).decode(), now, worker),
+            )
+
+
+def _find(id: str, tx: Transaction) -> SessionRow | None:
+    return tx.maybe(SessionRow, "select id, owner, path, memo from portico_session where id = ?", (id,))
+
+
+def _adopt(id: str, owner: str | None, worker: str, tx: Transaction) -> bool:
+    held = "owner is null" if owner is None else "owner = :owner"
+    changed = tx.run(
+        f"update portico_session set owner = :worker, used_at = :now where id = :id and {held}",
+        {"worker": worker, "now": time.time(), "id": id} | ({} if owner is None else {"owner": owner}),
+    )
+    return changed == 1
+
+
+def _keys(server: str, tx: Transaction) -> list[SigningKeyRow]:
+    return tx.all(
+        SigningKeyRow,
+        "select secret, created_at from portico_fleet_key where server = ? order by created_at desc, id",
+        (server,),
+    )
+
+
+def _add_key(server: str, tx: Transaction) -> list[SigningKeyRow]:
+    """Another key, unless another process has just made one; those that nothing is signed with any more go."""
+    tx.lock("portico fleet keys")
+    now = time.time()
+    kept = _keys(server, tx)
+    if not kept or now - kept[0].created_at > ROTATE_SECONDS:
+        tx.run(
+            "insert into portico_fleet_key (id, server, secret, created_at) values (?, ?, ?, ?)",
+            (os.urandom(8).hex(), server, os.urandom(32).hex(), now),
+        )
+    tx.run("delete from portico_fleet_key where server = ? and created_at < ?", (server, now - 2 * ROTATE_SECONDS))
+    return _keys(server, tx)
+
+
+def _renew(worker: str, address: str | None, tx: Transaction) -> None:
+    tx.run(
+        "insert into portico_worker (id, address, lease_until) values (?, ?, ?) "
+        "on conflict (id) do update set address = excluded.address, lease_until = excluded.lease_until",
+        (worker, address, time.time() + LEASE_SECONDS),
+    )
+
+
+def _worker(id: str, tx: Transaction) -> WorkerRow | None:
+    return tx.maybe(WorkerRow, "select id, address, lease_until from portico_worker where id = ?", (id,))
+
+
+def _leave(worker: str, tx: Transaction) -> None:
+    tx.run("delete from portico_worker where id = ?", (worker,))
+
+
+def _sweep(worker: str, idle_seconds: float, tx: Transaction) -> None:
+    now = time.time()
+    tx.run("update portico_session set used_at = ? where owner = ?", (now, worker))
+    tx.run("delete from portico_session where used_at < ?", (now - idle_seconds,))
+    tx.run("delete from portico_worker where lease_until < ?", (now - idle_seconds,))

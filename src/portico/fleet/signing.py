@@ -1,0 +1,128 @@
+"""What the workers of a fleet sign with the key that they share: the ids of sessions, and requests that are sent on.
+
+An id says which worker began the session, so that it is found without a search; and a signature, that no client has
+made it up.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import time
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Sequence
+from hashlib import sha256
+
+import msgspec
+from msgspec import Struct
+
+from portico.auth.principal import Principal
+from portico.transport.http.response import Request
+
+_RANDOM, _WORKER, _MAC, _WHOLE_MAC = 16, 8, 12, 32
+_IDS, _SENT = b"session ids", b"requests that are sent on"
+# How long a request that is sent on may take to arrive.
+LIFETIME_SECONDS = 60.0
+MOST_SEEN = 100_000
+
+
+class SigningKeys:
+    """The keys of a fleet: the first one signs, and what any of them has signed is ours."""
+
+    def __init__(self, keys: Sequence[bytes]) -> None:
+        self.keys = list(keys)
+
+    def sign(self, purpose: bytes, said: bytes) -> bytes:
+        return _signed(self.keys[0], purpose, said)
+
+    def is_signed(self, purpose: bytes, said: bytes, mac: bytes) -> bool:
+        # Of one that was cut short as much is compared as there is: its length is looked at where it is read.
+        return any(hmac.compare_digest(mac, _signed(key, purpose, said)[: len(mac)]) for key in self.keys)
+
+
+def _signed(key: bytes, purpose: bytes, said: bytes) -> bytes:
+    return hmac.digest(hmac.digest(key, purpose, "sha256"), said, "sha256")
+
+
+class SessionIds:
+    """Makes and reads the ids of sessions."""
+
+    def __init__(self, keys: SigningKeys, worker: str) -> None:
+        self._keys = keys
+        self._worker = bytes.fromhex(worker)
+
+    def make(self) -> str:
+        said = os.urandom(_RANDOM) + self._worker
+        return urlsafe_b64encode(said + self._keys.sign(_IDS, said)[:_MAC]).decode()
+
+    def owner(self, id: str) -> str | None:
+        """The worker that began a session; None for what is no id of ours."""
+        try:
+            data = urlsafe_b64decode(id.encode("ascii"))
+        except ValueError:
+            return None
+        said, mac = data[: _RANDOM + _WORKER], data[_RANDOM + _WORKER :]
+        if len(mac) != _MAC or not self._keys.is_signed(_IDS, said, mac):
+            return None
+        return said[_RANDOM:].hex()
+
+
+class Forwarding(Struct, kw_only=True, omit_defaults=True):
+    """What one worker tells another about a request that it sends on."""
+
+    to: str
+    principal: Principal | None = None
+    peer: str = ""
+    # Where it is mounted, in front of its path.
+    root: str = ""
+    hops: int = 1
+    # Whether the one that gets it is to take the session over, or to find it.
+    seeks: bool = False
+    at: float = 0.0
+    nonce: str = ""
+
+
+_decoder = msgspec.json.Decoder(Forwarding)
+
+
+class Forwardings:
+    """Seals and opens them. Each is opened once."""
+
+    def __init__(self, keys: SigningKeys) -> None:
+        self._keys = keys
+        self._seen: dict[str, float] = {}
+
+    def seal(self, envelope: Forwarding, request: Request) -> bytes:
+        envelope.at, envelope.nonce = time.time(), os.urandom(12).hex()
+        said = urlsafe_b64encode(msgspec.json.encode(envelope))
+        return said + b"." + self._keys.sign(_SENT, _covered(said, request)).hex().encode()
+
+    def open(self, sealed: bytes, request: Request) -> Forwarding | None:
+        said, _, shown = sealed.rpartition(b".")
+        try:
+            mac = bytes.fromhex(shown.decode("ascii"))
+        except ValueError:
+            return None
+        if len(mac) != _WHOLE_MAC or not self._keys.is_signed(_SENT, _covered(said, request), mac):
+            return None
+        envelope = _decoder.decode(urlsafe_b64decode(said))
+        now = time.time()
+        if abs(now - envelope.at) > LIFETIME_SECONDS or envelope.nonce in self._seen:
+            return None
+        self._forget(now)
+        self._seen[envelope.nonce] = now
+        return envelope
+
+    def _forget(self, now: float) -> None:
+        while self._seen:
+            oldest = next(iter(self._seen))
+            if now - self._seen[oldest] <= 2 * LIFETIME_SECONDS and len(self._seen) < MOST_SEEN:
+                return
+            del self._seen[oldest]
+
+
+def _covered(said: bytes, request: Request) -> bytes:
+    """All of a request that counts."""
+    target = f"{request.method} {request.path}?{request.query}".encode()
+    session = request.headers.get(b"mcp-session-id", b"")
+    return b"\0".join([said, target, session, sha256(request.body).digest()])

@@ -1,0 +1,194 @@
+"""The words that FastMCP and the official SDK have for what a Context does, for bodies that were written for them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Raw
+
+from portico.wire import notices
+from portico.wire.inputs import ListRootsResult
+from portico.wire.prompts import ListPromptsResult
+from portico.wire.resources import ListResourcesResult
+from portico.wire.tools import ListToolsResult
+
+if TYPE_CHECKING:
+    from portico.server.asking.context import Context
+
+
+class RequestContext:
+    """What the SDK's `ctx.request_context` has."""
+
+    __slots__ = ("_ctx",)
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+
+    @property
+    def request_id(self) -> int | str | None:
+        return self._ctx.request_id
+
+    @property
+    def lifespan_context(self) -> Any:
+        return self._ctx.lifespan_context
+
+    @property
+    def session(self) -> ServerSession:
+        return self._ctx.session
+
+    @property
+    def protocol_version(self) -> str:
+        return self._ctx.revision
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        return self._ctx.meta
+
+
+class ServerSession:
+    """What the SDK's `ctx.session` has."""
+
+    __slots__ = ("_ctx",)
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+
+    @property
+    def client_capabilities(self) -> Any:
+        return self._ctx.capabilities
+
+    async def send_tool_list_changed(self) -> None:
+        self._ctx.notify_tools_changed()
+
+    async def send_prompt_list_changed(self) -> None:
+        self._ctx.notify_prompts_changed()
+
+    async def send_resource_list_changed(self) -> None:
+        self._ctx.notify_resources_changed()
+
+    async def send_resource_updated(self, uri: Any) -> None:
+        self._ctx.notify_resource_updated(str(uri))
+
+    async def send_log_message(self, level: Any, data: Any, logger: str | None = None, **_: Any) -> None:
+        await self._ctx.log(level, data, logger)
+
+    async def send_elicit_complete(self, elicitation_id: str | None, **_: Any) -> None:
+        await self._ctx.elicitation_complete(elicitation_id)
+
+    async def elicit(self, message: str, requested_schema: Any, **_: Any) -> Any:
+        return await self._ctx.elicit(message, requested_schema)
+
+    elicit_form = elicit
+
+    async def elicit_url(self, message: str, url: str, elicitation_id: str | None = None, **_: Any) -> Any:
+        return await self._ctx.elicit_url(message, url)
+
+    async def create_message(self, messages: Sequence[Any], *, max_tokens: int, **options: Any) -> Any:
+        options.pop("related_request_id", None)
+        return await self._ctx.sample(messages, max_tokens=max_tokens, **options)
+
+    async def list_roots(self) -> ListRootsResult:
+        return ListRootsResult(roots=await self._ctx.roots())
+
+
+class FamiliarContext:
+    """Mixed into Context."""
+
+    __slots__ = ()
+
+    def __class_getitem__(cls, item: Any) -> Any:
+        """`Context[App]`: what the lifespan yields is an App."""
+        return cls
+
+    @property
+    def request_context(self: Any) -> RequestContext:
+        return RequestContext(self)
+
+    @property
+    def session(self: Any) -> ServerSession:
+        return ServerSession(self)
+
+    @property
+    def lifespan_context(self: Any) -> Any:
+        """What the lifespan of the server has yielded."""
+        return self.server.yielded
+
+    @property
+    def fastmcp(self: Any) -> Any:
+        return self.server
+
+    @property
+    def client_capabilities(self: Any) -> Any:
+        return self.capabilities
+
+    @property
+    def protocol_version(self: Any) -> str:
+        return str(self.revision)
+
+    @property
+    def session_id(self: Any) -> str | None:
+        """The same for all calls of one conversation; None where each request stands alone."""
+        found: str | None = self._runtime.states.id_of(self._call)
+        return found
+
+    @property
+    def transport(self: Any) -> str:
+        return "stdio" if self._call.address is None else "streamable-http"
+
+    # State
+
+    async def get_state(self: Any, key: str) -> Any:
+        """What an earlier call of this conversation has kept under a key; None for nothing."""
+        return self._runtime.states.get(self._call, key)
+
+    async def set_state(self: Any, key: str, value: Any, **_: Any) -> None:
+        """Keep a JSON value for later calls of this conversation, or, where requests stand alone, of this principal."""
+        self._runtime.states.set(self._call, key, value)
+
+    async def delete_state(self: Any, key: str) -> None:
+        self._runtime.states.drop(self._call, key)
+
+    # Telling of changes
+
+    def notify_tools_changed(self: Any) -> Awaitable[None]:
+        return self._changed(notices.TOOLS_CHANGED)  # type: ignore[no-any-return]
+
+    def notify_prompts_changed(self: Any) -> Awaitable[None]:
+        return self._changed(notices.PROMPTS_CHANGED)  # type: ignore[no-any-return]
+
+    def notify_resources_changed(self: Any) -> Awaitable[None]:
+        return self._changed(notices.RESOURCES_CHANGED)  # type: ignore[no-any-return]
+
+    def notify_resource_updated(self: Any, uri: str) -> Awaitable[None]:
+        return self._changed(notices.RESOURCE_UPDATED, str(uri))  # type: ignore[no-any-return]
+
+    async def close_sse_stream(self: Any) -> None:
+        self.close_stream()
+
+    # Looking around in the same server
+
+    async def list_tools(self: Any) -> Any:
+        return await self._all("tools/list", ListToolsResult, "tools")
+
+    async def list_resources(self: Any) -> Any:
+        return await self._all("resources/list", ListResourcesResult, "resources")
+
+    async def list_prompts(self: Any) -> Any:
+        return await self._all("prompts/list", ListPromptsResult, "prompts")
+
+    async def _all(self: Any, method: str, kind: Any, member: str) -> list[Any]:
+        found: list[Any] = []
+        params: dict[str, Any] = {}
+        while True:
+            page = await self._within(method, self._inner(method, params))
+            if isinstance(page, Raw):
+                page = msgspec.json.decode(page, type=kind)
+            found += getattr(page, member)
+            if not isinstance(page.next_cursor, str):
+                return found
+            params = {"cursor": page.next_cursor}
+
+    async def get_prompt(self: Any, name: str, arguments: dict[str, Any] | None = None) -> Any:
+        return await self._within(name, self._inner("prompts/get", {"name": name, "arguments": arguments or {}}))

@@ -1,0 +1,210 @@
+"""What a body needs besides its arguments: `db: Database = Depends(connect)`, or `Annotated[Database, Depends(…)]`.
+
+A client never sees such a parameter. Its value is made for each call, once however often it is asked for, by a function
+that may have dependencies of its own, the Context, and the arguments of the body by their names. What the function
+yields is taken, and the rest of it runs when the call is over.
+"""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import contextmanager as synccontextmanager
+from functools import partial, wraps
+from inspect import Parameter
+from typing import Annotated, Any, Generic, TypeVar
+
+from msgspec import Struct
+
+from portico.schema import SchemaError
+from portico.schema.hints import resolve
+from portico.server.asking.context import Context, Elicitation
+from portico.wire.errors import ToolError, UsageError
+
+T = TypeVar("T")
+Function = Callable[..., Any]
+
+_CONTEXT = "portico_context"
+_DEEPEST = 50
+
+
+class _Dependency(Struct, frozen=True):
+    """The function that makes a value."""
+
+    fn: Function
+
+
+def Depends(fn: Callable[..., Any]) -> Any:
+    """A parameter that the server fills in: `def tool(name: str, db: Database = Depends(connect))`.
+
+    * **fn** – makes the value: a function, `async` or not, a generator that yields it once, or one that gives a context
+      manager.
+    """
+    if not callable(fn):
+        raise UsageError(f"Depends takes a function, not {fn!r}")
+    return _Dependency(fn)
+
+
+Resolve = Depends
+"""The official SDK's word for the same: `Annotated[Stock, Resolve(check_stock)]`."""
+
+
+class Elicit(Struct, Generic[T]):
+    """Returned by the function of a dependency: its value is what the user answers."""
+
+    message: str
+    response_type: Any = None
+
+
+class ListRoots(Struct):
+    """Returned by the function of a dependency: its value is the list of the client's roots."""
+
+
+def with_dependencies(fn: Function) -> Function:
+    """The function as a body: without its dependencies, which are made before it is called. Itself if it has none."""
+    plan = _DependencyPlan.of(fn)
+    if not plan.made:
+        return fn
+
+    @wraps(fn)
+    async def body(*args: Any, **kwargs: Any) -> Any:
+        given = plan.outward.bind(*args, **kwargs)
+        given.apply_defaults()
+        values = dict(given.arguments)
+        context: Context = values[plan.context] if plan.context else values.pop(_CONTEXT)
+        async with AsyncExitStack() as stack:
+            making = _Making(context, values, stack)
+            for name, one in plan.made.items():
+                values[name] = await making.value(one, plan.hints.get(name))
+            return await _called(fn, values, context)
+
+    body.__signature__ = plan.outward  # type: ignore[attr-defined]
+    return body
+
+
+class _DependencyPlan(Struct):
+    """The parameters of a function: those that a dependency makes, the Context, and the rest."""
+
+    made: dict[str, _Dependency]
+    hints: dict[str, Any]
+    context: str | None
+    outward: inspect.Signature
+
+    @classmethod
+    def of(cls, fn: Function) -> _DependencyPlan:
+        source = inspect.unwrap(fn)
+        try:
+            signature = inspect.signature(fn)
+            hints = resolve(source if inspect.isroutine(source) else type(source).__call__)
+        except (TypeError, ValueError, SchemaError):
+            # What is wrong is said where the function is read.
+            return cls({}, {}, None, inspect.Signature())
+        made = {one.name: found for one in signature.parameters.values() if (found := _dependency(one, hints))}
+        context = next((name for name in signature.parameters if _is_context(hints.get(name))), None)
+        rest = [one for one in signature.parameters.values() if one.name not in made]
+        if made and context is None:
+            rest.append(Parameter(_CONTEXT, Parameter.KEYWORD_ONLY, annotation=Context))
+            rest.sort(key=lambda one: one.kind)
+        return cls(made, hints, context, signature.replace(parameters=rest))
+
+
+def _dependency(parameter: Parameter, hints: dict[str, Any]) -> _Dependency | None:
+    if isinstance(parameter.default, _Dependency):
+        return parameter.default
+    hint = hints.get(parameter.name)
+    said = typing.get_args(hint)[1:] if typing.get_origin(hint) is Annotated else ()
+    return next((one for one in said if isinstance(one, _Dependency)), None)
+
+
+def _is_context(hint: Any) -> bool:
+    bare = typing.get_origin(hint) or hint
+    return isinstance(bare, type) and issubclass(bare, Context)
+
+
+class _Making:
+    """The values of one call."""
+
+    def __init__(self, context: Context, arguments: dict[str, Any], stack: AsyncExitStack) -> None:
+        self._context = context
+        self._arguments = arguments
+        self._stack = stack
+        self._made: dict[Function, Any] = {}
+        self._depth = 0
+
+    async def value(self, wanted: _Dependency, hint: Any) -> Any:
+        if wanted.fn not in self._made:
+            self._depth += 1
+            if self._depth > _DEEPEST:
+                raise UsageError(f"the dependencies of {_name(wanted.fn)} go round in a circle")
+            self._made[wanted.fn] = await self._make(wanted.fn)
+            self._depth -= 1
+        return await self._answer(self._made[wanted.fn], hint, wanted.fn)
+
+    async def _make(self, fn: Function) -> Any:
+        plan = _DependencyPlan.of(fn)
+        values: dict[str, Any] = {}
+        for parameter in plan.outward.parameters.values():
+            if parameter.name in (plan.context, _CONTEXT):
+                continue
+            if parameter.name in self._arguments:
+                values[parameter.name] = self._arguments[parameter.name]
+            elif parameter.default is Parameter.empty:
+                raise UsageError(f"{_name(fn)} wants {parameter.name!r}, which is no argument of the tool")
+        for name, one in plan.made.items():
+            values[name] = await self.value(one, plan.hints.get(name))
+        if plan.context is not None:
+            values[plan.context] = self._context
+        if inspect.isasyncgenfunction(fn):
+            return await self._stack.enter_async_context(asynccontextmanager(fn)(**values))
+        if inspect.isgeneratorfunction(fn):
+            return self._stack.enter_context(synccontextmanager(fn)(**values))
+        found = await _called(fn, values, self._context)
+        if isinstance(found, AbstractAsyncContextManager):
+            return await self._stack.enter_async_context(found)
+        return self._stack.enter_context(found) if isinstance(found, AbstractContextManager) else found
+
+    async def _answer(self, found: Any, hint: Any, fn: Function) -> Any:
+        """What a question came to, where the function asked one."""
+        if isinstance(found, ListRoots):
+            self._made[fn] = await self._context.roots()
+            return self._made[fn]
+        if isinstance(found, Elicit):
+            self._made[fn] = found = await self._context.elicit(found.message, found.response_type)
+        if not isinstance(found, Elicitation) or _wants_elicitation(hint):
+            return found
+        if found.action != "accept":
+            raise ToolError("The user did not agree.", kind="PermissionError")
+        return found.data
+
+
+def _wants_elicitation(hint: Any) -> bool:
+    bare = typing.get_args(hint)[0] if typing.get_origin(hint) is Annotated else hint
+    options = (bare, *typing.get_args(bare))
+    return any(
+        isinstance(cls, type) and issubclass(cls, Elicitation)
+        for cls in (typing.get_origin(one) or one for one in options)
+    )
+
+
+async def _called(fn: Function, values: dict[str, Any], context: Context) -> Any:
+    """What a function returns: on the loop if it is async, otherwise in a thread."""
+    if inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__):
+        return await fn(**values)
+    context.leave_loop()
+    found = await context.in_thread(partial(_call, fn, values))
+    return await found if inspect.isawaitable(found) else found
+
+
+def _call(fn: Function, values: dict[str, Any]) -> Any:
+    positional = [
+        values.pop(one.name)
+        for one in inspect.signature(fn).parameters.values()
+        if one.kind is Parameter.POSITIONAL_ONLY and one.name in values
+    ]
+    return fn(*positional, **values)
+
+
+def _name(fn: Function) -> str:
+    return getattr(fn, "__qualname__", repr(fn))

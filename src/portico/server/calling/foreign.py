@@ -1,0 +1,58 @@
+"""Content blocks, messages and results of other MCP libraries, told by their names and members: none is imported."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from portico.wire.content import (
+    AudioContent,
+    BlobContents,
+    EmbeddedResource,
+    ImageContent,
+    ResourceLink,
+    TextContent,
+    TextContents,
+)
+from portico.wire.inputs import InputRequiredResult
+from portico.wire.prompts import GetPromptResult, PromptMessage
+from portico.wire.resources import ReadResourceResult
+from portico.wire.tools import CallToolResult
+
+# By the names that the official SDK and FastMCP give them.
+_BLOCKS: dict[str, type[Struct]] = {
+    "TextContent": TextContent,
+    "ImageContent": ImageContent,
+    "AudioContent": AudioContent,
+    "EmbeddedResource": EmbeddedResource,
+    "ResourceLink": ResourceLink,
+}
+_OTHERS: dict[str, type[Struct]] = {
+    "CallToolResult": CallToolResult,
+    "InputRequiredResult": InputRequiredResult,
+    "GetPromptResult": GetPromptResult,
+    "PromptMessage": PromptMessage,
+    "ReadResourceResult": ReadResourceResult,
+    "TextResourceContents": TextContents,
+    "BlobResourceContents": BlobContents,
+}
+_ALL = _BLOCKS | _OTHERS
+
+
+def is_foreign(kind: Any) -> bool:
+    """Whether a class is one of these, of another library."""
+    return isinstance(kind, type) and kind.__name__ in _ALL and hasattr(kind, "model_dump")
+
+
+def is_foreign_block(value: Any) -> bool:
+    return type(value).__name__ in _BLOCKS and hasattr(value, "model_dump")
+
+
+def ours(value: Any) -> Any:
+    """The same as one of our own classes; what is none of these, as it is."""
+    if not is_foreign(type(value)):
+        return value
+    said = value.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return msgspec.convert(said, _ALL[type(value).__name__])

@@ -1,0 +1,48 @@
+"""What an endpoint asks of the other processes that serve the same clients, where there are some."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from portico.transport.http.response import Request, ResponseWriter
+
+if TYPE_CHECKING:
+    from portico.transport.http.endpoint import Endpoint
+    from portico.transport.http.sessions import HttpSession
+
+SENT_ON = b"portico-sent-on"
+"""The header of a request that another process has sent on to us."""
+
+
+class Elsewhere(Protocol):
+    """Finds sessions that are not here, and tells others of those that are."""
+
+    def new_id(self) -> str:
+        """An id that says where the session is."""
+        ...
+
+    def find(
+        self,
+        endpoint: Endpoint,
+        id: str,
+        request: Request,
+        writer: ResponseWriter,
+        again: Callable[[Request, ResponseWriter], Any],
+    ) -> bool:
+        """Have a request answered whose session is not here. Whether it will be; `again` when it has come here."""
+        ...
+
+    def receive(self, request: Request, writer: ResponseWriter) -> None:
+        """Answer a request that another process has sent on."""
+        ...
+
+    def began(self, session: HttpSession, path: str, then: Callable[[], None]) -> None:
+        """A session has begun: `then` is called when others can find it."""
+        ...
+
+    def changed(self, session: HttpSession) -> None: ...
+    def ended(self, session: HttpSession) -> None: ...
+
+    async def leave(self) -> None:
+        """This process ends: its sessions are left to the others."""

@@ -1,0 +1,334 @@
+"""Limits: how often something may be done, by whom, and what those hear who do it too often."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from portico import Client, Context, Gateway, Server, ToolError, UsageError
+from portico.access import quota, settings
+from portico.access.limits import Rate, rate_of
+from portico.access.quota import Quota
+from portico.access.tables import read_limits
+from portico.auth.principal import Principal
+from portico.rpc.call import Call
+from portico.server.guard import Owned, Passage
+from portico.services.contracts import Contracts
+from portico.wire.errors import ProtocolError, TooManyRequests
+from portico.wire.inputs import ElicitResult
+
+ANN, BOB = Principal("ann"), Principal("bob")
+
+
+def said(server: Server, *limits: dict[str, Any]) -> Server:
+    settings.apply(server, settings.read({"limit": list(limits)}))
+    return server
+
+
+def house() -> Server:
+    server = Server("house")
+
+    @server.tool(aliases=["quick"])
+    def cheap() -> str:
+        """Cheap."""
+        return "done"
+
+    @server.tool
+    def dear() -> str:
+        """Dear."""
+        return "done"
+
+    @server.tool
+    async def nested(ctx: Context) -> str:
+        """Call another."""
+        await ctx.call_tool("cheap")
+        return "done"
+
+    @server.tool
+    async def asking(ctx: Context) -> str:
+        """Ask."""
+        return str((await ctx.elicit("Well?", bool)).data)
+
+    return server
+
+
+async def granted(client: Client, name: str, times: int) -> int:
+    """How many of so many calls were made."""
+    done = 0
+    for _ in range(times):
+        found = await client.call_tool(name, raise_on_error=False)
+        if not found.is_error:
+            done += 1
+            continue
+        about = (found.meta or {})["portico/error"]
+        assert about["error_type"] == "ApiLimitExceeded" and about["retryable"] and about["retry_after"] > 100
+        assert f"Wait {about['retry_after']} s" in found.text
+    return done
+
+
+@given(
+    st.floats(0.01, 100),
+    st.integers(1, 50),
+    st.lists(st.tuples(st.floats(0, 10), st.integers(0, 3)), max_size=60),
+)
+def test_never_more_than_the_rate_and_the_burst(interval: float, burst: int, asked: list[tuple[float, int]]) -> None:
+    rate = Rate(interval, burst)
+    now, due, taken = 1000.0, 0.0, 0.0
+    for pause, cost in asked:
+        now += pause
+        due, wait = rate.take(due, now, cost)
+        if not wait:
+            taken += cost
+        elif cost <= burst:
+            # Those who wait as long as they were told to are served.
+            assert not rate.take(due, now + wait + 1e-6, cost).wait
+        assert taken <= burst + (now - 1000.0) / interval + 1e-6
+
+
+@pytest.mark.parametrize(
+    "text, interval, burst",
+    [("30/min", 2.0, 30), ("5/s", 0.2, 5), ("1000/day", 86.4, 1000), ("6 / 10 seconds", 10 / 6, 6), ("0.5/s", 2.0, 1)],
+)
+def test_rates_are_written_as_people_say_them(text: str, interval: float, burst: float) -> None:
+    assert rate_of("", text, None) == Rate(pytest.approx(interval), burst)
+
+
+async def test_each_principal_has_its_own_and_every_name_of_a_tool_is_one() -> None:
+    server = said(house(), {"by": ["principal", "tool"], "rate": "3/hour"})
+    async with Client(server, principal=ANN) as ann, Client(server, principal=BOB) as bob:
+        assert await granted(ann, "cheap", 2) == 2
+        assert await granted(ann, "quick", 5) == 1
+        assert await granted(ann, "dear", 5) == 3
+        assert await granted(bob, "cheap", 5) == 3
+
+
+async def test_a_dear_tool_counts_for_more() -> None:
+    server = said(house(), {"rate": "10/hour", "tool": "*", "cost": {"house.dear": 4}})
+    async with Client(server, principal=ANN) as client:
+        assert await granted(client, "dear", 5) == 2
+        assert await granted(client, "cheap", 5) == 2
+
+
+async def test_direct_calls_batches_and_calls_of_bodies_count_alike() -> None:
+    server = house()
+    server.add(Contracts())
+    said(server, {"rate": "5/hour", "tool": "house.cheap"})
+    async with Client(server, principal=ANN) as client:
+        assert await granted(client, "cheap", 1) == 1
+        await client.call_tool("nested")
+        found = await client.call_tool("tools_batch", {"calls": [{"tool_name": "cheap"}] * 5})
+        kinds = [one["status"] for one in found.structured["results"]]
+        assert kinds == ["success"] * 3 + ["failure"] * 2
+        assert found.structured["results"][4]["error"]["error_type"] == "ApiLimitExceeded"
+
+
+async def test_an_upstream_and_a_mount_are_counted_by_their_owner() -> None:
+    gateway = said(Gateway({"one": house(), "two": house()}), {"by": "upstream", "rate": "2/hour"})
+    async with Client(gateway, principal=ANN) as client:
+        await client.list_tools()
+        assert await granted(client, "one_cheap", 1) + await granted(client, "one_dear", 3) == 2
+        assert await granted(client, "two_cheap", 3) == 2
+
+
+async def test_a_round_that_goes_on_is_not_counted_again() -> None:
+    async def elicit(params: Any) -> ElicitResult:
+        return ElicitResult(action="accept", content={} if "sure" in params.message else {"value": True})
+
+    server = house()
+    settings.apply(
+        server,
+        settings.read({"limit": [{"rate": "1/hour"}], "require": [{"tool": "*.asking", "ask": "Are you sure?"}]}),
+    )
+    async with Client(server, principal=ANN, elicitation_handler=elicit) as client:
+        # The client's first request was counted too.
+        server.protect(meter=Quota(read_limits([{"rate": "1/hour", "tool": "*"}])))
+        assert (await client.call_tool("asking")).text == "True"
+        assert await granted(client, "asking", 1) == 0
+
+
+async def test_no_more_at_once_than_allowed_and_a_call_does_not_wait_for_itself() -> None:
+    server, entered, leave = house(), asyncio.Event(), asyncio.Event()
+
+    @server.tool
+    async def slow(ctx: Context) -> str:
+        """Wait."""
+        entered.set()
+        await leave.wait()
+        return "done"
+
+    said(server, {"concurrency": 1})
+    async with Client(server, principal=ANN) as ann, Client(server, principal=BOB) as bob:
+        assert (await ann.call_tool("nested")).text == "done"
+        waiting = asyncio.create_task(ann.call_tool("slow"))
+        async with asyncio.timeout(10):
+            await entered.wait()
+            with pytest.raises(ToolError, match="Too many calls"):
+                await ann.call_tool("cheap")
+            assert (await bob.call_tool("cheap")).text == "done"
+            leave.set()
+            await waiting
+            assert (await ann.call_tool("cheap")).text == "done"
+
+
+async def test_other_methods_and_floods_are_refused_in_the_protocol() -> None:
+    server = said(house(), {"rate": "5/hour", "tool": "*"})
+    limited = said(house(), {"rate": "1/hour"})
+
+    async def ask(to: Server, method: str, **params: Any) -> Any:
+        return await to(
+            Call(
+                method=method,
+                id=1,
+                params=msgspec.Raw(msgspec.json.encode(params)),
+                revision="2026-07-28",
+                principal=ANN,
+            )
+        )
+
+    await ask(limited, "tools/list")
+    with pytest.raises(TooManyRequests) as refused:
+        await ask(limited, "tools/list")
+    assert refused.value.data == {"retryAfter": 3600}
+    kinds = []
+    for _ in range(5 + quota.FLOOD + 2):
+        try:
+            await ask(server, "tools/call", name="cheap")
+            kinds.append("done")
+        except (ToolError, ProtocolError) as failure:
+            kinds.append(type(failure).__name__)
+    assert kinds == ["done"] * 5 + ["ToolError"] * quota.FLOOD + ["TooManyRequests"] * 2
+
+
+async def test_over_http_it_is_a_429_with_the_seconds() -> None:
+    server = said(house(), {"by": "address", "rate": "1/hour"})
+    body = {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": "tools/list",
+        "params": {
+            "_meta": {
+                "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+                "io.modelcontextprotocol/clientCapabilities": {},
+            }
+        },
+    }
+    headers = {
+        "accept": "application/json, text/event-stream",
+        "mcp-protocol-version": "2026-07-28",
+        "mcp-method": "tools/list",
+    }
+    async with server.lifespan():
+        assert (await post(server.asgi(), body, headers))[0] == 200
+        status, said_headers, answer = await post(server.asgi(), body, headers)
+    assert status == 429 and 3500 < int(said_headers[b"retry-after"]) <= 3600
+    assert answer["error"]["code"] == -32005
+
+
+async def post(app: Any, body: Any, headers: dict[str, str]) -> tuple[int, dict[bytes, bytes], Any]:
+    given = {"host": "127.0.0.1", "content-type": "application/json", **headers}
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/mcp",
+        "query_string": b"",
+        "headers": [(name.encode(), value.encode()) for name, value in given.items()],
+        "client": ("10.0.0.1", 1),
+        "root_path": "",
+        "scheme": "http",
+        "http_version": "1.1",
+    }
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        if sent:
+            await asyncio.get_running_loop().create_future()
+        return {"type": "http.request", "body": msgspec.json.encode(body), "more_body": False}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async with asyncio.timeout(10):
+        await app(scope, receive, send)
+    whole = b"".join(one.get("body", b"") for one in sent)
+    return sent[0]["status"], dict(sent[0]["headers"]), msgspec.json.decode(whole)
+
+
+def a_passage(principal: Principal = ANN) -> Passage:
+    return Passage(Call(method="tools/call", principal=principal), "tool", Owned("house", "cheap"))
+
+
+async def count(meter: Quota, times: int) -> int:
+    done = 0
+    for _ in range(times):
+        passage = a_passage()
+        try:
+            waiting = meter.reach(passage)
+            if waiting is not None:
+                await waiting
+            done += 1
+        except (ToolError, TooManyRequests):
+            pass
+    return done
+
+
+async def share(url: str) -> None:
+    """Two processes with one store allow together what one would, but for what one of them has taken and not spent."""
+    limits = read_limits([{"rate": "20/hour", "tool": "*"}])
+    one, two = Quota(limits, url), Quota(limits, url)
+    async with one.lifespan(), two.lifespan():
+        assert await count(one, 12) == 12
+        assert await count(two, 12) == 8
+        assert await count(one, 3) == 0
+    fast = read_limits([{"rate": "4000/hour", "burst": 100, "tool": "*", "name": "fast"}])
+    many = [Quota(fast, url) for _ in range(3)]
+    async with many[0].lifespan(), many[1].lifespan(), many[2].lifespan():
+        began = time.monotonic()
+        done = sum(await asyncio.gather(*(count(one, 60) for one in many)))
+        assert 90 <= done <= 100 + 2 + 4000 / 3600 * (time.monotonic() - began)
+
+
+async def test_processes_share_a_limit_by_a_file(tmp_path: Path) -> None:
+    await share(f"sqlite:///{tmp_path / 'portico.db'}")
+
+
+async def test_processes_share_a_limit_by_postgresql(postgres_url: str) -> None:
+    await share(postgres_url)
+
+
+async def test_without_its_store_each_process_counts_for_itself(tmp_path: Path) -> None:
+    meter = Quota(read_limits([{"rate": "3/hour", "tool": "*"}]), f"sqlite:///{tmp_path / 'no' / 'such' / 'folder.db'}")
+    async with meter.lifespan():
+        assert await count(meter, 5) == 3
+
+
+async def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quota, "MOST_KEYS", 10)
+    meter = Quota(read_limits([{"rate": "3/hour", "tool": "*"}]))
+    for at in range(100):
+        meter.reach(a_passage(Principal(str(at))))
+    assert len(meter._buckets) == 10
+
+
+@pytest.mark.parametrize(
+    "table, words",
+    [
+        ({"rat": "1/s"}, ("rat", "rate")),
+        ({"by": "principals", "rate": "1/s"}, ("by", "principal")),
+        ({"rate": "fast"}, ("rate", "30/min")),
+        ({}, ("rate", "concurrency")),
+        ({"rate": "1/s", "burst": 0}, ("burst",)),
+        ({"rate": "1/s", "cost": {"a.b": 5}}, ("cost", "burst")),
+        ({"concurrency": 0}, ("concurrency",)),
+    ],
+)
+def test_a_mistake_names_the_table_and_the_key(table: Any, words: tuple[str, ...]) -> None:
+    with pytest.raises(UsageError) as mistake:
+        read_limits([table])
+    assert all(word in str(mistake.value) for word in ("[[limit]] 1", *words)), str(mistake.value)

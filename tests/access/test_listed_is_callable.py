@@ -1,0 +1,155 @@
+"""For any rules and any principal: what is listed is what can be called, read and got."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from portico import Client, Gateway, Server, Service
+from portico.access.rules import AccessRules
+from portico.access.tables import read_rules
+from portico.auth.principal import Principal
+from portico.rpc.call import Call
+from portico.wire.errors import ResourceNotFound, Unknown
+
+NAMES = ("read", "write", "Write", "delete_all")
+
+
+def house(name: str) -> Server:
+    server = Server(name)
+    service = Service("files")
+    for at, one in enumerate(NAMES):
+        owner: Any = server if at % 2 else service
+        owner.tool(one, aliases=[f"also_{one}"])(_nothing)
+        owner.prompt(one)(_nothing)
+        owner.resource(f"notes://{one}")(_nothing)
+    server.resource("more://{id}")(_one)
+    server.add(service)
+    return server
+
+
+def _nothing() -> str:
+    return "done"
+
+
+def _one(id: str) -> str:
+    return id
+
+
+def mounting() -> Server:
+    server = house("outer")
+    server.mount(house("inner"), "inner")
+    plain = Server("plain")
+    plain.tool("plainly", aliases=["read", "obviously"])(_nothing)
+    server.mount(plain)
+    return server
+
+
+def gathering() -> Server:
+    gateway = Gateway(name="gate")
+    gateway.add("one", house("one"), rename={"delete_all": "tidy"})
+    gateway.add("two", mounting())
+    gateway.tool("own")(_nothing)
+    return gateway
+
+
+OWNERS = st.sampled_from(["*", "files", "outer", "inner", "plain", "one", "two", "gate", "i*", "?ne"])
+PATTERNS = st.builds(
+    "{}.{}".format, OWNERS, st.sampled_from(["*", "read", "write", "*e", "delete_*", "WRITE", "inner_*", "tidy", "own"])
+)
+URIS = st.builds(
+    "{}.{}".format, OWNERS, st.sampled_from(["*", "notes://*", "notes://write", "notes://inner/*", "more://a*"])
+)
+WHO = st.sampled_from(["*", "ann", "group:a", "group:b", "scope:x", "anonymous", "local", "ann and group:a"])
+RULES = st.lists(
+    st.fixed_dictionaries(
+        {"who": WHO},
+        optional={
+            "tool": PATTERNS,
+            "prompt": PATTERNS,
+            "resource": URIS,
+            "deny": st.booleans(),
+            "shadow": st.sampled_from([False, False, True]),
+        },
+    ),
+    max_size=6,
+)
+PRINCIPALS = st.one_of(
+    st.none(),
+    st.builds(
+        Principal,
+        st.sampled_from(["ann", "bob"]),
+        st.sampled_from([None, frozenset(), frozenset({"x"})]),
+        st.frozensets(st.sampled_from(["a", "b"])),
+    ),
+)
+
+KINDS = [
+    ("tools/list", "tools", "name", "tools/call"),
+    ("prompts/list", "prompts", "name", "prompts/get"),
+    ("resources/list", "resources", "uri", "resources/read"),
+    ("resources/templates/list", "resourceTemplates", "uriTemplate", "resources/read"),
+]
+
+
+async def listed(server: Server, method: str, member: str, key: str, **about: Any) -> set[str]:
+    page = await server(Call(method=method, id=1, revision="2026-07-28", **about))
+    return {one[key] for one in msgspec.json.decode(bytes(page))[member]}
+
+
+async def can(server: Server, method: str, name: str, **about: Any) -> bool:
+    params = msgspec.Raw(msgspec.json.encode({"uri" if method == "resources/read" else "name": name}))
+    try:
+        await server(Call(method=method, params=params, id=1, revision="2026-07-28", **about))
+    except (Unknown, ResourceNotFound):
+        return False
+    return True
+
+
+@pytest.mark.parametrize("build", [lambda: house("outer"), mounting, gathering], ids=["server", "mount", "gateway"])
+async def test_what_is_listed_is_what_can_be_had(build: Any) -> None:
+    server: Server = build()
+    async with Client(server) as client:
+        everything = {
+            "tools/list": {one.name for one in await client.list_tools()},
+            "prompts/list": {one.name for one in await client.list_prompts()},
+            "resources/list": {one.uri for one in await client.list_resources()},
+            "resources/templates/list": {one.uri_template for one in await client.list_resource_templates()},
+        }
+        assert len(everything["tools/list"]) >= 4
+
+        async def check(tables: list[Any], principal: Principal | None, address: str | None) -> None:
+            server.protect(guard=AccessRules(read_rules(tables)))
+            about = {"principal": principal, "address": address}
+            for method, member, key, having in KINDS:
+                seen = await listed(server, method, member, key, **about)
+                assert seen <= everything[method]
+                for name in everything[method]:
+                    if "{" not in name:
+                        assert await can(server, having, name, **about) is (name in seen), (tables, name)
+                    elif any([await can(server, having, name.replace("{id}", one), **about) for one in ("a", "b")]):
+                        assert name in seen, (tables, name)
+
+        examples: list[Any] = []
+
+        @settings(max_examples=40, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+        @given(RULES, PRINCIPALS, st.sampled_from([None, "10.0.0.1"]))
+        def collect(tables: list[Any], principal: Principal | None, address: str | None) -> None:
+            examples.append((tables, principal, address))
+
+        collect()
+        for tables, principal, address in examples:
+            await check(tables, principal, address)
+
+
+async def test_an_alias_is_had_by_those_who_have_what_it_stands_for() -> None:
+    server = mounting()
+    async with Client(server):
+        for who, allowed in (("ann", True), ("bob", False)):
+            server.protect(guard=AccessRules(read_rules([{"who": "ann", "tool": "inner.read"}])))
+            for name in ("inner_read", "inner_also_read"):
+                assert await can(server, "tools/call", name, principal=Principal(who)) is allowed

@@ -1,0 +1,248 @@
+"""Credentials towards upstreams: each person's own account, and never another's."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
+from typing import Any
+
+import msgspec
+import pytest
+from access_desk import free_port, oauth_for, served, visitor
+
+import oidc
+from node import NotInstalled
+from portico import Client, Context, Gateway, Server
+from portico.access.vault import rows
+from portico.access.vault import vault as vaults
+from portico.access.vault.rows import CredentialSlot
+from portico.auth import ResourceServer
+from portico.wire.errors import ToolError
+from portico.wire.inputs import ElicitParams, ElicitResult
+
+Stand = Callable[..., Any]
+PATIENCE = 60.0
+
+
+@pytest.fixture(scope="module")
+def upstream_issuer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Where people have accounts for the upstream; it registers clients itself."""
+    try:
+        with oidc.provider(
+            tmp_path_factory.mktemp("upstream"), clients=[], registration=True, scopes=["notes"], lifetime=300
+        ) as issuer:
+            yield issuer
+    except NotInstalled as why:
+        if os.environ.get("CI"):
+            pytest.fail(f"oidc-provider cannot be installed: {why}", pytrace=False)
+        pytest.skip(f"oidc-provider cannot be installed: {why}")
+
+
+def notes(issuer: str, url: str) -> Server:
+    server = Server("notes", auth=ResourceServer(issuer, audience=url, required=["notes"]))
+
+    @server.tool
+    async def mine(ctx: Context) -> str:
+        """Whose notes these are."""
+        return f"notes of {ctx.principal.id}"
+
+    return server
+
+
+class Place:
+    """A gateway with a login of its own, and behind it a server where people have other names."""
+
+    def __init__(self, standing: Any, upstream: str, issuer: str) -> None:
+        self.standing = standing
+        self.upstream = upstream
+        self.issuer = issuer
+        self.links: list[str] = []
+
+    def browser(self, name: str) -> oidc.Browser:
+        return oidc.Browser(name, accounts={self.issuer: f"{name}-elsewhere"})
+
+    @contextlib.asynccontextmanager
+    async def client(self, name: str, browser: Any = None, **options: Any) -> AsyncIterator[Client]:
+        """Who opens every page that they are shown, in a browser of their own."""
+        opened = browser or self.browser(name)
+
+        async def show(asked: ElicitParams) -> ElicitResult:
+            assert asked.url is not None
+            self.links.append(asked.url)
+            await asyncio.to_thread(connect, opened, asked.url)
+            return ElicitResult("accept")
+
+        url = self.standing.resource
+        given = {"elicitation_handler": show, "elicitation_modes": ("url",), **options}
+        async with Client(url, auth=oauth_for(url), browser=visitor(name), **given) as client:
+            yield client
+
+
+def connect(browser: oidc.Browser, link: str) -> oidc.Seen:
+    """Open a link, and do what the pages want, to the end."""
+    seen = browser.request("GET", link)
+    for _ in range(oidc.MOST_STEPS):
+        location = seen.location
+        if location is not None:
+            seen = browser.request("GET", location)
+        elif "<form" in seen.text:
+            seen = browser.submit(seen)
+        else:
+            return seen
+    raise AssertionError(seen.url)
+
+
+@pytest.fixture
+def place(stand: Stand, upstream_issuer: str) -> Any:
+    @contextlib.asynccontextmanager
+    async def standing(store: str | None = None, **auth: Any) -> AsyncIterator[Place]:
+        port = free_port()
+        url = f"http://127.0.0.1:{port}/mcp"
+        gateway = Gateway(name="desk", store=store)
+        gateway.add("notes", url, auth={"kind": "user", "scopes": ["notes"], "title": "The notes", **auth})
+        async with served(notes(upstream_issuer, url), port), stand(server=gateway) as face:
+            yield Place(face, url, upstream_issuer)
+
+    return standing
+
+
+@pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
+async def test_each_person_is_asked_to_connect_and_uses_their_own_account(place: Any, revision: Any) -> None:
+    async with place() as at, at.client("anna", revision=revision) as anna, at.client("ben") as ben:
+        tools = [tool.name for tool in await anna.list_tools()]
+        assert tools == ["notes_connect_account"]
+        assert "connected" in (await anna.call_tool("notes_connect_account")).text
+        assert "notes_mine" in [tool.name for tool in await anna.list_tools()]
+        for _ in range(2):
+            assert (await anna.call_tool("notes_mine")).text == "notes of anna-elsewhere"
+            # Who has not connected is asked in the middle of the call.
+            assert (await ben.call_tool("notes_mine")).text == "notes of ben-elsewhere"
+        together = [(client.call_tool("notes_mine"), name) for client, name in ((anna, "anna"), (ben, "ben")) * 5]
+        for answer, name in [(await call, name) for call, name in together]:
+            assert answer.text == f"notes of {name}-elsewhere"
+        assert len(at.links) == 2
+
+
+async def test_who_cannot_be_asked_is_told_where_to_go(place: Any) -> None:
+    async with place() as at, at.client("anna", elicitation_handler=None, elicitation_modes=("form",)) as anna:
+        with pytest.raises(ToolError, match="/connect/to/notes") as refused:
+            await anna.call_tool("notes_connect_account")
+        link = str(refused.value).partition("Open ")[2].partition(" ")[0]
+        seen = await asyncio.to_thread(connect, at.browser("anna"), link)
+        assert "The notes is connected" in seen.text
+        assert "connected" in (await anna.call_tool("notes_connect_account")).text
+        assert (await anna.call_tool("notes_mine")).text == "notes of anna-elsewhere"
+
+
+async def test_the_page_says_who_and_what(place: Any) -> None:
+    async with place() as at:
+        connector = at.standing.server.connector
+        async with at.client("anna", elicitation_handler=None, elicitation_modes=("form",)) as anna:
+            with pytest.raises(ToolError):
+                await anna.call_tool("notes_connect_account")
+        link = connector.link(CredentialSlot(f"{at.standing.issuer} anna", "notes"))
+        browser = at.browser("anna")
+        page = await asyncio.to_thread(until_question, browser, link)
+        assert "anna" in page.text and "The notes (127.0.0.1)" in page.text
+        assert page.headers["x-frame-options"] == "DENY"
+
+
+async def test_a_link_that_was_forwarded_connects_nobody(place: Any) -> None:
+    """Mallory sends Anna his own link, to get at her notes; and finds hers, to put his notes in their place."""
+    async with place() as at:
+        connector = at.standing.server.connector
+        async with at.client("anna", elicitation_handler=None, elicitation_modes=("form",)) as anna:
+            with pytest.raises(ToolError):
+                await anna.call_tool("notes_connect_account")
+        slots = {name: CredentialSlot(f"{at.standing.issuer} {name}", "notes") for name in ("anna", "mallory")}
+        for made_for, opened_by in (("mallory", "anna"), ("anna", "mallory")):
+            seen = await asyncio.to_thread(connect, at.browser(opened_by), connector.link(slots[made_for]))
+            assert seen.status == 403 and "made for another person" in seen.text
+        # Guessed, made up, of another upstream, or out of date.
+        link = connector.link(slots["anna"])
+        for wrong in (link[:-6] + "AAAAAA", link.partition("?")[0], link.replace("to/notes", "to/other")):
+            assert (await asyncio.to_thread(connect, at.browser("anna"), wrong)).status == 400
+        for slot in slots.values():
+            assert await connector.vault.database.read(partial(rows.find, slot=slot)) is None
+
+
+async def test_consent_and_return_are_tied_to_the_browser(place: Any) -> None:
+    """Mallory goes through his own account's login, and has Anna's browser open the last step: nothing is kept."""
+    async with place() as at:
+        connector = at.standing.server.connector
+        async with at.client("anna", elicitation_handler=None, elicitation_modes=("form",)) as anna:
+            with pytest.raises(ToolError):
+                await anna.call_tool("notes_connect_account")
+        mallory, victim = at.browser("mallory"), at.browser("anna")
+        link = connector.link(CredentialSlot(f"{at.standing.issuer} mallory", "notes"))
+        page = await asyncio.to_thread(until_question, mallory, link)
+        going = await asyncio.to_thread(mallory.submit, page)
+        back = await asyncio.to_thread(mallory.visit, going.location, f"{at.standing.issuer}/connect/return")
+        assert (await asyncio.to_thread(victim.request, "GET", back)).status == 400
+        # And the one who went there cannot use it twice.
+        assert (await asyncio.to_thread(mallory.request, "GET", back)).status == 200
+        assert (await asyncio.to_thread(mallory.request, "GET", back)).status == 400
+
+
+def until_question(browser: oidc.Browser, link: str) -> oidc.Seen:
+    seen = browser.request("GET", link)
+    for _ in range(oidc.MOST_STEPS):
+        if 'name="flow"' in seen.text:
+            return seen
+        location = seen.location
+        seen = browser.request("GET", location) if location is not None else browser.submit(seen)
+    raise AssertionError(seen.url)
+
+
+async def test_a_token_is_renewed_ahead_once_for_all_processes(
+    place: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with place(store=f"sqlite://{tmp_path}/store.db") as at, at.client("anna") as anna:
+        await anna.call_tool("notes_connect_account")
+        connector = at.standing.server.connector
+        slot, account = CredentialSlot(f"{at.standing.issuer} anna", "notes"), connector.accounts["notes"]
+        first = await connector.vault.token(account, slot)
+        other = vaults.Vault(connector.vault.home, f"sqlite://{tmp_path}/store.db", connector.vault._ring)
+        async with other.serving():
+            await age(connector.vault, slot)
+            found = await asyncio.gather(*(one.token(account, slot) for one in (connector.vault, other) * 4))
+            assert len({token.access_token for token in found}) == 1 and found[0].access_token != first.access_token
+        assert (await anna.call_tool("notes_mine")).text == "notes of anna-elsewhere"
+
+
+async def test_a_refused_refresh_asks_the_person_again(place: Any) -> None:
+    async with place() as at, at.client("anna") as anna:
+        await anna.call_tool("notes_connect_account")
+        vault = at.standing.server.connector.vault
+        slot = CredentialSlot(f"{at.standing.issuer} anna", "notes")
+        await age(vault, slot, refresh_token="revoked elsewhere")
+        assert (await anna.call_tool("notes_mine")).text == "notes of anna-elsewhere"
+        assert len(at.links) == 2
+
+
+async def age(vault: Any, slot: CredentialSlot, **changes: Any) -> None:
+    """As if the token had run out."""
+    row = await vault.database.read(partial(rows.find, slot=slot))
+    token = msgspec.json.decode(vault._ring.open(row.body, row.place), type=vaults.Token)
+    old = msgspec.structs.replace(token, expires_at=time.time() - 1, **changes)
+    body = vault._ring.seal(msgspec.json.encode(old), row.place)
+    assert await vault.database.write(partial(rows.replace, row=row, body=body, now=time.time()))
+    vault._known.clear()
+
+
+async def test_what_is_sealed_for_one_opens_for_no_other(place: Any, tmp_path: Any) -> None:
+    """Who can write to the store cannot put one person's row in another's place."""
+    async with place(store=f"sqlite://{tmp_path}/store.db") as at, at.client("anna") as anna:
+        await anna.call_tool("notes_connect_account")
+        vault = at.standing.server.connector.vault
+        slot = CredentialSlot(f"{at.standing.issuer} anna", "notes")
+        row = await vault.database.read(partial(rows.find, slot=slot))
+        assert "eyJ" not in row.body
+        stolen = msgspec.structs.replace(row, principal=f"{at.standing.issuer} mallory")
+        await vault.database.write(partial(rows.keep, row=stolen))
+        account = at.standing.server.connector.accounts["notes"]
+        assert await vault.token(account, CredentialSlot(stolen.principal, "notes")) is None

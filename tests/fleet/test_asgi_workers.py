@@ -1,0 +1,67 @@
+"""Several workers of other people's servers, with a store that they share."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleets import Fleet, Line, Session, application
+
+RUNNING = re.compile(r"Uvicorn running on http://127\.0\.0\.1:(\d+)")
+
+
+@pytest.fixture
+async def uvicorn(start: Any, server_file: Path) -> Any:
+    """`await uvicorn(store)` is a Fleet of two, and its port."""
+
+    async def begin(*words: str, env: dict[str, str] | None = None) -> tuple[Fleet, int]:
+        folder = application(server_file)
+        program = ("-m", "uvicorn", "served:app", "--port", "0", *words)
+        fleet = await start(*program, cwd=folder, env={"PYTHONPATH": str(folder), **(env or {})}, ready=False)
+        await fleet.until(
+            lambda: (
+                sum("startup complete" in text for text in fleet.log) == (2 if words else 1)
+                and any(map(RUNNING.search, fleet.log))
+            )
+        )
+        found = next(filter(None, (RUNNING.search(text) for text in fleet.log)))
+        return fleet, int(found[1])
+
+    return begin
+
+
+async def test_sessions_find_their_worker(uvicorn: Any, tmp_path: Path) -> None:
+    fleet, port = await uvicorn("--workers", "2", env={"PORTICO_STORE": str(tmp_path / "store.db")})
+    sessions = [await Session(port).begin() for _ in range(10)]
+    seen = []
+    for session in sessions:
+        answers = [await session.call("pid") for _ in range(3)]
+        assert [one.status for one in answers] == [200] * 3
+        [pid] = {one.value for one in answers}
+        seen.append(pid)
+    assert len(set(seen)) == 2
+    os.kill(seen[0], signal.SIGKILL)
+    await fleet.until(lambda: sum("startup complete" in text for text in fleet.log) == 3)
+    assert [(await session.call("pid")).status for session in sessions] == [200] * 10
+    assert await fleet.end() == 0
+
+
+async def test_a_client_that_listens_does_not_keep_it_from_ending(uvicorn: Any) -> None:
+    fleet, port = await uvicorn()
+    session = await Session(port).begin()
+    streams = [await Line.to(port) for _ in range(2)]
+    await streams[0].send("GET", **session.fields)
+    assert (await streams[0].head())[0] == 200
+    params = {"notifications": {"toolsListChanged": True}}
+    await streams[1].send("POST", **streams[1].stand_alone("subscriptions/listen", params))
+    assert (await streams[1].head())[0] == 200
+    # It sends itself the signal again, when everything has ended properly.
+    assert await fleet.end() in (0, -signal.SIGTERM)
+    for one in streams:
+        await one.close()
+    assert not any("Traceback" in text for text in fleet.log)

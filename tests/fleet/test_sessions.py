@@ -1,0 +1,108 @@
+"""Sessions of the handshake revisions, whichever worker a request reaches."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleets import Line, Session
+from portico import Client
+
+
+async def test_a_session_is_one_worker_s_whichever_is_asked(serve: Any) -> None:
+    fleet = await serve("--workers", "2")
+    session = await Session(fleet.port).begin()
+    answers = [await session.call("pid") for _ in range(12)]
+    assert [one.status for one in answers] == [200] * 12
+    assert len({one.value for one in answers}) == 1
+    others = {(await (await Session(fleet.port).begin()).call("pid")).value for _ in range(12)}
+    assert others == fleet.workers()
+
+
+async def test_an_id_that_was_made_up_is_not_known(serve: Any) -> None:
+    fleet = await serve("--workers", "2")
+    session = await Session(fleet.port).begin()
+    real = session.fields["mcp_session_id"]
+    for wrong in (real[:-1] + ("A" if real[-1] != "A" else "B"), "x", "A" * 48):
+        session.fields["mcp_session_id"] = wrong
+        assert {(await session.call("pid")).status for _ in range(4)} == {404}
+
+
+async def test_a_request_that_claims_to_be_sent_on_is_refused(serve: Any, line: Any) -> None:
+    fleet = await serve("--workers", "2")
+    one = await line(fleet.port)
+    answer = await one.post({"jsonrpc": "2.0", "id": 1, "method": "ping"}, portico_sent_on="e30=.00")
+    assert answer.status == 403
+
+
+async def test_a_session_goes_on_when_its_worker_is_killed(serve: Any) -> None:
+    fleet = await serve("--workers", "2")
+    session = await Session(fleet.port).begin()
+    first = (await session.call("pid")).value
+    os.kill(first, signal.SIGKILL)
+    await fleet.until(lambda: first not in fleet.workers())
+    answers = [await session.call("pid") for _ in range(6)]
+    assert [one.status for one in answers] == [200] * 6
+    [second] = {one.value for one in answers}
+    assert second != first
+
+
+async def test_sessions_outlive_a_deploy_and_no_call_is_made_twice(serve: Any, tmp_path: Path) -> None:
+    fleet = await serve("--workers", "2")
+    before, path, over = fleet.workers(), tmp_path / "counted", asyncio.Event()
+
+    async def keep_calling(name: str) -> list[str]:
+        made: list[str] = []
+        session = await Session(fleet.port).begin()
+        while not over.is_set():
+            made.append(f"{name}-{len(made)}")
+            answer = await session.call("count", path=str(path), word=made[-1])
+            assert answer.status == 200
+        return made
+
+    calling = [asyncio.ensure_future(keep_calling(str(number))) for number in range(3)]
+    await fleet.until(path.exists)
+    fleet.process.send_signal(signal.SIGHUP)
+    await fleet.until(lambda: len(fleet.workers()) == 2 and not fleet.workers() & before)
+    over.set()
+    made = [word for words in await asyncio.gather(*calling) for word in words]
+    assert sorted(path.read_text().split()) == sorted(made)
+
+
+async def test_a_deleted_session_is_gone_for_all(serve: Any) -> None:
+    fleet = await serve("--workers", "2")
+    session = await Session(fleet.port).begin()
+    for _ in range(4):
+        one = await Line.to(fleet.port)
+        await one.send("DELETE", **session.fields)
+        status, _ = await one.head()
+        await one.close()
+        assert status in (204, 404)
+    assert {(await session.call("pid")).status for _ in range(6)} == {404}
+
+
+@pytest.mark.parametrize("revision", ["2025-11-25"])
+async def test_a_client_s_questions_and_progress_find_their_way(serve: Any, tmp_path: Path, revision: str) -> None:
+    fleet = await serve("--workers", "2")
+    heard: list[Any] = []
+
+    async def answer(*_: Any) -> dict[str, Any]:
+        return {"value": "Ada"}
+
+    for number in range(6):
+        async with Client(
+            fleet.url, revision=revision, elicitation_handler=answer, progress_handler=lambda *one: heard.append(one)
+        ) as client:
+            said = await client.call_tool("name")
+            assert said.content[0].text.startswith("Ada ")
+            flag = tmp_path / str(number)
+            calling = asyncio.ensure_future(client.call_tool("slowly", {"path": str(flag)}))
+            await fleet.until(flag.exists)
+            flag.unlink()
+            assert (await calling).content[0].text == "done"
+    assert len(heard) == 12

@@ -1,0 +1,610 @@
+"""A resource server over HTTP: which tokens it takes, which it refuses, and how it says which it wants."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from joserfc import jwk
+
+from portico import Context, Server, UsageError
+from portico.auth import ResourceServer
+from portico.auth.principal import Principal
+from portico.auth.verifiers import keys as issuer_keys
+from portico.auth.verifiers.certificates import CertificateVerifier
+from portico.auth.verifiers.introspection import IntrospectionVerifier
+from portico.auth.verifiers.jwt import JwtVerifier
+from portico.auth.verifiers.proofs import RecentProofs
+from portico.auth.verifiers.token_file import hashed, new_token
+from portico.wire.errors import InsufficientScope
+
+from .issuers import Issuer, Prover, b64, compact, signed
+
+Serve = Callable[..., Any]
+R4 = "2025-11-25"
+AUDIENCE = "https://mcp.example/mcp"
+
+
+@pytest.fixture
+async def issuer(serve: Serve) -> Issuer:
+    issuer = Issuer()
+    site = await serve(issuer.pages())
+    issuer.url = f"http://127.0.0.1:{site.port}"
+    return issuer
+
+
+def add_tools(server: Server) -> Server:
+    @server.tool(scopes=["notes:write", "notes:read"])
+    async def write(text: str, ctx: Context) -> str:
+        return f"{ctx.principal.id}: {text}"
+
+    @server.tool(scopes=["notes:read"])
+    async def read(ctx: Context) -> str:
+        return "read"
+
+    @server.tool
+    async def who(ctx: Context) -> dict[str, Any]:
+        principal = ctx.principal
+        return {
+            "id": principal.id,
+            "issuer": principal.issuer,
+            "scopes": sorted(principal.scopes or []),
+            "groups": sorted(principal.groups),
+            "client": principal.client_id,
+            "actors": list(principal.actors),
+        }
+
+    return server
+
+
+@pytest.fixture
+def guarded(server: Server, issuer: Issuer) -> Server:
+    server.auth = ResourceServer(issuer.url, audience=AUDIENCE, public_url="https://mcp.example")
+    return add_tools(server)
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {token}"}
+
+
+async def call(site: Any, token: str | None, tool: str = "who", **arguments: Any) -> Any:
+    headers = None if token is None else bearer(token)
+    return await site.modern("tools/call", {"name": tool, "arguments": arguments}, headers=headers)
+
+
+def told(response: Any) -> Any:
+    return response.json["result"]["structuredContent"]
+
+
+def challenge(response: Any) -> str:
+    return str(response["www-authenticate"])
+
+
+async def test_a_signed_token_is_who_it_says(guarded: Server, serve: Serve, issuer: Issuer) -> None:
+    site = await serve(guarded)
+    token = issuer.token(
+        AUDIENCE,
+        scope="notes:read x",
+        groups=["ops"],
+        client_id="app",
+        act={"sub": "agent", "act": {"sub": "scheduler"}},
+    )
+    assert told(await call(site, token)) == {
+        "id": "ada",
+        "issuer": issuer.url,
+        "scopes": ["notes:read", "x"],
+        "groups": ["ops"],
+        "client": "app",
+        "actors": ["agent", "scheduler"],
+    }
+    assert issuer.fetched == ["/.well-known/openid-configuration", "/keys"]
+    # Once for all of them, and in a session as well.
+    session = await site.initialize(R4, headers=bearer(token))
+    assert (await session.call("who", {}, id=1)).json["result"]["structuredContent"]["id"] == "ada"
+    assert len(issuer.fetched) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("aud", "https://other.example/mcp"),
+        ("aud", None),
+        ("aud", ["https://mcp.example"]),
+        ("iss", "https://other.example"),
+        ("iss", None),
+        ("exp", 1_000_000_000),
+        ("exp", None),
+        ("exp", "tomorrow"),
+        ("exp", True),
+        ("nbf", 9_000_000_000),
+        ("sub", None),
+        ("cnf", {"x5t#S256": "abc"}),
+    ],
+)
+async def test_a_wrong_claim_is_refused(guarded: Server, serve: Serve, issuer: Issuer, name: str, value: Any) -> None:
+    site = await serve(guarded)
+    response = await call(site, issuer.token(AUDIENCE, **{name: value}))
+    assert response.status == 401
+    assert 'error="invalid_token"' in challenge(response)
+
+
+@pytest.mark.parametrize("name", ["jku", "x5u", "x5c", "jwk", "crit"])
+async def test_a_token_does_not_name_its_own_key(guarded: Server, serve: Serve, issuer: Issuer, name: str) -> None:
+    site = await serve(guarded)
+    response = await call(site, issuer.token(AUDIENCE, header={name: f"{issuer.url}/evil"}))
+    assert response.status == 401
+    assert issuer.fetched == []
+
+
+async def test_the_algorithm_is_not_the_tokens_choice(guarded: Server, serve: Serve, issuer: Issuer) -> None:
+    site = await serve(guarded)
+    claims = issuer.claims(AUDIENCE)
+    rsa = jwk.RSAKey.generate_key(2048)
+    issuer.keys["rsa"] = rsa
+    assert (await call(site, signed(rsa, {"alg": "RS256", "kid": "rsa"}, claims))).status == 200
+    for header in ({"alg": "none"}, {"alg": "None", "kid": "one"}, {}):
+        assert (await call(site, compact(header, claims, b"x"))).status == 401
+    # The public key as the secret of an HMAC.
+    pem = rsa.as_pem(private=False)
+    body = compact({"alg": "HS256", "kid": "rsa"}, claims).rpartition(".")[0]
+    forged = f"{body}.{b64(hmac.digest(pem, body.encode(), 'sha256'))}"
+    assert (await call(site, forged)).status == 401
+    # A key of another kind, under the name of a good one.
+    assert (await call(site, signed(rsa, {"alg": "RS256", "kid": "one"}, claims))).status == 401
+    for wrong in ("none", "HS256"):
+        with pytest.raises(UsageError, match="there is no algorithm"):
+            JwtVerifier(issuer.url, algorithms=[wrong])
+
+
+@pytest.mark.parametrize("kind", ["dpop+jwt", "oauth-id-jag+jwt", "logout+jwt"])
+async def test_a_token_of_another_kind_is_none(guarded: Server, serve: Serve, issuer: Issuer, kind: str) -> None:
+    site = await serve(guarded)
+    assert (await call(site, issuer.token(AUDIENCE, header={"typ": kind}))).status == 401
+
+
+@pytest.mark.parametrize("token", ["x", "a.b.c", "eyJ.eyJ.x", "eyJ" + "x" * 20_000, "eyJhIjoxfQ.W10.eA", "e30..x"])
+async def test_what_is_no_token_is_refused(guarded: Server, serve: Serve, token: str) -> None:
+    assert (await call(await serve(guarded), token)).status == 401
+
+
+async def test_unknown_keys_are_fetched_for_once_in_a_while(
+    guarded: Server, serve: Serve, issuer: Issuer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = await serve(guarded)
+    assert (await call(site, issuer.token(AUDIENCE))).status == 200
+    fetched = len(issuer.fetched)
+    for number in range(5):
+        assert (await call(site, issuer.token(AUDIENCE, kid=f"made-up-{number}"))).status == 401
+    assert len(issuer.fetched) == fetched
+    # A new key of the issuer's is found as soon as it may be looked for.
+    issuer.keys["two"] = jwk.ECKey.generate_key("P-256")
+    monkeypatch.setattr(issuer_keys, "REFETCH_SECONDS", 0.0)
+    assert (await call(site, issuer.token(AUDIENCE, kid="two"))).status == 200
+
+
+async def test_keys_are_kept_while_the_issuer_is_away(
+    guarded: Server, serve: Serve, issuer: Issuer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = await serve(guarded)
+    issuer.down = True
+    away = await call(site, issuer.token(AUDIENCE))
+    assert (away.status, away["retry-after"]) == (503, "5")
+    issuer.down = False
+    monkeypatch.setattr(issuer_keys, "PAUSE_SECONDS", 0.0)
+    assert (await call(site, issuer.token(AUDIENCE))).status == 200
+    issuer.down = True
+    monkeypatch.setattr(issuer_keys, "REFETCH_SECONDS", 0.0)
+    assert (await call(site, issuer.token(AUDIENCE, kid="new"))).status == 401
+    assert (await call(site, issuer.token(AUDIENCE, sub="eve"))).status == 200
+
+
+async def test_the_metadata_of_another_issuer_is_not_taken(serve: Serve, server: Server, issuer: Issuer) -> None:
+    real, issuer.url = issuer.url, "https://evil.example"
+    server.auth = ResourceServer(real, audience=AUDIENCE)
+    site = await serve(server)
+    token = issuer.token(AUDIENCE, iss=real)
+    assert (await site.modern("tools/list", headers=bearer(token))).status == 503
+    assert "/keys" not in issuer.fetched
+
+
+async def test_a_challenge_says_where_to_go_and_what_to_ask_for(guarded: Server, serve: Serve) -> None:
+    site = await serve(guarded)
+    response = await call(site, None, "write", text="x")
+    metadata = "https://mcp.example/.well-known/oauth-protected-resource/mcp"
+    expected = f'Bearer scope="notes:read notes:write", resource_metadata="{metadata}"'
+    assert (response.status, challenge(response)) == (401, expected)
+    plain = await site.post({"jsonrpc": "2.0", "id": 1, "method": "initialize"})
+    assert challenge(plain) == f'Bearer resource_metadata="{metadata}"'
+    for path in ("", "/mcp"):
+        document = (await site.request("GET", f"/.well-known/oauth-protected-resource{path}")).json
+        assert document["resource"] == "https://mcp.example/mcp"
+        assert document["authorization_servers"] == [guarded.auth.authorization_servers[0]]  # type: ignore[union-attr]
+        assert document["bearer_methods_supported"] == ["header"]
+
+
+async def test_behind_a_prefix_the_metadata_can_still_be_reached(serve: Serve, server: Server, issuer: Issuer) -> None:
+    server.auth = ResourceServer(
+        issuer.url, public_url="https://acme.example/tools/", required=["mcp", "offline_access"]
+    )
+    site = await serve(server)
+    response = await site.modern("tools/list")
+    where = "https://acme.example/tools/.well-known/oauth-protected-resource/mcp"
+    assert challenge(response) == f'Bearer scope="mcp", resource_metadata="{where}"'
+    for path in ("", "/mcp", "/tools/mcp"):
+        document = (await site.request("GET", f"/.well-known/oauth-protected-resource{path}")).json
+        assert document["resource"] == "https://acme.example/tools/mcp"
+        assert document["scopes_supported"] == ["mcp"]
+    # The audience is what the resource is called.
+    good = issuer.token("https://acme.example/tools/mcp", scope="mcp offline_access")
+    assert (await site.modern("tools/list", headers=bearer(good))).status == 200
+    # The public name is one of ours.
+    named = {"host": "acme.example"}
+    assert (await site.request("GET", "/.well-known/oauth-protected-resource", named)).status == 200
+
+
+async def test_on_this_machine_the_resource_is_the_url_that_was_asked(
+    serve: Serve, server: Server, issuer: Issuer
+) -> None:
+    server.auth = ResourceServer(issuer.url)
+    site = await serve(server)
+    here = f"http://127.0.0.1:{site.port}"
+    document = (await site.request("GET", "/.well-known/oauth-protected-resource/mcp")).json
+    assert document["resource"] == f"{here}/mcp"
+    assert (await site.modern("tools/list", headers=bearer(issuer.token(f"{here}/mcp")))).status == 200
+    assert (await site.modern("tools/list", headers=bearer(issuer.token(f"{here}/other")))).status == 401
+
+
+async def test_a_token_in_the_query_is_refused(guarded: Server, serve: Serve, issuer: Issuer) -> None:
+    site = await serve(guarded)
+    token = issuer.token(AUDIENCE)
+    assert (await call(site, token)).status == 200
+    for headers in (None, bearer(token)):
+        response = await site.modern("tools/list", headers=headers, path=f"/mcp?access_token={token}")
+        assert response.status == 400
+        assert 'error="invalid_request"' in challenge(response)
+    unreadable = await site.modern("tools/list", headers={"authorization": "Bearer"})
+    assert unreadable.status == 400
+
+
+async def test_missing_scopes_are_named_all_at_once(guarded: Server, serve: Serve, issuer: Issuer) -> None:
+    site = await serve(guarded)
+    token = issuer.token(AUDIENCE, scope="other")
+    response = await call(site, token, "write", text="x")
+    assert response.status == 403
+    said = challenge(response)
+    assert 'error="insufficient_scope"' in said
+    assert 'scope="notes:read notes:write"' in said
+    assert "resource_metadata=" in said
+    assert response.json["id"] == 1
+    # In a session too, and a batch is answered as one.
+    session = await site.initialize(R4, headers=bearer(token))
+    within = await session.call("write", {"text": "x"}, id=7)
+    assert (within.status, within.json["id"]) == (403, 7)
+    assert 'scope="notes:read notes:write"' in challenge(within)
+    # The same principal with more scopes goes on in the same session.
+    more = issuer.token(AUDIENCE, scope="notes:read notes:write")
+    message = {
+        "jsonrpc": "2.0",
+        "id": 8,
+        "method": "tools/call",
+        "params": {"name": "write", "arguments": {"text": "x"}},
+    }
+    again = await session.post(message, bearer(more))
+    assert again.json["result"]["content"][0]["text"] == "ada: x"
+
+
+async def test_one_scope_may_include_others(serve: Serve, server: Server, issuer: Issuer) -> None:
+    implies = {"admin": ["notes:write"], "notes:write": ["notes:read"]}
+    server.auth = ResourceServer(issuer.url, audience=AUDIENCE, implies=implies, required=["notes:read"])
+    site = await serve(add_tools(server))
+    assert (await call(site, issuer.token(AUDIENCE, scope="admin"), "write", text="x")).status == 200
+    assert (await call(site, issuer.token(AUDIENCE, scope="notes:read"), "write", text="x")).status == 403
+    lacking = await call(site, issuer.token(AUDIENCE), "who")
+    assert (lacking.status, 'scope="notes:read"' in challenge(lacking)) == (403, True)
+
+
+async def test_who_shows_no_token_may_do_what_needs_none(serve: Serve, server: Server, issuer: Issuer) -> None:
+    server.auth = ResourceServer(issuer.url, audience=AUDIENCE, anonymous=True)
+    site = await serve(add_tools(server))
+    assert (await site.modern("tools/call", {"name": "echo", "arguments": {"text": "x"}})).status == 200
+    refused = await call(site, None, "read")
+    assert (refused.status, 'scope="notes:read"' in challenge(refused)) == (401, True)
+    assert (await call(site, issuer.token("https://other.example"), "echo", text="x")).status == 401
+
+
+async def test_introspection_asks_the_issuer(serve: Serve, server: Server, issuer: Issuer) -> None:
+    verifier = IntrospectionVerifier(issuer.url, "us", "s%cret", audience=AUDIENCE)
+    server.auth = ResourceServer(verifier, audience=AUDIENCE)
+    site = await serve(add_tools(server))
+    issuer.active["opaque"] = {"active": True, "sub": "bob", "aud": AUDIENCE, "scope": "notes:read", "client_id": "cli"}
+    issuer.active["elsewhere"] = {"active": True, "sub": "bob", "aud": "https://other.example"}
+    issuer.active["nowhere"] = {"active": True, "sub": "bob"}
+    issuer.active["over"] = {"active": True, "sub": "bob", "aud": AUDIENCE, "exp": 1}
+    issuer.active["theirs"] = {"active": True, "sub": "bob", "aud": AUDIENCE, "iss": "https://other.example"}
+    assert told(await call(site, "opaque"))["id"] == "bob"
+    for wrong in ("elsewhere", "nowhere", "over", "theirs", "unknown"):
+        assert (await call(site, wrong)).status == 401, wrong
+    asked = len(issuer.fetched)
+    assert (await call(site, "opaque")).status == 200
+    assert len(issuer.fetched) == asked
+    issuer.down = True
+    assert (await call(site, "another")).status == 503
+
+
+async def test_many_who_show_the_same_token_are_verified_once(serve: Serve, server: Server) -> None:
+    verified = 0
+    began, release = asyncio.Event(), asyncio.Event()
+
+    async def slow(credentials: Any) -> Principal:
+        nonlocal verified
+        verified += 1
+        began.set()
+        await release.wait()
+        return Principal(credentials.token)
+
+    server.auth = ResourceServer(slow)
+    site = await serve(add_tools(server))
+    calls = [asyncio.ensure_future(call(site, "same")) for _ in range(5)]
+    async with asyncio.timeout(10):
+        await began.wait()
+        release.set()
+        assert {one.status for one in await asyncio.gather(*calls)} == {200}
+    assert verified == 1
+
+
+async def test_several_issuers_are_kept_apart(serve: Serve, server: Server, issuer: Issuer) -> None:
+    other = Issuer()
+    other.url = f"http://127.0.0.1:{(await serve(other.pages())).port}"
+    server.auth = ResourceServer([issuer.url, other.url], audience=AUDIENCE)
+    site = await serve(add_tools(server))
+    assert told(await call(site, issuer.token(AUDIENCE)))["issuer"] == issuer.url
+    assert told(await call(site, other.token(AUDIENCE)))["issuer"] == other.url
+    # Signed by one in the name of the other.
+    assert (await call(site, issuer.token(AUDIENCE, iss=other.url))).status == 401
+    # The same id from two issuers is two principals.
+    session = await site.initialize(R4, headers=bearer(issuer.token(AUDIENCE)))
+    stranger = await session.post({"jsonrpc": "2.0", "id": 1, "method": "ping"}, bearer(other.token(AUDIENCE)))
+    assert stranger.status == 404
+
+
+async def test_tokens_of_a_file_end_when_their_row_goes(
+    serve: Serve, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("portico.auth.verifiers.token_file.LOOK_SECONDS", 0.0)
+    path, token, old = tmp_path / "tokens.toml", new_token(), new_token()
+    rows = f'[[token]]\nid = "ci"\nhash = "{hashed(token)}"\nscopes = ["notes:read"]\n'
+    path.write_text(f'{rows}[[token]]\nid = "old"\nhash = "{hashed(old)}"\nexpires = 2020-01-01\n')
+    server.auth = ResourceServer(tokens=path)
+    site = await serve(add_tools(server))
+    assert told(await call(site, token))["id"] == "ci"
+    assert (await call(site, token, "read")).status == 200
+    refused = await call(site, token, "write", text="x")
+    # There is no issuer to get more scopes from.
+    assert (refused.status, refused.json["result"]["isError"]) == (200, True)
+    assert (await call(site, old)).status == 401
+    assert challenge(await call(site, new_token())) == 'Bearer error="invalid_token"'
+    assert (await site.request("GET", "/.well-known/oauth-protected-resource")).status == 404
+    path.write_text("")
+    assert (await call(site, token)).status == 401
+
+
+async def test_a_certificate_is_believed_from_a_trusted_proxy_alone(serve: Serve, server: Server) -> None:
+    server.auth = ResourceServer(CertificateVerifier("X-Client-DN", verified_header="X-Client-Verify"))
+    add_tools(server)
+    said = {"x-client-dn": "CN=ada", "x-client-verify": "SUCCESS"}
+    trusting = await serve(server, trusted_proxies=["127.0.0.1"])
+    request = {"name": "who", "arguments": {}}
+    found = await trusting.modern("tools/call", request, headers=said)
+    assert told(found)["id"] == "CN=ada"
+    failed = await trusting.modern("tools/call", request, headers={**said, "x-client-verify": "FAILED"})
+    assert failed.status == 401
+    assert (await trusting.modern("tools/call", request)).status == 401
+    direct = await serve(server)
+    assert (await direct.modern("tools/call", request, headers=said)).status == 401
+
+
+class Proving:
+    """A client with a token that is bound to its key."""
+
+    def __init__(self, site: Any, issuer: Issuer) -> None:
+        self.site = site
+        self.prover = Prover()
+        self.url = "https://mcp.example/mcp"
+        self.token = issuer.token(AUDIENCE, cnf={"jkt": self.prover.thumbprint})
+
+    async def call(self, proof: str | None = None, scheme: str = "DPoP", **more: Any) -> Any:
+        proof = self.prover.proof(self.token, self.url, **more) if proof is None else proof
+        headers = {"authorization": f"{scheme} {self.token}", "dpop": proof}
+        return await self.site.modern("tools/list", headers=headers)
+
+
+async def test_a_bound_token_needs_a_proof_for_each_request(guarded: Server, serve: Serve, issuer: Issuer) -> None:
+    client = Proving(await serve(guarded), issuer)
+    assert (await client.call()).status == 200
+    proof = client.prover.proof(client.token, client.url)
+    assert (await client.call(proof)).status == 200
+    replayed = await client.call(proof)
+    assert (replayed.status, 'error="invalid_dpop_proof"' in str(replayed.fields)) == (401, True)
+    wrong: list[dict[str, Any]] = [
+        {"htm": "GET"},
+        {"htu": "https://mcp.example/other"},
+        {"htu": "https://evil.example/mcp"},
+        {"ath": "x"},
+        {"ath": None},
+        {"iat": int(time.time()) - 1000},
+        {"iat": int(time.time()) + 1000},
+        {"iat": None},
+        {"jti": None},
+        {"jti": ""},
+    ]
+    for claims in wrong:
+        assert (await client.call(**claims)).status == 401, claims
+    # The same URL, spelled otherwise.
+    assert (await client.call(htu="HTTPS://MCP.example:443/mcp?x=1")).status == 200
+    thief = Prover().proof(client.token, client.url)
+    assert (await client.call(thief)).status == 401
+    assert (await client.call("nonsense")).status == 401
+    assert (await client.call(scheme="Bearer")).status == 401
+    unbound = issuer.token(AUDIENCE)
+    headers = {"authorization": f"DPoP {unbound}", "dpop": client.prover.proof(unbound, client.url)}
+    assert (await client.site.modern("tools/list", headers=headers)).status == 401
+
+
+async def test_proofs_may_have_to_have_a_number_of_ours(serve: Serve, server: Server, issuer: Issuer) -> None:
+    server.auth = ResourceServer(
+        issuer.url, audience=AUDIENCE, public_url="https://mcp.example", dpop="required", dpop_nonce=True
+    )
+    client = Proving(await serve(server), issuer)
+    asked = await client.call()
+    assert (asked.status, 'error="use_dpop_nonce"' in challenge(asked)) == (401, True)
+    assert (await client.call(nonce=asked["dpop-nonce"])).status == 200
+    assert (await client.call(nonce="x")).status == 401
+    plain = await client.site.modern("tools/list", headers=bearer(issuer.token(AUDIENCE)))
+    assert (plain.status, challenge(plain).startswith("DPoP ")) == (401, True)
+
+
+async def test_several_processes_know_of_each_others_proofs(serve: Serve, issuer: Issuer, tmp_path: Path) -> None:
+    def make() -> Server:
+        server = Server("one", state_key=b"k" * 32, store=f"sqlite:///{tmp_path}/store.db")
+        server.auth = ResourceServer(issuer.url, audience=AUDIENCE, public_url="https://mcp.example")
+        return server
+
+    one, other = make(), make()
+    async with one.lifespan(), other.lifespan():
+        client = Proving(await serve(one), issuer)
+        proof = client.prover.proof(client.token, client.url)
+        assert (await client.call(proof)).status == 200
+        client.site = await serve(other)
+        assert (await client.call(proof)).status == 401
+        assert (await client.call()).status == 200
+
+
+def test_a_full_table_of_proofs_lets_none_in_twice() -> None:
+    now = 1000.0
+    table = RecentProofs(2, clock=lambda: now)
+    assert [table.at_once(id, 1100.0) for id in ("a", "b", "a")] == [True, True, False]
+    with pytest.raises(Exception, match="too many proofs"):
+        table.at_once("c", 1100.0)
+    now = 1200.0
+    assert table.at_once("c", 1300.0)
+
+
+async def test_a_function_of_the_author_says_who_may_call_a_tool(serve: Serve, server: Server, issuer: Issuer) -> None:
+    server.auth = ResourceServer(issuer.url, audience=AUDIENCE)
+
+    async def only_ada(call: Any) -> bool:
+        return bool(call.principal.id == "ada")
+
+    def never(call: Any) -> None:
+        """Forgets to say anything."""
+
+    def more(call: Any) -> bool:
+        raise InsufficientScope("This", ["extra"])
+
+    server.tool(auth=only_ada)(asynchronous("mine"))
+    server.tool(auth=never)(asynchronous("lost"))
+    server.tool(auth=more)(asynchronous("extra"))
+    site = await serve(server)
+    ada, eve = issuer.token(AUDIENCE), issuer.token(AUDIENCE, sub="eve")
+    assert (await call(site, ada, "mine")).json["result"]["content"][0]["text"] == "mine"
+    assert (await call(site, eve, "mine")).json["result"]["isError"]
+    assert (await call(site, ada, "lost")).json["result"]["isError"]
+    assert 'scope="extra"' in challenge(await call(site, ada, "extra"))
+
+
+def asynchronous(name: str) -> Any:
+    async def body() -> str:
+        return name
+
+    body.__name__ = name
+    return body
+
+
+async def test_bodies_see_the_headers_that_the_server_asks_for(serve: Serve) -> None:
+    server = Server("tenants", headers=["X-Tenant"])
+
+    @server.tool
+    async def tenant(ctx: Context) -> dict[str, Any]:
+        return {**ctx.headers, "from": ctx.client_address}
+
+    site = await serve(server, trusted_proxies=["127.0.0.1"])
+    headers = {"x-tenant": "acme", "x-other": "1", "x-forwarded-for": "203.0.113.7"}
+    said = await site.modern("tools/call", {"name": "tenant", "arguments": {}}, headers=headers)
+    assert told(said) == {"x-tenant": "acme", "from": "203.0.113.7"}
+    untrusting = await serve(server)
+    said = await untrusting.modern("tools/call", {"name": "tenant", "arguments": {}}, headers=headers)
+    assert told(said) == {"x-tenant": "acme", "from": "127.0.0.1"}
+    with pytest.raises(UsageError, match="do not see"):
+        Server("x", headers=["Authorization"])
+
+
+async def test_the_same_by_asgi(guarded: Server, issuer: Issuer) -> None:
+    application = guarded.asgi(allow_hosts=["mcp.example"])
+    refused, _ = await asked(application, "/outer/mcp", root="/outer")
+    assert refused["status"] == 401
+    said = dict(refused["headers"])[b"www-authenticate"].decode()
+    assert said == 'Bearer resource_metadata="https://mcp.example/.well-known/oauth-protected-resource/mcp"'
+    found, body = await asked(application, "/.well-known/oauth-protected-resource/mcp", method="GET")
+    assert (found["status"], json.loads(body)["resource"]) == (200, "https://mcp.example/mcp")
+    for _ in range(2):
+        found, body = await asked(application, "/mcp", token=issuer.token(AUDIENCE))
+        assert (found["status"], "tools" in json.loads(body)["result"]) == (200, True)
+    lacking, _ = await asked(application, "/mcp", token=issuer.token(AUDIENCE), tool="read")
+    assert lacking["status"] == 403
+    await application.stop()
+
+
+async def asked(
+    application: Any, path: str, *, method: str = "POST", root: str = "", token: str = "", tool: str = ""
+) -> tuple[Any, bytes]:
+    """One request to an ASGI application: the head of the answer, and its body."""
+    about = {"name": tool, "arguments": {}} if tool else {}
+    kind = "tools/call" if tool else "tools/list"
+    prefix = "io.modelcontextprotocol/"
+    meta = {f"{prefix}protocolVersion": "2026-07-28", f"{prefix}clientCapabilities": {}}
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": kind, "params": {**about, "_meta": meta}})
+    headers = {
+        "host": "mcp.example",
+        "content-type": "application/json",
+        "accept": "application/json, text/event-stream",
+        "mcp-protocol-version": "2026-07-28",
+        "mcp-method": kind,
+        **({"mcp-name": tool} if tool else {}),
+        **(bearer(token) if token else {}),
+    }
+    scope = {
+        "type": "http",
+        "scheme": "https",
+        "method": method,
+        "path": path,
+        "root_path": root,
+        "query_string": b"",
+        "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+        "client": ("127.0.0.1", 1),
+    }
+    waiting: list[Any] = [{"type": "http.request", "body": body.encode()}]
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return waiting.pop(0) if waiting else await asyncio.Event().wait()
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async with asyncio.timeout(10):
+        await application(scope, receive, send)
+    return sent[0], b"".join(one.get("body", b"") for one in sent[1:])
+
+
+async def test_a_server_for_others_says_what_it_is_called(server: Server, issuer: Issuer) -> None:
+    server.auth = ResourceServer(issuer.url)
+    with pytest.raises(UsageError, match="--public-url"):
+        server.run("http", host="0.0.0.0", port=0)
+    with pytest.raises(UsageError, match="--public-url"):
+        server.asgi(allow_hosts=["mcp.example"])
